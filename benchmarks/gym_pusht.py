@@ -37,7 +37,7 @@ seen = {}
 def keep(seed, obs, info, reward, ended):
     parts = obs if isinstance(obs, dict) else {"obs": obs}
     values = {**{"obs." + k: v for k, v in parts.items()}, "reward": reward, "terminated": ended}
-    values |= {"info." + k: v for k, v in info.items() if k not in ("coverage", "success", "contacts")}
+    values |= {"info." + k: v for k, v in info.items() if k not in ("coverage", "success")}
     for key, value in values.items():
         seen.setdefault(f"{seed}/{key}", []).append(value)
 

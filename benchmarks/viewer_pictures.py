@@ -24,8 +24,8 @@ from nsde_policy.assets import SHIPPED_POLICY, find_shipped
 from nsde_policy.tasks import get_task
 from nsde_policy.training.progress import train
 from nsde_policy.viewer.http import ViewerSettings
-from nsde_policy.viewer.launch import load_runners
 from nsde_policy.viewer.play_app import PlayApp
+from nsde_policy.viewer.policy_runner import load_runners
 from nsde_policy.viewer.server import ViewerServer
 
 SEED = 100_003

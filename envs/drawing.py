@@ -3,14 +3,13 @@
 Uses only pygame's software surfaces, so it needs no display.
 """
 
+import itertools
 import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
-
-from nsde_policy.errors import EnvError
 
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 import pygame
@@ -21,8 +20,8 @@ Paint = Colour | tuple[int, int, int, int]
 TABLE_SIDE = 512.0
 """Side of a table in its own pixels, the unit of `Canvas`."""
 _SUPERSAMPLING = 3
-MAX_SIZE = 8192
-"""Side of the largest picture for people."""
+DRAWN_FUTURES = 24
+"""Sampled futures that are drawn as paths."""
 
 
 class Palette:
@@ -48,8 +47,6 @@ class Canvas:
     """
 
     def __init__(self, size: int) -> None:
-        if not 1 <= size <= MAX_SIZE:
-            raise EnvError(f"a picture must be 1 to {MAX_SIZE} pixels wide, got {size}")
         side = size * _SUPERSAMPLING
         self.surface = pygame.Surface((side, side))
         self.surface.fill(Palette.table)
@@ -97,33 +94,29 @@ class Canvas:
         for a, b in zip(corners, [*corners[1:], corners[0]], strict=True):
             self.line(colour, a, b, width=width)
 
-    def fading_line(self, colour: Colour, points: np.ndarray, *, width: float) -> None:
-        """Draw a line that gets more translucent towards its end; for layers."""
-        last = max(len(points) - 1, 1)
-        for i in range(len(points) - 1):
-            self.line((*colour, round(230 - 130 * i / last)), points[i], points[i + 1], width=width)
-
     def cross(self, colour: Paint, centre: Sequence[float]) -> None:
         """Mark a commanded position."""
         x, y = centre
         self.line(colour, (x - 8, y), (x + 8, y), width=3)
         self.line(colour, (x, y - 8), (x, y + 8), width=3)
 
-    def regions(self, regions: Sequence[np.ndarray]) -> None:
-        """Draw convex polygons (n_corners, 2) as one translucent area with an outline."""
+    def futures(self, points: np.ndarray) -> None:
+        """Draw sampled paths (steps + 1, n, 2), the present first: the area of two σ, and some paths."""
+        regions = spread_regions(points[1:])
         with self.layer():
             for region in regions:
                 self.polygon((*Palette.region, 230), _grow(region, 1.0))
             for region in regions:
                 self.polygon((*Palette.region, 90), region)
+        self.paths(points[:, :DRAWN_FUTURES].swapaxes(0, 1))
 
-    def paths(self, paths: Sequence[np.ndarray] | np.ndarray) -> None:
-        """Draw paths (n_points, 2) that fade towards their ends."""
+    def paths(self, paths: np.ndarray) -> None:
+        """Draw paths (n, points, 2) that fade towards their ends."""
         with self.layer():
             for path in paths:
-                if np.ndim(path) != 2 or np.shape(path)[1] != 2:
-                    raise EnvError(f"a path must have shape (n_points, 2), got {np.shape(path)}")
-                self.fading_line(Palette.target, path, width=1.2)
+                for i, (a, b) in enumerate(itertools.pairwise(path)):
+                    opacity = round(230 - 130 * i / (len(path) - 1))
+                    self.line((*Palette.target, opacity), a, b, width=1.2)
 
 
 def widen(a: Sequence[float], b: Sequence[float], dx: float, dy: float) -> list[tuple[float, float]]:

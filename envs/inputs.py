@@ -1,4 +1,4 @@
-"""Checks of what a caller gives an environment: actions, seeds, sizes and options."""
+"""Checks of what a caller gives an environment: actions, sizes and options."""
 
 import math
 
@@ -23,10 +23,7 @@ def parse_size(name: str, value: object) -> int:
 def parse_floats(values: object, n: int, what: str) -> list[float]:
     """Return `values` as n finite floats, or raise `EnvError`."""
     try:
-        array = np.asarray(values)
-        if array.dtype.kind not in "fiu":
-            raise TypeError
-        array = array.astype(np.float64, copy=False)
+        array = np.asarray(values, np.float64)
     except (TypeError, ValueError, RuntimeError):  # the last from a tensor that requires its gradient
         raise EnvError(f"{what} must be {n} numbers, got {type(values).__name__} {values!r:.60}") from None
     if array.shape != (n,):
@@ -35,12 +32,3 @@ def parse_floats(values: object, n: int, what: str) -> list[float]:
     if not all(map(math.isfinite, numbers)):
         raise EnvError(f"{what} must be finite, got {numbers}")
     return numbers
-
-
-def parse_seed(seed: object) -> int | None:
-    """Return the seed of a reset, None if there is none, or raise `EnvError`."""
-    if seed is None:
-        return None
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise EnvError(f"a seed must be a non-negative integer, got {seed!r:.60}")
-    return int(seed)

@@ -1,7 +1,7 @@
 """A window on the screen that shows frames at a steady rate."""
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,9 +21,6 @@ class Window:
         self._opened: tuple[pygame.Surface, pygame.time.Clock] | None = None
         self.closed = False
         """Whether the user has closed it or pressed Escape."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None}  # a copy opens its own
 
     def show(self, picture: np.ndarray) -> None:
         """Show a frame, (height, width, 3) uint8, and wait for the next one to be due.

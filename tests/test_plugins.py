@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -66,15 +65,12 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_train_uses_the_method_the_task_and_the_reader_of_another_package(package: Path):
+def test_commands_use_the_method_the_task_and_the_reader_of_another_package(package: Path):
     values = json.loads((package / "runs/reach/config.json").read_text())
     assert values["config"]["method"] == "linear"
     assert values["task"] == "reach"
     assert values["demos"]["episodes"] == 30
     assert values["plugins"] == {"method": "my-robot==1.0", "task": "my-robot==1.0"}
-
-
-def test_eval_plays_and_scores_the_task_of_another_package(package: Path):
     printed = (package / "eval.txt").read_text()
     assert "mean progress" in printed
     assert "final distance" in printed
@@ -160,28 +156,6 @@ def test_broken_plug_ins_matter_only_to_those_who_ask_for_them(tmp_path: Path):
         assert (refused.returncode, message in refused.stderr) == (2, True), refused.stderr
 
 
-@pytest.fixture(scope="module")
-def evaluations(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Results of a method and of a task that were added to a copy of the library, one file each."""
-    checkout = tmp_path_factory.mktemp("checkout")
-    for folder in ("nsde_policy", "envs", "data", "eval"):
-        shutil.copytree(ROOT / folder, checkout / folder)
-    for name in ("methods/linear.py", "tasks/reach.py"):
-        (checkout / "nsde_policy" / name).write_text(printed_files()[f"my_robot/{Path(name).name}"])
-    write_reaches(checkout / "demos.zarr")
-    commands = []
-    for name, options in {
-        "method": "--policy linear --demos.episodes 20 --train.steps 20",
-        "task": "--policy knn --task reach --demos demos.zarr",
-    }.items():
-        commands.append(f"nsde-policy train {options} --device cpu --out {name}")
-        commands.append(f"nsde-policy eval {name} --episodes 2 --workers 1 --json {name}.json")
-    line = f"python -c {shlex.quote(COMMANDS)} {shlex.join(commands)}"
-    done = run_line(line, path=[checkout], cwd=checkout)
-    assert done.returncode == 0, done.stderr
-    return {name: json.loads((checkout / f"{name}.json").read_text()) for name in ("method", "task")}
-
-
 def write_reaches(path: Path) -> None:
     starts = np.random.default_rng(0).uniform(0, 1, (40, 4)).astype("f4")
     with DemoWriter(path, rate_hz=10) as writer:
@@ -192,14 +166,24 @@ def write_reaches(path: Path) -> None:
             writer.append(Episode(np.hstack([position, goal])[:-1], position[1:]))
 
 
-def test_a_method_in_this_package_is_one_new_file(evaluations: dict[str, Any]):
-    found = evaluations["method"]
-    assert found["method"] == "linear"
-    assert len(found["episodes"]) == 2
-
-
-def test_a_task_in_this_package_is_one_new_file(evaluations: dict[str, Any]):
-    found = evaluations["task"]
-    assert len(found["episodes"]) == 2
-    assert all(episode["progress"] > 0.3 for episode in found["episodes"])
-    assert all(episode["final_distance"] < 1 for episode in found["episodes"])
+def test_a_method_and_a_task_in_this_package_are_one_new_file_each(tmp_path: Path):
+    for folder in ("nsde_policy", "envs", "data", "eval"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    for name in ("methods/linear.py", "tasks/reach.py"):
+        (tmp_path / "nsde_policy" / name).write_text(printed_files()[f"my_robot/{Path(name).name}"])
+    write_reaches(tmp_path / "demos.zarr")
+    commands = []
+    for name, options in {
+        "method": "--policy linear --demos.episodes 20 --train.steps 20",
+        "task": "--policy knn --task reach --demos demos.zarr",
+    }.items():
+        commands.append(f"nsde-policy train {options} --device cpu --out {name}")
+        commands.append(f"nsde-policy eval {name} --episodes 2 --workers 1 --json {name}.json")
+    line = f"python -c {shlex.quote(COMMANDS)} {shlex.join(commands)}"
+    done = run_line(line, path=[tmp_path], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    method, task = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("method", "task"))
+    assert method["method"] == "linear"
+    assert len(method["episodes"]) == len(task["episodes"]) == 2
+    assert all(episode["progress"] > 0.3 for episode in task["episodes"])
+    assert all(episode["final_distance"] < 1 for episode in task["episodes"])

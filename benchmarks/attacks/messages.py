@@ -22,9 +22,9 @@ from nsde_policy.deploy.protocol import (
     encode,
 )
 from nsde_policy.errors import RemoteError
-from nsde_policy.viewer.launch import load_runners
 from nsde_policy.viewer.messages import parse_message
 from nsde_policy.viewer.play_app import PlayApp
+from nsde_policy.viewer.policy_runner import load_runners
 from tests.helpers.policy_servers import (
     LinearPlanner,
     RunningServer,

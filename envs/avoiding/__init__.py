@@ -1,1 +1,1 @@
-"""Obstacle avoidance: `geometry` (obstacles, modes), `dynamics` (lag), `drawing`, `env`, `demonstrator`."""
+"""Obstacle avoidance: `geometry` (obstacles, modes), `dynamics` (lag), `drawing`, `env`, `live`."""

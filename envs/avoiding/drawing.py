@@ -21,16 +21,16 @@ def draw_rod(
     state: Sequence[float],
     *,
     size: int = 512,
-    paths: np.ndarray | None = None,
-    regions: Sequence[np.ndarray] = (),
+    futures: np.ndarray | None = None,
+    past: np.ndarray | None = None,
 ) -> np.ndarray:
     """Draw obstacles, finish line and rod, (size, size, 3) uint8.
 
     Args:
         state: Commanded x, y and actual x, y in metres.
         size: Side of the picture in its own pixels.
-        paths: Paths of the rod in metres, (n_paths, n_points, 2), fading towards their ends.
-        regions: Areas that the rod may reach, convex polygons (n_corners, 2) in metres.
+        futures: Sampled paths of the rod in metres, the present first, (steps + 1, n, 2).
+        past: Positions of the rod in metres, oldest first, (steps, 2), drawn as a trail.
     """
     canvas = Canvas(size)
     left, right = geometry.TABLE_LOW[0], geometry.TABLE_HIGH[0]
@@ -43,8 +43,10 @@ def draw_rod(
         centre = to_pixels(np.array((x, y))).tolist()
         canvas.disc(Palette.block_edge, centre, radius * _SCALE)
         canvas.disc(Palette.block, centre, radius * _SCALE - 2.5)
-    canvas.regions([to_pixels(region) for region in regions])
-    canvas.paths([] if paths is None else [to_pixels(path) for path in paths])
+    if futures is not None:
+        canvas.futures(to_pixels(futures))
+    if past is not None:
+        canvas.paths(to_pixels(past[None, ::-1]))
     command, rod = to_pixels(np.reshape(state, (2, 2))).tolist()
     canvas.disc(Palette.agent_edge, rod, geometry.ROD_RADIUS * _SCALE)
     canvas.disc(Palette.agent, rod, geometry.ROD_RADIUS * _SCALE - 2)

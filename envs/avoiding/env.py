@@ -1,6 +1,6 @@
 """Obstacle avoidance as a Gymnasium environment."""
 
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -8,12 +8,11 @@ from gymnasium import spaces
 
 from nsde_policy.envs.avoiding import geometry
 from nsde_policy.envs.avoiding.dynamics import CONTROL_RATE_HZ, follow
-from nsde_policy.envs.inputs import parse_floats, parse_seed, parse_size, require_one_of
-from nsde_policy.envs.window import Window
+from nsde_policy.envs.inputs import parse_floats, parse_size, require_one_of
 from nsde_policy.errors import EnvError
 
 StartRule = Literal["fixed", "varied"]
-AvoidingRenderMode = Literal["human", "rgb_array"]
+AvoidingRenderMode = Literal["rgb_array"]
 
 MAX_CHANGE = 0.0125
 """Largest change of the command per axis and control period, metres."""
@@ -66,13 +65,12 @@ class AvoidingEnv(gym.Env[np.ndarray, np.ndarray]):
             np.array(geometry.TABLE_LOW * 2), np.array(geometry.TABLE_HIGH * 2), dtype=np.float64
         )
         self._reader: geometry.ModeReader | None = None
-        self._window = Window(CONTROL_RATE_HZ, "Avoiding")
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[np.ndarray, dict[str, object]]:
         """Start an episode; see the class for `seed` and `options`."""
-        super().reset(seed=parse_seed(seed))
+        super().reset(seed=seed)
         self._command_x, self._command_y, x, y = self._choose_start(options)
         self._x, self._y, self._start_y = x, y, y
         self._speed_x = self._speed_y = 0.0
@@ -81,7 +79,7 @@ class AvoidingEnv(gym.Env[np.ndarray, np.ndarray]):
         self._reader.add(x, y)
         return self._observe()
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, object]]:
         """Change the command by `action` and run one control period."""
         if self._reader is None:
             raise EnvError("the environment has no state yet: call reset() first")
@@ -96,32 +94,20 @@ class AvoidingEnv(gym.Env[np.ndarray, np.ndarray]):
         self._reader.add(self._x, self._y)
         self._touched = geometry.measure_clearance(before, (self._x, self._y)) <= 0
         obs, info = self._observe()
-        if self.render_mode == "human":
-            self.render()
-        return obs, float(info["success"]), info["success"] or self._touched, False, info
+        success = bool(info["success"])
+        return obs, float(success), success or self._touched, False, info
 
-    def render(self) -> np.ndarray | None:
-        """Return a frame for people (`rgb_array`), or show it in a window (`human`)."""
-        if self.render_mode is None:
-            raise EnvError("nothing to render: make the environment with render_mode='rgb_array' or 'human'")
+    def render(self) -> np.ndarray:
+        """Return a frame for people, (render_size, render_size, 3) uint8."""
         from nsde_policy.envs.avoiding import drawing
 
-        picture = drawing.draw_rod(
-            (self._command_x, self._command_y, self._x, self._y), size=self.render_size
-        )
-        if self.render_mode == "rgb_array":
-            return picture
-        self._window.show(picture)
-        return None
+        state = (self._command_x, self._command_y, self._x, self._y)
+        return drawing.draw_rod(state, size=self.render_size)
 
-    def close(self) -> None:
-        """Close the window of render mode `human`."""
-        self._window.close()
-
-    def _choose_start(self, options: dict[str, Any] | None) -> list[float]:
+    def _choose_start(self, options: dict[str, object] | None) -> list[float]:
         """Return the first observation of an episode: given by the options, fixed, or drawn."""
         if options:
-            if not isinstance(options, dict) or [*options] != ["state"]:
+            if [*options] != ["state"]:
                 raise EnvError(f"options must be {{'state': [4 numbers]}}, got {options!r:.60}")
             state = parse_floats(options["state"], 4, "options['state']")
             if not self.observation_space.contains(np.array(state)):
@@ -138,11 +124,11 @@ class AvoidingEnv(gym.Env[np.ndarray, np.ndarray]):
             float(self.np_random.uniform(low_y, high_y)),
         ] * 2
 
-    def _observe(self) -> tuple[np.ndarray, dict[str, Any]]:
+    def _observe(self) -> tuple[np.ndarray, dict[str, object]]:
         assert self._reader is not None
         success = self._y > geometry.FINISH_Y and not self._touched
         way = geometry.FINISH_Y - self._start_y
-        info = {
+        info: dict[str, object] = {
             "success": success,
             "touched": self._touched,
             "mode": self._reader.mode,

@@ -1,30 +1,31 @@
 """Obstacle avoidance on the live page: the rod's command follows a policy or the pointer."""
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
 from nsde_policy.envs.avoiding import geometry
 from nsde_policy.envs.avoiding.dynamics import EPISODE_PERIODS, PERIOD_S
 from nsde_policy.envs.avoiding.env import MAX_CHANGE, AvoidingEnv, StartRule
-from nsde_policy.envs.page import PAGE_SIDE, PageMap
+from nsde_policy.envs.live import PAGE_SIDE, LiveTable, PageMap, TableStep
 from nsde_policy.errors import EnvError
 
 PIXELS_PER_METRE = PAGE_SIDE / geometry.TABLE_SIZE
 
 
-class AvoidingTable:
-    """An episode of obstacle avoidance for the live page; see `nsde_policy/tasks/live_table.py`."""
+class AvoidingTable(LiveTable):
+    """An episode of obstacle avoidance for the live page."""
 
-    sizes: Collection[tuple[int, int, int]] = ((4, 0, 2),)
+    sizes = ((4, 0, 2),)
     page = PageMap((PIXELS_PER_METRE, -PIXELS_PER_METRE), (geometry.TABLE_LOW[0], geometry.TABLE_HIGH[1]))
     unit = ("mm", 1000 / PIXELS_PER_METRE)
     agent = slice(2, 4)
     moved = slice(0, 4)
     moves_action = False
+    limits = (-MAX_CHANGE, MAX_CHANGE)
     longest_s = EPISODE_PERIODS * PERIOD_S
-    texts: Mapping[str, str] = {
+    texts: ClassVar[Mapping[str, str]] = {
         "agent": "rod",
         "goal": "finish; touching an obstacle fails",
         "progress": "of the way",
@@ -39,30 +40,22 @@ class AvoidingTable:
     def __init__(self, start: StartRule) -> None:
         self._env = AvoidingEnv(start=start)
 
-    def start(self, **arguments: Any) -> tuple[np.ndarray, dict[str, Any]]:
-        """Reset the environment with these arguments."""
-        return self._env.reset(**arguments)
+    def start(
+        self, seed: int | None = None, state: np.ndarray | None = None
+    ) -> tuple[np.ndarray, Mapping[str, object]]:
+        """Reset the environment."""
+        return self._env.reset(seed=seed, options=None if state is None else {"state": state})
 
-    def advance(
-        self, action: Sequence[float], dragged: Sequence[float] | None = None
-    ) -> tuple[list[np.ndarray], float, bool, dict[str, Any]]:
+    def advance(self, action: np.ndarray, dragged: np.ndarray | None = None) -> TableStep:
         """Run one control period; there is nothing but the rod to drag."""
         if dragged is not None:
             raise EnvError("this task has no block to drag: drag the rod")
-        obs, reward, terminated, _, info = self._env.step(np.array(action))
-        return [obs], reward, terminated, info
+        obs, reward, terminated, _, info = self._env.step(action)
+        return TableStep([obs], reward, terminated, info)
 
-    def restart_arguments(self, state: np.ndarray) -> dict[str, Any]:
-        """Return arguments of a reset to a state, at rest."""
-        return {"options": {"state": state.tolist()}}
-
-    def command_point(self, state: np.ndarray, point: Sequence[float]) -> tuple[float, ...]:
+    def command_point(self, state: np.ndarray, point: np.ndarray) -> np.ndarray:
         """Return the action that moves the command towards a position."""
-        return self.clip((np.array(point) - state[:2]).tolist())
-
-    def clip(self, action: Sequence[float]) -> tuple[float, ...]:
-        """Return an action within its limits."""
-        return tuple(min(max(float(value), -MAX_CHANGE), MAX_CHANGE) for value in action)
+        return self.clip(point - state[:2])
 
     def find_targets(self, state: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Return the positions that actions (n, 2) command in turn."""

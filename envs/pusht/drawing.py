@@ -11,7 +11,6 @@ from functools import lru_cache
 import numpy as np
 
 from nsde_policy.envs.drawing import Canvas, Colour, Palette, widen
-from nsde_policy.envs.drawing import spread_regions as spread_regions
 from nsde_policy.envs.pusht import geometry
 
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
@@ -115,8 +114,8 @@ def frame(
     *,
     size: int = 512,
     target: Sequence[float] | None = None,
-    paths: np.ndarray | None = None,
-    regions: Sequence[np.ndarray] = (),
+    futures: np.ndarray | None = None,
+    past: np.ndarray | None = None,
     ghosts: Sequence[Sequence[float]] = (),
 ) -> np.ndarray:
     """Draw a sharp frame of any size for people, (size, size, 3) uint8.
@@ -126,8 +125,8 @@ def frame(
         block: Pose of the block, (x, y, angle).
         size: Side of the picture in its own pixels.
         target: Target of the agent, drawn as a cross.
-        paths: Planned paths of the agent, (n_paths, n_points, 2), fading towards their ends.
-        regions: Areas the agent may reach, convex polygons (n_corners, 2), together one translucent area.
+        futures: Sampled paths of the agent, the present first, (steps + 1, n, 2).
+        past: Positions of the agent, oldest first, (steps, 2), drawn as a trail.
         ghosts: Poses the block may take or has had, drawn as faint outlines.
     """
     canvas = Canvas(size)
@@ -143,8 +142,10 @@ def frame(
     for part in geometry.PARTS:
         canvas.polygon(Palette.block, geometry.to_world(geometry.corners(part), block))
     canvas.loop(Palette.block_edge, geometry.to_world(geometry.OUTLINE, block), width=2.5)
-    canvas.regions(regions)
-    canvas.paths(() if paths is None else paths)
+    if futures is not None:
+        canvas.futures(futures)
+    if past is not None:
+        canvas.paths(past[None, ::-1])
     canvas.disc(Palette.agent_edge, agent, geometry.AGENT_RADIUS)
     canvas.disc(Palette.agent, agent, geometry.AGENT_RADIUS - 2.5)
     if target is not None:

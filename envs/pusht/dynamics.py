@@ -12,7 +12,6 @@ from typing import Any
 import pymunk
 
 from nsde_policy.envs.pusht import geometry
-from nsde_policy.errors import EnvError
 
 CONTROL_HZ = 10
 PHYSICS_HZ = 100
@@ -22,9 +21,8 @@ POSITION_GAIN = 100.0
 VELOCITY_GAIN = 20.0
 """Deceleration per unit of speed, 1/s: critical damping."""
 
-MAX_CALLS = 20_000
-"""Longest record of calls that a copy of a table can repeat."""
-
+_Call = tuple[str, tuple[object, ...]]
+"""Name of a method of `PushTDynamics`, and its arguments."""
 _AGENT_TYPE, _BLOCK_TYPE, _WALL_TYPE = 1, 2, 3  # collision types
 _WALL_RADIUS = 2
 # Positions at which the bodies are added, before a state is set. They matter: the collision tree, and
@@ -50,23 +48,18 @@ class PushTDynamics:
         self._agent = _add_agent(self._space)
         self._block = _add_block(self._space)
         self._agent_velocity = 0.0, 0.0
-        self._touches = 0
-        self._wall_touches = 0
-        _count_contacts(self._space, _AGENT_TYPE, self._count_touch)
-        _count_contacts(self._space, _WALL_TYPE, self._count_wall_touch)
-        self._calls: list[tuple[Any, ...]] = []
+        self.is_block_touched = False
+        """Whether the agent or a wall touched the block in the last period."""
+        for toucher in (_AGENT_TYPE, _WALL_TYPE):
+            _report_contacts(self._space, toucher, self._note_touch)
+        self._calls: list[_Call] = []
 
-    def __getstate__(self) -> dict[str, Any]:
-        if len(self._calls) > MAX_CALLS:
-            raise EnvError(
-                f"cannot copy a table after more than {MAX_CALLS} steps, because a copy repeats all of them: "
-                "copy earlier, or reset a new environment with the same seed and repeat the actions"
-            )
+    def __getstate__(self) -> dict[str, list[_Call]]:
         return {"calls": self._calls.copy()}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, list[_Call]]) -> None:
         self.__init__()  # type: ignore[misc]
-        for name, *arguments in state["calls"]:
+        for name, arguments in state["calls"]:
             getattr(self, name)(*arguments)
 
     @property
@@ -91,16 +84,6 @@ class PushTDynamics:
     def agent_velocity(self) -> geometry.Point:
         """Velocity of the agent, pixels per second."""
         return self._agent_velocity
-
-    @property
-    def contacts(self) -> int:
-        """Contact points of agent and block per physics step of the last period, rounded up."""
-        return -(-self._touches // STEPS_PER_PERIOD)
-
-    @property
-    def block_touched(self) -> bool:
-        """Whether the agent or a wall touched the block in the last period."""
-        return bool(self._touches or self._wall_touches)
 
     def place(self, state: Sequence[float], position_first: bool = False) -> None:
         """Put agent and block at rest at (agent x, y, block x, y, angle).
@@ -137,7 +120,7 @@ class PushTDynamics:
     def advance(self, target_x: float, target_y: float, steps: int = STEPS_PER_PERIOD) -> None:
         """Run one control period, or some physics steps, with the agent driven towards the target."""
         self._record("advance", target_x, target_y, steps)
-        self._touches = self._wall_touches = 0
+        self.is_block_touched = False
         dt = 1 / PHYSICS_HZ
         agent, step = self._agent, self._space.step
         # Nothing pushes the agent (a kinematic body), so its motion need not be read back.
@@ -151,16 +134,12 @@ class PushTDynamics:
             y += vy * dt
         self._agent_velocity = vx, vy
 
-    def _count_touch(self, *_: Any) -> None:
-        self._touches += 1
+    def _note_touch(self, *_: object) -> None:
+        self.is_block_touched = True
 
-    def _count_wall_touch(self, *_: Any) -> None:
-        self._wall_touches += 1
-
-    def _record(self, *call: Any) -> None:
-        """Append a call, (name of the method, arguments …), to those that a copy repeats."""
-        if len(self._calls) <= MAX_CALLS:
-            self._calls.append(call)
+    def _record(self, name: str, *arguments: object) -> None:
+        """Append a call of a method to those that a copy repeats."""
+        self._calls.append((name, arguments))
 
 
 def _add_agent(space: pymunk.Space) -> pymunk.Body:
@@ -185,7 +164,7 @@ def _add_block(space: pymunk.Space) -> pymunk.Body:
     return body
 
 
-def _count_contacts(space: Any, toucher: int, callback: Any) -> None:
+def _report_contacts(space: Any, toucher: int, callback: Any) -> None:
     """Call back once per physics step for each part of the block that shapes of a collision type touch."""
     if hasattr(space, "on_collision"):
         space.on_collision(toucher, _BLOCK_TYPE, post_solve=callback)

@@ -8,10 +8,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from nsde_policy.envs.inputs import parse_floats, parse_seed, parse_size, require_one_of
+from nsde_policy.envs.inputs import parse_floats, parse_size, require_one_of
 from nsde_policy.envs.pusht import geometry
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ, STEPS_PER_PERIOD, PushTDynamics
-from nsde_policy.envs.window import Window
 from nsde_policy.errors import EnvError
 
 ObsType = Literal[
@@ -24,7 +23,7 @@ ObsType = Literal[
     "environment_state_agent_pos",
 ]
 ResetRule = Literal["benchmark", "gym_pusht"]
-RenderMode = Literal["human", "rgb_array"]
+RenderMode = Literal["rgb_array"]
 Observation = np.ndarray | dict[str, np.ndarray]
 
 FRAME_SIZE = 96
@@ -37,7 +36,7 @@ _HOLD_RANGE = (7.0, 504.0)
 _HOLD_TRIES = 3
 _MAX_PUSH_TURN = 0.5
 """Largest rotation by a push, radians."""
-_BLOCK_RANGE = (-256.0, 768.0)
+BLOCK_RANGE = (-256.0, 768.0)
 """Limits of the block's origin: it can be squeezed past a wall, but only as far as the agent reaches."""
 _LONGEST_TURN = 2 * max(geometry.CENTRE_OF_GRAVITY)
 """Largest distance that the block's origin moves when the block turns about its centre of gravity, pixels."""
@@ -68,8 +67,7 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
     Covered share above 0.95. Made through `gymnasium.make`, truncated after 300 control periods.
 
     ## Info
-    `coverage` in [0, 1]; `success` (coverage above 0.95); `contacts`, contact points of agent and
-    block per physics step of the last period, rounded up. As in gym-pusht: `is_success` (False after a
+    `coverage` in [0, 1]; `success` (coverage above 0.95). As in gym-pusht: `is_success` (False after a
     reset), `pos_agent`, `vel_agent` in pixels per second, `block_pose` with the angle not wrapped,
     `goal_pose`, and `n_contacts`: 1 if the agent or a wall touched the block in the last period, else 0.
 
@@ -83,6 +81,7 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
 
     ## Rendering
     `render_size` is the side of the picture; `visualization_width` and `visualization_height` replace it.
+    Gymnasium shows pictures in a window if the environment is made with `render_mode="human"`.
 
     ## Copies
     `copy.deepcopy` and pickling in mid-episode are exact: the copy repeats the episode on a new table.
@@ -131,13 +130,11 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         self._target: tuple[float, float] | None = None
         self._block: geometry.Pose | None = None
         self._coverage = 0.0
-        self._window = Window(CONTROL_HZ, "Push-T")
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Observation, dict[str, object]]:
         """Start an episode; see the class for `seed` and `options`."""
-        seed = parse_seed(seed)
         super().reset(seed=seed)
         given = _parse_options(options)
         start, position_first = (self._draw_start(seed), True) if given is None else given
@@ -148,35 +145,24 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         obs, info = self._observe_table()
         return obs, {**info, "is_success": False}
 
-    def step(self, action: np.ndarray) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray) -> tuple[Observation, float, bool, bool, dict[str, object]]:
         """Run one control period towards the target `action`."""
         obs, info = self.advance(action, STEPS_PER_PERIOD)
-        return obs, self.find_reward(info), info["success"], False, info
+        return obs, self.find_reward(), bool(info["success"]), False, info
 
-    def find_reward(self, info: dict[str, Any]) -> float:
-        """Return the reward of a period that ends with this info."""
-        return float(min(info["coverage"] / geometry.SUCCESS_COVERAGE, 1.0))
+    def find_reward(self) -> float:
+        """Return the reward of the present state."""
+        return min(self._coverage / geometry.SUCCESS_COVERAGE, 1.0)
 
-    def render(self) -> np.ndarray | None:
-        """Return a frame for people (`rgb_array`), or show it in a window (`human`)."""
-        if self.render_mode is None:
-            raise EnvError("nothing to render: make the environment with render_mode='rgb_array' or 'human'")
+    def render(self) -> np.ndarray:
+        """Return a frame for people, (height, width, 3) uint8."""
         from nsde_policy.envs.pusht import drawing
 
         size = self.visualization_width, self.visualization_height
-        picture = drawing.resize(
-            drawing.frame(self._world.agent, self._world.block, size=max(size), target=self._target), *size
-        )
-        if self.render_mode == "rgb_array":
-            return picture
-        self._window.show(picture)
-        return None
+        agent, block = self._world.agent, self._world.block
+        return drawing.resize(drawing.frame(agent, block, size=max(size), target=self._target), *size)
 
-    def close(self) -> None:
-        """Close the window of render mode `human`."""
-        self._window.close()
-
-    def advance(self, action: np.ndarray, physics_steps: int) -> tuple[Observation, dict[str, Any]]:
+    def advance(self, action: np.ndarray, physics_steps: int) -> tuple[Observation, dict[str, object]]:
         """Run some physics steps of 0.01 s towards the target, for control loops at other rates."""
         x, y = (min(max(value, 0.0), geometry.SIDE) for value in parse_floats(action, 2, "an action"))
         self._target = x, y
@@ -227,22 +213,19 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
             rng.randn() * 2 * math.pi - math.pi,
         ]
 
-    def _observe_table(self) -> tuple[Observation, dict[str, Any]]:
-        """Read the table once for observation, info and window."""
+    def _observe_table(self) -> tuple[Observation, dict[str, object]]:
+        """Read the table once for observation and info."""
         agent, (x, y, turned) = self._world.agent, self._world.block_unwrapped
         block = x, y, turned % (2 * math.pi)
         if block != self._block:  # it often rests, and coverage is costly
             self._block, self._coverage = block, geometry.coverage(block)
-        if self.render_mode == "human":
-            self.render()
         values = np.array((*agent, *self._world.agent_velocity, x, y, turned, *geometry.GOAL_POSE))
         success = self._coverage > geometry.SUCCESS_COVERAGE
-        info = {
+        info: dict[str, object] = {
             "coverage": self._coverage,
             "success": success,
-            "contacts": self._world.contacts,
             "is_success": success,
-            "n_contacts": int(self._world.block_touched),
+            "n_contacts": int(self._world.is_block_touched),
             "pos_agent": values[:2],
             "vel_agent": values[2:4],
             "block_pose": values[4:7],
@@ -267,14 +250,14 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
 
 
 def _make_observation_space(obs_type: ObsType, frame: tuple[int, int, int]) -> spaces.Space[Any]:
-    state = _make_box([_AGENT_RANGE] * 2 + [_BLOCK_RANGE] * 2 + [(0.0, 2 * math.pi)])
+    state = _make_box([_AGENT_RANGE] * 2 + [BLOCK_RANGE] * 2 + [(0.0, 2 * math.pi)])
     if obs_type == "state":
         return state
     if obs_type == "keypoints":
-        return _make_box([_BLOCK_RANGE] * 2 * len(geometry.KEYPOINTS) + [_AGENT_RANGE] * 2)
+        return _make_box([BLOCK_RANGE] * 2 * len(geometry.KEYPOINTS) + [_AGENT_RANGE] * 2)
     agent = _make_box([_AGENT_RANGE] * 2)
     if obs_type == "environment_state_agent_pos":
-        return spaces.Dict({"environment_state": _make_box([_BLOCK_RANGE] * 16), "agent_pos": agent})
+        return spaces.Dict({"environment_state": _make_box([BLOCK_RANGE] * 16), "agent_pos": agent})
     pixels = spaces.Box(0, 255, frame, np.uint8)
     if obs_type == "pixels_state":
         return spaces.Dict({"pixels": pixels, "state": state})
@@ -286,23 +269,16 @@ def _make_box(limits: Sequence[tuple[float, float]]) -> spaces.Box:
     return spaces.Box(low, high, dtype=np.float64)
 
 
-def _parse_options(options: dict[str, Any] | None) -> tuple[list[float], bool] | None:
+def _parse_options(options: dict[str, object] | None) -> tuple[list[float], bool] | None:
     """Return the state to start from and whether the position is set before the angle; None to draw one."""
-    if not options:
-        return None
-    if not isinstance(options, dict):
-        raise EnvError(f"options must be a dict such as {{'state': …}}, got {options!r:.60}")
-    unknown = [key for key in options if key not in ("state", "reset_to_state")]
-    if unknown:
-        raise EnvError(f"unknown reset option {unknown[0]!r}; available: 'state', 'reset_to_state'")
-    given = [key for key, state in options.items() if state is not None]
-    if len(given) > 1:
-        raise EnvError("both 'state' and 'reset_to_state' were given: choose one of these reset options")
+    given = {key: state for key, state in (options or {}).items() if state is not None}
     if not given:
         return None
-    (key,) = given
-    state = parse_floats(options[key], 5, f"options[{key!r}]")
-    low, high = _BLOCK_RANGE
+    if [*given] not in (["state"], ["reset_to_state"]):
+        raise EnvError(f"reset takes one of the options 'state' and 'reset_to_state', got {[*given]}")
+    ((key, value),) = given.items()
+    state = parse_floats(value, 5, f"options[{key!r}]")
+    low, high = BLOCK_RANGE
     if turns_after := key == "reset_to_state":  # which moves the block's origin
         low, high = low + _LONGEST_TURN, high - _LONGEST_TURN
     names, ranges = ("agent x", "agent y", "block x", "block y"), [_AGENT_RANGE] * 2 + [(low, high)] * 2

@@ -1,28 +1,27 @@
 """Push-T on the live page: the agent follows a policy or the pointer, the block can be dragged."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
-from nsde_policy.envs.page import PageMap
+from nsde_policy.envs.live import LiveTable, TableStep
 from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.envs.pusht.dynamics import STEPS_PER_PERIOD
-from nsde_policy.envs.pusht.env import PushTEnv, ResetRule
-from nsde_policy.envs.pusht.geometry import SIDE, Pose
+from nsde_policy.envs.pusht.env import BLOCK_RANGE, PushTEnv, ResetRule
+from nsde_policy.envs.pusht.geometry import SIDE
 
 
-class PushTTable:
-    """A Push-T episode for the live page; see `nsde_policy/tasks/live_table.py`."""
+class PushTTable(LiveTable):
+    """A Push-T episode for the live page."""
 
-    sizes: Collection[tuple[int, int, int]] = ((5, 0, 2), (2, 1, 2))
-    page = PageMap()
-    unit = ("px", 1.0)
+    sizes = ((5, 0, 2), (2, 1, 2))
     agent = moved = slice(0, 2)
     moves_action = True
+    limits = (0.0, SIDE)
     longest_s = 120.0
-    texts: Mapping[str, str] = {
+    texts: ClassVar[Mapping[str, str]] = {
         "agent": "agent",
         "goal": "goal; solved above 95 %",
         "progress": "coverage",
@@ -38,40 +37,32 @@ class PushTTable:
         self._env = PushTEnv(reset_rule=reset_rule)
         self._state = np.zeros(5)
 
-    def start(self, **arguments: Any) -> tuple[np.ndarray, dict[str, Any]]:
-        """Reset the environment with these arguments."""
-        obs, info = self._env.reset(**arguments)
+    def start(
+        self, seed: int | None = None, state: np.ndarray | None = None
+    ) -> tuple[np.ndarray, Mapping[str, object]]:
+        """Reset the environment; a block that was squeezed past a wall starts within its range."""
+        options: dict[str, object] | None = None
+        if state is not None:
+            options = {"state": [*self.clip(state[:2]), *np.clip(state[2:4], *BLOCK_RANGE), state[4]]}
+        obs, info = self._env.reset(seed=seed, options=options)
         self._state = np.asarray(obs)
         return self._state, info
 
-    def advance(
-        self, action: Sequence[float], dragged: Sequence[float] | None = None
-    ) -> tuple[list[np.ndarray], float, bool, dict[str, Any]]:
+    def advance(self, action: np.ndarray, dragged: np.ndarray | None = None) -> TableStep:
         """Run one control period in physics steps; a dragged block is held on its way to the pose."""
-        target, trail = np.array(action), []
-        poses = _interpolate_poses(self._state[2:].tolist(), dragged) if dragged is not None else None
+        poses = None if dragged is None else _interpolate_poses(self._state[2:], dragged)
+        states = []
         for step in range(STEPS_PER_PERIOD):
-            if poses:
+            if poses is not None:
                 self._env.hold_block(poses[step])
-            obs, info = self._env.advance(target, 1)
-            trail.append(np.asarray(obs))
-        self._state = trail[-1]
-        return trail, self._env.find_reward(info), info["success"], info
+            obs, info = self._env.advance(action, 1)
+            states.append(np.asarray(obs))
+        self._state = states[-1]
+        return TableStep(states, self._env.find_reward(), bool(info["success"]), info)
 
-    def restart_arguments(self, state: np.ndarray) -> dict[str, Any]:
-        """Return arguments of a reset to the poses of a state, at rest and within the table."""
-        state = state.copy()
-        state[:2] = np.clip(state[:2], 0.0, SIDE)
-        state[2:4] = np.clip(state[2:4], -256.0, 768.0)
-        return {"options": {"state": [float(x) for x in state]}}
-
-    def command_point(self, state: np.ndarray, point: Sequence[float]) -> tuple[float, ...]:
+    def command_point(self, state: np.ndarray, point: np.ndarray) -> np.ndarray:
         """Return the action that sends the agent to a position: the position itself."""
         return self.clip(point)
-
-    def clip(self, action: Sequence[float]) -> tuple[float, ...]:
-        """Return an action within the table."""
-        return tuple(min(max(float(value), 0.0), SIDE) for value in action)
 
     def find_targets(self, state: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Return the positions that actions (n, 2) command in turn."""
@@ -94,11 +85,10 @@ class PushTTable:
         return benchmark_frame(state[:2].tolist(), state[2:].tolist(), width, height)
 
 
-def _interpolate_poses(start: Sequence[float], end: Sequence[float]) -> list[Pose]:
-    """Return one pose of the block per physics step, with the angle going the short way round."""
-    turn = math.remainder(end[2] - start[2], 2 * math.pi)
-    shares = [(step + 1) / STEPS_PER_PERIOD for step in range(STEPS_PER_PERIOD)]
-    return [
-        (start[0] + s * (end[0] - start[0]), start[1] + s * (end[1] - start[1]), start[2] + s * turn)
-        for s in shares
-    ]
+def _interpolate_poses(start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Return one pose of the block per physics step, (steps, 3), with the angle going the short way round."""
+    way = end - start
+    way[2] = math.remainder(way[2], 2 * math.pi)
+    shares = np.arange(1, STEPS_PER_PERIOD + 1)[:, None] / STEPS_PER_PERIOD
+    poses: np.ndarray = start + shares * way
+    return poses

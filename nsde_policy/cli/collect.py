@@ -75,7 +75,7 @@ class Collect:
         from nsde_policy.cli.page import run_app
         from nsde_policy.data.collection import Collection
         from nsde_policy.tasks import with_observations
-        from nsde_policy.viewer.launch import make_settings
+        from nsde_policy.viewer.http import make_settings
         from nsde_policy.viewer.messages import MAX_START_SEED
         from nsde_policy.viewer.record_app import RecordApp, make_provenance
 

@@ -42,9 +42,10 @@ class Play:
 
         from nsde_policy.assets import SHIPPED, resolve_run
         from nsde_policy.cli.page import run_app
-        from nsde_policy.viewer.launch import load_runners, make_settings
+        from nsde_policy.viewer.http import make_settings
         from nsde_policy.viewer.messages import MAX_START_SEED
         from nsde_policy.viewer.play_app import PlayApp
+        from nsde_policy.viewer.policy_runner import load_runners
 
         if not 0 <= self.seed <= MAX_START_SEED:
             raise ConfigError(f"need --seed from 0 to {MAX_START_SEED}, got {self.seed}")

@@ -11,7 +11,7 @@ import numpy as np
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.errors import EnvError
-from nsde_policy.tasks.base import Task
+from nsde_policy.tasks.base import AnyEnv, Info, Task
 from nsde_policy.tasks.gym import INSTALL_EGL, close_env, open_env, run_env_code
 
 MAX_STEPS = 20_000
@@ -44,7 +44,7 @@ class EnvAdapter:
 
     def __init__(
         self,
-        env: gym.Env[Any, Any],
+        env: AnyEnv,
         name: str,
         *,
         obs_keys: Sequence[str] = (),
@@ -59,10 +59,12 @@ class EnvAdapter:
         self.last_frames: dict[str, np.ndarray] = {}
         """Frames of the last observation by the name of the camera, (height, width, 3) uint8."""
         with self.guard("its observation_space or action_space"):
-            self._read_spaces(obs_keys, obs_dim, cameras)
+            self._read_spaces(env.observation_space, env.action_space, obs_keys, obs_dim)
+        self.cameras = self._find_cameras(cameras)
+        """Which part of the observation is the frame of each camera, by the camera's name."""
 
     @classmethod
-    def open(cls, task: Task, env_kwargs: Mapping[str, Any], **options: Any) -> Self:
+    def open(cls, task: Task, env_kwargs: Mapping[str, object], **options: Any) -> Self:
         """Make the environment of a task; `options` are those of the constructor.
 
         Raises:
@@ -71,29 +73,22 @@ class EnvAdapter:
         return cls(open_env(task, env_kwargs), task.env_id or task.name, **options)
 
     def _read_spaces(
-        self, obs_keys: Sequence[str], obs_dim: int | None, cameras: Sequence[CameraSpec]
+        self, observed: object, action: object, obs_keys: Sequence[str], obs_dim: int | None
     ) -> None:
-        space = getattr(self.env, "observation_space", None)
-        if isinstance(space, gym.spaces.Dict) and not all(isinstance(key, str) for key in space.spaces):
-            self._fail(f"its observation {_list_parts(space)} has names that are not text: rename them")
-        self.images = _find_images(space)
+        self.images = _find_images(observed)
         """Shape of each part of the observation that is a colour picture, uint8, by its name."""
-        self.cameras = self._find_cameras(cameras)
-        """Which part of the observation is the frame of each camera, by the camera's name."""
-        self._observed = self._find_parts(space, obs_keys, obs_dim)
-        action = getattr(self.env, "action_space", None)
+        self._observed = self._find_parts(observed, obs_keys, obs_dim)
+        self.obs_sizes = {key: int(np.prod(part.shape)) for key, part in self._observed.items()}
+        """Number of values by the name of each part; the name is None if the space is a Box."""
+        self.obs_dim = sum(self.obs_sizes.values())
         if not isinstance(action, gym.spaces.Box):
             self._fail(
                 f"its action space is {action}, but policies give real numbers and need a Box: wrap the "
                 "environment"
             )
         self._action = action
-        self.low, self.high = (
-            np.asarray(limit, np.float64).reshape(-1) for limit in (action.low, action.high)
-        )
-        self.obs_sizes = {key: int(np.prod(part.shape)) for key, part in self._observed.items()}
-        """Number of values by the name of each part; the name is None if the space is a Box."""
-        self.obs_dim = sum(self.obs_sizes.values())
+        self.low = np.asarray(action.low, np.float64).reshape(-1)
+        self.high = np.asarray(action.high, np.float64).reshape(-1)
         self.act_dim = self.low.size
 
     def check_sizes(self, obs_dim: int, act_dim: int) -> None:
@@ -109,7 +104,7 @@ class EnvAdapter:
                     "choose the environment that fits with --env, or wrap it"
                 )
 
-    def reset(self, seed: int | None, **options: Any) -> tuple[np.ndarray, Mapping[str, Any]]:
+    def reset(self, seed: int | None, **options: Any) -> tuple[np.ndarray, Info]:
         """Start an episode and return the first observation, (obs_dim,), and the info.
 
         Args:
@@ -118,13 +113,8 @@ class EnvAdapter:
         """
         self._seed, self._step = seed, 0
         with self.guard("reset"):
-            found = self.env.reset(seed=seed, **options)
-            if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
-                self._fail(
-                    f"reset returned {_describe_found(found)}, expected (observation, info) with a dict as "
-                    "info: follow Gymnasium's interface, Env.reset"
-                )
-            return self._flatten(found[0]), found[1]
+            obs, info = self._check_returned("reset", self.env.reset(seed=seed, **options), 2)
+            return self._flatten(obs), info
 
     def clip(self, action: np.ndarray) -> np.ndarray:
         """Return an action, (act_dim,), inside the action space; rounded if that holds integers."""
@@ -133,9 +123,7 @@ class EnvAdapter:
             np.rint(clipped, out=clipped)
         return clipped
 
-    def step(
-        self, action: np.ndarray, *, is_limited: bool = True
-    ) -> tuple[np.ndarray, float, bool, Mapping[str, Any]]:
+    def step(self, action: np.ndarray, *, is_limited: bool = True) -> tuple[np.ndarray, float, bool, Info]:
         """Execute an action, (act_dim,), that `clip` returned.
 
         Args:
@@ -148,24 +136,18 @@ class EnvAdapter:
         self._step += 1
         given = action.astype(self._action.dtype).reshape(self._action.shape)
         with self.guard("step"):
-            found: Any = self.env.step(given)
-            if not (isinstance(found, tuple) and len(found) == 5):
-                self._fail(
-                    f"step returned {_describe_found(found)}, expected 5 values (observation, reward, "
-                    "terminated, truncated, info): follow Gymnasium's interface, Env.step"
-                )
+            found = self._check_returned("step", self.env.step(given), 5)
             obs, reward, terminated, truncated, info = found
-            if not isinstance(info, Mapping):
-                self._fail(
-                    f"step returned {_describe_found(info)} as info, expected a dict: return at least {{}}"
-                )
+            reward = float(reward)
+            if not abs(reward) <= LARGEST_NUMBER:
+                self._fail(f"the reward must be finite as float32, found {reward}")
             ended = bool(terminated) or bool(truncated)
             if is_limited and not ended and self._step >= MAX_STEPS:
                 self._fail(
                     f"the episode has not ended after {MAX_STEPS} steps: set a limit, "
                     """--env-kwargs '{"max_episode_steps": 500}'"""
                 )
-            return self._flatten(obs), self._check_reward(reward), ended, info
+            return self._flatten(obs), reward, ended, info
 
     def render(self) -> np.ndarray:
         """Return the picture of the present state, (height, width, 3) uint8."""
@@ -173,33 +155,47 @@ class EnvAdapter:
             picture = np.asarray(self.env.render())
         if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
             self._fail(
-                f"render returned {_describe_found(picture)}, expected an array (height, width, 3) uint8 "
-                "with values from 0 to 255: convert it in render, or leave out --render"
+                f"render returned an array {picture.shape} {picture.dtype}, expected (height, width, 3) and "
+                "uint8 from 0 to 255: convert it in render, or leave out --render"
             )
         return picture
+
+    def read_image(self, part: str) -> np.ndarray:
+        """Return a picture of the last observation, one of `images`, (height, width, 3) uint8."""
+        with self.guard(f"the frame {part!r}"):
+            frame = np.asarray(self.last_obs[part])
+        if frame.dtype != np.uint8 or frame.shape != self.images[part]:
+            self._fail(f"the frame {part!r} is {frame.shape} {frame.dtype}: return what it declares")
+        return frame
 
     def close(self) -> None:
         """Close the environment; its errors do not matter any more."""
         close_env(self.env)
 
+    def guard(self, what: str, advice: str = "") -> AbstractContextManager[None]:
+        """Return a context for code of the environment, see `run_env_code`; `what` names it in errors."""
+        return run_env_code(f"{self._locate()}: {what}", advice)
+
     def _find_parts(
-        self, space: Any, obs_keys: Sequence[str], obs_dim: int | None
+        self, space: object, obs_keys: Sequence[str], obs_dim: int | None
     ) -> dict[str | None, gym.spaces.Box]:
-        parts: dict[str | None, Any]
-        if isinstance(space, gym.spaces.Dict):
-            parts = {key: space[key] for key in obs_keys if _is_numeric(space.spaces.get(key))}
-            if len(parts) < len(obs_keys) or obs_dim not in (None, _count_values(parts.values())):
-                parts = {}
-            parts = parts or {key: part for key, part in space.spaces.items() if _is_numeric(part)}
-            if not parts:
-                self._fail(f"its observation {_list_parts(space)} has no numeric part: add one, or wrap it")
-        else:
-            parts = {None: space}
-        for part in parts.values():
-            if not _is_numeric(part):
-                why = "a camera picture, and policies need numbers" if _is_image(part) else "not a Box"
-                self._fail(f"its observation is {_describe_space(part)}, {why}: wrap the environment")
-        return parts
+        if not isinstance(space, gym.spaces.Dict):
+            if not isinstance(space, gym.spaces.Box) or _is_image(space):
+                self._fail(
+                    f"its observation is {space!s:.120}, expected a Box of numbers: wrap the environment"
+                )
+            return {None: space}
+        numeric: dict[str | None, gym.spaces.Box] = {
+            key: part
+            for key, part in space.spaces.items()
+            if isinstance(part, gym.spaces.Box) and not _is_image(part)
+        }
+        if not numeric:
+            self._fail(f"its observation {space!s:.300} has no numeric part: add one, or wrap it")
+        named: dict[str | None, gym.spaces.Box] = {key: numeric[key] for key in obs_keys if key in numeric}
+        if named and len(named) == len(obs_keys) and obs_dim in (None, _count_values(named.values())):
+            return named
+        return numeric
 
     def _find_cameras(self, cameras: Sequence[CameraSpec]) -> dict[str, str]:
         """Return which part of the observation is the frame of each camera."""
@@ -217,13 +213,15 @@ class EnvAdapter:
             found[camera.name] = key
         return found
 
-    def read_image(self, part: str) -> np.ndarray:
-        """Return a picture of the last observation, one of `images`, (height, width, 3) uint8."""
-        with self.guard(f"the frame {part!r}"):
-            frame = np.asarray(self.last_obs.get(part) if isinstance(self.last_obs, Mapping) else None)
-        if frame.dtype != np.uint8 or frame.shape != self.images[part]:
-            self._fail(f"the frame {part!r} is {_describe_found(frame)}: return what it declares")
-        return frame
+    def _check_returned(self, method: str, found: Any, count: int) -> tuple[Any, ...]:
+        """Return what `reset` or `step` returned if it is a tuple of `count` values that ends with a dict."""
+        if not (isinstance(found, tuple) and len(found) == count and isinstance(found[-1], Mapping)):
+            described = f"{len(found)} values" if isinstance(found, tuple) else type(found).__name__
+            self._fail(
+                f"{method} returned {described}, expected {count} values of which the last is a dict: follow "
+                f"Gymnasium's interface, Env.{method}"
+            )
+        return found
 
     def _flatten(self, obs: Any) -> np.ndarray:
         """Return the parts of an observation as one vector of finite numbers, and keep its frames."""
@@ -232,14 +230,7 @@ class EnvAdapter:
         values = []
         for key, part in self._observed.items():
             what = "observation" if key is None else f"observation {key!r}"
-            if key is not None and (not isinstance(obs, Mapping) or key not in obs):
-                found = list(obs) if isinstance(obs, Mapping) else _describe_found(obs)
-                self._fail(f"{what} is missing, found {found}: return what observation_space declares")
-            given = obs if key is None else obs[key]
-            try:
-                value = np.asarray(given, np.float64)
-            except Exception:
-                self._fail(f"{what} must hold numbers, found {_describe_found(given)}")
+            value = np.asarray(obs if key is None else obs[key], np.float64)
             if value.shape != part.shape:
                 self._fail(
                     f"{what} has shape {value.shape}, but observation_space declares {part.shape}: return "
@@ -249,19 +240,6 @@ class EnvAdapter:
                 self._fail(f"{what} must be finite as float32, found {value.reshape(-1).tolist()!s:.120}")
             values.append(value.reshape(-1))
         return np.concatenate(values)
-
-    def _check_reward(self, reward: Any) -> float:
-        try:
-            value = float(reward)
-        except Exception:
-            self._fail(f"the reward must be a number, found {_describe_found(reward)}")
-        if not abs(value) <= LARGEST_NUMBER:
-            self._fail(f"the reward must be finite as float32, found {value}")
-        return value
-
-    def guard(self, what: str, advice: str = "") -> AbstractContextManager[None]:
-        """Return a context for code of the environment, see `run_env_code`; `what` names it in errors."""
-        return run_env_code(f"{self._locate()}: {what}", advice)
 
     def _locate(self) -> str:
         where = "" if self._seed is None else f", episode seed {self._seed}, step {self._step}"
@@ -282,33 +260,13 @@ def _count_values(parts: Iterable[gym.spaces.Box]) -> int:
     return sum(int(np.prod(part.shape)) for part in parts)
 
 
-def _find_images(space: Any) -> dict[str, tuple[int, ...]]:
+def _find_images(space: object) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the colour pictures of a dictionary observation, by name."""
-    spaces: Mapping[str, Any] = space.spaces if isinstance(space, gym.spaces.Dict) else {}
-    return {key: part.shape for key, part in spaces.items() if _is_image(part) and part.shape[2:] == (3,)}
+    if not isinstance(space, gym.spaces.Dict):
+        return {}
+    parts = {key: part for key, part in space.spaces.items() if isinstance(part, gym.spaces.Box)}
+    return {key: part.shape for key, part in parts.items() if _is_image(part) and part.shape[2:] == (3,)}
 
 
-def _is_image(space: Any) -> bool:
-    return isinstance(space, gym.spaces.Box) and space.dtype == np.uint8 and len(space.shape) >= 3
-
-
-def _is_numeric(space: Any) -> bool:
-    return isinstance(space, gym.spaces.Box) and not _is_image(space)
-
-
-def _describe_space(space: Any) -> str:
-    return f"{type(space).__name__}{space.shape} {space.dtype}" if _is_image(space) else f"{space!s:.120}"
-
-
-def _list_parts(space: gym.spaces.Dict) -> str:
-    parts: Iterable[str] = (f"{key} {_describe_space(part)}" for key, part in space.spaces.items())
-    return f"({', '.join(parts)})"
-
-
-def _describe_found(value: Any) -> str:
-    """Describe a wrong value in a message: its type, and its size or content."""
-    if isinstance(value, np.ndarray):
-        return f"an array {value.shape} {value.dtype}"
-    if isinstance(value, tuple):
-        return f"{len(value)} values"
-    return f"{type(value).__name__} {' '.join(repr(value).split()):.60}"
+def _is_image(space: gym.spaces.Box) -> bool:
+    return space.dtype == np.uint8 and len(space.shape) >= 3

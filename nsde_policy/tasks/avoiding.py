@@ -3,15 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from nsde_policy.config import Preset, TrainConfig
 from nsde_policy.envs.avoiding import geometry
 from nsde_policy.envs.avoiding.dynamics import CONTROL_RATE_HZ, EPISODE_PERIODS
 from nsde_policy.run_config import DemoConfig
-from nsde_policy.tasks.base import Outcome, Task
+from nsde_policy.tasks.base import Info, Outcome, Task, read_number
 from nsde_policy.tasks.drawing import Drawing, Forecast, Scene
-from nsde_policy.tasks.live_table import LiveTable
 from nsde_policy.tasks.registry import register_task
 from nsde_policy.tasks.reporting import Reporting
 from nsde_policy.tasks.training_defaults import TrainingDefaults
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from nsde_policy.data import Mirror
-
-_DRAWN_FUTURES = 24
+    from nsde_policy.envs.live import LiveTable
+    from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 
 
 def _keep_modes(preset: Preset, *, width: int, diffusion: float, train: TrainConfig) -> Preset:
@@ -31,7 +30,7 @@ def _keep_modes(preset: Preset, *, width: int, diffusion: float, train: TrainCon
     one of them. More noise than the learned g keeps the ways balanced in spite of the strong pull of the
     denoiser. Dropout would blur the forks.
     """
-    model: Any = preset.model
+    model = cast("NeuralSDEConfig", preset.model)
     network = replace(model.network, width=width, dropout=0.0)
     sampling = replace(model.sampling, alpha=1.5, diffusion=diffusion)
     model = replace(model, noise=1.5, network=network, sampling=sampling)
@@ -44,9 +43,9 @@ class AvoidingDrawing(Drawing):
     path_of = (2, 3)
     obstacles = geometry.OBSTACLES
 
-    def progress(self, info: Mapping[str, Any]) -> float:
+    def progress(self, info: Info) -> float:
         """Return the furthest share of the way to the line."""
-        return float(info["progress"])
+        return read_number(info, "progress")
 
     def draw(
         self,
@@ -60,26 +59,24 @@ class AvoidingDrawing(Drawing):
         import numpy as np
 
         from nsde_policy.envs.avoiding import drawing
-        from nsde_policy.envs.drawing import spread_regions
 
-        shapes: dict[str, Any] = {}
         if past is not None:
-            shapes = {"paths": past[None, ::-1, 2:]}
-        elif forecast is not None:
-            if forecast.obs is not None:
-                ahead = forecast.obs[..., 2:]
-            else:  # an action changes the commanded position
-                command = np.broadcast_to(obs[:2], (1, *forecast.actions.shape[1:]))
-                ahead = np.concatenate([command, command + np.cumsum(forecast.actions, axis=0)])
-            shapes = {"paths": ahead[:, :_DRAWN_FUTURES].swapaxes(0, 1), "regions": spread_regions(ahead[1:])}
-        return drawing.draw_rod(obs.tolist(), size=size, **shapes)
+            return drawing.draw_rod(obs.tolist(), size=size, past=past[:, 2:])
+        if forecast is None:
+            return drawing.draw_rod(obs.tolist(), size=size)
+        if forecast.obs is not None:
+            futures = forecast.obs[..., 2:]
+        else:  # an action changes the commanded position
+            command = np.broadcast_to(obs[:2], (1, *forecast.actions.shape[1:]))
+            futures = np.concatenate([command, command + np.cumsum(forecast.actions, axis=0)])
+        return drawing.draw_rod(obs.tolist(), size=size, futures=futures)
 
     def scene(self) -> Scene:
         """Return obstacles and finish; positions are stored in steps of 50 µm."""
         from importlib import resources
 
         from nsde_policy.envs.avoiding.live import PIXELS_PER_METRE
-        from nsde_policy.envs.page import PAGE_SIDE
+        from nsde_policy.envs.live import PAGE_SIDE
 
         return Scene(
             (resources.files("nsde_policy.envs.avoiding") / "scene.js").read_text(encoding="utf-8"),
@@ -140,15 +137,15 @@ class AvoidingTask(Task):
     drawing = AvoidingDrawing()
     training = AvoidingTraining()
 
-    def outcome(self, rewards: Sequence[float], infos: Sequence[Mapping[str, Any]]) -> Outcome:
+    def outcome(self, rewards: Sequence[float], infos: Sequence[Info]) -> Outcome:
         """Score by the share of the way to the line; success is crossing it without touching."""
-        return Outcome(bool(infos[-1]["success"]), float(infos[-1]["progress"]))
+        return Outcome(bool(infos[-1]["success"]), read_number(infos[-1], "progress"))
 
-    def live_table(self) -> LiveTable:
+    def live_table(self) -> "LiveTable":
         """Return the table on which a policy or a user plays live."""
         from nsde_policy.envs.avoiding.live import AvoidingTable
 
-        return AvoidingTable(self.env_kwargs["start"])
+        return AvoidingTable(self.env_kwargs["start"])  # type: ignore[arg-type]  # the environment checks it
 
 
 @register_task

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from nsde_policy.assets import USUAL_OBSERVATIONS
 from nsde_policy.errors import ConfigError, EnvError
@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
     from nsde_policy.data.statistics import DemoStatistics
-    from nsde_policy.tasks.live_table import LiveTable
+    from nsde_policy.envs.live import LiveTable
+
+AnyEnv: TypeAlias = "gym.Env[Any, Any]"
+"""An environment with any observations and actions; `EnvAdapter` turns them into vectors."""
+Info: TypeAlias = Mapping[str, object]
+"""What an environment says of a reset or a step, in addition to the observation."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class Task(abc.ABC):
     name: str
     env_id: str | None = None
     """Environment that policies are evaluated in, a Gymnasium id or `module:Class`; None if there is none."""
-    env_kwargs: Mapping[str, Any] = MappingProxyType({})
+    env_kwargs: Mapping[str, object] = MappingProxyType({})
     """Default keyword arguments of the environment; evaluations record them."""
     rate_hz: ClassVar[float | None] = None
     """Control periods per second; None if only the demonstrations can say."""
@@ -62,7 +67,7 @@ class Task(abc.ABC):
     training: TrainingDefaults = TrainingDefaults()
     """How demonstrations are read, symmetry and presets."""
 
-    def make_env(self, **kwargs: Any) -> gym.Env[Any, Any]:
+    def make_env(self, **kwargs: object) -> AnyEnv:
         """Make the environment; `kwargs` are passed to its constructor and override `env_kwargs`."""
         if self.env_id is None:
             raise ConfigError(
@@ -73,7 +78,7 @@ class Task(abc.ABC):
 
         return make_gym_env(self.env_id, {**self.env_kwargs, **kwargs})
 
-    def outcome(self, rewards: Sequence[float], infos: Sequence[Mapping[str, Any]]) -> Outcome:
+    def outcome(self, rewards: Sequence[float], infos: Sequence[Info]) -> Outcome:
         """Score an episode.
 
         Args:
@@ -137,10 +142,16 @@ class Task(abc.ABC):
         return RunConfig.from_preset(replace(preset, encoder=encoder), defaults.demos)
 
 
+def read_number(info: Info, name: str) -> float:
+    """Return a number of an info, such as a coverage."""
+    value: Any = info[name]
+    return float(value)
+
+
 AnyTask = TypeVar("AnyTask", bound=Task)
 
 
-def with_env_kwargs(task: AnyTask, env_kwargs: Mapping[str, Any]) -> AnyTask:
+def with_env_kwargs(task: AnyTask, env_kwargs: Mapping[str, object]) -> AnyTask:
     """Return a task with some keyword arguments of its environment changed."""
     if not env_kwargs:
         return task

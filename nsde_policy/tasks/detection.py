@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from nsde_policy.assets import EMBEDDED_DEMOS, SHIPPED_TASK
 from nsde_policy.errors import ConfigError, DemoError
@@ -20,7 +19,7 @@ class FoundTask:
 
     name: str
     reason: str
-    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    env_kwargs: Mapping[str, object] = field(default_factory=dict)
     """Keyword arguments of the environment that the store records."""
     env_id: str | None = None
     """Environment that the store records, even if it is not available."""
@@ -81,7 +80,7 @@ def check_recorded_task(task: Task, demos: Path) -> None:
         )
 
 
-def _read_store_record(path: Path) -> tuple[dict[str, Any], int]:
+def _read_store_record(path: Path) -> tuple[Mapping[str, object], int]:
     """Read the root attributes and the number of frames; empty for formats other than zarr."""
     from nsde_policy.data.readers.registry import FALLBACK, find_reader
     from nsde_policy.data.zarr_store.store import Store
@@ -93,7 +92,7 @@ def _read_store_record(path: Path) -> tuple[dict[str, Any], int]:
         return store.attributes, store.open_array(names[0]).shape[0] if names else 0
 
 
-def _as_mapping(value: object) -> Mapping[str, Any]:
+def _as_mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, Mapping) else {}
 
 

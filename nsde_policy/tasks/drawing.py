@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nsde_policy.errors import ConfigError
 
@@ -46,7 +46,7 @@ class Scene:
       `trail` holds the frames up to it, `start` is the first of the episode, `colour` that of the policy,
       `palette` maps names to colours, and lines are `width` times as wide as usual.
     """
-    geometry: Mapping[str, Any]
+    geometry: Mapping[str, object]
     """Sizes and shapes, by the names that the page's scripts use."""
     scales: tuple[int, ...]
     """Steps per unit of each recorded value, which is stored in 16 bits: observations, then progress."""
@@ -64,11 +64,11 @@ class Drawing:
     success_progress: float | None = None
     """Progress above which an episode is a success, marked in pictures; None if progress does not decide."""
 
-    def progress(self, info: Mapping[str, Any]) -> float | None:
+    def progress(self, info: Mapping[str, object]) -> float | None:
         """Return the progress in [0, 1] shown under a picture, None if the task defines none."""
         return None
 
-    def read_state(self, obs: np.ndarray, info: Mapping[str, Any]) -> np.ndarray:
+    def read_state(self, obs: np.ndarray, info: Mapping[str, object]) -> np.ndarray:
         """Return the state that is drawn, replayed and stored, given what a policy observes.
 
         By default it is the observation. A task whose policies may observe less, such as camera frames, takes

@@ -3,10 +3,11 @@
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
-from nsde_policy.errors import ConfigError
-from nsde_policy.tasks.base import Task
-from nsde_policy.tasks.gym import import_simulator, make_gym_env
+from nsde_policy.errors import ConfigError, import_optional
+from nsde_policy.tasks.base import AnyEnv, Task
+from nsde_policy.tasks.gym import make_gym_env
 from nsde_policy.tasks.registry import TASKS
 from nsde_policy.tasks.reporting import Reporting
 
@@ -24,7 +25,7 @@ EPISODE_STEPS = 500
 """Steps after which Meta-World's own environments end."""
 
 
-class MetaWorldEnv(gym.Wrapper[Any, Any, Any, Any]):
+class MetaWorldEnv(gym.Wrapper[np.ndarray, np.ndarray, np.ndarray, np.ndarray]):
     """A Meta-World environment that draws its start from the seed of `reset`, and ends at success.
 
     Its own `reset` ignores the seed, and its own episodes last 500 steps. The observation, (39,), includes
@@ -36,13 +37,13 @@ class MetaWorldEnv(gym.Wrapper[Any, Any, Any, Any]):
         kwargs: Further arguments of the environment: `render_mode`, `width` and `height`.
     """
 
-    def __init__(self, member: str, camera_name: str = "corner2", **kwargs: Any) -> None:
+    def __init__(self, member: str, camera_name: str = "corner2", **kwargs: object) -> None:
         if camera_name not in CAMERAS:
             raise ConfigError(
                 f"Meta-World has no camera {camera_name!r}, expected one of {', '.join(CAMERAS)}; change "
                 "camera_name in --env-kwargs"
             )
-        environments = import_simulator("metaworld", "metaworld").ALL_V3_ENVIRONMENTS
+        environments = import_optional("metaworld", "metaworld").ALL_V3_ENVIRONMENTS
         inner = environments[member](camera_name=camera_name, **kwargs)
         inner._partially_observable, inner._set_task_called = False, True
         inner.seeded_rand_vec = True
@@ -51,7 +52,9 @@ class MetaWorldEnv(gym.Wrapper[Any, Any, Any, Any]):
         super().__init__(inner)
         self._upside_down = camera_name.startswith("corner")
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[np.ndarray, dict[str, object]]:
         """Start an episode with new places of the object and the goal, drawn from the seed.
 
         They are drawn by one reset and kept by a second one, as Meta-World's benchmarks do: the observation
@@ -70,10 +73,10 @@ class MetaWorldEnv(gym.Wrapper[Any, Any, Any, Any]):
         picture: Any = self.env.render()
         return picture[::-1, ::-1] if self._upside_down else picture
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, object]]:
         """Execute an action; the episode ends if it succeeds."""
         obs, reward, terminated, truncated, info = self.env.step(action)
-        return obs, reward, terminated or bool(info["success"]), truncated, info
+        return obs, float(reward), terminated or bool(info["success"]), truncated, info
 
 
 class MetaWorldTask(Task):
@@ -92,13 +95,13 @@ class MetaWorldTask(Task):
         self.member = member
         self.name = self.env_id = f"metaworld:{member}"
 
-    def make_env(self, **kwargs: Any) -> gym.Env[Any, Any]:
+    def make_env(self, **kwargs: object) -> AnyEnv:
         """Make the environment.
 
         Raises:
             MissingDependencyError: If Meta-World is not installed.
         """
-        import_simulator("metaworld", "metaworld")
+        import_optional("metaworld", "metaworld")
         given = {"max_episode_steps": EPISODE_STEPS, **self.env_kwargs, **kwargs, "member": self.member}
         return make_gym_env(f"{__name__}:{MetaWorldEnv.__name__}", given)
 

@@ -4,14 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from nsde_policy.config import Preset
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.run_config import DemoConfig
-from nsde_policy.tasks.base import Outcome, Task
+from nsde_policy.tasks.base import Info, Outcome, Task, read_number
 from nsde_policy.tasks.drawing import Drawing, Forecast, Scene
-from nsde_policy.tasks.live_table import LiveTable
 from nsde_policy.tasks.registry import register_task
 from nsde_policy.tasks.reporting import Reporting
 from nsde_policy.tasks.training_defaults import ObservationChoice, TrainingDefaults
@@ -21,6 +20,9 @@ if TYPE_CHECKING:
 
     from nsde_policy.data import Mirror
     from nsde_policy.data.download import PublicDemos
+    from nsde_policy.envs.live import LiveTable
+    from nsde_policy.methods.diffusion.model import DiffusionConfig
+    from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 
 _SIDE = 512.0
 PIXEL_ENCODER = KeypointConfig(level_brightness=True)
@@ -29,8 +31,8 @@ SMALL_PIXEL_ENCODER = replace(
     PIXEL_ENCODER, size=64, width=8, anchors=0, train=replace(PIXEL_ENCODER.train, steps=2000, batch_size=64)
 )
 """Encoder that a CPU can train; it trusts the camera's place."""
-_PATHS, _GHOSTS = 24, 4
-"""Futures that are drawn, as paths of the agent and as final poses of the block."""
+_GHOSTS = 4
+"""Futures whose final pose of the block is drawn."""
 
 
 def _tune(preset: Preset) -> Preset:
@@ -38,7 +40,7 @@ def _tune(preset: Preset) -> Preset:
 
     The last action of a demonstration is the one that completes the goal.
     """
-    model: Any = preset.model
+    model = cast("NeuralSDEConfig", preset.model)
     quieter = replace(model, sampling=replace(model.sampling, diffusion=0.5))
     return replace(preset, model=quieter, demos={**preset.demos, "final_action_weight": 10.0})
 
@@ -57,7 +59,7 @@ def _take_images(preset: Preset) -> Preset:
 
     Deviation: 200 000 steps, as in LeRobot, on all demonstrations; the original has 3050 epochs of 90.
     """
-    model: Any = preset.model
+    model = cast("DiffusionConfig", preset.model)
     unet = replace(model.unet, channels=(512, 1024, 2048), step_embedding=128)
     train = replace(preset.train, steps=200_000, batch_size=64, warmup=0.0025, ema_power=0.75)
     demos = {**preset.demos, "encoder": "resnet", "mirror": False}
@@ -70,18 +72,19 @@ class PushTDrawing(Drawing):
     progress_name = "coverage"
     success_progress = 0.95
 
-    def progress(self, info: Mapping[str, Any]) -> float:
+    def progress(self, info: Info) -> float:
         """Return the covered share of the goal."""
-        return float(info["coverage"])
+        return read_number(info, "coverage")
 
-    def read_state(self, obs: "np.ndarray", info: Mapping[str, Any]) -> "np.ndarray":
+    def read_state(self, obs: "np.ndarray", info: Info) -> "np.ndarray":
         """Return agent x, y, block x, y, angle, whatever the policy observes."""
         import numpy as np
 
         if obs.shape == (5,):
             return obs
-        x, y, angle = info["block_pose"]
-        return np.array([*info["pos_agent"], x, y, angle % (2 * math.pi)])
+        state = np.hstack([np.asarray(info["pos_agent"]), np.asarray(info["block_pose"])])
+        state[4] %= 2 * math.pi
+        return state
 
     def draw(
         self,
@@ -96,22 +99,16 @@ class PushTDrawing(Drawing):
 
         from nsde_policy.envs.pusht import drawing
 
-        state = obs.tolist()
-        shapes: dict[str, Any] = {}
+        agent, block = obs[:2].tolist(), obs[2:].tolist()
         if past is not None:
-            shapes = {"paths": past[None, ::-1, :2], "ghosts": [past[0, 2:].tolist()]}
-        elif forecast is not None:
-            if forecast.obs is not None:
-                agent = forecast.obs[..., :2]
-                shapes["ghosts"] = forecast.obs[-1, :_GHOSTS, 2:].tolist()
-            else:  # an action is a target of the agent
-                here = np.broadcast_to(obs[:2], (1, *forecast.actions.shape[1:]))
-                agent = np.concatenate([here, forecast.actions])
-            shapes |= {
-                "paths": agent[:, :_PATHS].swapaxes(0, 1),
-                "regions": drawing.spread_regions(agent[1:]),
-            }
-        return drawing.frame(state[:2], state[2:], size=size, **shapes)
+            return drawing.frame(agent, block, size=size, past=past[:, :2], ghosts=[past[0, 2:].tolist()])
+        if forecast is None:
+            return drawing.frame(agent, block, size=size)
+        if forecast.obs is None:  # an action is a target of the agent
+            here = np.broadcast_to(obs[:2], (1, *forecast.actions.shape[1:]))
+            return drawing.frame(agent, block, size=size, futures=np.concatenate([here, forecast.actions]))
+        ghosts = forecast.obs[-1, :_GHOSTS, 2:].tolist()
+        return drawing.frame(agent, block, size=size, futures=forecast.obs[..., :2], ghosts=ghosts)
 
     def scene(self) -> Scene:
         """Return the table, block and goal; poses are in px, from −256 to 768, angles in rad."""
@@ -183,7 +180,7 @@ class PushTTraining(TrainingDefaults):
         if method != "diffusion":
             return {**presets, "pixels": replace(presets["default"], encoder=PIXEL_ENCODER)}
         given = presets["transformer"]
-        model: Any = given.model
+        model = cast("DiffusionConfig", given.model)
         own = replace(
             given,
             model=replace(model, transformer=replace(model.transformer, dropout=0.01)),
@@ -210,13 +207,15 @@ class PushTTask(Task):
     drawing = PushTDrawing()
     training = PushTTraining()
 
-    def outcome(self, rewards: Sequence[float], infos: Sequence[Mapping[str, Any]]) -> Outcome:
+    def outcome(self, rewards: Sequence[float], infos: Sequence[Info]) -> Outcome:
         """Score by the largest reward, clip(coverage / 0.95, 0, 1); success is coverage above 0.95."""
         last = infos[-1]
-        return Outcome(bool(last["success"]), max(0.0, *rewards), {"final_coverage": last["coverage"]})
+        return Outcome(
+            bool(last["success"]), max(0.0, *rewards), {"final_coverage": read_number(last, "coverage")}
+        )
 
-    def live_table(self) -> LiveTable:
+    def live_table(self) -> "LiveTable":
         """Return the table on which a policy or a user plays live; the block can be dragged."""
         from nsde_policy.envs.pusht.live import PushTTable
 
-        return PushTTable(self.env_kwargs["reset_rule"])
+        return PushTTable(self.env_kwargs["reset_rule"])  # type: ignore[arg-type]  # the environment checks it

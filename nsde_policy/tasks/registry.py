@@ -12,19 +12,21 @@ the group `nsde_policy.tasks`.
 import json
 import re
 import shlex
-import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nsde_policy.errors import ConfigError, PluginError
 from nsde_policy.registry import Registry
 from nsde_policy.tasks.base import Task, with_env_kwargs
-from nsde_policy.tasks.gym import GymTask, is_env_id, suggest_env_id
+from nsde_policy.tasks.drawing import Drawing
+from nsde_policy.tasks.gym import GymTask, is_env_id
+from nsde_policy.tasks.reporting import Reporting
+from nsde_policy.tasks.training_defaults import TrainingDefaults
 
 if TYPE_CHECKING:
     from nsde_policy.run_directory import RunRecord
 
-_HELPERS = "adapter base detection drawing gym live_table registry reporting training_defaults"
+_HELPERS = "adapter base detection drawing gym registry reporting training_defaults"
 TASKS: Registry[Task] = Registry("task", "nsde_policy.tasks", helpers=_HELPERS.split())
 _PLAIN_WORDS = re.compile(r"(?:[\w +-]|\.(?=\d))*")
 """Words and numbers: a dot is part of a number, not of a path or of a module's name."""
@@ -32,43 +34,13 @@ _PLAIN_WORDS = re.compile(r"(?:[\w +-]|\.(?=\d))*")
 
 def register_task(cls: type[Task]) -> type[Task]:
     """Register a task under its `name`; decorates the class."""
-    task = cls()
-    if not isinstance(task.env_id, str | None):
-        raise ConfigError(f"env_id of the task {cls.name!r} is {task.env_id!r:.60}, expected text or None")
-    for part in ("reporting", "drawing", "training"):
-        _adopt_moved_members(task, part)
-    TASKS.add(cls.name, task)
+    for part in (Reporting, Drawing, TrainingDefaults):
+        if moved := [name for name in dir(part) if name[0] != "_" and hasattr(cls, name)]:
+            raise ConfigError(
+                f"the task {cls.name!r} defines {', '.join(moved)}: these are members of {part.__name__}"
+            )
+    TASKS.add(cls.name, cls())
     return cls
-
-
-class _MovedMember:
-    """A member of a part that a task of an earlier version defines itself."""
-
-    def __init__(self, task: Task, name: str) -> None:
-        self._task = task
-        self._name = name
-
-    def __get__(self, part: object, owner: object = None) -> Any:
-        return getattr(self._task, self._name)
-
-
-def _adopt_moved_members(task: Task, part: str) -> None:
-    """Let a task define members that were once `Task`'s and have moved to one of its parts."""
-    given = getattr(task, part)
-    kind = type(given)
-    moved = [name for name in dir(kind) if name[0] != "_" and hasattr(type(task), name)]
-    if not moved:
-        return
-    warnings.warn(
-        f"the task {task.name!r} defines {', '.join(moved)}, which {kind.__name__} defines now: assign one "
-        f"to {type(task).__name__}.{part}",
-        DeprecationWarning,
-        stacklevel=3,
-    )
-    adopting = type(kind.__name__, (kind,), {name: _MovedMember(task, name) for name in moved})
-    adopted: object = object.__new__(adopting)
-    vars(adopted).update({name: value for name, value in vars(given).items() if name not in moved})
-    setattr(type(task), part, adopted)  # of the class, because a task is sent to worker processes
 
 
 def get_task_of_run(record: "RunRecord", env: str | None = None) -> Task:
@@ -89,7 +61,7 @@ def get_task_of_run(record: "RunRecord", env: str | None = None) -> Task:
     return get_recorded_task(record.task, record.env_kwargs, package=package)
 
 
-def get_recorded_task(name: str, env_kwargs: Mapping[str, Any], *, package: str | None = None) -> Task:
+def get_recorded_task(name: str, env_kwargs: Mapping[str, object], *, package: str | None = None) -> Task:
     """Return a task that a file names, with the keyword arguments of its environment in the file.
 
     A file must not name code: only tasks and environments that are registered here, and arguments without
@@ -111,7 +83,7 @@ def get_recorded_task(name: str, env_kwargs: Mapping[str, Any], *, package: str 
     return with_env_kwargs(task, env_kwargs)
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     """Return whether all texts in a JSON value are plain words: no path, address or `module:name`."""
     if isinstance(value, Mapping):
         return all(map(_is_plain, (*value, *value.values())))
@@ -144,8 +116,7 @@ def get_task(name: str, *, package: str | None = None) -> Task:
     except PluginError as error:
         if is_in_suite:
             raise
-        near = suggest_env_id(name)
-        hint = f"perhaps {near}" if near else "a Gymnasium id such as Pendulum-v1, or module:Class"
+        hint = "a Gymnasium id such as Pendulum-v1, or module:Class"
         raise PluginError(f"{error}; an environment needs its full name: {hint}") from None
 
 

@@ -25,11 +25,11 @@ class ObservationChoice:
 
     demos: Mapping[str, Any]
     """Fields of `DemoConfig` that differ from those of the task."""
-    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    env_kwargs: Mapping[str, object] = field(default_factory=dict)
     """Keyword arguments with which the environment gives these observations."""
     preset: str = "default"
     """Preset that `train` uses, of methods that have it."""
-    recorded_with: Mapping[str, Any] = field(default_factory=dict)
+    recorded_with: Mapping[str, object] = field(default_factory=dict)
     """Keyword arguments with which the environment gives them in addition to the usual ones, to record."""
     encoders: Mapping[str, EncoderConfig] = field(default_factory=dict)
     """Settings of the encoder by the name of the preset, for presets without any."""
@@ -61,7 +61,7 @@ class TrainingDefaults:
         """Return a method's presets; a task may override or add some."""
         return get_method(method).presets
 
-    def without_observations(self, env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def without_observations(self, env_kwargs: Mapping[str, object]) -> dict[str, object]:
         """Return keyword arguments of the environment, except those that choose what is observed.
 
         Policies with different observations are compared on the same seeds, and trained on one store.

@@ -1,14 +1,13 @@
 """Base class of the apps that the page can show."""
 
 import abc
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from nsde_policy import __version__
 from nsde_policy.errors import ConfigError
 from nsde_policy.tasks.base import Task
-from nsde_policy.tasks.drawing import Scene
 from nsde_policy.viewer import messages
-from nsde_policy.viewer.simulation import Simulation, get_rate
+from nsde_policy.viewer.simulation import Simulation
 
 
 class App(abc.ABC):
@@ -30,16 +29,18 @@ class App(abc.ABC):
         scene = task.drawing.scene()
         if scene is None or task.rate_hz is None:
             raise ConfigError(f"{task.name} has no live page: its task defines no scene or no rate_hz")
-        self.scene: Scene = scene
+        self.scene = scene
         """How the page draws the task."""
+        self.rate_hz = task.rate_hz
+        """Control periods per second of simulated time."""
 
     @property
     def period_s(self) -> float:
         """Wall-clock seconds of one control period."""
-        return 1.0 / get_rate(self._task)
+        return 1.0 / self.rate_hz
 
     @property
-    def hello(self) -> dict[str, Any]:
+    def hello(self) -> messages.PageMessage:
         """First message to a client, everything that never changes: shapes, texts and success threshold."""
         return {
             "type": "hello",
@@ -47,7 +48,7 @@ class App(abc.ABC):
             "version": __version__,
             **self.scene.geometry,
             "success": self._task.drawing.success_progress,
-            "hz": get_rate(self._task),
+            "hz": self.rate_hz,
             "unit": self._table.unit,
             "texts": self._table.texts,
         }
@@ -59,7 +60,7 @@ class App(abc.ABC):
         if not isinstance(message, messages.Drag | messages.Release | messages.Scrub | messages.MoveAgent):
             self.revision += 1
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> messages.PageMessage:
         """Return what changes rarely; sent to all clients after changes and to each new client."""
         tables = self._tables
         return {
@@ -71,7 +72,7 @@ class App(abc.ABC):
             "progress": [[round(share, 3) for share in table.progress] for table in tables],
         }
 
-    def frame(self) -> dict[str, Any]:
+    def frame(self) -> messages.PageMessage:
         """Return what is drawn: poses, forecasts, progress."""
         table = self._tables[0]
         return {

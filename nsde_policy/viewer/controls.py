@@ -15,7 +15,6 @@ RANGES: Mapping[str, tuple[float, float, float]] = {
     "paths": (0, 64, 1),
     "speed": (0.25, 4.0, 0.25),
     "drift_field": (0, 1, 1),
-    "drag_both": (0, 1, 1),
     "next_when_solved": (0, 1, 1),
 }
 """Lowest value, highest value and step of each slider."""
@@ -39,8 +38,6 @@ class Controls(BaseConfig):
     """Simulated seconds per second."""
     drift_field: bool = False
     """Whether to draw the drift field around the agent."""
-    drag_both: bool = True
-    """Whether a drag on one table moves the blocks of both."""
     next_when_solved: bool = False
     """Whether to start the next seed after a success."""
 

@@ -1,17 +1,15 @@
 """Predictions of a policy as shapes to draw: sampled paths with their σ, and the drift around the agent."""
 
-from typing import Any
-
 import numpy as np
 import torch
 
 from nsde_policy.config import Sampling
+from nsde_policy.envs.live import LiveTable
 from nsde_policy.eval.render.forecast import sample_forecast
 from nsde_policy.inference.policy import Policy
 from nsde_policy.planner.history import History
 from nsde_policy.planner.interface import PolicySpec
 from nsde_policy.tasks.drawing import Forecast
-from nsde_policy.tasks.live_table import LiveTable
 
 FAN_STEPS = 16
 """Control periods that the sampled paths look ahead."""
@@ -37,7 +35,7 @@ def sample_paths(policy: Policy, history: History, sampling: Sampling, n: int) -
     return forecast if is_finite else None
 
 
-def describe_fan(forecast: Forecast | None, spec: PolicySpec, table: LiveTable) -> dict[str, Any] | None:
+def describe_fan(forecast: Forecast | None, spec: PolicySpec, table: LiveTable) -> dict[str, object] | None:
     """Return sampled futures as shapes to draw on the page.
 
     Returns:

@@ -7,9 +7,11 @@ closed at once if the token is wrong (4403 "token": do not retry) or too many cl
 import contextlib
 import ipaddress
 import re
+import secrets
 import socket
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import Annotated
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -38,8 +40,6 @@ class ViewerSettings(ServerSettings):
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000
     max_message: int = MAX_CLIENT_MESSAGE_BYTES
     max_clients: Count = 16
-    max_rate: Positive = 100.0
-    """Messages per second and client; further messages wait."""
     patience_s: Positive = 10.0
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class ViewerSettings(ServerSettings):
             everywhere = ipaddress.ip_address(self.host).is_unspecified
         except ValueError:
             everywhere = False
-        hosts = ["localhost", *_external_names()] if everywhere else [self.host]
+        hosts = ["localhost", _find_own_address()] if everywhere else [self.host]
         query = f"?token={quote(self.token, safe='')}" if self.token else ""
         scheme = "http" if self.tls is None else "https"
         return [f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/{query}" for host in hosts]
@@ -63,19 +63,22 @@ class ViewerSettings(ServerSettings):
         host = hosts[0] if len(hosts) == 1 else ""
         if not _HOST.fullmatch(host) or (self.token is None and not is_loopback(_host_name(host))):
             return f"without a token the page is served to localhost only, got host {host[:80]!r}"
-        schemes = ("http", "https") if self.tls is None else ("https",)  # a proxy may add TLS
-        if origins and origins not in [[f"{scheme}://{host}"] for scheme in schemes]:
+        if origins and origins not in ([f"http://{host}"], [f"https://{host}"]):  # a proxy may add TLS
             return f"pages of {origins[0][:80]!r} may not connect"
         return None
-
-    def list_socket_origins(self, request: Request) -> str:
-        """Return the origins that the page of a request may open a websocket to, for its security policy."""
-        host = request.headers["Host"]
-        return f"wss://{host}" if self.tls is not None else f"ws://{host} wss://{host}"
 
     def accepts_token(self, request: Request) -> bool:
         """Return whether a request has the token, or none is required."""
         return self.token is None or compare_tokens(self.token, _read_token(request.path))
+
+
+def make_settings(
+    host: str, port: int, token: str | None, tls_cert: Path | None = None, tls_key: Path | None = None
+) -> ViewerSettings:
+    """Return server settings; generate a token if one is required and none is given."""
+    if token is None and not is_loopback(host):
+        token = secrets.token_urlsafe(16)
+    return ViewerSettings(host=host, port=port, token=token, tls_cert=tls_cert, tls_key=tls_key)
 
 
 def load_files(scene: str) -> dict[str, tuple[str, bytes]]:
@@ -92,15 +95,15 @@ def load_files(scene: str) -> dict[str, tuple[str, bytes]]:
     return {**loaded, "/static/scene.js": ("js", scene.encode())}
 
 
-def respond_with_file(suffix: str, body: bytes, socket_origins: str) -> Response:
-    """Return the response to a GET request for a file of the page, which may connect to these origins."""
+def respond_with_file(suffix: str, body: bytes, host: str) -> Response:
+    """Return the response to a request for a file of the page, which may connect to its host only."""
     headers = Headers(
         {
             "Content-Type": f"{_CONTENT_TYPES[suffix]}; charset=utf-8",
             "Content-Length": str(len(body)),
             "Content-Security-Policy": (
                 "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; "
-                f"connect-src 'self' {socket_origins}; "
+                f"connect-src 'self' ws://{host} wss://{host}; "
                 "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
             ),
             "Referrer-Policy": "no-referrer",
@@ -128,10 +131,9 @@ def _read_token(path: str) -> str:
     return values[0] if len(values) == 1 else ""
 
 
-def _external_names() -> list[str]:
+def _find_own_address() -> str:
     """Return how other machines reach this one: the address of its default route, else its host name."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))  # a reserved address; connecting a datagram socket sends nothing
-        return [str(probe.getsockname()[0])]
-    name = socket.gethostname()
-    return [] if name == "localhost" else [name]
+        return str(probe.getsockname()[0])
+    return socket.gethostname()

@@ -5,11 +5,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from statistics import median
-from typing import Any
 
 from nsde_policy.errors import NsdePolicyError
 from nsde_policy.viewer.app import App
-from nsde_policy.viewer.messages import ClientMessage, MessageType, encode_message, encode_notice
+from nsde_policy.viewer.messages import (
+    ClientMessage,
+    MessageType,
+    PageMessage,
+    encode_message,
+    encode_notice,
+)
 
 Publish = Callable[[MessageType, str], None]
 """Sends a message to all clients; must not block."""
@@ -68,11 +73,6 @@ class SimulationThread(threading.Thread):
             "work_ms": round(1e3 * median(worked), 3),
         }
 
-    def reset_timing(self) -> None:
-        """Restart the measurements of `timing`."""
-        self._late.clear()
-        self._worked.clear()
-
     def run(self) -> None:
         """Run the app until `stop`; called by `start`."""
         try:
@@ -121,6 +121,6 @@ class SimulationThread(threading.Thread):
             self._publish("notice", encode_notice(error))
             return None
 
-    def _send(self, kind: MessageType, make: Callable[[], dict[str, Any]]) -> None:
+    def _send(self, kind: MessageType, make: Callable[[], PageMessage]) -> None:
         if self.clients:
             self._notify_on_error(lambda: self._publish(kind, encode_message(make())))

@@ -5,8 +5,8 @@ A client names the type of its message in "do": `{"do": "set_control", "name": "
 
 The server sends the state after every change and a frame after every control period:
 
-- "solved_s" in each panel of a frame: simulated seconds from the reset to the first success, or null if the
-  displayed period is before it.
+- "solved_at" in each panel of a frame: control period of the first success, or null if the displayed period
+  is before it.
 - "latency", in panels and in the state: null until a plan was made with the current α, diffusion and chunk.
 - A notice about a message goes to the client that sent it; a notice about the simulation goes to all.
 
@@ -17,13 +17,15 @@ is hidden, and no "move_agent" until the pointer is back. The phase is then "pau
 
 import json
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from nsde_policy.errors import RemoteError
 from nsde_policy.viewer.controls import RANGES
 
+PageMessage = dict[str, object]
+"""A message to clients, for JSON."""
 MessageType = Literal["state", "frame", "notice"]
 """Types of messages to clients, in the order in which they are sent."""
 MAX_CLIENT_MESSAGE_BYTES = 1024
@@ -106,9 +108,8 @@ class SelectMethods(ClientMessage, frozen=True):
 
 
 class Drag(ClientMessage, frozen=True):
-    """Drag the block to a pose, or the agent to a position."""
+    """Drag the block of every table to a pose, or its agent to a position."""
 
-    panel: Annotated[int, msgspec.Meta(ge=0, lt=MAX_PANELS)]
     what: Literal["agent", "block"]
     x: Coordinate
     y: Coordinate
@@ -176,7 +177,7 @@ def parse_message(data: str | bytes) -> ClientMessage:
         raise RemoteError(f"invalid message: {error}") from None
 
 
-def encode_message(message: dict[str, Any]) -> str:
+def encode_message(message: PageMessage) -> str:
     """Encode a message to clients as compact JSON; NaN and infinity raise `ValueError`."""
     return json.dumps(message, separators=(",", ":"), allow_nan=False)
 

@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
-from nsde_policy.errors import ConfigError, EnvError, RemoteError
+from nsde_policy.envs.live import LiveTable
+from nsde_policy.errors import ConfigError, RemoteError
 from nsde_policy.tasks import Task, get_task, get_task_of_run
 from nsde_policy.viewer import messages
 from nsde_policy.viewer.app import App
-from nsde_policy.viewer.camera import check_table_policy
 from nsde_policy.viewer.controls import RANGES, Controls
 from nsde_policy.viewer.policy_runner import PolicyPanel, PolicyRunner
 from nsde_policy.viewer.simulation import Simulation
@@ -31,7 +30,7 @@ class PlayApp(App):
     def __init__(self, runners: Sequence[PolicyRunner], *, seed: int, plan_timeout_s: float = 0.1) -> None:
         super().__init__(find_common_task(runners))
         for runner in runners:
-            check_table_policy(runner.policy.spec, runner.name, self._table)
+            check_sizes(runner, self._table)
         self._runners = {runner.name: runner for runner in runners}
         self._controls = Controls.from_policy(runners[0].policy)
         self._panels = [PolicyPanel(runners[0], self._task, seed)]
@@ -45,7 +44,7 @@ class PlayApp(App):
         return [panel.simulation for panel in self._panels]
 
     @property
-    def hello(self) -> dict[str, Any]:
+    def hello(self) -> messages.PageMessage:
         """Table, methods and ranges of the controls."""
         return {
             **super().hello,
@@ -56,7 +55,6 @@ class PlayApp(App):
                     "title": runner.title,
                     "sde": runner.policy.model.foresees_states,
                     "camera": bool(runner.policy.spec.cameras),
-                    "longest": runner.policy.model.config.longest_chunk,
                 }
                 for runner in self._runners.values()
             ],
@@ -67,7 +65,7 @@ class PlayApp(App):
         """Wall-clock seconds of one control period."""
         return super().period_s / self._controls.speed
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> messages.PageMessage:
         """Return controls, panels, and the progress in every control period in the history."""
         return {
             **super().state(),
@@ -76,7 +74,7 @@ class PlayApp(App):
             "latency": {runner.name: runner.latency(self._controls) for runner in self._runners.values()},
         }
 
-    def frame(self) -> dict[str, Any]:
+    def frame(self) -> messages.PageMessage:
         """Return the control period on display, in every panel."""
         panels = [panel.view(self._controls, self._viewed) for panel in self._panels]
         return {**super().frame(), "panels": panels}
@@ -112,8 +110,9 @@ class PlayApp(App):
                 self._set_control(name, value)
             case messages.SelectMethods(names):
                 self._select_methods(names)
-            case messages.Drag():
-                self._start_drag(message)
+            case messages.Drag():  # if paused, the simulation runs meanwhile, but the policy does not act
+                self._continue_from_view()
+                self._drag, self._releasing = message, False
             case messages.Release():
                 self._releasing = self._drag is not None
             case _:
@@ -139,24 +138,13 @@ class PlayApp(App):
         ]
         if self._drag is None and any(planning):
             return
-        for i, (panel, busy) in enumerate(zip(self._panels, planning, strict=True)):
-            panel.step(self._drag if self._is_dragged(i) else None, acts=acting and not busy)
+        for panel, busy in zip(self._panels, planning, strict=True):
+            panel.step(self._drag, acts=acting and not busy)
         self._rested, self._one_step = 0, False
         if self._releasing:
-            for i, panel in enumerate(self._panels):
-                if self._is_dragged(i):
-                    panel.forget_history()
+            for panel in self._panels:
+                panel.forget_history()
             self._drag, self._releasing = None, False
-
-    def _is_dragged(self, panel: int) -> bool:
-        return self._drag is not None and (self._controls.drag_both or self._drag.panel == panel)
-
-    def _start_drag(self, drag: messages.Drag) -> None:
-        """Start or move a drag; if paused, the simulation runs meanwhile, but the policy does not act."""
-        if drag.panel >= len(self._panels):  # there may have been two when the message was sent
-            raise EnvError(f"cannot drag on table {drag.panel}: only one is shown")
-        self._continue_from_view()
-        self._drag, self._releasing = drag, False
 
     def _continue_from_view(self) -> None:
         """Go back to the control period on display, if it is not the current one."""
@@ -211,3 +199,15 @@ def find_common_task(runners: Sequence[PolicyRunner]) -> Task:
                 f"{tasks[0].name}: play them one after the other"
             )
     return tasks[0]
+
+
+def check_sizes(runner: PolicyRunner, table: LiveTable) -> None:
+    """Raise `ConfigError` if a policy does not have the sizes of those that can play on a table."""
+    spec = runner.policy.spec
+    found = spec.plain_dim, len(spec.cameras), spec.act_dim
+    if found not in table.sizes:
+        expected = " or ".join("{}, {} and {}".format(*sizes) for sizes in table.sizes)
+        raise ConfigError(
+            f"{runner.name} has {found[0]} observations, {found[1]} cameras and {found[2]} actions; policies "
+            f"that can play on this table have {expected}"
+        )

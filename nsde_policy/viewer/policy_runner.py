@@ -2,24 +2,29 @@
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from nsde_policy.assets import get_shipped_name
 from nsde_policy.config import Sampling
+from nsde_policy.core.spec import STATE_KEY
+from nsde_policy.envs.live import LiveTable
 from nsde_policy.errors import PlanError
 from nsde_policy.eval.rollout import make_generator
 from nsde_policy.inference.policy import Policy
+from nsde_policy.methods.registry import get_method
 from nsde_policy.planner.history import History
 from nsde_policy.planner.interface import Plan
 from nsde_policy.planner.worker import PlannerThread
 from nsde_policy.tasks.base import Task
-from nsde_policy.tasks.live_table import LiveTable
-from nsde_policy.viewer.camera import describe_camera, observe_table
+from nsde_policy.viewer.camera import describe_camera
 from nsde_policy.viewer.controls import Controls
 from nsde_policy.viewer.forecast import compute_drift_field, describe_fan, sample_paths
 from nsde_policy.viewer.messages import Drag
@@ -51,7 +56,9 @@ class PolicyRunner:
         """Return what the policy observes of a state, (obs_dim,)."""
         if not self.policy.spec.cameras:
             return state
-        named = observe_table(table, state, self.policy.spec.cameras[0])
+        camera = self.policy.spec.cameras[0]
+        frame = table.draw_camera(state, camera.width, camera.height)
+        named = {STATE_KEY: table.measure(state), camera.name: frame}
         started = time.perf_counter()
         obs = self.policy.encode(named)
         self.encode_s.append(time.perf_counter() - started)
@@ -84,6 +91,20 @@ class PolicyRunner:
         frames = min(self.policy.spec.history, chunk)
         seconds = median(self.plan_s) + frames * median(self.encode_s or [0.0])
         return {"ms": round(1e3 * seconds, 2), "actions": chunk, "calls": calls}
+
+
+def load_runners(runs: Sequence[Path]) -> list[PolicyRunner]:
+    """Load run directories, each once, under distinct names: their folder's name, or else their path."""
+    runs = list(dict.fromkeys(run.resolve() for run in runs))
+    names = [get_shipped_name(run) or run.name for run in runs]
+    if len({*names}) < len(names):
+        names = [get_shipped_name(run) or str(run) for run in runs]
+    policies = [Policy.from_pretrained(run) for run in runs]
+    titles = [get_method(policy.spec.method).title for policy in policies]
+    return [
+        PolicyRunner(name, f"{title}, {name}" if titles.count(title) > 1 else title, policy)
+        for name, title, policy in zip(names, titles, policies, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -170,13 +191,13 @@ class PolicyPanel:
             self.simulation.advance(Input(None))
         else:
             action = self._choose_action(drag, acts and not self.is_over)
-            dragged = (drag.x, drag.y, drag.angle) if drag and drag.what == "block" else None
+            dragged = np.array([drag.x, drag.y, drag.angle]) if drag and drag.what == "block" else None
             self.simulation.advance(Input(action, dragged))
             self._history.add_action(action)
             self._observe()
         self._snapshots[self.simulation.last] = self._snapshot()
-        for dropped in range(min(self._snapshots), self.simulation.first):
-            del self._snapshots[dropped]
+        while (oldest := next(iter(self._snapshots))) < self.simulation.first:
+            del self._snapshots[oldest]
 
     def restore(self, period: int) -> None:
         """Go back to a control period: table, history, plan and random generator."""
@@ -187,11 +208,10 @@ class PolicyPanel:
         self._history, self._plan, self._used = snapshot.history.copy(), snapshot.plan, snapshot.used
         self._noise = snapshot.noise
 
-    def view(self, controls: Controls, period: int | None = None) -> dict[str, Any]:
+    def view(self, controls: Controls, period: int | None = None) -> dict[str, object]:
         """Return what to draw of a control period, by default the current one."""
         period = self.simulation.last if period is None else period
         snapshot = self._snapshots[period] if period < self.simulation.last else self._snapshot()
-        drawn = self.simulation.describe(period)
         sampling = controls.sampling_for(self.policy)
         history, spec = snapshot.history, self.policy.spec
         table, now = self.simulation.table, self.simulation.at(period)
@@ -201,7 +221,7 @@ class PolicyPanel:
         field = controls.drift_field and compute_drift_field(self.policy, history, sampling, table)
         ahead = snapshot.plan.actions[snapshot.used :] if snapshot.plan else np.zeros((0, spec.act_dim))
         return {
-            **drawn,
+            **self.simulation.describe(period),
             "target": self._to_page(table.find_target(now.state, history.last_action)),
             "plan": self._to_page(table.find_targets(now.state, ahead)),
             "fan": describe_fan(forecast, spec, table),
@@ -211,22 +231,22 @@ class PolicyPanel:
             "latency": self.runner.latency(controls),
         }
 
-    def _choose_action(self, drag: Drag | None, acts: bool) -> tuple[float, ...]:
+    def _choose_action(self, drag: Drag | None, acts: bool) -> np.ndarray:
         """Return the action of a drag, of the plan, or one that keeps the agent where it is."""
         table, state = self.simulation.table, self.simulation.now.state
         if drag is not None and drag.what == "agent":
-            return table.command_point(state, table.page.from_page(np.array([drag.x, drag.y])).tolist())
+            return table.command_point(state, table.page.from_page(np.array([drag.x, drag.y])))
         if acts and self._plan is not None:
             self._used += 1
-            return table.clip(self._plan.actions[self._used - 1].tolist())
-        return table.command_point(state, state[table.agent].tolist())
+            return table.clip(self._plan.actions[self._used - 1])
+        return table.command_point(state, state[table.agent])
 
     def _observe(self) -> None:
         """Add the current state to the policy's history."""
         simulation = self.simulation
         self._history.add_observation(self.runner.observe(simulation.table, simulation.now.state))
 
-    def _to_page(self, points: np.ndarray) -> Any:
+    def _to_page(self, points: np.ndarray) -> object:
         """Return positions as pixels of the page, for JSON."""
         return np.round(self.simulation.table.page.to_page(points), 1).tolist()
 

@@ -1,22 +1,21 @@
 """App of `nsde-policy collect`: the agent follows the pointer, the user keeps or discards episodes."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Literal
 
 import numpy as np
 
 from nsde_policy.data import Episode
 from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
 from nsde_policy.data.types import MIN_STEPS
-from nsde_policy.envs.page import PAGE_SIDE
+from nsde_policy.envs.live import PAGE_SIDE
 from nsde_policy.errors import DemoError, RemoteError
 from nsde_policy.eval.episode import CompressedFrames, CompressedPicture
 from nsde_policy.run_directory import find_versions
 from nsde_policy.tasks.base import Task
-from nsde_policy.tasks.live_table import CameraTable
 from nsde_policy.viewer import messages
 from nsde_policy.viewer.app import App
-from nsde_policy.viewer.simulation import Input, Simulation, get_rate
+from nsde_policy.viewer.simulation import Input, Simulation
 
 Phase = Literal["ready", "recording", "paused", "done"]
 
@@ -64,7 +63,7 @@ class RecordApp(App):
     def _tables(self) -> list[Simulation]:
         return [self._simulation]
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> messages.PageMessage:
         """Return the size of the store and the phase of the episode."""
         kept = self._collection.episodes
         return {
@@ -72,15 +71,15 @@ class RecordApp(App):
             "panels": ["you"],
             "store": self._collection.path.name,
             "kept": len(kept),
-            "solved": sum(each.success for each in kept),
+            "solved": sum(bool(each.success) for each in kept),
             "phase": self._phase,
         }
 
-    def frame(self) -> dict[str, Any]:
+    def frame(self) -> messages.PageMessage:
         """Return the current control period."""
-        panel = self._simulation.describe(self._simulation.last)
-        target = [round(value, 1) for value in self._target or panel["trail"][-1][:2]]
-        panel = {**panel, "target": target}
+        simulation = self._simulation
+        target = [round(value, 1) for value in self._target or simulation.trail[-1][:2]]
+        panel = {**simulation.describe(simulation.last), "target": target}
         return {**super().frame(), "panels": [panel]}
 
     def tick(self) -> bool:
@@ -90,12 +89,12 @@ class RecordApp(App):
         table, state = self._simulation.table, self._simulation.now.state
         self._observations.append(state)
         if self._images:
-            frame = cast(CameraTable, table).draw_camera(state, RECORDED_SIDE, RECORDED_SIDE)
+            frame = table.draw_camera(state, RECORDED_SIDE, RECORDED_SIDE)
             self._frames.append(CompressedPicture.compress(frame))
-        action = table.command_point(state, table.page.from_page(np.array(self._target)).tolist())
+        action = table.command_point(state, table.page.from_page(np.array(self._target)))
         self._actions.append(action)
         self._simulation.advance(Input(action))
-        if self._simulation.now.over or len(self._actions) >= round(table.longest_s * get_rate(self._task)):
+        if self._simulation.now.over or len(self._actions) >= round(table.longest_s * self.rate_hz):
             self._change_phase("recording", "done")
         return True
 
@@ -141,5 +140,5 @@ class RecordApp(App):
         self._epoch += 1
         self._phase, self._target = "ready", None
         self._observations: list[np.ndarray] = []
-        self._actions: list[tuple[float, ...]] = []
+        self._actions: list[np.ndarray] = []
         self._frames: list[CompressedPicture] = []

@@ -10,19 +10,15 @@ from typing import get_args
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
-from websockets.protocol import State
 
 from nsde_policy import __version__
-from nsde_policy.deploy.server.auth import Log, RateLimiter
+from nsde_policy.deploy.server.auth import Log
 from nsde_policy.deploy.server.connection import WebsocketServer
 from nsde_policy.errors import NsdePolicyError, RemoteError
 from nsde_policy.viewer import messages
 from nsde_policy.viewer.app import App
 from nsde_policy.viewer.http import FULL, NO_TOKEN, SOCKET, ViewerSettings, load_files, respond_with_file
 from nsde_policy.viewer.loop import SimulationThread
-
-MAX_INVALID_MESSAGES = 10
-"""Invalid messages after which a client is disconnected."""
 
 
 class Client:
@@ -37,8 +33,6 @@ class Client:
         self._queued = asyncio.Event()
         self.missed = 0
         """Messages that were replaced before they could be sent."""
-        self.invalid = 0
-        """Invalid messages received from this client."""
 
     def put(self, kind: messages.MessageType, text: str) -> None:
         """Queue a message without blocking; it replaces an older one of its type."""
@@ -108,10 +102,6 @@ class ViewerServer(WebsocketServer):
         """Answer an HTTP request; None lets a websocket handshake go on."""
         if objection := self._settings.find_objection(request):
             return self._refuse(connection, objection)
-        if getattr(request, "method", "GET") != "GET":  # older websockets refuse it themselves
-            response = connection.respond(HTTPStatus.METHOD_NOT_ALLOWED, "only GET is allowed\n")
-            response.headers["Allow"] = "GET"
-            return response
         path = request.path.partition("?")[0]
         if path == SOCKET:
             return None  # `_serve_client` checks the token, because a page cannot read an answer from here
@@ -119,12 +109,12 @@ class ViewerServer(WebsocketServer):
         if path in ("/", "/healthz") and not self._settings.accepts_token(request):
             return self._refuse(connection, "a token is required in the address: ?token=…")
         if path == "/healthz":
-            facts = {"status": "ok", "version": __version__, "clients": self.client_count}
+            facts = {"status": "ok", "version": __version__, "clients": len(self._clients)}
             facts |= self.simulation.timing()
             return connection.respond(HTTPStatus.OK, json.dumps(facts) + "\n")
         if path not in self._files:
             return connection.respond(HTTPStatus.NOT_FOUND, f"{path[:80]} does not exist\n")
-        return respond_with_file(*self._files[path], self._settings.list_socket_origins(request))
+        return respond_with_file(*self._files[path], request.headers["Host"])
 
     def _refuse(self, connection: ServerConnection, why: str) -> Response:
         self._log("refused", why=why)
@@ -133,13 +123,12 @@ class ViewerServer(WebsocketServer):
     async def _serve_client(self, connection: ServerConnection) -> None:
         assert connection.request is not None
         token = self._settings.accepts_token(connection.request)
-        if not token or self.client_count >= self._settings.max_clients:
-            code, why = FULL if token else NO_TOKEN
-            self._log("refused", why=why)
-            await connection.close(code, why)
-            return
-        with self._admit():
+        if token and len(self._clients) < self._settings.max_clients:
             await self._serve_page(connection)
+            return
+        code, why = FULL if token else NO_TOKEN
+        self._log("refused", why=why)
+        await connection.close(code, why)
 
     async def _serve_page(self, connection: ServerConnection) -> None:
         """Send frames to an admitted client and handle its messages until the connection ends."""
@@ -157,7 +146,7 @@ class ViewerServer(WebsocketServer):
             pass
         except RemoteError as error:
             why = str(error)
-            await connection.close(1008, "too many invalid messages")
+            await connection.close(1008, "invalid message")
         finally:
             if sender is not None:
                 sender.cancel()
@@ -166,36 +155,19 @@ class ViewerServer(WebsocketServer):
             self._log("left", why=why, missed=client.missed, clients=len(self._clients))
 
     async def _receive_from(self, connection: ServerConnection, client: Client) -> None:
-        """Receive messages of a client, at most `max_rate` per second; release its drag at the end."""
-        pace, holds = RateLimiter(self._settings.max_rate), False
+        """Receive messages of a client until one is invalid; release its drag at the end."""
+        holds = False
 
         def report(error: NsdePolicyError) -> None:
             with contextlib.suppress(RuntimeError):  # the event loop has stopped
-                self._loop.call_soon_threadsafe(self._send_error, client, error)
+                self._loop.call_soon_threadsafe(client.put, "notice", messages.encode_notice(error))
 
         try:
             async for data in connection:
-                try:
-                    message = messages.parse_message(data)
-                except RemoteError as error:
-                    self._send_error(client, error)
-                else:
-                    if isinstance(message, messages.Drag | messages.MoveAgent | messages.Release):
-                        holds = not isinstance(message, messages.Release)
-                    self.simulation.submit(message, report)
-                if client.invalid >= MAX_INVALID_MESSAGES:
-                    raise RemoteError(f"{client.invalid} invalid messages, the last one: {data[:80]!r}")
-                if wait_s := pace.wait_s(self._loop.time()):
-                    await asyncio.sleep(wait_s)
-                if connection.state is not State.OPEN:  # ignore messages that are still buffered
-                    return
+                message = messages.parse_message(data)
+                if isinstance(message, messages.Drag | messages.MoveAgent | messages.Release):
+                    holds = not isinstance(message, messages.Release)
+                self.simulation.submit(message, report)
         finally:
             if holds:
                 self.simulation.submit(messages.Release())
-
-    def _send_error(self, client: Client, error: NsdePolicyError) -> None:
-        """Queue a notice for the client that sent a message."""
-        if isinstance(error, RemoteError):
-            client.invalid += 1
-            self._log("invalid", error=str(error))
-        client.put("notice", messages.encode_notice(error))

@@ -21,7 +21,6 @@ from nsde_policy.deploy.protocol import (
     decode,
     encode,
 )
-from nsde_policy.deploy.server.auth import RateLimiter
 from nsde_policy.deploy.server.config import ServeSettings
 from nsde_policy.deploy.server.server import PolicyServer
 from nsde_policy.errors import ConfigError, RemoteError
@@ -188,14 +187,6 @@ def test_session_keeps_within_the_default_max_steps():
         with pytest.raises(ConfigError, match="a plan of this policy has at most 6 commands"):
             policy.session(rate_hz=10, policy_hz=10, chunk=7)
         assert get_health(running)[1]["refused"] == 0
-
-
-def test_rate_limiter_allows_one_second_of_burst():
-    limiter = RateLimiter(10.0)
-    burst = [limiter.wait_s(5.0) for _ in range(12)]
-    assert burst[:10] == [0.0] * 10
-    assert burst[10:] == pytest.approx([0.1, 0.2])
-    assert [limiter.wait_s(500.0) for _ in range(11)][-1] == pytest.approx(0.1)
 
 
 def test_port_in_use_is_an_error():

@@ -58,31 +58,3 @@ def test_agent_never_leaves_the_table():
         table.advance(*target)
         assert 0.0 <= table.agent[0] <= 512.0
         assert 0.0 <= table.agent[1] <= 512.0
-
-
-def test_contacts_are_counted_only_while_agent_and_block_touch():
-    table = PushTDynamics()
-    table.place([256.0, 150.0, 256.0, 256.0, 0.0])
-    counts = []
-    for _ in range(12):
-        table.advance(256.0, 300.0)
-        counts.append(table.contacts)
-    before = table.block
-    for _ in range(12):
-        table.advance(256.0, 20.0)
-    assert counts[0] == 0
-    assert max(counts) == 1
-    assert table.contacts == 0
-    assert table.block[1] == pytest.approx(before[1], abs=1.0)
-
-
-def test_block_stops_as_soon_as_it_is_not_pushed():
-    table = PushTDynamics()
-    table.place([256.0, 200.0, 256.0, 256.0, 0.0])
-    table.advance(256.0, 300.0)
-    for _ in range(8):
-        table.advance(256.0, 10.0)
-    resting = table.block
-    for _ in range(30):
-        table.advance(40.0, 40.0)
-    assert table.block == resting

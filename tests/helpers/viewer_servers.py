@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from websockets.sync.client import ClientConnection, connect
 
@@ -14,12 +14,16 @@ from nsde_policy.tasks import get_task
 from nsde_policy.training.progress import train
 from nsde_policy.viewer.app import App
 from nsde_policy.viewer.http import ViewerSettings
-from nsde_policy.viewer.launch import load_runners
 from nsde_policy.viewer.messages import ClientMessage
-from nsde_policy.viewer.policy_runner import PolicyRunner
+from nsde_policy.viewer.policy_runner import PolicyRunner, load_runners
 from nsde_policy.viewer.server import ViewerServer
+from tests.helpers.browser import DESKTOP, open_page
+from tests.helpers.browser import wait_until as wait_for_page
 from tests.helpers.policy_servers import wait_until
 from tests.helpers.server_threads import run_in_thread
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 SEED = 100_003
 """A start that the shipped policy solves within fourteen seconds."""
@@ -98,3 +102,26 @@ def run_events(app: App, *events: ClientMessage | int) -> None:
                 app.tick()
         else:
             app.handle(event)
+
+
+@contextmanager
+def show_viewer(browser: "Browser", viewer: RunningViewer, **options: Any) -> "Iterator[Page]":
+    """Open the page of a server and wait until it draws; assert no errors and no requests to other hosts.
+
+    `options` are those of a browser context, by default the size of a desktop.
+    """
+    context = browser.new_context(**{"viewport": DESKTOP, **options})
+    seen = open_page(context)
+    seen.page.goto(viewer.url)
+    wait_for_page(seen.page, "!!viewer.frame && viewer.drawn > 3")
+    yield seen.page
+    context.close()
+    assert not seen.errors
+    assert all(url.startswith((viewer.url, viewer.url.replace("http", "ws"))) for url in seen.requests)
+
+
+def to_screen(page: "Page", x: float, y: float) -> tuple[float, float]:
+    """Convert a point of the first table to screen pixels."""
+    box = page.locator(".panel canvas").first.bounding_box()
+    assert box is not None
+    return box["x"] + x * box["width"] / 512, box["y"] + y * box["height"] / 512

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from examples.avoiding_expert import LEAST_CLEARANCE, PERIODS
 from nsde_policy.assets import EMBEDDED_FIRST_SEED, find_demos
 from nsde_policy.cli.main import main
 from nsde_policy.data import load_demonstrations
 from nsde_policy.envs.avoiding import geometry
-from nsde_policy.envs.avoiding.demonstrator import LEAST_CLEARANCE, PERIODS
 from nsde_policy.errors import DemoError
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
@@ -30,11 +30,14 @@ def test_every_embedded_demonstration_replays_to_success_in_its_own_mode(name):
         path = [obs[2:]]
         for recorded, action in zip(episode.obs, episode.act, strict=True):
             assert np.allclose(obs, recorded, atol=1e-5)
-            obs, _, terminated, _, info = env.step(action)
+            obs, reward, terminated, _, info = env.step(action)
             path.append(obs[2:])
+            assert info["mode"] in (geometry.UNKNOWN_MODE, seed % geometry.N_MODES)
         assert terminated
         assert info["success"]
+        assert not info["touched"]
         assert info["mode"] == seed % geometry.N_MODES
+        assert reward == info["progress"] == 1.0
         clear = min(geometry.measure_clearance(a, b) for a, b in itertools.pairwise(path))
         assert clear > LEAST_CLEARANCE - 1e-5
         modes.append(info["mode"])
@@ -54,13 +57,6 @@ def test_embedded_demonstrations_vary_like_human_ones_and_are_small():
         assert 0.08 < np.mean(np.abs(demos.act).max(axis=1) == 0) < 0.12
         speed = [np.linalg.norm(episode.act, axis=1).sum() / len(episode.act) for episode in demos]
         assert np.std(speed) > 0.05 * np.mean(speed)
-
-
-def test_starts_of_the_varied_demonstrations_cover_the_range():
-    starts = np.array([episode.obs[0, :2] for episode in load_demonstrations(find_demos("avoiding_varied"))])
-    for column, (low, high) in zip(starts.T, geometry.VARIED_STARTS, strict=True):
-        assert column.std() == pytest.approx((high - low) / np.sqrt(12), rel=0.15)
-    assert get_task("avoiding_varied").make_env().unwrapped.start == "varied"
 
 
 def test_a_task_without_embedded_demonstrations_asks_for_a_store():

@@ -1,24 +1,21 @@
 """Tests that a task of another package plays through evaluation without changes to the library."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
-from nsde_policy.data import Mirror
 from nsde_policy.errors import ConfigError, EnvError
 from nsde_policy.eval.disturbances import Condition
-from nsde_policy.eval.evaluate import EvaluationConfig, evaluate_policy, evaluate_quickly
+from nsde_policy.eval.evaluate import EvaluationConfig, evaluate_policy
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.render.video import Renderer
-from nsde_policy.eval.rollout import Player, RolloutConfig
-from nsde_policy.tasks import TASKS, GymTask, Task, get_task, read_episode_mode, register_task
+from nsde_policy.eval.rollout import RolloutConfig
+from nsde_policy.tasks import GymTask, Task, get_task, register_task
 from nsde_policy.training.run import train_run
-from tests.helpers.reach_task import ReachTask, demonstrate
+from tests.helpers.reach_task import demonstrate
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +68,6 @@ def test_a_worker_process_that_dies_is_an_error(run: Path):
         list(RolloutPool(run, RolloutConfig(task), workers=2).evaluate(range(4)))
 
 
-def test_quick_evaluation_uses_the_score_of_the_task(run: Path):
-    assert evaluate_quickly(run)["reward"] < 0.2
-
-
 @pytest.mark.parametrize(
     ("infos", "success", "step"),
     [
@@ -91,12 +84,6 @@ def test_default_outcome_is_the_return_and_success_at_any_step(
     assert (outcome.success, outcome.score, outcome.success_step) == (success, 3.0, step)
 
 
-def test_progress_is_optional(run: Path):
-    result = Player(run, RolloutConfig()).play(0)
-    assert result.max_progress is None
-    assert result.trace.progress == [None] * (result.steps + 1)
-
-
 def test_a_task_without_drawing_cannot_be_rendered(run: Path, tmp_path: Path):
     assert not get_task("reach").drawing.can_draw
     assert get_task("pusht").drawing.can_draw
@@ -111,54 +98,14 @@ def test_a_task_without_push_cannot_be_pushed(run: Path):
         evaluate_policy(run, EvaluationConfig(1, 0, condition=Condition(push=1.0)), workers=1)
 
 
-def test_spaces_that_do_not_fit_the_policy_are_rejected(run: Path):
-    with pytest.raises(EnvError, match=r"observation has 5 values.*the policy was trained with 2: .*--env"):
-        Player(run, RolloutConfig(get_task("pusht")))
-
-
-def test_a_task_without_environment_cannot_be_played(run: Path):
-    with pytest.raises(ConfigError, match="'none' has no environment to play in"):
-        Player(run, RolloutConfig(get_task("none")))
-
-
-def test_an_unregistered_environment_is_reported(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(ReachTask, "env_id", "Nowhere-v0")
-    with pytest.raises(EnvError, match="'Nowhere-v0' is not registered"):
-        get_task("reach").make_env()
-
-
-def test_a_task_of_an_earlier_version_keeps_what_has_moved(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(TASKS, "_found", dict(TASKS._found))
-
+def test_a_task_that_defines_members_of_its_parts_is_refused():
     class OldTask(Task):
         name = "old"
         modes = 3
         title = "Old"
-        path_of = (0, 1)
-        default_preset = "fast"
 
-        @property
-        def mirror(self) -> Mirror:
-            return Mirror(obs=((0, -1.0, 0.0),), act=((0, -1.0, 0.0),))
-
-        def progress(self, info: Mapping[str, Any]) -> float:
-            return float(info[self.name])
-
-        def draw(self, obs: np.ndarray, **_: Any) -> np.ndarray:
-            return obs
-
-    with pytest.warns(DeprecationWarning, match=r"'old' defines .* assign one to OldTask\.") as warned:
+    with pytest.raises(ConfigError, match="'old' defines modes, title: these are members of Reporting"):
         register_task(OldTask)
-    assert "modes, title, which Reporting defines now" in str(warned[0].message)
-    task = get_task("old")
-    assert (task.reporting.modes, task.reporting.title, task.reporting.success_name) == (3, "Old", "success")
-    assert task.drawing.path_of == (0, 1)
-    assert task.drawing.progress({"old": 0.5}) == 0.5
-    assert task.drawing.can_draw
-    assert task.drawing.draw(np.ones(2), size=8).tolist() == [1, 1]
-    assert (task.training.default_preset, task.training.demos) == ("fast", get_task("none").training.demos)
-    assert task.training.mirror.obs == ((0, -1.0, 0.0),)
-    assert read_episode_mode(task, {"mode": 2}) == 2
 
 
 def test_a_task_has_few_members():

@@ -36,29 +36,6 @@ def test_missing_simulator_names_the_extra(monkeypatch: pytest.MonkeyPatch):
         get_task(REACH).make_env()
 
 
-def test_unknown_environment_is_suggested(capsys: pytest.CaptureFixture[str]):
-    assert main(["train", "--task", "metaworld:raech-v3"]) == 2
-    message = capsys.readouterr().err
-    assert "perhaps you meant 'metaworld:reach-v3'" in message
-    assert message.count("metaworld:") < 6, "50 names are not listed"
-
-
-@pytest.mark.parametrize(
-    ("task", "start"),
-    [
-        ("metaworld:nope-v3", "unknown task 'metaworld:nope-v3'"),
-        ("metaworld:xyz", "unknown task 'metaworld:xyz'"),
-        ("metaworld", "metaworld does not register a task called 'metaworld'"),
-    ],
-)
-def test_an_unknown_name_is_refused_with_examples(task: str, start: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["train", "--task", task]) == 2
-    message = capsys.readouterr().err
-    assert f"{start}; available: adroit-door and 3 more, " in message
-    assert "metaworld:assembly-v3 and 49 more" in message
-    assert message.count("metaworld:") < 7
-
-
 @pytest.mark.slow
 def test_collected_episodes_succeed_when_replayed(store: Path, capsys: pytest.CaptureFixture[str]):
     assert find_task(store).name == REACH

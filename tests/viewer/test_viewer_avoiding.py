@@ -2,13 +2,14 @@
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from nsde_policy.assets import SHIPPED_POLICY, find_demos
+from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.cli.main import main
-from nsde_policy.data import DemoWriter, Episode, load_demonstrations
+from nsde_policy.data import load_demonstrations
 from nsde_policy.data.collection import Collection
 from nsde_policy.envs.avoiding import geometry
 from nsde_policy.envs.avoiding.live import AvoidingTable
@@ -16,12 +17,12 @@ from nsde_policy.errors import ConfigError, EnvError
 from nsde_policy.eval.rollout import Player, RolloutConfig
 from nsde_policy.tasks import get_task
 from nsde_policy.training.progress import train
-from nsde_policy.viewer.launch import load_runners
 from nsde_policy.viewer.messages import Drag, KeepEpisode, MoveAgent, Release, SetControl, StartRecording
 from nsde_policy.viewer.play_app import PlayApp
+from nsde_policy.viewer.policy_runner import load_runners
 from nsde_policy.viewer.record_app import RecordApp, make_provenance
-from tests.helpers.browser import DESKTOP, chromium, open_page, wait_until
-from tests.helpers.viewer_servers import run_events, run_viewer
+from tests.helpers.browser import wait_until
+from tests.helpers.viewer_servers import run_events, run_viewer, show_viewer
 
 AVOIDING = get_task("avoiding")
 TO_PAGE = AvoidingTable.page.to_page
@@ -31,10 +32,9 @@ TO_PAGE = AvoidingTable.page.to_page
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Train nearest neighbours and a tiny Neural SDE."""
     folder = tmp_path_factory.mktemp("runs")
-    tiny = {"train": {"steps": 10}}
     configs = {
         "knn": AVOIDING.preset("default", "knn"),
-        "sde": AVOIDING.preset("fast").replace_parts(**tiny),
+        "sde": AVOIDING.preset("fast").replace_parts(train={"steps": 10}),
     }
     for name, config in configs.items():
         train(None, config, folder / name, task="avoiding", seed=0, device="cpu")
@@ -71,58 +71,41 @@ def test_forecast_plan_and_drift_are_drawn_on_the_page(runs: list[Path]):
 def test_a_user_drags_the_rod_but_no_block(runs: list[Path]):
     app = PlayApp(load_runners(runs[:1]), seed=3, plan_timeout_s=60)
     x, y = TO_PAGE(np.array([0.3, -0.2])).tolist()
-    run_events(app, 2, Drag(0, "agent", x, y), 30)
+    run_events(app, 2, Drag("agent", x, y), 30)
     (panel,) = app.frame()["panels"]
     assert np.allclose(panel["trail"][-1], (x, y), atol=1)
-    run_events(app, Release(), 1, Drag(0, "block", x, y))
+    run_events(app, Release(), 1, Drag("block", x, y))
     with pytest.raises(EnvError, match="no block to drag"):
         app.tick()
 
 
-def record(collection: Collection, points) -> RecordApp:
-    """Lead the rod along points with the pointer."""
-    app = RecordApp(AVOIDING, collection, seed_start=7)
-    run_events(app, MoveAgent(*TO_PAGE(np.array(geometry.FIXED_START)).tolist()), StartRecording())
-    for a, b in itertools.pairwise(points):
-        for share in np.linspace(0, 1, 12):
-            run_events(app, MoveAgent(*TO_PAGE(np.add(a, share * np.subtract(b, a))).tolist()), 1)
-    run_events(app, 20)  # the command may still be on its way
-    return app
-
-
-def test_a_recorded_episode_replays_to_success(tmp_path: Path):
-    way = [
-        geometry.FIXED_START,
-        (0.57, -0.17),
-        (0.57, -0.04),
-        (0.5, 0.05),
-        (0.5, 0.15),
-        (0.575, 0.2),
-        (0.575, 0.38),
-    ]
-    with Collection(
-        tmp_path / "demos.zarr", make_provenance(AVOIDING), rate_hz=AVOIDING.rate_hz
-    ) as collection:
-        app = record(collection, way)
+@pytest.mark.parametrize(
+    ("way", "success"),
+    [
+        ([(0.57, -0.17), (0.57, -0.04), (0.5, 0.05), (0.5, 0.15), (0.575, 0.2), (0.575, 0.38)], True),
+        ([(0.5, -0.1), (0.5, 0.0)], False),
+    ],
+    ids=["through", "touching"],
+)
+def test_a_recorded_episode_ends_at_the_line_or_an_obstacle(way, success, tmp_path: Path):
+    store = tmp_path / "demos.zarr"
+    with Collection(store, make_provenance(AVOIDING), rate_hz=AVOIDING.rate_hz) as collection:
+        app = RecordApp(AVOIDING, collection, seed_start=7)
+        run_events(app, MoveAgent(*TO_PAGE(np.array(geometry.FIXED_START)).tolist()), StartRecording())
+        for a, b in itertools.pairwise([geometry.FIXED_START, *way]):
+            for share in np.linspace(0, 1, 12):
+                run_events(app, MoveAgent(*TO_PAGE(np.add(a, share * np.subtract(b, a))).tolist()), 1)
+        run_events(app, 20)  # the command may still be on its way
         assert app.state()["phase"] == "done"
+        assert app.frame()["panels"][0]["failed"] != success
         run_events(app, KeepEpisode())
-        assert [(kept.seed, kept.success, kept.score) for kept in collection.episodes] == [(7, True, 1.0)]
-    (episode,) = load_demonstrations(tmp_path / "demos.zarr")
+        assert [(kept.seed, kept.success) for kept in collection.episodes] == [(7, success)]
+    (episode,) = load_demonstrations(store)
     env = AVOIDING.make_env()
     env.reset(seed=7)
     for action in episode.act:
         *_, info = env.step(action)
-    assert info["success"]
-    assert info["mode"] == 12 + 4 * 1 + 2
-
-
-def test_touching_an_obstacle_ends_the_recording(tmp_path: Path):
-    with Collection(
-        tmp_path / "demos.zarr", make_provenance(AVOIDING), rate_hz=AVOIDING.rate_hz
-    ) as collection:
-        app = record(collection, [geometry.FIXED_START, (0.5, -0.1), (0.5, 0.0)])
-        assert app.state()["phase"] == "done"
-        assert app.frame()["panels"][0]["failed"]
+    assert info["success"] == success
 
 
 def test_policies_of_different_tasks_do_not_play_side_by_side(runs: list[Path]):
@@ -130,48 +113,25 @@ def test_policies_of_different_tasks_do_not_play_side_by_side(runs: list[Path]):
         PlayApp(load_runners([runs[0], SHIPPED_POLICY]), seed=3)
 
 
-def test_play_without_a_page_suggests_eval(tmp_path: Path):
-    with DemoWriter(tmp_path / "pendulum.zarr", rate_hz=20) as writer:
-        writer.append(Episode(np.eye(20, 3, dtype=np.float32), np.zeros((20, 1), np.float32)))
-    config = get_task("Pendulum-v1").preset("default", "knn")
-    run = tmp_path / "run"
-    train(tmp_path / "pendulum.zarr", config, run, task="Pendulum-v1", seed=0, device="cpu")
-    with pytest.raises(ConfigError, match="Pendulum-v1 has no live page: play episodes with eval --render"):
-        PlayApp(load_runners([run]), seed=3)
-
-
 def test_commands_refuse_tasks_without_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["collect", "--env", "Pendulum-v1", "--out", str(tmp_path / "d.zarr")]) == 2
-    assert "Pendulum-v1 has no live page" in capsys.readouterr().err
+    assert "Pendulum-v1 has no live page: play episodes with eval --render" in capsys.readouterr().err
     assert main(["collect", "--env", "avoiding", "--env-kwargs", '{"start": 3}', "--out", "d.zarr"]) == 2
     assert "start must be one of 'fixed', 'varied'" in capsys.readouterr().err
 
 
 @pytest.mark.browser
-def test_the_page_draws_rod_and_obstacles(runs: list[Path]):
+def test_the_page_draws_rod_and_obstacles(runs: list[Path], browser: Any):
     app = PlayApp(load_runners(runs[::-1]), seed=3)
-    with run_viewer(app) as viewer, chromium() as browser:
-        context = browser.new_context(viewport=DESKTOP)
-        seen = open_page(context)
-        seen.page.goto(viewer.url)
-        wait_until(seen.page, "viewer.frame && viewer.drawn > 3")
-        seen.page.keyboard.press("s")
-        wait_until(seen.page, "viewer.frame && viewer.frame.panels.length === 2 && viewer.frame.last > 5")
-        seen.page.keyboard.press(" ")
+    with run_viewer(app) as viewer, show_viewer(browser, viewer) as page:
+        page.keyboard.press("s")
+        wait_until(page, "viewer.frame.panels.length === 2 && viewer.frame.last > 5")
+        page.keyboard.press(" ")
         x, y = TO_PAGE(np.array(geometry.OBSTACLES[0][:2])) / 512
         pixel = """([x, y]) => {
             const canvas = document.querySelectorAll(".panel .frame canvas")[1];
             const at = [x, y].map((share) => Math.round(share * canvas.width));
             return [...canvas.getContext("2d").getImageData(...at, 1, 1).data];
         }"""
-        assert sum(seen.page.evaluate(pixel, [x, y])[:3]) < 550, "an obstacle is grey, the table nearly white"
-        assert seen.page.locator("#drag-both-row").is_hidden()
-        assert "rod" in seen.page.locator("#legend").inner_text()
-        context.close()
-        assert not seen.errors
-
-
-def test_embedded_demonstrations_stay_inside_the_page():
-    points = TO_PAGE(load_demonstrations(find_demos("avoiding")).obs[:, :2])
-    assert points.min() > 0
-    assert points.max() < 512
+        assert sum(page.evaluate(pixel, [x, y])[:3]) < 550, "an obstacle is grey, the table nearly white"
+        assert "rod" in page.locator("#legend").inner_text()

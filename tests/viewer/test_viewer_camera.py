@@ -2,7 +2,10 @@
 
 import base64
 import io
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pygame
@@ -13,13 +16,12 @@ from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.rollout import Player, RolloutConfig
 from nsde_policy.tasks import get_task
-from nsde_policy.viewer.camera import check_table_policy, draw_camera_frame
-from nsde_policy.viewer.launch import load_runners
 from nsde_policy.viewer.messages import Scrub, SelectMethods, SetControl, encode_message
-from nsde_policy.viewer.play_app import PlayApp
-from tests.helpers.browser import DESKTOP, chromium, open_page, wait_until
+from nsde_policy.viewer.play_app import PlayApp, check_sizes
+from nsde_policy.viewer.policy_runner import load_runners
+from tests.helpers.browser import wait_until
 from tests.helpers.pixel_runs import KEYPOINTS
-from tests.helpers.viewer_servers import SEED, run_events, run_viewer
+from tests.helpers.viewer_servers import SEED, run_events, run_viewer, show_viewer
 
 
 @pytest.fixture
@@ -29,8 +31,7 @@ def app(pixel_run: Path) -> PlayApp:
 
 def test_a_policy_with_a_camera_plays_as_in_eval(pixel_run: Path, app: PlayApp):
     run_events(app, 11)
-    config = RolloutConfig(env_kwargs={"max_episode_steps": 11})
-    trace = Player(pixel_run, config).play(SEED).trace
+    trace = Player(pixel_run, RolloutConfig(env_kwargs={"max_episode_steps": 11})).play(SEED).trace
     commands = [panel["target"] for panel in app.frame()["panels"]]
     assert commands == [np.round(trace.actions[-1], 1).tolist()]
 
@@ -38,14 +39,12 @@ def test_a_policy_with_a_camera_plays_as_in_eval(pixel_run: Path, app: PlayApp):
 def test_frames_hold_the_picture_that_the_policy_encodes(app: PlayApp):
     run_events(app, SetControl("paths", 3), 2)
     camera = app.frame()["panels"][0]["camera"]
-    (table,) = app._tables
     surface = pygame.image.load(io.BytesIO(base64.b64decode(camera["png"])))
     picture = pygame.surfarray.array3d(surface).swapaxes(0, 1)
-    obs = table.now.state
-    assert np.array_equal(picture, benchmark_frame(obs[:2], obs[2:]))
+    agent, block = np.split(app._tables[0].now.state, [2])
+    assert np.array_equal(picture, benchmark_frame(agent, block))
     policy = app._panels[0].policy
-    agent, frame = obs[:2], draw_camera_frame(table.table, obs, policy.spec.cameras[0])
-    code = policy.encode({"observation.state": agent, "observation.images.img": frame})[2:]
+    code = policy.encode({"observation.state": agent, "observation.images.img": picture})[2:]
     first = [path[:2] for path in camera["paths"]]
     assert np.allclose(first, 500 * (code.reshape(KEYPOINTS, 2) + 1), atol=1)
     assert [len(row) for row in camera["ends"]] == [2 * 3] * KEYPOINTS
@@ -62,18 +61,15 @@ def test_the_past_and_a_forecast_without_paths_show_their_picture(app: PlayApp):
 
 
 def test_policies_of_other_robots_are_refused(pixel_run: Path):
-    spec, table = Player(pixel_run, RolloutConfig()).policy.spec, get_task("pusht").live_table()
+    spec = Player(pixel_run, RolloutConfig()).policy.spec
+    arm = SimpleNamespace(name="arm", policy=SimpleNamespace(spec=replace(spec, cameras=spec.cameras * 2)))
     with pytest.raises(ConfigError, match="arm has 2 observations, 2 cameras and 2 actions"):
-        check_table_policy(type(spec)(**{**vars(spec), "cameras": spec.cameras * 2}), "arm", table)
+        check_sizes(arm, get_task("pusht").live_table())
 
 
 @pytest.mark.browser
-def test_the_page_draws_the_camera_beside_the_table(app: PlayApp):
-    with run_viewer(app) as viewer, chromium() as browser:
-        context = browser.new_context(viewport=DESKTOP)
-        seen = open_page(context)
-        page = seen.page
-        page.goto(viewer.url)
+def test_the_page_draws_the_camera_next_to_the_table(app: PlayApp, browser: Any):
+    with run_viewer(app) as viewer, show_viewer(browser, viewer) as page:
         wait_until(page, "viewer.panels[0].camera.drawn > 2")
         figure = page.locator(".panel header .camera")
         assert figure.is_visible()
@@ -84,5 +80,3 @@ def test_the_page_draws_the_camera_beside_the_table(app: PlayApp):
         viewer.server.simulation.submit(SelectMethods(("run", "shipped")))
         wait_until(page, "viewer.frame.panels.length === 2 && viewer.panels[0].camera.drawn > 0")
         assert page.locator("#camera-card .camera:visible").count() == 1, "the second has no camera"
-        context.close()
-        assert not seen.errors

@@ -2,35 +2,32 @@
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
-from nsde_policy.data.collection import Collection
-from nsde_policy.tasks import get_task
 from nsde_policy.viewer.messages import SetControl
 from nsde_policy.viewer.play_app import PlayApp
 from nsde_policy.viewer.policy_runner import PolicyRunner
-from nsde_policy.viewer.record_app import RecordApp, make_provenance
-from tests.helpers.browser import DESKTOP, PHONE, MonitoredPage, chromium, open_page, wait_until
-from tests.helpers.viewer_servers import SEED, RunningViewer, load_two_methods, run_events, run_viewer
+from tests.helpers.browser import DESKTOP, PHONE, open_page, wait_until
+from tests.helpers.viewer_servers import (
+    SEED,
+    RunningViewer,
+    run_events,
+    run_viewer,
+    show_viewer,
+    to_screen,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.browser
 
-
-@pytest.fixture(scope="module")
-def methods(tmp_path_factory: pytest.TempPathFactory) -> list[PolicyRunner]:
-    return load_two_methods(tmp_path_factory.mktemp("runs"))
-
-
-@pytest.fixture(scope="module")
-def browser() -> "Iterator[Browser]":
-    with chromium() as found:
-        yield found
+SETTLED = "drag === null && viewer.panels[0].pose.join() === viewer.frame.panels[0].trail.at(-1).join()"
+"""JavaScript: the page draws the newest pose, not one between two frames or under the pointer."""
+ON_PHONE: dict[str, Any] = {"viewport": PHONE, "has_touch": True, "is_mobile": True}
 
 
 @pytest.fixture
@@ -41,13 +38,8 @@ def viewer(methods: list[PolicyRunner]) -> Iterator[RunningViewer]:
 
 @pytest.fixture
 def page(browser: "Browser", viewer: RunningViewer) -> "Iterator[Page]":
-    context = browser.new_context(viewport=DESKTOP)
-    seen = open_page(context)
-    open_viewer(seen, viewer)
-    yield seen.page
-    context.close()
-    assert not seen.errors
-    assert all(url.startswith((viewer.url, viewer.url.replace("http", "ws"))) for url in seen.requests)
+    with show_viewer(browser, viewer) as shown:
+        yield shown
 
 
 def play_until_covered(methods: list[PolicyRunner], coverage: float) -> PlayApp:
@@ -61,25 +53,9 @@ def play_until_covered(methods: list[PolicyRunner], coverage: float) -> PlayApp:
     pytest.fail(f"the policy did not reach a coverage of {coverage}")
 
 
-def open_viewer(seen: MonitoredPage, viewer: RunningViewer) -> None:
-    seen.page.goto(viewer.url)
-    wait_until(seen.page, "!!viewer.frame && viewer.drawn > 3")
-
-
-def to_screen(page: "Page", x: float, y: float, panel: int = 0) -> tuple[float, float]:
-    """Convert a point of the table to screen pixels."""
-    box = page.locator(".panel canvas").nth(panel).bounding_box()
-    assert box is not None
-    return box["x"] + x * box["width"] / 512, box["y"] + y * box["height"] / 512
-
-
-PUSHT = get_task("pusht")
-SETTLED = "drag === null && viewer.panels[0].pose.join() === viewer.frame.panels[0].trail.at(-1).join()"
-"""JavaScript: the page draws the newest pose, not one between two frames or under the pointer."""
-
-
-def wait_until_paused(page: "Page") -> None:
-    """Wait for a frame that was made after the pause, and until it is drawn."""
+def pause(page: "Page") -> None:
+    """Pause, and wait until a frame made after that is drawn."""
+    page.click("#pause")
     wait_until(page, f"viewer.frame.paused && {SETTLED}")
 
 
@@ -97,12 +73,10 @@ def drag(page: "Page", start: tuple[float, float], end: tuple[float, float]) -> 
     page.mouse.up()
 
 
-def block_point(page: "Page", panel: int = 0) -> tuple[float, float]:
+def block_point(page: "Page") -> tuple[float, float]:
     """Return a point on the bar of the block."""
-    x, y = page.evaluate(
-        f"(([x, y, a]) => [x - 15 * Math.sin(a), y + 15 * Math.cos(a)])(viewer.panels[{panel}].pose.slice(2))"
-    )
-    return x, y
+    x, y, angle = page.evaluate("viewer.panels[0].pose.slice(2)")
+    return x - 15 * math.sin(angle), y + 15 * math.cos(angle)
 
 
 def hover_handle(page: "Page") -> tuple[list[float], tuple[float, float]]:
@@ -117,32 +91,15 @@ def hover_handle(page: "Page") -> tuple[list[float], tuple[float, float]]:
     pytest.fail("the handle could not be grabbed")
 
 
-def test_page_loads_and_the_policy_runs(page: "Page"):
+def test_page_loads_and_draws_the_running_policy(page: "Page"):
     assert page.title() == "nsde-policy play"
     assert page.locator("#banner").is_hidden()
     first = page.evaluate("viewer.frame.last")
     wait_until(page, f"viewer.frame.last > {first} + 8")
-    page.evaluate(
-        """() => {
-            let last, pose;
-            const look = () => {
-                const [now, drawn] = [viewer.frame.last, viewer.panels[0].pose.join()];
-                if (now === last && drawn !== pose) viewer.interpolates = true;
-                [last, pose] = [now, drawn];
-                requestAnimationFrame(look);
-            };
-            look();
-        }"""
-    )
-    wait_until(page, "viewer.interpolates")
     assert len(page.evaluate("viewer.frame.panels[0].fan.paths")) == 24
     assert "ms to plan 8 actions" in page.locator(".panel .sub").inner_text()
     assert float(page.locator("#latency tr td").nth(2).inner_text()) > 0
-
-
-def test_agent_is_drawn_where_the_frame_says(page: "Page"):
-    page.click("#pause")
-    wait_until_paused(page)
+    pause(page)
     page.wait_for_function(
         """() => {
             const panel = viewer.panels[0];
@@ -158,29 +115,24 @@ def test_agent_is_drawn_where_the_frame_says(page: "Page"):
 def test_all_clients_see_the_solve_time_and_the_policy_recovers_after_the_block_is_dragged_away(
     browser: "Browser", methods: list[PolicyRunner]
 ):
-    seen, later = (open_page(browser.new_context(viewport=DESKTOP)) for _ in range(2))
-    with run_viewer(play_until_covered(methods, 0.9)) as viewer_server:
-        open_viewer(seen, viewer_server)
-        page = seen.page
+    with (
+        run_viewer(play_until_covered(methods, 0.9)) as viewer_server,
+        show_viewer(browser, viewer_server) as page,
+    ):
         wait_until(page, "viewer.frame.panels[0].solved")
-        open_viewer(later, viewer_server)
-        words = later.page.locator(".score span").inner_text()
+        with show_viewer(browser, viewer_server) as later:
+            words = later.locator(".score span").inner_text()
         assert words.startswith("solved in")
         assert words == page.locator(".score span").inner_text()
-        later.page.context.close()
         x, y = block_point(page)
         drag(page, (x, y), (x + 50, y - 35))
         wait_until(page, "viewer.frame.panels[0].progress < 0.6")
         wait_until(page, "viewer.frame.panels[0].progress > 0.8", 300)
-        page.context.close()
-    assert not seen.errors
 
 
 def test_agent_can_be_dragged(page: "Page"):
-    page.click("#pause")
-    wait_until_paused(page)
-    agent = page.evaluate("viewer.panels[0].pose.slice(0, 2)")
-    page.mouse.move(*to_screen(page, *agent))
+    pause(page)
+    page.mouse.move(*to_screen(page, *page.evaluate("viewer.panels[0].pose.slice(0, 2)")))
     page.mouse.down()
     page.mouse.move(*to_screen(page, 60, 450), steps=8)
     wait_until(page, "Math.hypot(viewer.panels[0].pose[0] - 60, viewer.panels[0].pose[1] - 450) < 8")
@@ -190,8 +142,7 @@ def test_agent_can_be_dragged(page: "Page"):
 
 
 def test_wheel_and_handle_turn_the_block(page: "Page"):
-    page.keyboard.press("Space")
-    wait_until_paused(page)
+    pause(page)
     before = page.evaluate("viewer.panels[0].pose[4]")
     page.mouse.move(*to_screen(page, *block_point(page)))
     for _ in range(6):
@@ -199,23 +150,19 @@ def test_wheel_and_handle_turn_the_block(page: "Page"):
         page.wait_for_timeout(30)
     wait_until(page, f"Math.abs(Math.sin(viewer.panels[0].pose[4] - {before})) > 0.3")
     (x, y, angle), handle = hover_handle(page)
-    page.mouse.down()
-    page.mouse.move(
-        *to_screen(page, handle[0] + 60 * math.cos(angle), handle[1] + 60 * math.sin(angle)), steps=10
-    )
-    page.wait_for_timeout(150)
-    page.mouse.up()
+    drag(page, handle, (handle[0] + 60 * math.cos(angle), handle[1] + 60 * math.sin(angle)))
     wait_until(page, f"Math.sin({angle} - viewer.frame.panels[0].trail.at(-1)[4]) > 0.3")
     cx, cy = page.evaluate("viewer.frame.panels[0].trail.at(-1).slice(2, 4)")
     assert math.hypot(cx - x, cy - y) < 60, "it was turned, not moved"
 
 
-def test_sliders_change_the_controls(page: "Page"):
+def test_sliders_change_the_controls_and_the_sigma_scale_follows(page: "Page"):
     wide = "Math.max(...viewer.frame.panels[0].fan.sigma.flat())"
+    before = float(page.locator("#sigma-top").inner_text())
     slide(page, "diffusion", 0)
     wait_until(page, f"viewer.state.controls.diffusion === 0 && {wide} === 0")
     slide(page, "diffusion", 3)
-    wait_until(page, f"{wide} > 2")
+    wait_until(page, f"{wide} > 2 && Number(document.getElementById('sigma-top').textContent) > {before}")
     slide(page, "alpha", 1.5)
     wait_until(page, "viewer.state.controls.alpha === 1.5")
     slide(page, "paths", 40)
@@ -228,19 +175,25 @@ def test_sliders_change_the_controls(page: "Page"):
 
 
 def test_pause_step_reset_seed_and_keys_work(page: "Page"):
+    page.click("#theme")  # a clicked button does not keep the focus, so that Space pauses
     page.keyboard.press("Space")
-    wait_until_paused(page)
+    wait_until(page, f"viewer.frame.paused && {SETTLED}")
     at = page.evaluate("viewer.frame.last")
     page.keyboard.press(".")
     wait_until(page, f"viewer.frame.last === {at} + 1")
     page.click("#step")
     wait_until(page, f"viewer.frame.last === {at} + 2")
-    page.fill("#seed", "77")
+    page.fill("#seed", f" {2**32 - 1} ")
     page.keyboard.press("Enter")
-    wait_until(page, "viewer.state.seed === 77 && viewer.frame.last === 0")
+    wait_until(page, f"viewer.state.seed === {2**32 - 1} && viewer.frame.last === 0")
     page.click("#next")
-    wait_until(page, "viewer.state.seed === 78")
-    page.locator("#seed").blur()
+    wait_until(page, "viewer.state.seed === 0")
+    for typed in ("", "12.7", "-5", str(2**32)):
+        page.evaluate("document.getElementById('notice').textContent = ''")
+        page.fill("#seed", typed)
+        page.keyboard.press("Enter")
+        assert page.locator("#seed").input_value() == "0"
+        assert "whole number from 0 to 4294967295" in page.locator("#notice").inner_text(), typed
     page.keyboard.press("?")
     assert page.locator("#help").is_visible()
     assert "next method" in page.locator("#keys").inner_text()
@@ -248,62 +201,39 @@ def test_pause_step_reset_seed_and_keys_work(page: "Page"):
     assert page.locator("#help").is_hidden()
 
 
-def test_the_largest_seed_is_accepted_and_invalid_ones_are_rejected_with_a_notice(page: "Page"):
-    page.fill("#seed", f" {2**32 - 1} ")
-    page.keyboard.press("Enter")
-    wait_until(page, f"viewer.state.seed === {2**32 - 1}")
-    assert page.locator("#notice").is_hidden()
-    for typed in ("", "abc", "12.7", "-5", str(2**32), "1e3"):
-        page.evaluate("document.getElementById('notice').textContent = ''")
-        page.fill("#seed", typed)
-        page.keyboard.press("Enter")
-        assert page.locator("#seed").input_value() == str(2**32 - 1)
-        assert "whole number from 0 to 4294967295" in page.locator("#notice").inner_text(), typed
-        page.wait_for_timeout(150)
-        assert page.evaluate("viewer.state.seed") == 2**32 - 1
+def test_strip_scrubs_back_and_play_continues_from_there(page: "Page"):
+    wait_until(page, "viewer.frame.last > 40")
+    box = page.locator("#strip").bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + 2 + (box["width"] - 4) * 20 / 300, box["y"] + 30)
+    wait_until(page, "viewer.frame.at === 20 && viewer.frame.paused")
+    last = page.evaluate("viewer.frame.last")
+    page.click("#pause")
+    wait_until(page, f"viewer.frame.last > 20 && viewer.frame.last < {last} && viewer.frame.at > 20")
 
 
-def test_space_pauses_after_any_click(page: "Page"):
-    page.click("#theme")
-    page.click("label:has(#next_when_solved)")
-    wait_until(page, "viewer.state.controls.next_when_solved")
-    theme = page.evaluate("document.documentElement.dataset.theme")
-    page.keyboard.press("Space")
-    wait_until(page, "viewer.state.paused")
-    assert page.evaluate("document.documentElement.dataset.theme") == theme
-    assert page.evaluate("viewer.state.controls.next_when_solved")
-    page.locator("#theme").focus()  # focused with the keyboard, it is a button
-    page.keyboard.press("Space")
-    assert page.evaluate("document.documentElement.dataset.theme") != theme
-
-
-def test_tables_fill_the_page_without_scrolling_and_every_control_has_a_name(page: "Page"):
+def test_two_methods_run_side_by_side_and_fill_the_page(page: "Page"):
     unnamed = page.evaluate(
         "[...document.querySelectorAll('button, input, select, canvas')].filter((e) => e.offsetParent && "
         "!(e.labels?.length || e.getAttribute('aria-label') || e.innerText?.trim())).map((e) => e.outerHTML)"
     )
-    assert unnamed == []
-    box = page.locator(".panel canvas").bounding_box()
-    assert box is not None
-    assert box["width"] > 700
+    assert unnamed == [], "every control has a name"
     page.click("#compare")
     wait_until(page, "viewer.frame?.panels.length === 2 && viewer.panels.length === 2")
-    top, bottom = page.evaluate(
-        "[document.querySelector('.timeline').getBoundingClientRect().top,"
-        " Math.min(...viewer.panels.map((panel) => panel.canvas.getBoundingClientRect().bottom))]"
-    )
-    assert top - bottom < 24
+    assert page.evaluate("viewer.state.panels") == ["shipped", "neighbours"]
+    bottom = "Math.min(...viewer.panels.map((panel) => panel.canvas.getBoundingClientRect().bottom))"
+    assert page.evaluate(f"document.querySelector('.timeline').getBoundingClientRect().top - {bottom}") < 24
     assert page.evaluate("document.documentElement.scrollHeight") <= DESKTOP["height"]
-    assert page.locator("#legend").get_by_text("agent of the second method").is_visible()
-    assert page.locator("#legend").get_by_text("planned actions").is_visible()
-    assert page.locator("#legend").get_by_text("drift").is_hidden()
-
-
-def test_sigma_scale_follows_the_frames(page: "Page"):
-    before = float(page.locator("#sigma-top").inner_text())
-    assert 0.5 <= before < 4
-    slide(page, "diffusion", 3)
-    wait_until(page, f"Number(document.getElementById('sigma-top').textContent) > {2 * before}")
+    for text, shown in {"second method": True, "planned actions": True, "drift": False}.items():
+        assert page.locator("#legend").get_by_text(text).is_visible() == shown
+    wait_until(page, "viewer.frame.last > 20")
+    poses = page.evaluate("viewer.frame.panels.map((panel) => panel.trail.at(-1).join())")
+    assert poses[0] != poses[1]
+    assert page.evaluate("viewer.frame.panels.map((panel) => panel.latency.ms > 0)") == [True, True]
+    page.locator(".panel select").first.select_option("neighbours")
+    wait_until(page, "viewer.state.panels[0] === 'neighbours'")
+    page.keyboard.press("s")
+    wait_until(page, "viewer.state.panels.length === 1")
 
 
 def test_page_with_an_invalid_token_says_so_and_stops_retrying(
@@ -324,157 +254,62 @@ def test_page_with_an_invalid_token_says_so_and_stops_retrying(
     seen.page.context.close()
 
 
-def test_page_waits_while_the_server_is_full(browser: "Browser", methods: list[PolicyRunner]):
-    with run_viewer(PlayApp(methods, seed=SEED), max_clients=1) as viewer_server:
-        inside, outside = open_page(browser.new_context()), open_page(browser.new_context())
-        open_viewer(inside, viewer_server)
-        outside.page.goto(viewer_server.url)
-        wait_until(
-            outside.page, "document.getElementById('banner-text').textContent.includes('limit of clients')"
-        )
-        inside.page.context.close()
-        wait_until(outside.page, "!!viewer.frame && document.getElementById('banner').hidden")
-        outside.page.context.close()
-
-
-def test_a_recording_survives_keys_and_seed_input(browser: "Browser", tmp_path: Path):
-    with (
-        Collection(tmp_path / "demos.zarr", make_provenance(PUSHT)) as collection,
-        run_viewer(RecordApp(PUSHT, collection, seed_start=SEED)) as viewer_server,
-    ):
-        seen = open_page(browser.new_context(viewport=DESKTOP))
-        page = seen.page
-        open_viewer(seen, viewer_server)
-        assert page.locator("#live").inner_text() == "ready"
-        x, y = page.evaluate("viewer.panels[0].pose.slice(0, 2)")
-        page.mouse.move(*to_screen(page, x, y))
-        wait_until(page, "viewer.state.phase === 'recording'")
-        assert page.locator("#live").inner_text() == "recording at 10 Hz"
-        page.mouse.move(*to_screen(page, x + 20, y), steps=8)
-        wait_until(page, "viewer.frame.last > 4")
-        page.keyboard.press("u")
-        assert "discard the recording first" in page.locator("#notice").inner_text()
-        notice, seed = page.locator("#notice").bounding_box(), page.locator("#seed").bounding_box()
-        assert notice
-        assert seed
-        assert notice["y"] + notice["height"] < seed["y"]
-        page.fill("#seed", "5")
-        page.keyboard.press("Enter")
-        page.wait_for_timeout(200)
-        assert page.evaluate("[viewer.state.seed, viewer.frame.last > 4]") == [SEED, True]
-        page.mouse.move(5, 5)
-        wait_until(page, "viewer.state.phase === 'paused'")
-        assert page.locator("#live").inner_text() == "paused"
-        box = page.locator(".panel canvas").bounding_box()
-        assert box is not None
-        x, y = page.evaluate("viewer.panels[0].pose.slice(0, 2)")
-        corner = (500, 500) if math.hypot(x - 500, y - 500) > 60 else (10, 10)
-        page.mouse.move(*to_screen(page, *corner))
-        page.wait_for_timeout(300)
-        assert page.evaluate("viewer.state.phase") == "paused", "recording continues only at the agent"
-        page.mouse.move(*to_screen(page, x, y))
-        wait_until(page, "viewer.state.phase === 'recording'")
-        page.keyboard.press("Backspace")
-        wait_until(page, "viewer.state.phase === 'ready'")
-        page.context.close()
-        assert not seen.errors
-
-
-def test_strip_scrubs_back_and_play_continues_from_there(page: "Page"):
-    wait_until(page, "viewer.frame.last > 40")
-    box = page.locator("#strip").bounding_box()
-    assert box is not None
-    page.mouse.click(box["x"] + 2 + (box["width"] - 4) * 20 / 300, box["y"] + 30)
-    wait_until(page, "viewer.frame.at === 20 && viewer.frame.paused")
-    last = page.evaluate("viewer.frame.last")
-    page.click("#pause")
-    wait_until(page, f"viewer.frame.last > 20 && viewer.frame.last < {last} && viewer.frame.at > 20")
-
-
-def test_two_methods_run_side_by_side(page: "Page"):
-    page.click("#compare")
-    wait_until(page, "viewer.state.panels.length === 2 && viewer.frame?.panels.length === 2")
-    assert page.evaluate("viewer.state.panels") == ["shipped", "neighbours"]
-    assert page.locator(".panel canvas").count() == 2
-    wait_until(page, "viewer.frame.last > 20")
-    poses = page.evaluate("viewer.frame.panels.map((panel) => panel.trail.at(-1).join())")
-    assert poses[0] != poses[1]
-    assert page.evaluate("viewer.frame.panels.map((panel) => panel.latency.ms > 0)") == [True, True]
-    page.locator(".panel select").first.select_option("neighbours")
-    wait_until(page, "viewer.state.panels[0] === 'neighbours'")
-    page.keyboard.press("s")
-    wait_until(page, "viewer.state.panels.length === 1")
-
-
-def test_page_reports_a_lost_server_and_reconnects(browser: "Browser", methods: list[PolicyRunner]):
-    context = browser.new_context(viewport=DESKTOP)
-    seen = open_page(context)
+def test_page_reports_a_lost_or_full_server_and_reconnects(browser: "Browser", methods: list[PolicyRunner]):
+    seen = open_page(browser.new_context(viewport=DESKTOP))
     with run_viewer(PlayApp(methods, seed=SEED)) as first:
-        open_viewer(seen, first)
+        seen.page.goto(first.url)
+        wait_until(seen.page, "!!viewer.frame")
         seen.page.evaluate("window.sameDocument = true")
         table = seen.page.locator(".panel canvas").bounding_box()
     assert wait_until(seen.page, "!document.getElementById('banner').hidden")
     assert seen.page.locator(".panel canvas").bounding_box() == table, "the banner must not move the page"
-    wait_until(seen.page, "getComputedStyle(document.querySelector('main')).opacity < 0.5")
     assert "reconnecting" in seen.page.locator("#banner").inner_text()
     seen.page.click("#retry")
-    with run_viewer(PlayApp(methods, seed=55), port=first.port):
+    with run_viewer(PlayApp(methods, seed=55), port=first.port, max_clients=1) as second:
         wait_until(seen.page, "viewer.state?.seed === 55 && document.getElementById('banner').hidden")
-        wait_until(seen.page, "viewer.frame.last > 3")
+        outside = open_page(browser.new_context())
+        outside.page.goto(second.url)
+        full = "document.getElementById('banner-text').textContent.includes('limit of clients')"
+        wait_until(outside.page, full)
         assert seen.page.evaluate("window.sameDocument")
-    context.close()
+        seen.page.context.close()
+        wait_until(outside.page, "!!viewer.frame && document.getElementById('banner').hidden")
+        outside.page.context.close()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_phone_layout_has_no_horizontal_scrolling(browser: "Browser", viewer: RunningViewer, theme: Any):
-    context = browser.new_context(viewport=PHONE, color_scheme=theme, has_touch=True, is_mobile=True)
-    seen = open_page(context)
-    open_viewer(seen, viewer)
-    page = seen.page
-    page.tap("#compare")
-    wait_until(page, "viewer.state.panels.length === 2")
-    assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
-    assert page.evaluate("document.documentElement.dataset.theme") == theme
-    page.tap("#theme")
-    assert page.evaluate("document.documentElement.dataset.theme") != theme
-    small = page.evaluate(
-        "[...document.querySelectorAll('button, select, input')].filter((e) => e.offsetParent)"
-        ".map((e) => [e.id, (e.closest('.switch') ?? e).getBoundingClientRect()])"
-        ".filter(([, box]) => Math.min(box.height, box.width) < 40)"
-        ".map(([id, box]) => [id, box.width, box.height])"
-    )
-    assert small == [], "too small for a finger"
-    tops = page.evaluate("viewer.panels.map((panel) => panel.canvas.getBoundingClientRect().toJSON())")
-    assert tops[1]["top"] > tops[0]["bottom"], "one above the other"
-    assert min(box["width"] for box in tops) > 340
-    assert page.locator(".button kbd").first.is_hidden()
-    context.close()
-    assert not seen.errors
+def test_phone_layout_has_no_horizontal_scrolling(browser: "Browser", viewer: RunningViewer, theme: str):
+    with show_viewer(browser, viewer, color_scheme=theme, **ON_PHONE) as page:
+        page.tap("#compare")
+        wait_until(page, "viewer.state.panels.length === 2")
+        assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+        assert page.evaluate("document.documentElement.dataset.theme") == theme
+        page.tap("#theme")
+        assert page.evaluate("document.documentElement.dataset.theme") != theme
+        small = page.evaluate(
+            "[...document.querySelectorAll('button, select, input')].filter((e) => e.offsetParent)"
+            ".map((e) => [e.id, (e.closest('.switch') ?? e).getBoundingClientRect()])"
+            ".filter(([, box]) => Math.min(box.height, box.width) < 40)"
+            ".map(([id, box]) => [id, box.width, box.height])"
+        )
+        assert small == [], "too small for a finger"
+        tops = page.evaluate("viewer.panels.map((panel) => panel.canvas.getBoundingClientRect().toJSON())")
+        assert tops[1]["top"] > tops[0]["bottom"], "one above the other"
+        assert min(box["width"] for box in tops) > 340
 
 
 def test_touch_drags_the_block_without_scrolling(browser: "Browser", viewer: RunningViewer):
-    context = browser.new_context(viewport=PHONE, has_touch=True, is_mobile=True)
-    seen = open_page(context)
-    open_viewer(seen, viewer)
-    page = seen.page
-    page.tap("#pause")
-    wait_until_paused(page)
-    scrolled = page.evaluate("scrollY")
-    start, end = to_screen(page, *block_point(page)), to_screen(page, 120, 400)
-    touch = context.new_cdp_session(page)
-
-    def finger(kind: str, *points: tuple[float, float]) -> None:
-        places = [{"x": x, "y": y} for x, y in points]
-        touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": places})
-
-    finger("touchStart", start)
-    for k in range(1, 11):
-        finger("touchMove", tuple(a + (b - a) * k / 10 for a, b in zip(start, end, strict=True)))  # type: ignore[arg-type]
-        page.wait_for_timeout(30)
-    finger("touchEnd")
-    wait_until(
-        page, "(([, , x, y]) => Math.hypot(x - 120, y - 400) < 60)(viewer.frame.panels[0].trail.at(-1))"
-    )
-    assert page.evaluate("scrollY") == scrolled
-    context.close()
-    assert not seen.errors
+    with show_viewer(browser, viewer, **ON_PHONE) as page:
+        pause(page)
+        scrolled = page.evaluate("scrollY")
+        start, end = np.array(to_screen(page, *block_point(page))), np.array(to_screen(page, 120, 400))
+        touch = page.context.new_cdp_session(page)
+        for k in range(11):
+            x, y = start + k / 10 * (end - start)
+            kind = "touchMove" if k else "touchStart"
+            touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": x, "y": y}]})
+            page.wait_for_timeout(30)
+        touch.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+        near = "(([, , x, y]) => Math.hypot(x - 120, y - 400) < 60)(viewer.frame.panels[0].trail.at(-1))"
+        wait_until(page, near)
+        assert page.evaluate("scrollY") == scrolled

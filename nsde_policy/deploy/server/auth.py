@@ -1,10 +1,9 @@
-"""Tokens, rate limits and logs, shared by the policy server and the viewer."""
+"""Tokens and logs, shared by the policy server and the viewer."""
 
 import hmac
 import ipaddress
 import json
 import logging
-import math
 import time
 import traceback
 from collections.abc import Callable
@@ -76,15 +75,3 @@ def format_error(error: BaseException | None) -> str | None:
     frames = traceback.extract_tb(error.__traceback__)
     source = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}: {' '.join(str(error).split())}{source}"
-
-
-class RateLimiter:
-    """Limit on events per second; a burst of one second's events passes at once."""
-
-    def __init__(self, rate: float) -> None:
-        self._rate, self._due = rate, -math.inf
-
-    def wait_s(self, now: float) -> float:
-        """Count one event at time `now` and return how long to wait before the next, seconds."""
-        self._due = max(self._due, now - 1.0) + 1.0 / self._rate
-        return max(0.0, self._due - now)

@@ -70,7 +70,7 @@ const sendDrag = throttle(() => {
   if (!drag || drag.released) return;
   const [x, y, angle] = drag.what === "block" ? drag.pose : [drag.x, drag.y, 0];
   send({
-    do: "drag", panel: drag.panel.index, what: drag.what,
+    do: "drag", what: drag.what,
     x: clamp(x, -999, 999), y: clamp(y, -999, 999), angle: angleBetween(0, angle),
   });
 });

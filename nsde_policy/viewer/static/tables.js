@@ -20,7 +20,6 @@ function buildPanels() {
   const box = $("panels");
   box.dataset.count = state.panels.length;
   $("compare").setAttribute("aria-pressed", state.panels.length === 2);
-  if (hello.mode === "play") $("drag-both-row").hidden = state.panels.length < 2 || !scene.outline;
   panels = state.panels.map((name, i) => {
     const old = box.children[i]?.panel;
     const panel = old?.name === name ? old : makePanel(name, i);
@@ -76,7 +75,7 @@ function showPanel(panel) {
   score.dataset.solved = data.solved;
   score.dataset.failed = data.failed;
   score.querySelector("b").textContent = `${percent} %`;
-  score.querySelector("span").textContent = data.failed ? hello.texts.failed : !data.solved ? hello.texts.progress : data.solved_s == null ? "solved" : `solved in ${data.solved_s.toFixed(1)} s`;
+  score.querySelector("span").textContent = data.failed ? hello.texts.failed : !data.solved ? hello.texts.progress : data.solved_at == null ? "solved" : `solved in ${(data.solved_at / hello.hz).toFixed(1)} s`;
   showStatus(panel, panel.element.querySelector(".sub"));
   if (data.camera) showCamera(panel.camera, data.camera);
   panel.canvas.setAttribute("aria-label", `Table ${panel.index + 1}: ${percent} percent ${hello.texts.progress}${data.solved ? ", solved" : data.failed ? `, ${hello.texts.failed}` : ""}`);
@@ -192,7 +191,7 @@ function drawPanel(panel) {
   panel.pose = pose;
   context.setTransform(panel.scale, 0, 0, panel.scale, 0, 0);
   context.lineCap = "round";
-  const held = drag && (drag.panel === panel || (drag.what === "block" && state.controls?.drag_both)) ? drag : null;
+  const held = drag && (drag.panel === panel || drag.what === "block") ? drag : null;
   const block = !scene.outline ? null : held?.what === "block" ? held.pose : pose.slice(2), agent = pose.slice(0, 2), fan = currentFan(panel);
   if (fan) drawHeat(context, panel, fan);
   if (fan) drawPredictedBlocks(context, fan.block);

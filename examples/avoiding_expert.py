@@ -1,8 +1,9 @@
-"""Scripted demonstrator of obstacle avoidance with the variation of human teleoperation.
+"""Scripted expert of obstacle avoidance with the variation of human teleoperation.
 
-    nsde-policy collect --env avoiding --policy nsde_policy.envs.avoiding.demonstrator:AvoidingExpert ...
+    nsde-policy collect --env avoiding --policy examples.avoiding_expert:AvoidingExpert --out more.zarr
 
-records it. The mode of an episode is its seed modulo 24, so that consecutive seeds cover all modes evenly.
+records it, as it has recorded the demonstrations of the package. The mode of an episode is its seed modulo
+24, so that consecutive seeds cover all modes evenly.
 """
 
 import itertools

@@ -1,0 +1,120 @@
+"""Tables of the live page: episodes that a policy or a user plays, drawn on 512 × 512 pixels, y down."""
+
+import abc
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from nsde_policy.errors import EnvError
+
+PAGE_SIDE = 512.0
+"""Side of a table on the page, pixels."""
+
+
+@dataclass(frozen=True)
+class PageMap:
+    """Maps positions of an environment to pixels of the page and back.
+
+    Args:
+        scale: Pixels per unit along x and y; negative if y points up.
+        origin: Position of the environment that is at pixel (0, 0).
+    """
+
+    scale: tuple[float, float] = (1.0, 1.0)
+    origin: tuple[float, float] = (0.0, 0.0)
+
+    def to_page(self, points: np.ndarray) -> np.ndarray:
+        """Return positions (..., 2) in pixels."""
+        return self.to_page_vectors(points - self.origin)
+
+    def from_page(self, points: np.ndarray) -> np.ndarray:
+        """Return pixels (..., 2) as positions of the environment."""
+        return self.from_page_vectors(points) + self.origin
+
+    def to_page_vectors(self, vectors: np.ndarray) -> np.ndarray:
+        """Return differences of positions (..., 2) in pixels."""
+        scaled: np.ndarray = vectors * self.scale
+        return scaled
+
+    def from_page_vectors(self, vectors: np.ndarray) -> np.ndarray:
+        """Return differences of pixels (..., 2) in units of the environment."""
+        scaled: np.ndarray = vectors / self.scale
+        return scaled
+
+
+class TableStep(NamedTuple):
+    """What happened in one control period."""
+
+    states: list[np.ndarray]
+    """States to draw; the last one is the state after the period."""
+    reward: float
+    is_over: bool
+    info: Mapping[str, object]
+
+
+class LiveTable(abc.ABC):
+    """An episode that the live page shows and that a user can interfere with; see `Task.live_table`.
+
+    Positions are in units of the environment unless they are said to be on the page. States are those of
+    `Drawing.read_state`.
+    """
+
+    sizes: ClassVar[Collection[tuple[int, int, int]]]
+    """Numbers of measured values, cameras and actions of the policies that can play."""
+    page: ClassVar[PageMap] = PageMap()
+    """Maps positions to the page."""
+    unit: ClassVar[tuple[str, float]] = ("px", 1.0)
+    """Unit in which the page states lengths, and how many of them are one pixel."""
+    agent: ClassVar[slice]
+    """Columns of an observation with the position of the agent."""
+    moved: ClassVar[slice]
+    """Columns of an observation that change if the agent is elsewhere."""
+    moves_action: ClassVar[bool]
+    """Whether actions are positions, which change with the agent's."""
+    limits: ClassVar[tuple[float, float]]
+    """Smallest and largest value of an action."""
+    longest_s: ClassVar[float]
+    """Time limit of an episode recorded by hand, seconds."""
+    texts: ClassVar[Mapping[str, str]]
+    """Words of the page: agent, goal, progress, threshold, tagline, record, failed, help."""
+
+    @abc.abstractmethod
+    def start(
+        self, seed: int | None = None, state: np.ndarray | None = None
+    ) -> tuple[np.ndarray, Mapping[str, object]]:
+        """Start an episode from a seed, or at rest at a state; return state and info."""
+
+    @abc.abstractmethod
+    def advance(self, action: np.ndarray, dragged: np.ndarray | None = None) -> TableStep:
+        """Run one control period; a user may drag the block, if the task has one, to a pose (3,)."""
+
+    @abc.abstractmethod
+    def command_point(self, state: np.ndarray, point: np.ndarray) -> np.ndarray:
+        """Return the action that brings the agent closest to a position."""
+
+    @abc.abstractmethod
+    def find_targets(self, state: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Return the positions (n, 2) that actions (n, act_dim) command one after the other from a state."""
+
+    @abc.abstractmethod
+    def find_target(self, state: np.ndarray, last_action: np.ndarray) -> np.ndarray:
+        """Return the position (2,) that is commanded now, given the action that led to a state."""
+
+    @abc.abstractmethod
+    def describe(self, state: np.ndarray) -> list[float]:
+        """Return a frame of the task's scene on the page: agent x, y, and the rest of what moves."""
+
+    def clip(self, action: np.ndarray) -> np.ndarray:
+        """Return an action within its limits."""
+        clipped: np.ndarray = np.clip(action, *self.limits)
+        return clipped
+
+    def measure(self, state: np.ndarray) -> np.ndarray:
+        """Return the values that a policy with a camera observes in addition to its picture."""
+        raise EnvError("this task has no camera")
+
+    def draw_camera(self, state: np.ndarray, width: int, height: int) -> np.ndarray:
+        """Draw what the camera sees, (height, width, 3) uint8."""
+        raise EnvError("this task has no camera")
