@@ -1,12 +1,9 @@
-"""Roll out the shipped policy in a session in simulated time: slow planning, control rates, jerk limits.
+"""Roll out the shipped policy in a session in simulated time, with slow planning or at several rates.
 
     python benchmarks/control_loop.py delays [--episodes 100] [--seed-start 100000]
     python benchmarks/control_loop.py rates  [--episodes 100] [--seed-start 200000]
-    python benchmarks/control_loop.py jerk   [--episodes 20] [--seed-start 200000]
 
-Results do not depend on the machine. `jerk` rolls out with and without a jerk limit, the 0.999 quantile of
-the embedded demonstrations, and prints the largest jerk of the commands around joins of plans and elsewhere,
-as shares of the limit. --json FILE adds the results to a file.
+Results do not depend on the machine. --json FILE adds the results to a file.
 """
 
 import argparse
@@ -17,12 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
-from nsde_policy.assets import EMBEDDED_DEMOS
 from nsde_policy.control import Session, SessionConfig
-from nsde_policy.data import load_demonstrations
 from nsde_policy.eval.statistics import mean, proportion
 from nsde_policy.inference.policy import Policy
 from nsde_policy.planner.interface import Planner
@@ -34,7 +28,7 @@ from simulated_robot import SimulatedPushT  # noqa: E402
 from tests.helpers.simulated_time import DelayedPlanner, InlineWorker, SimulatedWorker  # noqa: E402
 
 PERIOD = 0.1
-FIRST_SEEDS = {"delays": 100_000, "rates": 200_000, "jerk": 200_000}
+FIRST_SEEDS = {"delays": 100_000, "rates": 200_000}
 
 
 class Setting(NamedTuple):
@@ -44,30 +38,18 @@ class Setting(NamedTuple):
     delay_s: float = 0.0
     """Time that planning takes."""
     ahead: bool = False
-    limit: np.ndarray | None = None
-    """Jerk limit, px/s³."""
 
 
-def list_settings(what: str, limit: np.ndarray) -> list[Setting]:
+def list_settings(what: str) -> list[Setting]:
     """Return the settings of an experiment."""
     if what == "delays":
         slow = [Setting(10.0, n * PERIOD, ahead) for n in (1, 2, 3, 4) for ahead in (True, False)]
         return [Setting(), *slow]
-    if what == "rates":
-        return [Setting(rate, ahead=ahead) for rate in (10.0, 50.0, 125.0) for ahead in (False, True)]
-    return [Setting(rate, limit=given) for rate in (10.0, 50.0, 125.0) for given in (None, limit)]
+    return [Setting(rate, ahead=ahead) for rate in (10.0, 50.0, 125.0) for ahead in (False, True)]
 
 
-def measure_demo_jerk() -> np.ndarray:
-    """Return the 0.999 quantile of the jerk of the embedded demonstrations, px/s³, (2,)."""
-    demos = load_demonstrations(EMBEDDED_DEMOS)
-    jerk = [np.abs(np.diff(episode.act, n=3, axis=0)) for episode in demos if len(episode.act) > 3]
-    quantile: np.ndarray = np.quantile(np.concatenate(jerk), 0.999, axis=0) / PERIOD**3
-    return quantile
-
-
-def roll_out(policy: Policy, seed: int, how: Setting, unit: np.ndarray) -> dict[str, float]:
-    """Roll out a seed; return its outcome and the largest jerk of the commands, in units of `unit`."""
+def roll_out(policy: Policy, seed: int, how: Setting) -> dict[str, float]:
+    """Roll out a seed and return its outcome."""
     robot = SimulatedPushT()
     robot.reset(seed=seed)
 
@@ -76,25 +58,15 @@ def roll_out(policy: Policy, seed: int, how: Setting, unit: np.ndarray) -> dict[
 
     planner: Planner = policy if how.ahead else DelayedPlanner(policy, how.delay_s, sleep=robot.advance)
     worker = SimulatedWorker(clock, delay_s=how.delay_s) if how.ahead else InlineWorker()
-    config = SessionConfig(rate_hz=how.rate_hz, plan_ahead=how.ahead, seed=seed, jerk_limit=how.limit)
+    config = SessionConfig(rate_hz=how.rate_hz, plan_ahead=how.ahead, seed=seed)
     session = Session(planner, config, calibration=policy.calibration, clock=clock, worker=worker)
-    commands, plans, tick = list[np.ndarray](), list[int](), 0
+    tick = 0
     while not robot.ended:
         robot.send(session.step(robot.observe(), robot.time))
-        assert session.last is not None
-        commands.append(session.last.action)
-        plans.append(-1 if session.last.plan is None else session.last.plan)
         tick = max(tick + 1, math.floor(robot.time * how.rate_hz + 1e-6))
         robot.advance(max(tick / how.rate_hz - robot.time, 0.0))
     session.close()
-    share = (np.abs(np.diff(commands, n=3, axis=0)) * how.rate_hz**3 / unit).max(axis=1)
-    at_join = np.array([len(set(plans[k : k + 4])) > 1 for k in range(len(share))], bool)
-    return {
-        "max_reward": round(robot.max_reward, 5),
-        "won": robot.success,
-        "jerk_at_joins": float(share[at_join].max(initial=0.0)),
-        "jerk_elsewhere": float(share[~at_join].max(initial=0.0)),
-    }
+    return {"max_reward": round(robot.max_reward, 5), "won": robot.success}
 
 
 def main() -> None:
@@ -108,24 +80,20 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    policy, limit = Policy.from_pretrained(args.run), measure_demo_jerk()
+    policy = Policy.from_pretrained(args.run)
     first, rows = args.seed_start or FIRST_SEEDS[args.what], list[dict[str, Any]]()
-    for how in list_settings(args.what, limit):
-        rolled = [roll_out(policy, seed, how, limit) for seed in range(first, first + args.episodes)]
+    for how in list_settings(args.what):
+        rolled = [roll_out(policy, seed, how) for seed in range(first, first + args.episodes)]
         reward = mean([each["max_reward"] for each in rolled])
         success = proportion(sum(bool(each["won"]) for each in rolled), len(rolled))
-        joins, elsewhere = (max(each[key] for each in rolled) for key in ("jerk_at_joins", "jerk_elsewhere"))
-        limited = "no" if how.limit is None else "yes"
         print(
-            f"{how.rate_hz:g} Hz, planning takes {how.delay_s / PERIOD:g} periods, ahead {how.ahead}, "
-            f"jerk limit {limited}: reward {reward}, success {success}, largest jerk at joins {joins:.2f}, "
-            f"elsewhere {elsewhere:.2f}",
+            f"{how.rate_hz:g} Hz, planning takes {how.delay_s / PERIOD:g} periods, ahead {how.ahead}: "
+            f"reward {reward}, success {success}",
             flush=True,
         )
-        settings = {**how._asdict(), "limit": None if how.limit is None else how.limit.tolist()}
         figures = {"reward": asdict(reward), "success": asdict(success)}
         columns = {key: [each[key] for each in rolled] for key in rolled[0]}
-        rows.append({**settings, "seeds": [first, first + args.episodes - 1], **figures, **columns})
+        rows.append({**how._asdict(), "seeds": [first, first + args.episodes - 1], **figures, **columns})
     if args.json is not None:
         known = json.loads(args.json.read_text()) if args.json.exists() else {}
         args.json.write_text(json.dumps({**known, args.what: rows}) + "\n")

@@ -98,8 +98,6 @@ class Training:
     large: bool = False
     examples: float | None = None
     """Training examples; None for those of the task, 0 for the steps of the preset."""
-    encoder_of: str = ""
-    """Training whose encoder of images is taken."""
     trained_on: Mapping[str, float] = field(default_factory=dict, hash=False)
     """Camera disturbances of the frames that it is trained on."""
     smoke: bool = False
@@ -181,7 +179,7 @@ def list_rollouts(values: Mapping[str, Any], *, smoke: bool = False) -> list[Rol
         for way in ways
         if any(fnmatch(training.row, pattern) for pattern in way.get("trainings", ["*"]))
     ]
-    found = [] if values.get("only_variations") else list(rows)
+    found = list(rows)
     for variation in values.get("variations", ()):
         for setting in variation["settings"]:
             for row in rows:

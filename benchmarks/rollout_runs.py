@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed, wait
 from fnmatch import fnmatch
 from pathlib import Path
@@ -15,24 +15,19 @@ from typing import Any
 import msgspec
 import torch
 from experiment import MAIN, REPORTED, SMOKE, TUNING, Rollouts, Training, list_rollouts
-from image_runs import train_with_images
-from state_runs import NOTE_FILE, Run, finish_runs, prepare_runs, sleep_while_waiting
+from policy_training import DEVICE_FILE, train_policy
 
 from nsde_policy.errors import ConfigError, MissingDependencyError
-from nsde_policy.eval.compare.entries import Entry, Episodes
-from nsde_policy.eval.compare.plots import draw_comparison
+from nsde_policy.eval.compare.files import merge_comparisons, read_comparison
 from nsde_policy.eval.compare.result import ACTIONS, Comparison
-from nsde_policy.eval.compare.run import add_latency
+from nsde_policy.eval.compare.run import EntryCache, add_latency
 from nsde_policy.eval.compare.table import format_comparison
-from nsde_policy.eval.evaluate import EvaluationConfig, change_sampling, evaluate_policy
+from nsde_policy.eval.evaluate import EvaluationConfig, change_sampling
 from nsde_policy.eval.generate import GenerateConfig, generate
-from nsde_policy.eval.latency import Contender, LatencyRow, device_name, measure_latency
+from nsde_policy.eval.latency import Contender, LatencyRow, measure_latency
 from nsde_policy.files import replace_file
 from nsde_policy.inference.loading import load_encoder, load_model
-from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_directory import RunDirectory
-
-MACHINE_FILE = "machine.json"
 
 
 class Suite:
@@ -40,7 +35,7 @@ class Suite:
 
     def __init__(self, values: dict[str, Any], args: argparse.Namespace) -> None:
         self.args = args
-        self.stop_at = time.monotonic() + args.limit_s
+        self.stop_at = time.time() + args.limit_s
         rows = list_rollouts(values, smoke=args.smoke)
         self.rows = [row for row in rows if self._is_chosen(row)]
         self.order = list(dict.fromkeys(row.name for row in rows))
@@ -75,7 +70,7 @@ class Suite:
         return range(self.first_seed, self.first_seed + (self.args.episodes or usual))
 
     def entry_folder(self, training: Training) -> Path:
-        """Return the folder of the entries of a task on the seeds and in the environment of this call."""
+        """Return the folder of the rows of a task on the seeds and in the environment of this call."""
         seeds = self.seeds(training)
         changed = "".join(f" {key}={value}" for key, value in self.args.env_kwargs.items())
         task = Path(training.folder).parent
@@ -83,123 +78,122 @@ class Suite:
         return folder
 
     def entry_file(self, row: Rollouts) -> Path:
-        """Return the file of the entry of a row."""
+        """Return the file of a row: a comparison with one entry."""
         return self.entry_folder(row.training) / row.file
 
-    def is_played(self, row: Rollouts) -> bool:
-        """Return whether a row has an entry, of the run as it is trained now."""
-        file, path = self.entry_file(row), self.run_path(row.training)
-        if not file.exists():
-            return False
-        entry = msgspec.json.decode(file.read_bytes(), type=Entry)
-        config = RunDirectory(path).read_record().config
-        sampling = change_sampling(config.model.sampling, row.sampling).to_dict()
-        parameters = json.loads((path / NOTE_FILE).read_text())["parameters"]
-        return (entry.train_steps, entry.parameters, entry.sampling) == (
-            config.train.steps,
-            parameters,
-            sampling,
-        )
+    def collect(self) -> None:
+        """Make the stores of tasks whose demonstrations come from a scripted expert."""
+        tasks = {each.task.name: each for each in self.trainings.values() if each.task.expert}
+        for training in tasks.values():
+            task, store = training.task, self.demos(training)
+            if not store.exists():
+                count = 4 if self.args.smoke else task.demonstrations
+                config = GenerateConfig(count, env=task.name, only_success=task.only_success)
+                kept = generate(task.expert, store, config, workers=self.args.workers)
+                tried = kept[-1].seed + 1 - config.seed_start
+                print(f"{task.name}: {len(kept)} of {tried} episodes of the expert are kept", flush=True)
 
     def train(self) -> Iterator[str]:
         """Yield the folders of trained runs: finished, small, large ones, then ones with cameras."""
-        if "train" not in self.args.only:
-            for folder, training in self.trainings.items():
-                if (self.run_path(training) / NOTE_FILE).exists():
-                    yield folder
-            return
-        cameras = {folder: each for folder, each in self.trainings.items() if each.task.obs}
-        runs = {
-            folder: Run(
-                self.run_path(training),
-                training.make_config(self.demos(training)),
-                seed=training.seed,
-                demos=self.demos(training),
-                device=self.args.device,
-                task=training.task.name,
-                stop_at=self.stop_at,
-            )
-            for folder, training in self.trainings.items()
-            if folder not in cameras
-        }
-        todo = prepare_runs(list(runs.values()))
-        yield from (folder for folder, run in runs.items() if run not in todo)
-        for large, parallel in ((False, self.args.parallel), (True, 1)):
-            chosen = {runs[f]: f for f in runs if runs[f] in todo and self.trainings[f].large == large}
-            yield from (chosen[run] for run in finish_runs(list(chosen), parallel))
-        yield from self._train_with_cameras(cameras)
+        found, args = self.trainings, self.args
+        done = [folder for folder, each in found.items() if (self.run_path(each) / DEVICE_FILE).exists()]
+        yield from done
+        todo = [folder for folder in found if folder not in done] if "train" in args.only else []
+        cameras = [folder for folder in todo if found[folder].task.obs]
+        states = [folder for folder in todo if folder not in cameras]
+        yield from self._train_group([f for f in states if not found[f].large], args.parallel)
+        yield from self._train_group([f for f in states if found[f].large], 1)
+        yield from self._train_group(cameras, args.parallel_cameras)
 
-    def _train_with_cameras(self, trainings: dict[str, Training]) -> Iterator[str]:
-        """Train in processes; runs that take the encoder of another one come after all others."""
-        count = min(self.args.parallel, self.args.parallel_cameras)
-        for waits in (False, True):
-            chosen = {f: each for f, each in trainings.items() if bool(each.encoder_of) == waits}
-            yield from (f for f, each in chosen.items() if self._has_note(each))
-            todo = {f: each for f, each in chosen.items() if not self._has_note(each)}
-            until = time.time() + self.stop_at - time.monotonic()
-            with ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as processes:
-                jobs = {
-                    processes.submit(
-                        train_with_images,
-                        each,
-                        self.run_path(each),
-                        self.demos(each),
-                        self.args.device,
-                        until,
-                        alone=count == 1,
-                    ): folder
-                    for folder, each in todo.items()
-                }
-                for job in as_completed(jobs):
-                    if job.result():
-                        yield jobs[job]
+    def _train_group(self, folders: list[str], count: int) -> Iterator[str]:
+        """Train runs, `count` at a time, each in a process of its own; yield those that are finished."""
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(count, context, max_tasks_per_child=1) as processes:
+            jobs = {}
+            for folder in folders:
+                each = self.trainings[folder]
+                paths = self.run_path(each), self.demos(each)
+                job = processes.submit(train_policy, each, *paths, self.args.device, self.stop_at)
+                jobs[job] = folder
+            for job in as_completed(jobs):
+                if job.result():
+                    print(f"{jobs[job]} is trained", flush=True)
+                    yield jobs[job]
 
-    def _has_note(self, training: Training) -> bool:
-        return (self.run_path(training) / NOTE_FILE).exists()
+    def train_and_play(self) -> None:
+        """Train what is missing and roll out what is trained, until all is done or the time is up."""
+        args, jobs = self.args, list[Future[None]]()
+        players = ProcessPoolExecutor(args.players, multiprocessing.get_context("spawn"))
+        try:
+            for folder in self.train():
+                for row in self.rows if "play" in args.only else ():
+                    if row.training.folder == folder and not self.entry_file(row).exists():
+                        job = players.submit(play_row, row, self.make_cache(row), self.entry_file(row))
+                        job.add_done_callback(lambda _: self.write())
+                        jobs.append(job)
+            _, unfinished = wait(jobs, timeout=max(self.stop_at - time.time(), 0))
+        finally:
+            players.shutdown(wait=False, cancel_futures=True)
+            self.write()
+        for job in jobs:
+            if job.done() and not job.cancelled():
+                job.result()
+        if unfinished:
+            print(f"{len(unfinished)} rows are left for the next call", flush=True)
+            sys.stdout.flush()
+            os._exit(0)  # do not wait for unfinished rollouts
+
+    def make_cache(self, row: Rollouts) -> tuple[EntryCache, Path]:
+        """Return what rolls out a row, and its run directory."""
+        seeds, task = self.seeds(row.training), row.training.task.make_task()
+        config = EvaluationConfig(
+            len(seeds),
+            seeds[0],
+            row.training.task.name,
+            {**task.env_kwargs, **self.env_kwargs},
+            row.chunk,
+            tuple(row.sampling),
+            row.condition,
+            row.camera,
+        )
+        folder = self.entry_file(row).with_suffix("")
+        device = self.args.play_device or self.args.device
+        return EntryCache(folder, config, self.args.workers, device), self.run_path(row.training)
 
     def write(self) -> dict[str, Comparison]:
-        """Write results.json from the entries that exist."""
+        """Write results.json from the rows that exist, one comparison per task."""
         found = {}
         for training in {each.task.name: each for each in self.trainings.values()}.values():
-            folder = self.entry_folder(training)
-            files = [file for file in sorted(folder.glob("*.json")) if file.name != MACHINE_FILE]
+            files = sorted(self.entry_folder(training).glob("*.json"))
             if files:
-                found[training.task.name] = self._compare(training, files)
+                found[training.task.name] = self._merge(training, files)
         if found:
             parts = [f"{json.dumps(task)}: {each.to_json()}" for task, each in found.items()]
             replace_file(self.args.out / "results.json", f"{{{','.join(parts)}}}".encode())
         return found
 
-    def _compare(self, training: Training, files: Sequence[Path]) -> Comparison:
-        read = [msgspec.json.decode(file.read_bytes(), type=Entry) for file in files]
+    def _merge(self, training: Training, files: list[Path]) -> Comparison:
         # A variation may name a setting that is the preset's own: such rows are kept once.
-        entries = list({(entry.setting, entry.train_seed): entry for entry in read}.values())
-        entries.sort(key=lambda entry: self.order.index(entry.name) if entry.name in self.order else 0)
-        if self.args.untimed:
-            entries = [msgspec.structs.replace(entry, train_s=None) for entry in entries]
-        task, seeds = training.task.make_task(), self.seeds(training)
-        found = Comparison(
-            task=training.task.name,
-            env_kwargs=task.training.without_observations({**task.env_kwargs, **self.env_kwargs}),
-            seeds=(seeds[0], seeds[-1]),
-            machine=self._list_machines(training),
-            entries=tuple(entries),
+        rows = {
+            (each.entries[0].setting, each.entries[0].train_seed): each
+            for each in map(read_comparison, files)
+        }
+        merged = merge_comparisons([*rows.values()])
+        entries = sorted(
+            merged.entries, key=lambda entry: self.order.index(entry.name) if entry.name in self.order else 0
         )
+        if self.args.parallel > 1:  # runs shared the device
+            entries = [msgspec.structs.replace(entry, train_s=None) for entry in entries]
+        notes = self.run_path(training).parent.glob(f"*/{DEVICE_FILE}")
+        machine = {"train": " and ".join(sorted({note.read_text() for note in notes})), **merged.machine}
+        merged = msgspec.structs.replace(merged, entries=tuple(entries), machine=machine)
         latency = self._latency_file(training)
         if not latency.exists():
-            return found
-        return add_latency(found, msgspec.json.decode(latency.read_bytes(), type=list[LatencyRow]))
-
-    def _list_machines(self, training: Training) -> dict[str, str]:
-        """Return where the runs of a task were trained and rolled out."""
-        notes = self.run_path(training).parent.glob(f"*/{NOTE_FILE}")
-        trained = sorted({json.loads(note.read_text())["device"] for note in notes})
-        played = self.entry_folder(training) / MACHINE_FILE
-        return {"train": " and ".join(trained), **(json.loads(played.read_text()) if played.exists() else {})}
+            return merged
+        return add_latency(merged, msgspec.json.decode(latency.read_bytes(), type=list[LatencyRow]))
 
     def _latency_file(self, training: Training) -> Path:
-        name = Path(training.folder).parent.name
-        path: Path = self.args.out / f"latency-{name}.json"
+        path: Path = self.args.out / f"latency-{Path(training.folder).parent.name}.json"
         return path
 
     def time_plans(self) -> None:
@@ -219,122 +213,32 @@ class Suite:
                 replace_file(self._latency_file(first), msgspec.json.encode(rows))
         self.write()
 
-    def collect(self) -> None:
-        """Make the stores of tasks whose demonstrations come from a scripted expert."""
-        tasks = {each.task.name: each for each in self.trainings.values() if each.task.expert}
-        for training in tasks.values():
-            task, store = training.task, self.demos(training)
-            if not store.exists():
-                count = 4 if self.args.smoke else task.demonstrations
-                config = GenerateConfig(count, env=task.name, only_success=task.only_success)
-                kept = generate(task.expert, store, config, workers=self.args.workers)
-                tried = kept[-1].seed + 1 - config.seed_start
-                print(f"{task.name}: {len(kept)} of {tried} episodes of the expert are kept", flush=True)
 
-    def train_and_play(self) -> None:
-        """Train what is missing and roll out what is trained, until all is done or the time is up."""
-        args, jobs = self.args, list[Future[None]]()
-        players = ProcessPoolExecutor(args.players, multiprocessing.get_context("spawn"))
-        try:
-            for folder in self.train():
-                for row in self.rows if "play" in args.only else ():
-                    if row.training.folder == folder and not self.is_played(row):
-                        job = players.submit(play_and_save, row, self.play_settings(row))
-                        job.add_done_callback(lambda _: self.write())
-                        jobs.append(job)
-            _, unfinished = wait(jobs, timeout=max(self.stop_at - time.monotonic(), 0))
-        finally:
-            players.shutdown(wait=False, cancel_futures=True)
-            self.write()
-        for job in jobs:
-            if job.done() and not job.cancelled():
-                job.result()
-        if unfinished:
-            print(f"{len(unfinished)} rows are left for the next call", flush=True)
-            sys.stdout.flush()
-            os._exit(0)  # do not wait for unfinished rollouts
-
-    def play_settings(self, row: Rollouts) -> dict[str, Any]:
-        """Return what a process needs to roll out a row."""
-        seeds = self.seeds(row.training)
-        return {
-            "path": self.run_path(row.training),
-            "file": self.entry_file(row),
-            "episodes": len(seeds),
-            "seed_start": seeds[0],
-            "env": row.training.task.name,
-            "env_kwargs": {**row.training.task.make_task().env_kwargs, **self.env_kwargs},
-            "workers": self.args.workers,
-            "device": self.args.play_device or self.args.device,
-        }
-
-
-def play_and_save(row: Rollouts, settings: dict[str, Any]) -> None:
-    """Roll out a row and save its entry in a file."""
+def play_row(row: Rollouts, how: tuple[EntryCache, Path], file: Path) -> None:
+    """Roll out a row and write its comparison."""
     torch.set_num_threads(1)
-    path, file = settings.pop("path"), settings.pop("file")
+    cache, path = how
     training = row.training
+    record, model = load_model(RunDirectory(path))
     try:
-        played = evaluate_policy(
-            path,
-            EvaluationConfig(
-                settings["episodes"],
-                settings["seed_start"],
-                settings["env"],
-                settings["env_kwargs"],
-                row.chunk,
-                tuple(row.sampling),
-                row.condition,
-                row.camera,
-            ),
-            workers=settings["workers"],
-            device=settings["device"],
-        )
+        found = cache.get(path, record)
     except MissingDependencyError as error:
         print(f"{training.task.name} cannot be rolled out here: {error}", flush=True)
         return
-    record, model = load_model(RunDirectory(path))
-    config, note = record.config, json.loads((path / NOTE_FILE).read_text())
-    chunk, sampling = row.chunk or config.chunk, change_sampling(config.model.sampling, row.sampling)
-    task = training.task.make_task()
-    entry = Entry(
+    chunk = row.chunk or record.config.chunk
+    sampling = change_sampling(record.config.model.sampling, row.sampling)
+    entry = msgspec.structs.replace(
+        found.entries[0],
         name=row.name,
-        title=METHODS.get(config.method).title,
-        method=config.method,
-        preset=training.preset or task.training.default_preset,
-        train_seed=training.seed,
-        demos=record.demos.episodes,
-        chunk=chunk,
-        sampling=sampling.to_dict(),
+        preset=training.preset or training.task.make_task().training.default_preset,
         condition=row.condition,
-        parameters=note["parameters"],
-        train_steps=config.train.steps,
-        train_s=round(note["step_s"] * config.train.steps, 5),
+        chunk=chunk,
         calls_per_chunk=model.network_calls(chunk, sampling) * ACTIONS / chunk,
-        latency_ms=None,
-        episodes=Episodes.from_results(played.scores.episodes, task),
     )
-    device = device_name(settings["device"])
-    add_machine(file.with_name(MACHINE_FILE), {"play": device, "torch": str(torch.__version__)})
-    replace_file(file, entry.to_json().encode())
-    print(f"{training.task.name}, {file.stem}: {format_score(entry)}", flush=True)
-
-
-def format_score(entry: Entry) -> str:
-    """Return success or score of an entry, for a line of progress."""
+    replace_file(file, msgspec.structs.replace(found, entries=(entry,)).to_json())
     episodes = entry.episodes
-    if episodes.success is not None:
-        return f"success {sum(episodes.success) / len(episodes):.3f}"
-    return f"score {sum(episodes.score) / len(episodes):.3f}"
-
-
-def add_machine(file: Path, machine: dict[str, str]) -> None:
-    """Write where rows were rolled out, in addition to the machines of earlier calls."""
-    found = json.loads(file.read_text()) if file.exists() else {}
-    for name, value in machine.items():
-        others = [other for other in found.get(name, "").split(" and ") if other not in ("", value)]
-        found[name] = " and ".join([*others, value])
-    replace_file(file, json.dumps(found).encode())
+    name, values = ("score", episodes.score) if episodes.success is None else ("success", episodes.success)
+    print(f"{training.task.name}, {file.stem}: {name} {sum(values) / len(values):.3f}", flush=True)
 
 
 def run_rollouts(values: dict[str, Any], args: argparse.Namespace) -> None:
@@ -343,16 +247,11 @@ def run_rollouts(values: dict[str, Any], args: argparse.Namespace) -> None:
     if not suite.rows:
         raise ConfigError(f"no row is chosen by --rows, --parts, --tasks; rows: {'; '.join(suite.order)}")
     if not args.table:
-        torch.backends.cudnn.benchmark = True
-        if args.device.startswith("cuda"):
-            sleep_while_waiting()
         if "collect" in args.only:
             suite.collect()
         if {"train", "play"} & {*args.only}:
             suite.train_and_play()
         if "latency" in args.only:
             suite.time_plans()
-    for task, comparison in suite.write().items():
+    for comparison in suite.write().values():
         print(f"{format_comparison(comparison)}\n")
-        if args.plots:
-            draw_comparison(comparison, args.plots / task)

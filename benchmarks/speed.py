@@ -18,30 +18,16 @@ from typing import Any
 from timing.common import Options, print_rows
 
 CASES = {
-    "methods": "eight actions of every method",
-    "latency": "eight actions of the shipped policy, against Diffusion Policy (--run: one with cameras)",
-    "sde": "sampling of an SDE with a network, against torchsde",
-    "training": "time and memory of training by the size of the state and the number of recorded steps",
-    "frames": "memory of training with camera frames by their number",
-    "env": "control steps per second of the environments (--gym-pusht: against gym-pusht)",
-    "loop": "a session at several rates in real time",
-    "serve": "--requests of eight clients to the policy server, without a pause",
-    "viewer": "the live page with 0, 1 and 10 viewers (needs Chromium)",
-    "report": "a report of 4 runs × 200 episodes in a browser (needs Chromium)",
+    "methods": ("methods", "eight actions of every method"),
+    "latency": (
+        "latency",
+        "eight actions of the shipped policy, against Diffusion Policy (--run: with cameras)",
+    ),
+    "training": ("training", "time and memory of training by the size of the state and of the data"),
+    "loop": ("loops", "a session at several rates in real time"),
+    "serve": ("servers", "--requests of eight clients to the policy server, without a pause"),
 }
-"""What each case measures; its function has the same name, in a module of `timing`."""
-MODULES = {
-    "methods": "methods",
-    "latency": "latency",
-    "sde": "training",
-    "training": "training",
-    "frames": "training",
-    "env": "loops",
-    "loop": "loops",
-    "serve": "servers",
-    "viewer": "servers",
-    "report": "servers",
-}
+"""Module of `timing` with the function `measure_CASE`, and what it measures."""
 
 
 def main() -> None:
@@ -56,19 +42,15 @@ def main() -> None:
     add("--rounds", type=int, default=30, help="turns of each contender")
     add("--seconds", type=float, default=20.0, help="length of each phase")
     add("--requests", type=int, default=20_000, help="requests of all clients together")
-    add("--gym-pusht", help="Python of an environment that has gym-pusht 0.1.8 and pymunk < 7")
     add("--smoke", action="store_true", help="a tiny measurement, to see that it works")
     args = parser.parse_args()
     if args.case is None:
-        print("\n".join(f"{name:10} {what}" for name, what in CASES.items()))
+        print("\n".join(f"{name:10} {what}" for name, (_, what) in CASES.items()))
         return
-    options = Options(
-        args.run, args.device, args.rounds, args.seconds, args.requests, args.gym_pusht, args.smoke
-    )
     measure: Callable[[Options], list[dict[str, Any]]] = getattr(
-        import_module(f"timing.{MODULES[args.case]}"), f"measure_{args.case}"
+        import_module(f"timing.{CASES[args.case][0]}"), f"measure_{args.case}"
     )
-    rows = measure(options)
+    rows = measure(args)
     print_rows(rows)
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")

@@ -8,15 +8,16 @@
 Final averaged weights are rolled out, nothing is selected. Settings are chosen on seeds 200000 and up, and
 results are reported on seeds 100000 and up. Small runs train `--parallel` at a time on one GPU, large ones
 alone, while other processes roll out finished runs: `--players` rows at a time, on the device in batches or
-on the CPU with `--workers` processes each. Run it again to resume: finished runs and rows are kept, a stopped
-training continues, and `results.json` is written after every row. `--only`, `--rows`, `--parts`, `--tasks`
-and `--limit-s` divide the work; `--only train` needs no simulator.
+on the CPU with `--workers` processes each. Training times are reported with `--parallel 1` only.
 
-Results are one comparison per task; `nsde-policy compare --from-json` reads each of them as well.
+Run it again to resume: finished runs and rows are kept, a stopped training continues, and `results.json` is
+written after every row. `--only`, `--rows`, `--parts`, `--tasks` and `--limit-s` divide the work; `--only
+train` needs no simulator.
+
+Results are one comparison per task.
 """
 
 import argparse
-import functools
 import json
 import os
 from pathlib import Path
@@ -30,23 +31,12 @@ STAGES = ("collect", "train", "play", "latency")
 """What a call does; all but the last by default."""
 
 
-def parse_count(text: str, least: int = 1) -> int:
-    """Return a whole number of at least `least`; argparse prints the error with the name of the flag."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if number < least:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least {least}, got {text!r}")
-    return number
-
-
 def build_parser() -> argparse.ArgumentParser:
     """Build the parser of the flags."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add, natural = parser.add_argument, functools.partial(parse_count, least=0)
+    add = parser.add_argument
     cuda, cores = torch.cuda.is_available(), os.cpu_count() or 1
     add("experiment", choices=list_experiments())
     add("--demos", type=Path, help="folder of the stores of demonstrations")
@@ -55,23 +45,21 @@ def build_parser() -> argparse.ArgumentParser:
     add("--rows", nargs="+", default=["*"], help="rows, such as 'diffusion*'")
     add("--parts", nargs="+", help="parts of the experiment, such as main or push")
     add("--tasks", nargs="+", help="tasks of the experiment")
-    add("--train-seeds", nargs="+", type=natural, help="training seeds; default: as the experiment declares")
-    add("--episodes", type=natural, default=0, help="rollouts per row; 0 for those of the experiment")
-    add("--seed-start", type=natural, help="first seed; default: 100000, or 200000 of a tuning experiment")
+    add("--train-seeds", nargs="+", type=int, help="training seeds; default: as the experiment declares")
+    add("--episodes", type=int, default=0, help="rollouts per row; 0 for those of the experiment")
+    add("--seed-start", type=int, help="first seed; default: 100000, or 200000 of a tuning experiment")
     add("--env-kwargs", type=json.loads, default={}, help="JSON, arguments of the environment")
     add("--device", default="cuda" if cuda else "cpu")
     add("--play-device", help="device of the rollouts; default: --device")
-    add("--parallel", type=parse_count, default=16 if cuda else 1, help="small runs trained at once")
-    add("--parallel-cameras", type=parse_count, default=1, help="runs with cameras trained at once")
-    add("--players", type=parse_count, default=4 if cuda else max(cores - 2, 1), help="rows at once")
-    add("--workers", type=parse_count, default=1, help="processes of each row on a CPU")
-    add("--untimed", action="store_true", help="no training times: the GPU had other jobs")
+    add("--parallel", type=int, default=16 if cuda else 1, help="small runs trained at once")
+    add("--parallel-cameras", type=int, default=1, help="runs with cameras trained at once")
+    add("--players", type=int, default=4 if cuda else max(cores - 2, 1), help="rows at once")
+    add("--workers", type=int, default=1, help="processes of each row on a CPU")
     add("--limit-s", type=float, default=1e9, help="seconds of this call")
     add(
         "--smoke", action="store_true", help="tiny trainings and rollouts of everything, to see that it works"
     )
     add("--table", action="store_true", help="only print the tables of the results so far")
-    add("--plots", type=Path, help="also draw figures into this folder")
     return parser
 
 

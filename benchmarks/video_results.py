@@ -1,6 +1,7 @@
 """Results of video models: intervals over videos, paired differences and a power law of the size."""
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from nsde_policy.eval.offline.sums import EpisodeSums, estimate_difference
 from nsde_policy.eval.statistics import Estimate
 from nsde_policy.eval.video.evaluate import BASELINES_OF_VIDEO
 
-FIGURES = ("psnr", "ssim", "motion", "centroid", "lost")
+FIGURES = ("psnr", "ssim", "motion")
 NO_MODEL = "no model"
 T_QUANTILES = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
 """97.5 % quantiles of Student's t for 1 to 15 degrees of freedom; above, 2."""
@@ -58,7 +59,6 @@ class Runs:
                 "trial": label,
                 **figures,
                 "per_frame": {name: values.round(4).tolist() for name, values in means.items()},
-                "distance": float(np.mean([row["distance"] for row in own])),
                 "difference": self._compare(variant, label, reference),
             }
 
@@ -72,8 +72,8 @@ class Runs:
 
     def _compare(self, variant: str, label: str, reference: str) -> dict[str, Any] | None:
         """Return the paired difference in PSNR to the reference with one call over as many frames."""
-        frames = label.partition(" frames")[0].rpartition(" ")[2]
-        other = (reference, f"1 calls, {frames} frames")
+        length = re.search(r"\d+ frames( in steps of 1/\d+)?", label)
+        other = (reference, f"1 calls, {length[0]}") if length else (reference, "")
         if (*other, "psnr") not in self._sums or variant == NO_MODEL or (variant, label) == other:
             return None
         own = self._average(variant, label, "psnr")

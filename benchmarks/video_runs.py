@@ -4,7 +4,8 @@ Each run trains in its own process, `--parallel-cameras` at a time; training tim
 were alone. Settings are chosen on tuning videos, scores are reported on test videos. Final averaged weights,
 nothing is selected. A run whose scores exist is not trained again.
 
-`trials` of an experiment are ways to predict: network calls per frame, frames, and options of sampling.
+`trials` of an experiment are ways to predict: network calls per frame, frames, frames between them, and
+options of sampling.
 """
 
 import argparse
@@ -20,22 +21,20 @@ from typing import Any
 import numpy as np
 import torch
 from experiment import SMOKE, change_config, make_name
+from torch import Tensor
 from video_results import FIGURES, collect_results
 
-from nsde_policy.assets import SHIPPED_FEATURES
 from nsde_policy.eval.latency import device_name
-from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video, make_predictor
-from nsde_policy.eval.video.features import load_features
+from nsde_policy.eval.video.evaluate import Predictor, VideosToScore, evaluate_video, make_predictor
 from nsde_policy.files import replace_file
 from nsde_policy.inference.torch_threads import use_threads
-from nsde_policy.video.base import stack_state
+from nsde_policy.video.base import shift_state, stack_state
 from nsde_policy.video.collisions import COLLISION_SEEDS, CollisionsConfig, make_collisions
 from nsde_policy.video.config import VideoConfig
-from nsde_policy.video.pixels import to_unit
+from nsde_policy.video.pixels import RGB_CHANNELS, to_unit
 from nsde_policy.video.run import load_video_model, train_video
 from nsde_policy.video.sources import open_training_videos
 
-DISTANCE = "physics distance"
 REDUCED_DELTA = 1e-3
 """δ of the paper's reduced loss."""
 SMOKE_VIDEOS = 4
@@ -48,6 +47,9 @@ class Trial:
     calls: int = 1
     """Network calls per frame, one for each substep."""
     frames: int = 12
+    between: int = 1
+    """Frames that are scored per frame; more than one are the states between solver steps, or, with one call,
+    a cross-fade."""
     first_stage: bool = False
     """Use the weights before the second stage of training."""
     options: dict[str, float] = field(default_factory=dict)
@@ -58,7 +60,8 @@ class Trial:
         """Name of the prediction in results."""
         options = "".join(f", {name} {value:g}" for name, value in self.options.items())
         stage = "first phase, " if self.first_stage else ""
-        return f"{stage}{self.calls} calls, {self.frames} frames{options}"
+        fine = f" in steps of 1/{self.between}" if self.between > 1 else ""
+        return f"{stage}{self.calls} calls, {self.frames} frames{fine}{options}"
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ def list_jobs(values: dict[str, Any], args: argparse.Namespace) -> list[Job]:
             for calls in each.pop("calls", [1])
         ]
         if smoke:  # short predictions with few calls
-            short = [replace(each, calls=min(each.calls, 2), frames=min(each.frames, 3)) for each in trials]
+            short = [replace(each, calls=min(each.calls, 5), frames=min(each.frames, 3)) for each in trials]
             trials = list({trial.label: trial for trial in short}.values())
         seeds = args.train_seeds or range(1 if smoke else given.get("seeds", 1))
         for seed in seeds if any(fnmatch(name, pattern) for pattern in args.rows) else ():
@@ -146,7 +149,6 @@ def run_job(job: Job) -> str:
         seed=job.seed,
         device=job.device,
         resume=job.path.exists(),
-        save_every_s=1e9,
     )
     seconds = time.perf_counter() - started
     model = load_video_model(job.path, device=job.device)
@@ -157,7 +159,7 @@ def run_job(job: Job) -> str:
         "seconds": seconds if job.alone else None,
         "parameters": sum(p.numel() for p in model.parameters()),
         "device": device_name(job.device),
-        "trials": [row for frames in _list_lengths(job) for row in _score_trials(job, frames, sums)],
+        "trials": _score_trials(job, sums),
         "reduced_loss": _measure_reduced_loss(model, job) if "reduced_loss" in job.measured else None,
         "latency_ms": _time_calls(model, job) if "latency" in job.measured else None,
     }
@@ -166,33 +168,55 @@ def run_job(job: Job) -> str:
     return f"{job.variant}, seed {job.seed}: trained in {seconds:.0f} s"
 
 
-def _list_lengths(job: Job) -> list[int]:
-    return sorted({trial.frames for trial in job.trials})
-
-
-def _score_trials(job: Job, frames: int, sums: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Score all trials of a length; sums per video go into `sums`, means per frame are returned."""
-    config = CollisionsConfig(size=job.config.size, frames=job.config.model.history + frames)
-    videos = VideosToScore.from_collisions(
-        make_collisions(job.scored, config, seed=job.videos_seed, device=job.device)
-    )
-    predictors = {}
-    for trial in (each for each in job.trials if each.frames == frames):
-        model = load_video_model(job.path, device=job.device, first_stage=trial.first_stage)
-        predictors[trial.label] = make_predictor(model, seed=job.seed, substeps=trial.calls, **trial.options)
-    networks = {DISTANCE: load_features(Path(SHIPPED_FEATURES), device=job.device)}
-    scores = evaluate_video(
-        predictors, videos, steps=frames, batch_size=256, device=job.device, networks=networks
-    )
-    rows = []
-    for label, row in scores.rows.items():
-        name = label if label in predictors else f"{label}, {frames} frames"
-        means = {figure: row.sums[figure].compute().round(4).tolist() for figure in FIGURES}
-        rows.append({"label": name, "per_frame": means, "distance": row.distances[DISTANCE].value})
-        for figure in FIGURES:
-            pooled = row.sums[figure].pool(1)
-            sums[f"{name}/{figure}"] = np.stack([pooled.total, pooled.count]).astype(np.float32)
+def _score_trials(job: Job, sums: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Score all trials; sums per video go into `sums`, means per frame are returned."""
+    rows, history = [], job.config.model.history
+    for frames, between in sorted({(trial.frames, trial.between) for trial in job.trials}):
+        config = CollisionsConfig(size=job.config.size, frames=history + frames, substeps=between)
+        videos = VideosToScore(make_collisions(job.scored, config, seed=job.videos_seed, device=job.device))
+        predictors = {}
+        for trial in job.trials:
+            if (trial.frames, trial.between) == (frames, between):
+                model = load_video_model(job.path, device=job.device, first_stage=trial.first_stage)
+                predictors[trial.label] = _make_predictor(model, trial, seed=job.seed)
+        context = between * (history - 1) + 1
+        scores = evaluate_video(
+            predictors,
+            videos,
+            steps=frames * between,
+            context=context,
+            batch_size=256 // between,
+            device=job.device,
+        )
+        fine = f" in steps of 1/{between}" if between > 1 else ""
+        for label, row in scores.rows.items():
+            name = label if label in predictors else f"{label}, {frames} frames{fine}"
+            means = {figure: row.per_frame(figure).value.round(4).tolist() for figure in FIGURES}
+            rows.append({"label": name, "per_frame": means})
+            for figure in FIGURES:
+                pooled = row.sums[figure].pool(1)
+                sums[f"{name}/{figure}"] = np.stack([pooled.total, pooled.count]).astype(np.float32)
     return rows
+
+
+def _make_predictor(model: Any, trial: Trial, *, seed: int) -> Predictor:
+    if trial.between == 1:
+        return make_predictor(model, seed=seed, substeps=trial.calls, **trial.options)
+    sampling = replace(model.config.sampling, substeps=trial.calls, **trial.options)
+    generator = torch.Generator(model.increment_std.device).manual_seed(seed)
+    share = torch.arange(1, trial.between + 1, device=generator.device).view(-1, 1, 1, 1, 1) / trial.between
+
+    @torch.no_grad()
+    def predict(frames: Tensor, steps: int) -> Tensor:
+        state, found = stack_state(to_unit(frames[:, :: trial.between])), []
+        for _ in range(steps // trial.between):
+            path = model.solve(state, sampling=sampling, generator=generator)[:, :, :RGB_CHANNELS]
+            path = path[1:] if trial.calls == trial.between else torch.lerp(path[0], path[-1], share)
+            found.append(path.clamp(-1, 1))
+            state = shift_state(state, found[-1][-1])
+        return torch.cat(found).transpose(0, 1)
+
+    return predict
 
 
 def _measure_reduced_loss(model: Any, job: Job) -> float:
@@ -202,14 +226,14 @@ def _measure_reduced_loss(model: Any, job: Job) -> float:
     made = make_collisions(4 * job.scored, config, seed=job.videos_seed, device=job.device)
     sampling = replace(model.config.sampling, substeps=1, alpha=0.0, diffusion=0.0)
     total = 0.0
-    for frames in torch.split(made.frames, 256):
+    for frames in torch.split(made, 256):
         unit = to_unit(frames)
         state, generator = stack_state(unit[:, :context]), torch.Generator(job.device)
         with torch.no_grad():
             predicted = model.predict(state, sampling=sampling, generator=generator)
         error = (predicted - unit[:, context]).double().square()
         total += float((error / REDUCED_DELTA + 1).log().mean()) * len(frames)
-    return total / len(made.frames)
+    return total / len(made)
 
 
 def _time_calls(model: Any, job: Job) -> dict[str, float]:

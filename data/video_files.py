@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import Meta
 
-from nsde_policy.bounds import Count, Positive
+from nsde_policy.bounds import Count
 from nsde_policy.config import BaseConfig
 from nsde_policy.data.frames import Bytes
 from nsde_policy.data.types import MIN_STEPS
@@ -28,8 +28,6 @@ MAX_SIDE = 4096
 """Largest height and width of a stored frame."""
 MAX_PIXELS = MAX_SIDE**2
 """Most pixels of a frame before it is resized."""
-MAX_PAUSE = 100_000
-"""Most times that a frame is repeated until the next one, if a rate is given."""
 UNEVEN = 0.25
 """Frames are evenly spaced if no interval differs from the median by more than this share."""
 Span = tuple[int, int]
@@ -46,9 +44,6 @@ class FrameConfig(BaseConfig):
     """Keep every n-th frame."""
     crop: bool = False
     """Cut the largest square out of the middle of each frame; otherwise the whole frame is squeezed."""
-    rate: Positive | None = None
-    """Take this many frames per second by their timestamps, before the stride; None for all frames, which
-    must be evenly spaced."""
 
 
 def read_rate(path: Path) -> float:
@@ -56,7 +51,7 @@ def read_rate(path: Path) -> float:
     with _open_video(path) as (_, stream):
         rate = stream.average_rate or stream.guessed_rate
         if not rate:
-            raise DemoError(f"{path} does not state its frames per second; give --rate")
+            raise DemoError(f"{path} does not state its frames per second; convert it to another format")
         return float(rate)
 
 
@@ -65,7 +60,7 @@ def read_video(path: Path, config: FrameConfig, spans: Sequence[Span] = ()) -> l
 
     Args:
         path: A video file.
-        config: Size, stride and rate.
+        config: Size and stride.
         spans: Parts of the video; they may overlap, and are cut off at its end. None of them for the whole.
 
     Returns:
@@ -76,9 +71,10 @@ def read_video(path: Path, config: FrameConfig, spans: Sequence[Span] = ()) -> l
     """
     limit = get_max_unpacked() // (config.size * config.size * 3)
     parts: list[list[Bytes]] = [[] for _ in spans or (0,)]
+    times = []
     with _open_video(path) as (container, stream):
-        frames = _decode(path, container, stream)
-        for index, frame in enumerate(_sample(path, frames, config.rate)):
+        for index, (frame, time) in enumerate(_decode(path, container, stream)):
+            times.append(time)
             small = None
             for part, (start, stop) in zip(parts, spans or ((0, index + 1),), strict=True):
                 if start <= index < stop and (index - start) % config.stride == 0:
@@ -89,6 +85,7 @@ def read_video(path: Path, config: FrameConfig, spans: Sequence[Span] = ()) -> l
                     f"{path} has more than {limit} frames, the limit; cut it into shorter videos, use a "
                     f"larger --stride, or set {MAX_UNPACKED_VARIABLE}"
                 )
+    _check_times(path, times)
     for k, part in enumerate(parts):
         if len(part) < MIN_STEPS:
             where = f" of its frames {spans[k][0] + 1} to {spans[k][1]}" if spans else ""
@@ -148,41 +145,16 @@ def _decode(path: Path, container: Any, stream: Any) -> Iterator[tuple[Any, floa
     if count < stated or max(end, end - (start or 0.0)) + 1.5 * spacing < duration:
         stated = stated or round(duration / spacing)
         raise DemoError(f"{path} is truncated: it ends after {count} of {stated} frames")
-    if container.format.name == "gif" and not _ends_with_trailer(path):
-        raise DemoError(f"{path} is truncated: it ends after {count} frames without its last byte")
 
 
-def _ends_with_trailer(path: Path) -> bool:
-    """Return whether a GIF file ends with its trailer, a semicolon; zeros may follow it."""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - 64))
-        return file.read().rstrip(b"\0").endswith(b";")
-
-
-def _sample(path: Path, frames: Iterator[tuple[Any, float]], rate: float | None) -> Iterator[Any]:
-    """Take frames at a rate by their times, repeating or dropping some; without a rate, check the times."""
-    if rate is None:
-        times = []
-        for frame, time in frames:
-            yield frame
-            times.append(time)
-        gaps = np.diff(times)
-        if len(gaps) and (np.abs(gaps - np.median(gaps)) > UNEVEN * np.median(gaps) + 2e-3).any():
-            raise DemoError(
-                f"{path} has a variable frame rate: frames are {gaps.min():.3g} to {gaps.max():.3g} s apart; "
-                "give --rate to take them by their timestamps"
-            )
-        return
-    shown, slot = None, 0
-    for frame, time in frames:
-        place = round(time * rate)
-        if place - slot > MAX_PAUSE:
-            raise DemoError(f"{path} has a pause of {place - slot} frames, the limit is {MAX_PAUSE}")
-        for _ in range(slot, place):
-            yield shown
-        slot, shown = max(slot, place), frame
-    if shown is not None:
-        yield shown
+def _check_times(path: Path, times: Sequence[float]) -> None:
+    """Raise `DemoError` unless frames are evenly spaced."""
+    gaps = np.diff(times)
+    if len(gaps) and (np.abs(gaps - np.median(gaps)) > UNEVEN * np.median(gaps) + 2e-3).any():
+        raise DemoError(
+            f"{path} has a variable frame rate: frames are {gaps.min():.3g} to {gaps.max():.3g} s apart; "
+            "convert it to a constant rate, for example with ffmpeg -r 25"
+        )
 
 
 def _shrink(frame: Any, config: FrameConfig) -> Bytes:

@@ -10,9 +10,9 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -91,12 +91,6 @@ class WriteReport:
     rate_hz: float
     added: int
     """Videos that were written this time."""
-    skipped: tuple[str, ...]
-    """Why each file that was left out cannot be read."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to plain values."""
-        return asdict(self)
 
 
 def find_videos(root: Path) -> VideoSet:
@@ -212,7 +206,6 @@ def write_videos(
     out: Path,
     config: FrameConfig,
     *,
-    skip_damaged: bool = False,
     progress: Callable[[Sequence[VideoItem]], Iterable[VideoItem]] = iter,
 ) -> WriteReport:
     """Write videos into a store, or continue a store that was started with the same settings.
@@ -223,14 +216,12 @@ def write_videos(
         videos: The videos.
         out: Zarr directory to create or to continue.
         config: How frames are taken from the videos.
-        skip_damaged: Leave out files that cannot be used instead of stopping at the first.
         progress: Wraps the sequence of videos, for a progress bar.
 
     Raises:
-        DemoError: If a video cannot be used, or none can.
-        DemoError: If `out` holds something else.
+        DemoError: If a video cannot be used, or `out` holds something else.
     """
-    rate, skipped = config.rate or _find_rate(videos.items, skip_damaged=skip_damaged), []
+    rate = read_rate(videos.items[0].path)
     made_with = {"by": "video", **videos.settings, **config.to_dict()}
     with DemoWriter(out, resume=True, rate_hz=rate / config.stride, made_with=made_with) as writer:
         before = len(writer)
@@ -238,16 +229,8 @@ def write_videos(
         for item in progress(videos.items):
             if done[item.source] >= max(1, len(item.spans)):
                 continue
-            try:
-                parts = _read_item(item, config, rate)
-            except DemoError as error:
-                _check_skip(error, skip_damaged=skip_damaged)
-                skipped.append(str(error))
-                continue
-            for part in parts[done[item.source] :]:
+            for part in _read_item(item, config, rate)[done[item.source] :]:
                 writer.append(None, {"img": part}, {"source": item.source, **item.info})
-        if not len(writer):
-            raise DemoError(f"none of {len(videos.items)} videos can be used; the first: {skipped[0]}")
         return WriteReport(
             path=str(out),
             videos=len(writer),
@@ -255,31 +238,15 @@ def write_videos(
             size=config.size,
             rate_hz=rate / config.stride,
             added=len(writer) - before,
-            skipped=tuple(skipped),
         )
-
-
-def _find_rate(items: Sequence[VideoItem], *, skip_damaged: bool) -> float:
-    """Return the frames per second of the first video, or of the first that can be opened."""
-    for item in items:
-        try:
-            return read_rate(item.path)
-        except DemoError as error:
-            _check_skip(error, skip_damaged=skip_damaged)
-    raise DemoError(f"none of {len(items)} videos can be opened; the first is {items[0].path}")
-
-
-def _check_skip(error: DemoError, *, skip_damaged: bool) -> None:
-    """Raise an error, with what to do about it, unless damaged videos are to be left out."""
-    if not skip_damaged:
-        raise DemoError(f"{error}; --skip-damaged leaves such videos out") from error
 
 
 def _read_item(item: VideoItem, config: FrameConfig, rate: float) -> list[Bytes]:
     """Decode the episodes of a video; raise `DemoError` if it has another rate than the store."""
-    if config.rate is None and abs((found := read_rate(item.path)) / rate - 1) > SAME_RATE:
+    found = read_rate(item.path)
+    if abs(found / rate - 1) > SAME_RATE:
         raise DemoError(
-            f"{item.path} has {found:.4g} frames per second, the first video has {rate:.4g}; give --rate to "
-            "take frames by their timestamps"
+            f"{item.path} has {found:.4g} frames per second, the first video has {rate:.4g}; convert it to "
+            f"the same rate, for example with ffmpeg -r {rate:.4g}"
         )
     return read_video(item.path, config, item.spans)

@@ -1,4 +1,4 @@
-"""Tests of benchmarks: pages of results, declared experiments and documented commands."""
+"""Tests of benchmarks: pages of results, declared experiments, documented commands, and tiny runs."""
 
 import argparse
 import importlib
@@ -9,6 +9,7 @@ import shutil
 import sys
 import tomllib
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,14 @@ ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 PAGES = sorted((ROOT / "docs/results").glob("*.md"))
 EXPERIMENTS = sorted((BENCHMARKS / "experiments").glob("*.toml"))
+TARGETS = sorted(path.stem for path in BENCHMARKS.glob("attacks/[a-z]*.py"))
 MOST_WORDS = 200
 """Most words of prose on a generated page."""
+RunScript = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def run_script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+def run_script(monkeypatch: pytest.MonkeyPatch) -> RunScript:
     """Return a function that runs a benchmark as a program, in this process, and returns its names."""
 
     def run(script: str, *flags: str, name: str = "__main__") -> dict[str, Any]:
@@ -37,10 +40,15 @@ def run_script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]
     return run
 
 
+def list_video_jobs(run_script: RunScript, values: dict[str, Any]) -> list[Any]:
+    args = argparse.Namespace(
+        smoke=False, train_seeds=[0], rows=["*"], out=Path(), device="cpu", episodes=0, parallel_cameras=1
+    )
+    return run_script("video_runs.py", name="video_runs")["list_jobs"](values, args)
+
+
 @pytest.mark.slow
-def test_pages_of_results_are_what_the_command_writes(
-    run_script: Callable[..., dict[str, Any]], tmp_path: Path
-):
+def test_pages_of_results_are_what_the_command_writes(run_script: RunScript, tmp_path: Path):
     shutil.copytree(ROOT / "docs/results", tmp_path, dirs_exist_ok=True)
     for page in tmp_path.glob("*.md"):
         text = re.sub(r"(<!-- table: \w+ -->).*?(<!-- end -->)", r"\1\2", page.read_text(), flags=re.DOTALL)
@@ -50,7 +58,7 @@ def test_pages_of_results_are_what_the_command_writes(
         assert (tmp_path / page.name).read_text() == page.read_text(), page.name
 
 
-def test_every_table_and_every_file_of_results_is_on_a_page(run_script: Callable[..., dict[str, Any]]):
+def test_every_table_and_every_file_of_results_is_on_a_page(run_script: RunScript):
     text = "".join(page.read_text() for page in PAGES)
     assert sorted(re.findall(r"<!-- table: (\w+) -->", text)) == sorted(
         run_script("tables.py", name="x")["TABLES"]
@@ -66,23 +74,12 @@ def test_pages_of_results_have_little_prose(page: Path):
 
 
 @pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: file.stem)
-def test_experiments_declare_valid_settings(file: Path, run_script: Callable[..., dict[str, Any]]):
+def test_experiments_declare_valid_settings(file: Path, run_script: RunScript):
     values = tomllib.loads(file.read_text())
     if values.get("kind") == "video":
-        args = argparse.Namespace(
-            smoke=False,
-            train_seeds=None,
-            rows=["*"],
-            out=Path(),
-            device="cpu",
-            episodes=0,
-            parallel_cameras=1,
-        )
-        jobs = run_script("video_runs.py", name="video_runs")["list_jobs"](values, args)
-        assert {job.variant for job in jobs} == {*values["trainings"]}
+        assert {job.variant for job in list_video_jobs(run_script, values)} == {*values["trainings"]}
     elif values.get("kind") is None:
-        experiment = run_script("experiment.py", name="experiment")
-        rows = experiment["list_rollouts"](values)
+        rows = run_script("experiment.py", name="experiment")["list_rollouts"](values)
         assert len({(row.training.task.name, row.file) for row in rows}) == len(rows)
         assert {row.training.row for row in rows} == {*values["trainings"]}
         trained = {row.training.folder: row.training for row in rows if row.training.seed == 0}
@@ -93,27 +90,49 @@ def test_experiments_declare_valid_settings(file: Path, run_script: Callable[...
 
 @pytest.mark.slow
 def test_an_experiment_is_trained_rolled_out_and_resumed(
-    run_script: Callable[..., dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run_script: RunScript, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    flags = [
-        "avoiding",
-        "--smoke",
-        "--device",
-        "cpu",
-        "--players",
-        "1",
-        "--rows",
-        "knn",
-        "--out",
-        str(tmp_path),
-    ]
+    flags = shlex.split(f"avoiding --smoke --device cpu --players 1 --rows knn --out {tmp_path}")
     run_script("suite.py", *flags)
     first = capsys.readouterr().out
     assert "| **Nearest neighbours** |" in first
-    run_script("suite.py", *flags)
-    assert capsys.readouterr().out == first[first.index("avoiding, start=") :]
-    run_script("suite.py", *flags, "--table")
-    assert capsys.readouterr().out == first[first.index("avoiding, start=") :]
+    for more in ([], ["--table"]):
+        run_script("suite.py", *flags, *more)
+        assert capsys.readouterr().out == first[first.index("avoiding, start=") :]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        "suite.py video_superres --smoke --device cpu --rows one* --out OUT",
+        "attack.py --target files --seconds 0",
+        "entropy_intervals.py --repeats 2",
+    ],
+)
+def test_the_smallest_case_runs(command: str, run_script: RunScript, tmp_path: Path):
+    script, *flags = shlex.split(command.replace("OUT", str(tmp_path)))
+    ends = pytest.raises(SystemExit, match=r"^0$") if script == "attack.py" else nullcontext()
+    with ends:
+        run_script(script, *flags)
+    assert "suite" not in script or (tmp_path / "results.json").exists()
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in BENCHMARKS.glob("*.py")))
+def test_every_script_can_be_imported(script: str, run_script: RunScript):
+    assert run_script(script, name="imported")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_target_of_attacks_can_be_prepared(target: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    assert callable(importlib.import_module(f"attacks.{target}").prepare)
+
+
+@pytest.mark.parametrize("case", ["methods", "latency", "training", "loop", "serve"])
+def test_every_case_of_speed_has_a_function(case: str, run_script: RunScript):
+    module, _ = run_script("speed.py", name="speed")["CASES"][case]
+    assert callable(getattr(importlib.import_module(f"timing.{module}"), f"measure_{case}"))
 
 
 @pytest.mark.parametrize(
@@ -123,16 +142,12 @@ def test_an_experiment_is_trained_rolled_out_and_resumed(
         (["suite.py", "avoiding", "--rows", "nosuch"], "no row is chosen"),
         (["suite.py", "adroit"], "adroit-door needs adroit_door_expert.zarr: give the folder"),
         (["suite.py", "g1"], "the experiment needs g1_real.zarr: give its folder with --demos"),
-        (["suite.py", "avoiding", "--players", "0"], "expected a whole number of at least 1, got '0'"),
         (["tables.py", "nosuch"], "no table is called 'nosuch'; tables: pusht_methods, "),
         (["speed.py", "nosuch"], "invalid choice: 'nosuch'"),
     ],
 )
 def test_bad_flags_are_refused(
-    flags: list[str],
-    message: str,
-    run_script: Callable[..., dict[str, Any]],
-    capsys: pytest.CaptureFixture[str],
+    flags: list[str], message: str, run_script: RunScript, capsys: pytest.CaptureFixture[str]
 ):
     with pytest.raises(SystemExit, match="2"):
         run_script(*flags)
@@ -155,9 +170,7 @@ class ParsedError(Exception):
 
 
 @pytest.mark.parametrize("command", find_benchmark_commands())
-def test_documented_commands_parse(
-    command: str, run_script: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-):
+def test_documented_commands_parse(command: str, run_script: RunScript, monkeypatch: pytest.MonkeyPatch):
     parse_args = argparse.ArgumentParser.parse_args
 
     def parse_only(parser: argparse.ArgumentParser) -> None:
@@ -171,7 +184,7 @@ def test_documented_commands_parse(
 
 
 def test_documented_flags_train_the_two_phases_of_the_experiment(
-    monkeypatch: pytest.MonkeyPatch, run_script: Callable[..., dict[str, Any]]
+    monkeypatch: pytest.MonkeyPatch, run_script: RunScript
 ):
     found = {}
     monkeypatch.setattr(VideoTrain, "run", lambda self: found.update({self.method: self.config}))
@@ -179,18 +192,7 @@ def test_documented_flags_train_the_two_phases_of_the_experiment(
     commands = re.findall(r"`(video train collisions --method \S+ [^`]*--unroll.frames 4[^`]*)`", text)
     assert len(commands) == 2
     assert all(main(shlex.split(command)) == 0 for command in commands)
-    args = argparse.Namespace(
-        smoke=False, train_seeds=[0], rows=["*"], out=Path(), device="cpu", episodes=0, parallel_cameras=1
-    )
     values = tomllib.loads((BENCHMARKS / "experiments/video.toml").read_text())
-    jobs = run_script("video_runs.py", name="video_runs")["list_jobs"](values, args)
-    configs = {job.variant: job.config for job in jobs}
+    configs = {job.variant: job.config for job in list_video_jobs(run_script, values)}
     assert found["flow_matching"] == configs["Flow Matching, unrolled"]
     assert found["interpolants"] == configs["PFI, unrolled"]
-
-
-@pytest.mark.parametrize("target", sorted(path.stem for path in BENCHMARKS.glob("attacks/[a-z]*.py")))
-def test_targets_of_attacks_are_imported(target: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    module = importlib.import_module(f"attacks.{target}")
-    assert target == "result" or callable(module.run)

@@ -91,7 +91,7 @@ def test_the_wheel_installs_one_import_name(wheel):
     with zipfile.ZipFile(wheel) as archive:
         top = {name.split("/")[0] for name in archive.namelist()}
     assert top == {"nsde_policy", f"nsde_policy-{__version__}.dist-info"}
-    assert "nsde_policy/assets/physics.safetensors" in archive.namelist()
+    assert "nsde_policy/assets/pusht/model.safetensors" in archive.namelist()
 
 
 @pytest.mark.slow

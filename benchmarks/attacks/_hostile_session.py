@@ -1,7 +1,7 @@
 """A control session whose planner, worker, callbacks, clock, observations and frames are hostile.
 
 `HostileSession` owns them all and checks the contract of every command; `benchmarks/attacks/sessions.py`
-drives it at random, and `tests/control/test_session_contract.py` with hypothesis.
+and `tests/control/test_session_contract.py` drive it with hypothesis.
 """
 
 import math
@@ -154,7 +154,6 @@ class HostileSession:
             calibration = replace(calibration, delta_columns=settings.deltas, **DELTA_RANGE)
         self._deltas = list(settings.deltas)
         self._is_position = np.array([column not in settings.deltas for column in range(2)])
-        self.commands = self.refused = 0
         self._readings: list[float] = []
         self._plan_before: Plan | None = None
         starts_at = None if settings.starts_at is None else np.array(settings.starts_at)
@@ -279,18 +278,15 @@ class HostileSession:
         try:
             command = call()
         except SessionStoppedError:
-            self.refused += 1
             self._require(self.settings.on_fault in (1, 3), "a session without `stop` stopped")
             self._stopped = True
             self._command = self._command if is_known else None
             return
         except PolicyInputError as error:
-            self.refused += 1
             self._require(not is_known, f"a session with a command raised {error}")
             self._require(not self._stopped, "a stopped session raised another error")
             self._command = None
             return
-        self.commands += 1
         self._require(not self._stopped, "a stopped session sent a command")
         self._check_command(command, is_step=is_step)
         self._vandalize(command)

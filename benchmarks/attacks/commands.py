@@ -1,7 +1,7 @@
-"""Attacks on the command line: flags of every command with odd numbers, words, devices and paths.
+"""The command line: flags of every command with odd numbers, words, devices and paths.
 
-An invocation is refused with exit code 2, or it works. A traceback, "a bug", or another exit code is a bug.
-One that still works after `WORKING_S` has been accepted, and is ended.
+An invocation is refused with exit code 2, or it works. A traceback or another exit code is a bug. One that
+still works after `WORKING_S` has been accepted, and is ended.
 """
 
 import os
@@ -12,14 +12,15 @@ import tempfile
 import time
 import typing
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from attacks.files import make_files
-from attacks.result import REFUSED, SURVIVED, Result, number_attempts
+from attacks._attempts import REFUSED, SURVIVED, Attack, Attempt
+from attacks._samples import make_samples
 from nsde_policy.cli.main import COMMANDS, main
 from nsde_policy.eval import generate as _generate  # noqa: F401  # forks start with what commands import
 from nsde_policy.eval.report import collect as _collect  # noqa: F401
@@ -31,64 +32,31 @@ NUMBERS = (
     *("nan", "inf", "-inf", "-1", "0", "1", "3", "0.5", "1e308", "-0.0", "1e-320", "1_0"),
     *(str(2**31), str(2**64), "9" * 400, "100000000000"),
 )
-WORDS = (
-    "",
-    "x",
-    "-",
-    "../..",
-    "\x1b[31m",
-    "a\nb",
-    "a\udcffb",
-    "%s{0}",
-    "é" * 200,
-    "os:system",
-    "{}",
-    "alpha=nan",
-)
+WORDS = ("", "x", "-", "../..", "\x1b[31m", "a\nb", "a\udcffb", "%s{0}", "é" * 200, "os:system", "alpha=nan")
 DEVICES = ("cuda", "cuda:7", "mps", "gpu", "meta", "cpu:1", "CPU", "xpu", "auto", "")
 PATHS = (
-    *(
-        "",
-        ".",
-        "nowhere",
-        "nowhere/x",
-        "file/x",
-        "~",
-        "~x/y",
-        "n" * 256,
-        "n" * 250,
-        "d/" * 2500 + "x",
-        "shipped",
-    ),
-    *("a\udcff", "a\nb", "pipe", "loop", "folder", "file", "x.png", "x.onnx", "new.zarr"),
+    *("", ".", "nowhere", "nowhere/x", "file/x", "~", "~x/y", "n" * 256, "n" * 250, "d/" * 2500 + "x"),
+    *("shipped", "a\udcff", "a\nb", "pipe", "loop", "folder", "file", "x.png", "x.onnx", "new.zarr"),
 )
 """Paths in a folder of their own, see `make_paths`."""
-GOOD = {
-    **{
-        "path": "v2.zarr",
-        "demos": "v2.zarr",
-        "root": "folder",
-        "data": "v2.zarr",
-        "name": "pusht",
-        "rate": "10",
-    },
-    **{"runs": "run", "run_dir": "run", "out": "out", "what": "latency", "episodes": "1", "workers": "1"},
-}
+STORE, RUN = "v2.zarr", "run"
+GOOD = {"path": STORE, "demos": STORE, "data": STORE, "runs": RUN, "run_dir": RUN, "root": "folder"}
+GOOD |= {"name": "pusht", "rate": "10", "out": "out", "what": "latency", "episodes": "1", "workers": "1"}
 """Values of flags with which commands work."""
 
 
-def run(seconds: float, seed: int) -> Result:
-    """Invoke commands at random, each in a fork of a process that has imported everything."""
-    result, commands = Result(), list(list_commands(COMMANDS))
+def prepare(folder: Path, stack: ExitStack) -> Attack:
+    """Write files, and invoke commands at random, each in a fork that has imported everything."""
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        make_files(Path(folder))
-        for number in number_attempts(seconds):
-            rng = random.Random(f"{seed} {number}")
-            name, command = commands[number % len(commands)]
-            args = [*name, *draw_flags(command, rng)]
-            result.count(f"commands: {' '.join(name)}", invoke(args, Path(folder)), args)
-    return result
+    make_samples(folder)
+    commands = list(list_commands(COMMANDS))
+
+    def attack(rng: random.Random, number: int) -> Attempt:
+        name, command = commands[number % len(commands)]
+        args = [*name, *draw_flags(command, rng)]
+        return Attempt(" ".join(name), repr(args), lambda: invoke(args, folder))
+
+    return attack
 
 
 def list_commands(
@@ -112,12 +80,9 @@ def draw_flags(command: type, rng: random.Random) -> list[str]:
     odd = rng.sample(flags, min(len(flags), rng.randint(1, 2)))
     positional, others = list[str](), list[str]()
     for each in flags:
-        needed = each.default is each.default_factory is MISSING or each.name in (
-            "episodes",
-            "workers",
-            "out",
-        )
-        if each not in odd and not needed and (each.name not in ("runs", "run_dir") or rng.random() < 0.5):
+        needed = each.default is each.default_factory is MISSING
+        needed = needed or each.name in ("episodes", "workers", "out", "runs", "run_dir")
+        if each not in odd and not needed:
             continue
         hint = hints[each.name]
         value = rng.choice(choose_values(each.name, str(hint))) if each in odd else GOOD.get(each.name, "x")
@@ -178,7 +143,7 @@ def make_paths(work: Path, folder: Path) -> None:
     (work / "file").write_text("x")
     os.mkfifo(work / "pipe")
     (work / "loop").symlink_to("loop")
-    for name in ("run", "v2.zarr"):
+    for name in (RUN, STORE):
         (work / name).symlink_to(folder / name)
 
 

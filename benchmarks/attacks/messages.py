@@ -1,38 +1,22 @@
-"""Attacks on `serve` and `play` with damaged messages; tests hold access, floods and slow clients."""
+"""Damaged messages to `serve` and `play`; the tests hold access, floods and slow clients."""
 
 import json
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection
 
-from attacks.result import REFUSED, SURVIVED, Result, number_attempts
+from attacks._attempts import REFUSED, SURVIVED, Attack, Attempt
 from nsde_policy.assets import SHIPPED_POLICY
-from nsde_policy.deploy.protocol import (
-    PROTOCOL,
-    Hello,
-    PlanReply,
-    Refusal,
-    Welcome,
-    decode,
-    encode,
-)
+from nsde_policy.deploy.protocol import PROTOCOL, Hello, PlanReply, Refusal, Welcome, decode, encode
 from nsde_policy.errors import RemoteError
-from nsde_policy.viewer.messages import parse_message
 from nsde_policy.viewer.play_app import PlayApp
 from nsde_policy.viewer.policy_runner import load_runners
-from tests.helpers.policy_servers import (
-    LinearPlanner,
-    RunningServer,
-    assert_server_works,
-    encode_request,
-    serve_in_thread,
-)
-from tests.helpers.viewer_servers import run_viewer
+from tests.helpers.policy_servers import LinearPlanner, RunningServer, encode_request, serve_in_thread
+from tests.helpers.viewer_servers import RunningViewer, run_viewer
 
 HELLO, PLAN = encode(Hello(PROTOCOL, "attack")), encode_request()
 COMMANDS = (
@@ -51,12 +35,32 @@ CLOSED_ON_PURPOSE = {1002, 1003, 1007, 1008, 1009}
 """Close codes that say that the client is at fault; 1011 would be a bug of the server."""
 
 
-def run(seconds: float, seed: int) -> Result:
-    """Run all attacks with damaged messages."""
-    result, rng = Result(), random.Random(seed)
-    attack_server(result, seconds / 2, rng)
-    attack_page(result, seconds / 2, rng)
-    return result
+def prepare(folder: Path, stack: ExitStack) -> Attack:
+    """Start both servers and send them damaged messages by turns."""
+    server = stack.enter_context(serve_in_thread(LinearPlanner()))
+    app = PlayApp(load_runners([SHIPPED_POLICY]), seed=100_000)
+    stack.callback(app.close, 5.0)
+    page = stack.enter_context(run_viewer(app))
+
+    def attack(rng: random.Random, number: int) -> Attempt:
+        if number % 2:
+            texts = [damage_command(rng) for _ in range(9)]
+            return Attempt("commands to play", repr(texts), lambda: check(page, send_commands(page, texts)))
+        greet = rng.random() < 0.8
+        message = rng.choice((damage, replace_field))(PLAN if greet else HELLO, rng)
+        what = message.hex()[:200]
+        return Attempt(
+            "requests to serve", what, lambda: check(server, send_message(server, message, greet=greet))
+        )
+
+    return attack
+
+
+def check(running: RunningServer | RunningViewer, answer: str) -> str:
+    """Return the answer, or an internal error that the server has logged since the last one."""
+    logged = [event for event in running.events if event["event"] in ("error", "transport")]
+    running.events.clear()
+    return f"the server logged {logged}" if logged else answer
 
 
 def damage(data: bytes, rng: random.Random) -> bytes:
@@ -79,58 +83,27 @@ def damage(data: bytes, rng: random.Random) -> bytes:
 
 
 def replace_field(data: bytes, rng: random.Random) -> bytes:
-    """Return a message in which one field, at any depth, has a strange value, or is missing, or is new."""
+    """Return a message in which one field, at any depth, has a strange value or is new."""
     values = msgspec.msgpack.decode(data)
     inside = rng.choice([values, *(value for value in values.values() if isinstance(value, dict))])
-    name = rng.choice([*inside, "more"])
-    if rng.random() < 0.1:
-        inside.pop(name, None)
-    else:
-        inside[name] = rng.choice(STRANGE)
+    inside[rng.choice([*inside, "more"])] = rng.choice(STRANGE)
     return msgspec.msgpack.encode(values)
 
 
-def count_events(result: Result, row: str, events: list[dict[str, Any]]) -> None:
-    """Count internal errors that a server logged as bugs."""
-    for event in events:
-        if event["event"] in ("error", "transport"):
-            result.count(row, f"{event}", "the server logged")
-
-
-def attack_server(result: Result, seconds: float, rng: random.Random) -> None:
-    """Send damaged greetings and requests to a policy server; it must go on to serve others."""
-    row = "messages: requests to serve"
-    with serve_in_thread(LinearPlanner()) as running:
-        for number in number_attempts(seconds):
-            first = number % 5 == 0
-            message = rng.choice((damage, replace_field))(HELLO if first else PLAN, rng)
-            with open_connection(running, greet=not first) as line:
-                result.count(row, send_damaged(line, message), message.hex()[:200])
-            if number % 100 == 99:
-                assert_server_works(running)
-    count_events(result, row, running.events)
-
-
-@contextmanager
-def open_connection(running: RunningServer, *, greet: bool) -> Iterator[ClientConnection]:
-    """Open a connection to a policy server, and greet it."""
-    with running.connect() as line:
+def send_message(server: RunningServer, message: bytes, *, greet: bool) -> str:
+    """Send a message; the server must answer it, refuse it, or close the connection with a reason."""
+    with server.connect() as line:
         if greet:
             line.send(HELLO)
             line.recv(timeout=15)
-        yield line
-
-
-def send_damaged(line: ClientConnection, message: bytes) -> str:
-    """Send a message; the server must answer it, refuse it, or close the connection with a reason."""
-    try:
-        line.send(message)
-        answer = decode(line.recv(timeout=15), Welcome | PlanReply | Refusal)
-        return REFUSED if isinstance(answer, Refusal) else SURVIVED
-    except ConnectionClosed as error:
-        return judge_closing(error)
-    except (TimeoutError, RemoteError) as error:
-        return f"{error!r:.200}, expected an answer"
+        try:
+            line.send(message)
+            answer = decode(line.recv(timeout=15), Welcome | PlanReply | Refusal)
+            return REFUSED if isinstance(answer, Refusal) else SURVIVED
+        except ConnectionClosed as error:
+            return judge_closing(error)
+        except RemoteError as error:
+            return f"an answer that cannot be read: {error}"
 
 
 def judge_closing(error: ConnectionClosed) -> str:
@@ -139,27 +112,18 @@ def judge_closing(error: ConnectionClosed) -> str:
     return REFUSED if code in CLOSED_ON_PURPOSE else f"closed with {code}, expected a refusal"
 
 
-def attack_page(result: Result, seconds: float, rng: random.Random) -> None:
-    """Send damaged commands to the page's server, and check that its control loop continues."""
-    row = "messages: commands to play"
-    app = PlayApp(load_runners([SHIPPED_POLICY]), seed=100_000)
-    with run_viewer(app) as running:
-        for _ in number_attempts(seconds):
-            texts = [damage_command(rng) for _ in range(9)]
-            with running.connect() as page:
-                try:
-                    for text in texts:
-                        page.send(text)
-                        result.count(row, SURVIVED if is_command(text) else REFUSED, text)
-                    page.send('{"do": "pause", "on": false}')
-                    while json.loads(page.recv(timeout=20))["type"] != "frame":
-                        pass
-                except ConnectionClosed as error:
-                    result.count(row, judge_closing(error), texts)
-                except TimeoutError:
-                    result.count(row, "no frame within 20 s", texts)
-    app.close(5.0)
-    count_events(result, row, running.events)
+def send_commands(running: RunningViewer, texts: list[str | bytes]) -> str:
+    """Send commands to the page's server, and check that its control loop continues."""
+    with running.connect() as page:
+        try:
+            for text in texts:
+                page.send(text)
+            page.send('{"do": "pause", "on": false}')
+            while json.loads(page.recv(timeout=20))["type"] != "frame":
+                pass
+        except ConnectionClosed as error:
+            return judge_closing(error)
+    return SURVIVED
 
 
 def damage_command(rng: random.Random) -> str | bytes:
@@ -171,12 +135,3 @@ def damage_command(rng: random.Random) -> str | bytes:
     values = json.loads(command)
     values[rng.choice([*values, "more"])] = rng.choice(STRANGE)
     return json.dumps(values, default=repr)[:900]  # NaN and Infinity are no JSON
-
-
-def is_command(text: str | bytes) -> bool:
-    """Return whether a command is valid, so that the server answers it with a notice or obeys."""
-    try:
-        parse_message(text)
-    except RemoteError:
-        return False
-    return True

@@ -5,20 +5,18 @@ arguments that are commands. Whatever a command of this package answers, nothing
 module `canary` lies in the current directory, and it and every command leave a file `pwned`.
 """
 
-import contextlib
-import io
 import json
 import os
 import random
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from attacks.result import REFUSED, SURVIVED, Result, number_attempts
+from attacks._attempts import REFUSED, SURVIVED, Attack, Attempt
+from attacks._samples import make_samples
 
 COMMAND = "touch pwned"
 NAMES = (
@@ -28,7 +26,6 @@ NAMES = (
 )
 ARGUMENTS: tuple[dict[str, Any], ...] = (
     {"command": COMMAND},
-    {"args": COMMAND.split()},
     {"args": COMMAND, "shell": True},
     {"name": "canary"},
     {"env_id": "canary:Env"},
@@ -37,7 +34,6 @@ ARGUMENTS: tuple[dict[str, Any], ...] = (
     {"xml_file": "./canary.py"},
     {"render_mode": "canary:Env"},
 )
-STORE_KEYS = ("task", "env_id", "made_with.env", "made_with.task", "sessions.env")
 STORE_COMMANDS = (
     "data info STORE",
     "data replay STORE",
@@ -53,53 +49,40 @@ RUN_COMMANDS = (
 )
 
 
-def run(seconds: float, seed: int) -> Result:
-    """Replace names in stores and runs, and call the commands that read them."""
-    before, result = Path.cwd(), Result()
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        try:
-            make_files()
-            for kind, attack in (("store", attack_store), ("run", attack_run)):
-                for number in number_attempts(seconds / 2):
-                    answer = judge(*attack(random.Random(f"{kind} {seed} {number}")))
-                    result.count(f"named code: {kind}", answer, f"seed {seed}, attempt {number}")
-        finally:
-            os.chdir(before)
-    return result
-
-
-def make_files() -> None:
-    """Write the canary, a store without attributes and a run that was trained on it."""
-    from nsde_policy.data import DemoWriter, Episode
-
+def prepare(folder: Path, stack: ExitStack) -> Attack:
+    """Write a canary, a store and a run into the current directory; attack both by turns."""
+    stack.callback(os.chdir, Path.cwd())
+    os.chdir(folder)
+    make_samples(folder)
     Path("canary.py").write_text("open('pwned', 'w').close()\n")
-    rng = np.random.default_rng(0)
-    with DemoWriter(Path("store.zarr"), rate_hz=10) as writer:
-        for _ in range(3):
-            writer.append(Episode(*(rng.normal(size=(12, n)).astype("f4") for n in (5, 2))))
-    code, said = call("train --demos store.zarr --policy knn --device cpu --out run")
-    assert code == 0, said
+
+    def attack(rng: random.Random, number: int) -> Attempt:
+        line = change_run(rng) if number % 2 else change_store(rng)
+        what = f"attempt {number}: {line}"
+        return Attempt("run" if number % 2 else "store", what, lambda: call(line))
+
+    return attack
 
 
-def attack_store(rng: random.Random) -> tuple[int, str]:
-    """Name code in an attribute of a store, and read it."""
-    attributes: dict[str, Any] = {"made_with": {"env_kwargs": rng.choice(ARGUMENTS)}}
-    first, _, second = rng.choice(STORE_KEYS).partition(".")
-    name = rng.choice(NAMES)
-    if not second:
-        attributes[first] = name
-    elif first == "sessions":
-        attributes["sessions"] = [{second: name}]
-    else:
-        attributes["made_with"][second] = name
-    Path("store.zarr/.zattrs").write_text(json.dumps(attributes))
-    store = shutil.make_archive("packed", "zip", "store.zarr") if rng.random() < 0.5 else "store.zarr"
-    return call(rng.choice(STORE_COMMANDS).replace("STORE", store))
+def change_store(rng: random.Random) -> str:
+    """Name code in an attribute of a store; return a command that reads it."""
+    name, made_with = rng.choice(NAMES), {"env_kwargs": rng.choice(ARGUMENTS)}
+    attributes: dict[str, Any] = rng.choice(
+        (
+            {"task": name, "made_with": made_with},
+            {"env_id": name, "made_with": made_with},
+            {"made_with": {"env": name, **made_with}},
+            {"made_with": {"task": name, **made_with}},
+            {"sessions": [{"env": name}], "made_with": made_with},
+        )
+    )
+    Path("v2.zarr/.zattrs").write_text(json.dumps({"rate_hz": 10.0, **attributes}))
+    store = shutil.make_archive("packed", "zip", "v2.zarr") if rng.random() < 0.5 else "v2.zarr"
+    return rng.choice(STORE_COMMANDS).replace("STORE", store)
 
 
-def attack_run(rng: random.Random) -> tuple[int, str]:
-    """Name code in place of one text of a run's config.json, and use the run."""
+def change_run(rng: random.Random) -> str:
+    """Name code in place of one text of a run's config.json; return a command that uses the run."""
     text = Path("run/config.json").read_text()
     values = {**json.loads(text), "plugins": {"task": "x", "method": "x"}}
     if rng.random() < 0.5:
@@ -110,7 +93,7 @@ def attack_run(rng: random.Random) -> tuple[int, str]:
     shutil.copytree("run", "copy", dirs_exist_ok=True)
     values["env_kwargs"] = rng.choice(ARGUMENTS)
     Path("copy/config.json").write_text(json.dumps(values))
-    return call(rng.choice(RUN_COMMANDS).replace("RUN", "copy"))
+    return rng.choice(RUN_COMMANDS).replace("RUN", "copy")
 
 
 def find_texts(values: Any) -> Iterator[tuple[Any, Any]]:
@@ -122,19 +105,13 @@ def find_texts(values: Any) -> Iterator[tuple[Any, Any]]:
             yield from find_texts(value)
 
 
-def call(line: str) -> tuple[int, str]:
-    """Run a command with a fresh folder OUT; return its exit code and what it printed."""
+def call(line: str) -> str:
+    """Run a command with a fresh folder OUT; a bug if something was executed, or the exit code is odd."""
     from nsde_policy.cli.main import main
 
-    out, said = tempfile.mkdtemp(dir="."), io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        code = main(line.replace("OUT", f"{out}/out").split())
-    return code, f"{line}: {said.getvalue()[-300:]}"
-
-
-def judge(code: int, said: str) -> str:
-    """Return how an attempt ended: a bug if something was executed, or failed without a clear error."""
+    out = tempfile.mkdtemp(dir=".")
+    code = main(line.replace("OUT", f"{out}/out").split())
     if Path("pwned").exists():
         Path("pwned").unlink()
-        return f"executed what a file named: {said}"
-    return {0: SURVIVED, 2: REFUSED}.get(code, f"exit code {code}: {said}")
+        return "executed what a file named"
+    return {0: SURVIVED, 2: REFUSED}.get(code, f"exit code {code}")

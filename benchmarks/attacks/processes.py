@@ -1,4 +1,4 @@
-"""Processes that are killed at random moments, or that run out of disk or memory.
+"""Training and export that are killed at random moments, or that run out of disk or memory.
 
 After each attempt the files are read again: nothing finished may be lost, and the work must continue.
 """
@@ -9,51 +9,43 @@ import random
 import resource
 import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
-from attacks._worker import run_guarded
-from attacks.files import export, load_graph, load_run, make_files, train
-from attacks.result import REFUSED, SURVIVED, Result, number_attempts
+from attacks._attempts import REFUSED, SURVIVED, Attack, Attempt
+from attacks._samples import Arrays, export, load_graph, load_run, make_samples, train
 
+Limit = Callable[[], None]
+"""Limits the resources of the process that calls it."""
 MODULES = (
     *("onnxruntime", "torch", "zarr", "nsde_policy.deploy.export", "nsde_policy.deploy.runtime"),
-    *("nsde_policy.eval.report.collect", "nsde_policy.training.run"),
+    *("nsde_policy.inference.policy", "nsde_policy.training.run"),
 )
 """What commands import, so that attempts start at once."""
-LONGEST_S = 3.0
-"""Seconds after which a command is killed at the latest."""
-HANGING_S, HUNG = 120.0, 99
-"""Seconds after which a command counts as hanging, and its exit code."""
+LONGEST_S, HANGING_S = 3.0, 60.0
+"""Seconds after which a command is killed at the latest, and after which it counts as hanging."""
 
 
-def run(seconds: float, seed: int) -> Result:
-    """Kill commands at random moments, then run them with too little disk and memory."""
-    result, rng = Result(), random.Random(seed)
+def prepare(folder: Path, stack: ExitStack) -> Attack:
+    """Import everything, then kill or limit training and export by turns."""
     os.environ["OMP_NUM_THREADS"] = "1"
     for module in MODULES:
         importlib.import_module(module)  # and not used: threads do not survive a fork
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        if wait_for(fork(make_files, folder)) or wait_for(fork(export, folder)):
-            raise RuntimeError("no files to attack")
-        for command, (work, check) in COMMANDS.items():
-            reset(folder)
-            for number in number_attempts(seconds / 4):
-                answer = kill(folder, work, check, rng)
-                result.count(f"processes: kill -9 of {command}", answer, f"kill {number}")
-            code = wait_for(fork(work, folder))
-            answer = SURVIVED if code == 0 else f"exit code {code} after the kills"
-            result.count(f"processes: kill -9 of {command}", answer, "continued")
-            for number in number_attempts(seconds / 4):
-                name, limit = ("memory", limit_memory(rng)) if number % 2 else ("disk", limit_file_size(rng))
-                answer = run_limited(folder, work, check, limit)
-                result.count(f"processes: {command} without {name}", answer, f"attempt {number}")
-    return result
+    if run_in_child(lambda: make_samples(folder)) or run_in_child(lambda: export(folder)):
+        raise RuntimeError("no files to attack")
+
+    def attack(rng: random.Random, number: int) -> Attempt:
+        command = [*COMMANDS][number % len(COMMANDS)]
+        how = rng.choice(("kill -9", "kill -9", "disk", "memory"))
+        limit = {"disk": limit_file_size, "memory": limit_memory}[how](rng) if how != "kill -9" else None
+        delay = rng.uniform(0, LONGEST_S) if limit is None else HANGING_S
+        return Attempt(f"{command}, {how}", f"attempt {number}", lambda: run(command, folder, limit, delay))
+
+    return attack
 
 
 def train_more(folder: Path) -> None:
@@ -61,40 +53,67 @@ def train_more(folder: Path) -> None:
     train(folder / "trained", steps=60, resume=True, save_every_s=0.0)
 
 
-def check_trained(folder: Path) -> str:
-    """Return whether the weights, once written, load and are finite."""
-    return (
-        check_actions(load_run(folder / "trained"))
-        if (folder / "trained/model.safetensors").exists()
-        else SURVIVED
-    )
+def load_trained(folder: Path) -> Arrays:
+    """Load the weights, once they are written."""
+    return load_run(folder / "trained") if (folder / "trained/model.safetensors").exists() else {}
 
 
-def check_actions(found: dict[str, np.ndarray]) -> str:
-    """Return whether planned actions are finite."""
-    return SURVIVED if np.isfinite(found["actions"]).all() else "actions that are not finite"
-
-
-COMMANDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], str]]] = {
-    "train": (train_more, check_trained),
-    "export": (export, lambda folder: check_actions(load_graph(folder / "graph"))),
+COMMANDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], Arrays]]] = {
+    "train": (train_more, load_trained),
+    "export": (export, lambda folder: load_graph(folder / "graph")),
 }
-"""What is killed, and how its files are checked afterwards; the tests of recordings kill their writer."""
+"""What is killed, and how its files are read afterwards; the tests of recordings kill their writer."""
 
 
-def fork(work: Callable[[Path], None], folder: Path, limit: Callable[[], None] = lambda: None) -> int:
-    """Run `work` in a child: exit code 0 if it finishes, 2 for an error of the package, 1 for any other."""
+def run(command: str, folder: Path, limit: Limit | None, delay: float) -> str:
+    """Run a command in a child that is killed after a delay, and check its files.
+
+    A killed training is continued by the next attempt; one that has ended is begun again.
+    """
+    work, load = COMMANDS[command]
+    code = run_in_child(lambda: work(folder), limit, delay)
+    found = run_in_child(lambda: check(load(folder)))
+    if found:
+        return f"the files cannot be read, exit code {found}"
+    if code is None:
+        return SURVIVED if limit is None else f"did not end within {HANGING_S:g} s"
+    shutil.rmtree(folder / "trained", ignore_errors=True)
+    if code and (limit is None or code == 1):
+        return f"exit code {code}"
+    return REFUSED if code else SURVIVED  # libraries abort without memory
+
+
+def check(found: Arrays) -> None:
+    """Raise `AssertionError` unless all numbers are finite."""
+    assert all(np.isfinite(values).all() for values in found.values())
+
+
+def run_in_child(
+    work: Callable[[], None], limit: Limit | None = None, delay: float = HANGING_S
+) -> int | None:
+    """Return the exit code of a child: 0 if it finishes, 2 for an error of the package, 1 for any other.
+
+    A child that has not ended after `delay` seconds is killed, and None returned.
+    """
+    if child := os.fork():
+        ends = time.monotonic() + delay
+        while not (status := os.waitpid(child, os.WNOHANG))[0]:
+            if time.monotonic() > ends:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                return None
+            time.sleep(0.02)
+        return os.waitstatus_to_exitcode(status[1])
     from nsde_policy.errors import NsdePolicyError, is_out_of_memory
 
-    if child := os.fork():
-        return child
     code = 1
     try:
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
-        limit()
-        work(folder)
+        if limit is not None:
+            limit()
+        work()
         code = 0
     except Exception as error:
         code = 2 if isinstance(error, NsdePolicyError) or is_out_of_memory(error) else 1
@@ -102,58 +121,7 @@ def fork(work: Callable[[Path], None], folder: Path, limit: Callable[[], None] =
         os._exit(code)
 
 
-def wait_for(child: int) -> int:
-    """Return the exit code of a child, which is killed if it hangs."""
-    for _ in number_attempts(HANGING_S):
-        found, status = os.waitpid(child, os.WNOHANG)
-        if found:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.05)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return HUNG
-
-
-def kill(folder: Path, work: Callable[[Path], None], check: Callable[[Path], str], rng: random.Random) -> str:
-    """Kill a command at a random moment and check its files."""
-    child = fork(work, folder)
-    time.sleep(rng.uniform(0, LONGEST_S))
-    os.kill(child, signal.SIGKILL)  # one that has ended waits to be collected
-    finished = wait_for(child) == 0
-    answer = check_in_child(check, folder)
-    if finished:
-        reset(folder)
-    return answer
-
-
-def run_limited(
-    folder: Path, work: Callable[[Path], None], check: Callable[[Path], str], limit: Callable[[], None]
-) -> str:
-    """Run a command with a limit; it fails with a typed error or finishes, and its files are whole."""
-    reset(folder)
-    code = wait_for(fork(work, folder, limit))
-    answer = check_in_child(check, folder)
-    if answer == SURVIVED and code:
-        return f"exit code {code}" if code in (1, HUNG) else REFUSED  # libraries abort without memory
-    return answer
-
-
-def check_in_child(check: Callable[[Path], str], folder: Path) -> str:
-    """Return how a check in a process of its own ended."""
-
-    def write(folder: Path) -> None:
-        (folder / "answer").write_text(run_guarded(check, folder))
-
-    code = wait_for(fork(write, folder))
-    return f"check: exit code {code}" if code else (folder / "answer").read_text()
-
-
-def reset(folder: Path) -> None:
-    """Delete what commands have written, so that the next one starts again."""
-    shutil.rmtree(folder / "trained", ignore_errors=True)
-
-
-def limit_file_size(rng: random.Random) -> Callable[[], None]:
+def limit_file_size(rng: random.Random) -> Limit:
     """Return a limit of the size of files, which has the effect of a full disk."""
     size = rng.randint(0, 20_000)
 
@@ -164,7 +132,7 @@ def limit_file_size(rng: random.Random) -> Callable[[], None]:
     return limit
 
 
-def limit_memory(rng: random.Random) -> Callable[[], None]:
+def limit_memory(rng: random.Random) -> Limit:
     """Return a limit of the address space, some megabytes above what the process has."""
     above = rng.randint(0, 64 << 20)
 

@@ -2,13 +2,11 @@
 
 import json
 import random
-import tempfile
-from contextlib import redirect_stderr
-from io import StringIO
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attacks.result import REFUSED, SURVIVED, Result, number_attempts
+from attacks._attempts import REFUSED, SURVIVED, Attack, Attempt
 from nsde_policy.cli.main import main
 from nsde_policy.inference.policy import Policy
 from nsde_policy.viewer.play_app import PlayApp
@@ -18,12 +16,10 @@ from tests.helpers.comparisons import make_comparison, make_entry
 from tests.helpers.viewer_servers import run_viewer
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser
 
-EXECUTED = "pwned=1"
-"""What every payload tries to run; it would set `window.pwned`."""
 PAYLOADS = tuple(
-    payload.replace("CODE", f"window.{EXECUTED}")
+    payload.replace("CODE", "window.pwned=1")
     for payload in (
         "</script><script>CODE</script>",
         '<img src=x onerror="CODE">',
@@ -51,36 +47,28 @@ FOUND = (
 )
 
 
-def run(seconds: float, seed: int) -> Result:
-    """Open pages with injected texts in Chromium, in a random order of payloads and places."""
-    result, rng = Result(), random.Random(seed)
-    places = [(field, payload) for field in FIELDS for payload in PAYLOADS]
-    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
-        check_detection(browser, Path(folder))
-        for number in number_attempts(seconds / 2):
-            if number % len(places) == 0:
-                rng.shuffle(places)
-            field, payload = places[number % len(places)]
-            answer = attack_report(browser, Path(folder), field, payload)
-            result.count("report: script injection by comparison files", answer, f"{field} = {payload!r}")
-        for number in number_attempts(seconds / 2):
-            payload = PAYLOADS[number % len(PAYLOADS)]
-            answer = attack_viewer(browser, payload)
-            result.count("report: script injection into the live page", answer, f"method {payload!r}")
-    return result
-
-
-def check_detection(browser: "Browser", folder: Path) -> None:
-    """Raise `RuntimeError` unless a page that does not escape a payload is found."""
+def prepare(folder: Path, stack: ExitStack) -> Attack:
+    """Start Chromium, and check that it shows an injected element of a page that does not escape."""
+    browser, policy = stack.enter_context(chromium()), Policy.from_pretrained()
     control = folder / "control.html"
     control.write_text(f"<!doctype html><title>control</title>{PAYLOADS[1]}")
-    if inspect(browser.new_page(), control.as_uri()) == SURVIVED:
+    if inspect(browser, control.as_uri()) == SURVIVED:
         raise RuntimeError("the browser does not show an injected element; the attack would find nothing")
 
+    def attack(rng: random.Random, number: int) -> Attempt:
+        payload, field = rng.choice(PAYLOADS), rng.choice(FIELDS)
+        if number % 5 == 4:
+            what = f"method {payload!r}"
+            return Attempt("live page", what, lambda: open_viewer(browser, policy, payload))
+        what = f"{field} = {payload!r}"
+        return Attempt("comparison files", what, lambda: open_report(browser, folder, field, payload))
 
-def inspect(page: "Page", address: str) -> str:
+    return attack
+
+
+def inspect(browser: "Browser", address: str) -> str:
     """Open a page and return whether a payload became markup or code."""
-    dialogs: list[str] = []
+    page, dialogs = browser.new_page(), list[str]()
     page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
     page.goto(address)
     page.wait_for_timeout(150)
@@ -91,17 +79,14 @@ def inspect(page: "Page", address: str) -> str:
     return SURVIVED
 
 
-def attack_report(browser: "Browser", folder: Path, field: str, payload: str) -> str:
+def open_report(browser: "Browser", folder: Path, field: str, payload: str) -> str:
     """Put a payload into a text of a comparison file, make a report of it and open the page."""
-    source, page, said = folder / "comparison.json", folder / "report.html", StringIO()
+    source, page = folder / "comparison.json", folder / "report.html"
     source.write_text(json.dumps(inject(field, payload)))
-    with redirect_stderr(said):
-        code = main(["report", "--from-json", str(source), "--title", payload, "--out", str(page)])
-    if code == 2 and said.getvalue().count("\n") == 1:
-        return REFUSED
-    if code != 0:
-        return f"exit code {code}, {said.getvalue()[-200:]!r}"
-    return inspect(browser.new_page(), page.as_uri())
+    code = main(["report", "--from-json", str(source), "--title", payload, "--out", str(page)])
+    if code:
+        return REFUSED if code == 2 else f"exit code {code}"
+    return inspect(browser, page.as_uri())
 
 
 def inject(field: str, payload: str) -> dict[str, Any]:
@@ -119,15 +104,14 @@ def inject(field: str, payload: str) -> dict[str, Any]:
     return found
 
 
-def attack_viewer(browser: "Browser", payload: str) -> str:
+def open_viewer(browser: "Browser", policy: Policy, payload: str) -> str:
     """Give policies of the live page a payload as name and title, and cause notices that repeat it."""
-    policy = Policy.from_pretrained()
     runners = [PolicyRunner(payload, payload, policy), PolicyRunner(f"b{payload}", f"B{payload}", policy)]
     app = PlayApp(runners, seed=100_000)
     with run_viewer(app) as running:
         for methods in ([payload, f"b{payload}"], [f"unknown{payload}"[:300]]):
             with running.connect() as page:
                 page.send(json.dumps({"do": "select_methods", "methods": methods}))
-        answer = inspect(browser.new_page(), running.url)
+        answer = inspect(browser, running.url)
     app.close(5.0)
     return answer

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from result_tables.files import markdown, number, read, tabulate
+from result_tables.files import number, read, tabulate
 
 
 def latency() -> str:
@@ -37,17 +37,6 @@ def runtime_latency(*files: str) -> str:
     return tabulate([row for row in rows if row["what"] != "numpy"], columns)  # not measured any more
 
 
-def sde_speed() -> str:
-    """Tabulate sampling of an SDE with a network, against torchsde."""
-    columns = {
-        "against": "against",
-        "nsde_policy, s": number("nsde_policy_s", 2),
-        "the other, s": number("other_s", 2),
-        "other ÷ nsde_policy": number("ratio", 2),
-    }
-    return tabulate(read("sde_speed")["rows"], columns)
-
-
 def training_cost() -> str:
     """Tabulate time and memory of training with the settings of `auto`."""
     columns = {
@@ -65,41 +54,11 @@ def training_cost() -> str:
     return tabulate(read("training_cost"), columns)
 
 
-def frame_memory() -> str:
-    """Tabulate memory of training with camera frames by their number."""
-    columns = {
-        "frames of 96 × 96": number("frames"),
-        "frames, MB": number("frames_mb"),
-        "encoder stage, MB": number("encoder_own_mb"),
-        "policy stage, MB": number("policy_own_mb"),
-        "largest process, MB": number("peak_mb"),
-    }
-    return tabulate(read("frame_memory"), columns)
-
-
 def server() -> str:
     """Tabulate an hour of requests of eight robots at 10 Hz, sent without a pause."""
     counts = ["requests", "clients", "requests_per_s", "p50_ms", "p99_ms", "errors", "wrong_answers"]
     counts += ["rss_mb_start", "rss_mb_end"]
     return tabulate([read("serve_soak")], {name.replace("_", " "): name for name in counts})
-
-
-def pages() -> str:
-    """Tabulate the live page with 0, 1 and 10 viewers, and a report of 4 runs × 200 episodes."""
-    found = read("viewer_load")["viewers"]
-    names = {
-        "cpu": "CPU of the server, cores",
-        "rate_hz": "control periods per second",
-        "late_ms": "late by, median ms",
-        "late_p99_ms": "late by, p99 ms",
-        "fps": "frames per second",
-        "worst_fps": "in the worst second",
-        "frames_hz": "messages per second to the worst served viewer",
-    }
-    lines = [[title, *map(number(name, 2), found.values())] for name, title in names.items()]
-    keys = ("megabytes", "painted_ms", "loaded_ms", "unpacked_ms", "outside_requests")
-    report = tabulate([read("report_size")], {f"report: {key.replace('_', ' ')}": key for key in keys})
-    return f"{markdown(['live page', *(f'{count} viewers' for count in found)], lines)}\n\n{report}"
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -108,9 +67,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "runtime_latency_pixels": partial(
         runtime_latency, "runtime_latency_pixels", "runtime_latency_pixels_x86"
     ),
-    "sde_speed": sde_speed,
     "training_cost": training_cost,
-    "frame_memory": frame_memory,
     "server": server,
-    "pages": pages,
 }

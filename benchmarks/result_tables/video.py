@@ -1,16 +1,13 @@
 """Tables of video prediction."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from result_tables.files import NONE, cell, markdown, read
 
 FIGURES = {"psnr": ("PSNR, dB", 2), "ssim": ("SSIM", 3), "motion": ("motion", 2)}
 BASELINES = "no model"
-REPEATED = "repeat the last frame"
-ABLATION = "default, first phase"
 
 
 def _describe(trial: str) -> str:
@@ -18,10 +15,10 @@ def _describe(trial: str) -> str:
 
 
 def video_trials(file: str, *variants: str, without: bool = False) -> str:
-    """Tabulate PSNR, SSIM, motion and centroid error of some variants in every trial."""
+    """Tabulate PSNR, SSIM and motion of some variants in every trial."""
     found = read(file)
     head = ["model", "prediction", "training seeds", *(title for title, _ in FIGURES.values())]
-    head += ["PSNR of each seed", "paired difference, dB", "first frame, dB", "centroid, px", "lost, %"]
+    head += ["PSNR of each seed", "paired difference, dB", "first frame, dB"]
     lines = []
     for row in found["rows"]:
         wanted = row["variant"] in variants if variants else True
@@ -30,8 +27,7 @@ def video_trials(file: str, *variants: str, without: bool = False) -> str:
         cells = [row["variant"], _describe(row["trial"]), len(row["psnr"]["seeds"])]
         cells += [cell(row[name], decimals) for name, (_, decimals) in FIGURES.items()]
         cells.append(", ".join(f"{value:.2f}" for value in row["psnr"]["seeds"]))
-        cells += [cell(row["difference"], 2), f"{row['per_frame']['psnr'][0]:.1f}"]
-        lines.append([*cells, cell(row["centroid"], 2), cell(row["lost"], 1, 100)])
+        lines.append([*cells, cell(row["difference"], 2), f"{row['per_frame']['psnr'][0]:.1f}"])
     return markdown(head, lines)
 
 
@@ -68,58 +64,13 @@ def video_costs() -> str:
     )
 
 
-def _tabulate_rows(rows: Mapping[str, Any], title: str) -> list[list[str]]:
-    return [
-        [
-            title,
-            name,
-            *(cell(row.get(figure), decimals) for figure, (_, decimals) in FIGURES.items()),
-            cell(row.get("centroid"), 2),
-            cell(row.get("physics"), 2),
-        ]
-        for name, row in rows.items()
-    ]
-
-
-def video_evaluations() -> str:
-    """Tabulate what `video eval` wrote: physics distance and the preset `fast`."""
-    files = {
-        "video_physics": "collisions, 256 videos",
-        "video_fast_preset": "collisions, preset `fast`",
-    }
-    lines = [line for file, title in files.items() for line in _tabulate_rows(read(file)["rows"], title)]
-    head = ["videos", "model", *(title for title, _ in FIGURES.values()), "centroid, px", "physics distance"]
-    return markdown(head, lines)
-
-
-def video_superres() -> str:
-    """Tabulate frames between frames: quality, positions and contacts that no whole frame shows."""
-    names = {"between_psnr": 1, "whole_psnr": 1, "position_error": 2}
-    lines = []
-    for part, rows in read("video_superres")["scores"].items():
-        for label, row in rows.items():
-            cells = [cell(row[name], decimals) for name, decimals in names.items()]
-            cells += [cell(row[name], 1, 100) for name in ("reached", "rebounded")]
-            lines.append([part, label, *cells])
-    head = ["prediction", "frames between", "PSNR between, dB", "PSNR of whole frames, dB"]
-    return markdown([*head, "position error, px", "contacts reached, %", "rebound right, %"], lines)
-
-
-def video_features() -> str:
-    """Tabulate what the physics network finds in single frames, and which faults its distance notices."""
-    found = read("video_features")
-    errors = found["errors"]
+def video_preset() -> str:
+    """Tabulate what `video eval` wrote about the preset `fast`."""
     lines = [
-        [name.replace("_", " "), *(f"{each[name]:.3f}" for each in errors.values())]
-        for name in next(iter(errors.values()))
+        [name, *(cell(row[figure], decimals) for figure, (_, decimals) in FIGURES.items())]
+        for name, row in read("video_fast_preset")["rows"].items()
     ]
-    spoilt = [[label, f"{value:.3f}"] for label, value in found["distances"].items()]
-    return "\n\n".join(
-        [
-            markdown(["single frames", *errors], lines),
-            markdown(["true videos whose last 12 frames are spoilt", "physics distance"], spoilt),
-        ]
-    )
+    return markdown(["model", *(title for title, _ in FIGURES.values())], lines)
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -129,7 +80,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "video_settings": partial(video_trials, "video_settings"),
     "video_scaling": video_scaling,
     "video_costs": video_costs,
-    "video_evaluations": video_evaluations,
-    "video_superres": video_superres,
-    "video_features": video_features,
+    "video_preset": video_preset,
 }

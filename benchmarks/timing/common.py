@@ -1,12 +1,13 @@
 """What timing cases share: options, turns, fresh processes and tables."""
 
+import argparse
 import multiprocessing
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -14,16 +15,8 @@ ROOT = Path(__file__).parents[2]
 MB = 1e6
 
 
-class Options(NamedTuple):
-    """Flags of benchmarks/speed.py."""
-
-    run: Path | None
-    device: str
-    rounds: int
-    seconds: float
-    requests: int
-    gym_pusht: str | None
-    smoke: bool
+Options = argparse.Namespace
+"""Flags of benchmarks/speed.py."""
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:

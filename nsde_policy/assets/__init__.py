@@ -1,4 +1,4 @@
-"""Files shipped with the package: trained Push-T policies, demonstrations of tasks, a feature network."""
+"""Files shipped with the package: trained Push-T policies, and demonstrations of tasks."""
 
 from pathlib import Path
 
@@ -17,10 +17,6 @@ EMBEDDED_DEMOS = ASSETS / "pusht_demos.zarr.zip"
 """Successful episodes of the shipped policy; provenance is in the store's attributes."""
 EMBEDDED_FIRST_SEED = 300_000
 """Seed of the first embedded demonstration, for every task."""
-PHYSICS_WEIGHTS = ASSETS / "physics.safetensors"
-"""Network of the physics distance between videos of `collisions`, made by benchmarks/video_features.py."""
-SHIPPED_FEATURES = "physics"
-"""Name of this network on the command line."""
 
 
 def find_demos(task: str, *, folder: Path = ASSETS) -> Path:

@@ -1,13 +1,13 @@
 """`nsde-policy video data`: turn videos into a store."""
 
 import json as json_format
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from nsde_policy.bounds import Count, Positive
+from nsde_policy.bounds import Count
 
 DEFAULT_STRIDES = {"clevrer": 5}
 """Strides of sets of videos; 1 for the others."""
@@ -37,11 +37,6 @@ class VideoData:
     """Height and width of the stored frames."""
     crop: bool = False
     """Cut the largest square out of the middle of each frame; otherwise the whole frame is squeezed."""
-    rate: Positive | None = None
-    """Take this many frames per second by their timestamps; default: all frames, which must be evenly
-    spaced."""
-    skip_damaged: bool = False
-    """Leave out videos that cannot be used, and list them, instead of stopping at the first."""
     json: bool = False
     """Print JSON instead of text."""
 
@@ -62,17 +57,14 @@ class VideoData:
             report = write_videos(
                 videos,
                 self.out,
-                FrameConfig(size=self.size, stride=stride, crop=self.crop, rate=self.rate),
-                skip_damaged=self.skip_damaged,
+                FrameConfig(size=self.size, stride=stride, crop=self.crop),
                 progress=lambda items: tqdm(items, "decoding", unit="video", leave=False, disable=None),
             )
         except KeyboardInterrupt:
             raise KeyboardInterrupt("interrupted; run the same command again to continue") from None
         if self.json:
-            print(json_format.dumps(report.to_dict(), indent=2))
+            print(json_format.dumps(asdict(report), indent=2))
             return
-        for line in report.skipped:
-            print(f"left out: {line}")
         print(
             f"OK: {report.path} holds {report.videos} videos ({report.added} new), {report.frames} frames of "
             f"{report.size} × {report.size}, {report.rate_hz:g} Hz"

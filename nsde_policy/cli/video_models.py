@@ -4,12 +4,11 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from nsde_policy.assets import SHIPPED_FEATURES
-from nsde_policy.bounds import Count, Natural, NonNegative, SeedNumber
+from nsde_policy.bounds import Count, NonNegative, SeedNumber
 from nsde_policy.cli.options import DeviceFlag, JsonFileFlag, check_json_file, print_results
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import check_writable
@@ -125,14 +124,10 @@ class VideoEval:
     """Seed of the sampled predictions."""
     device: DeviceFlag = "auto"
     features: Path | None = None
-    """Network whose features give one more column, the Fréchet distance between predicted and true videos:
-    a .safetensors file of I3D (FVD), or `physics` (positions, velocities, shapes and contacts of simulated
-    collisions)."""
+    """A .safetensors file of I3D, which gives one more column: FVD, the Fréchet distance between the features
+    of predicted and true videos."""
     film: Path | None = None
-    """Folder for a film strip and an animation of true and predicted frames of one video."""
-    film_video: Natural | None = None
-    """Number of the scored video that is drawn, from 0 on; default 0. Simulated videos have the same numbers
-    for every --videos up to 512; they are made on the CPU, and a GPU would make others of the same seed."""
+    """Folder for `prediction.gif`, an animation of true and predicted frames of the first video."""
     json: JsonFileFlag = None
 
     def run(self) -> None:
@@ -142,50 +137,39 @@ class VideoEval:
             evaluate_video,
             make_predictor,
         )
-        from nsde_policy.eval.video.features import load_features
+        from nsde_policy.eval.video.i3d import load_features
         from nsde_policy.video.record import VideoRecord
         from nsde_policy.video.run import load_video_model
 
         if not self.runs:
             raise ConfigError("name at least one run directory of `nsde-policy video train`")
-        if self.film_video is not None and not self.film:
-            raise ConfigError("--film-video chooses the video of a film: add --film FOLDER, or leave it out")
         labels = _label_runs(self.runs)
         check_json_file(self.json)
         if self.film:
             check_writable(self.film / FILM)
-        networks = {}
-        if self.features:
-            networks[self.features.absolute().stem] = load_features(self.features, device=self.device)
+        network = load_features(self.features, device=self.device) if self.features else None
         models = [
             load_video_model(run, device=self.device, first_stage=self.first_stage) for run in self.runs
         ]
-        context, shown = max(model.config.history for model in models), self.film_video or 0
+        context = max(model.config.history for model in models)
         predictors = {
             label: FilmedPredictor(
-                make_predictor(model, seed=self.seed, substeps=self.substeps, alpha=self.alpha), shown
+                make_predictor(model, seed=self.seed, substeps=self.substeps, alpha=self.alpha)
             )
             for label, model in zip(labels, models, strict=True)
         }
         records = [VideoRecord.read(run) for run in self.runs]
         videos = self._load_videos(records, context + self.steps)
-        if not 0 <= shown < len(videos):
-            raise ConfigError(f"need --film-video from 0 to {len(videos) - 1}, got {shown}")
-        if self.features == Path(SHIPPED_FEATURES) and videos.objects is None:
-            raise ConfigError(
-                f"--features {SHIPPED_FEATURES} is only for simulated `collisions`: leave it out, or give "
-                "--data collisions"
-            )
         scores = evaluate_video(
-            predictors, videos, steps=self.steps, context=context, device=self.device, networks=networks
+            predictors, videos, steps=self.steps, context=context, device=self.device, network=network
         )
         if self.film:
             rows = {label: predictor.frames for label, predictor in predictors.items()}
-            self._draw_film(self.film, rows, videos.frames[shown, : context + self.steps])
+            self._draw_film(self.film, rows, videos.frames[0, : context + self.steps])
         results = scores.to_json(**self._describe(records[0].videos.source))
         print_results(self.json, results, scores.format_table())
 
-    def _describe(self, source: str) -> dict[str, Any]:
+    def _describe(self, source: str) -> dict[str, object]:
         """Return what was scored, and how; None for settings of the runs."""
         from nsde_policy.eval.latency import device_name
 
@@ -197,13 +181,12 @@ class VideoEval:
             "device": device_name(self.device),
         }
 
-    def _draw_film(self, out: Path, rows: dict[str, Any], true: "Tensor") -> None:
+    def _draw_film(self, out: Path, rows: dict[str, "Tensor"], true: "Tensor") -> None:
         """Draw the predicted frames of a video below the true ones (length, size, size, 3) uint8."""
-        from nsde_policy.eval.video.figures import draw_film_strip, write_animation
+        from nsde_policy.eval.video.figures import write_animation
         from nsde_policy.video.pixels import to_unit
 
         context, rows = true[: -self.steps], {TRUE_FRAMES: to_unit(true[-self.steps :]), **rows}
-        draw_film_strip(context, rows, out)
         write_animation(context, rows, out / FILM)
 
     def _load_videos(self, records: Sequence["VideoRecord"], length: int) -> "VideosToScore":
@@ -224,7 +207,7 @@ class VideoEval:
             seed = COLLISION_SEEDS["tuning" if self.tuning else "test"]
             config = CollisionsConfig(size=settings[0].size, frames=length)
             count = max(self.videos, LEAST_SIMULATED)
-            return VideosToScore.from_collisions(make_collisions(count, config, seed=seed, keep=self.videos))
+            return VideosToScore(make_collisions(count, config, seed=seed, keep=self.videos))
         opened = self._open_store(records, Path(data))
         if not len(opened) or opened.lengths.max() < length:
             raise ConfigError(

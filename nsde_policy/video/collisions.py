@@ -1,4 +1,4 @@
-"""Videos of colliding shapes, simulated and drawn on the device: video prediction with known physics.
+"""Videos of colliding shapes, simulated and drawn on the device: a stand-in for CLEVRER.
 
 3 to 5 discs, squares and triangles of distinct colours move on a dark table of 64 × 64 pixels. They bounce
 off its walls and off each other, elastically, as discs whose mass is their radius squared. A quarter of them
@@ -25,6 +25,10 @@ TABLE = (24, 26, 32)
 """Colour of the table."""
 PHYSICS_STEPS = 20
 """Physics steps per frame."""
+RADII, SPEEDS = (4.5, 7.7), (0.8, 2.9)
+"""Smallest and largest radius, pixels of a frame of 64, and speed at the start, pixels per frame."""
+RESTING = 0.25
+"""Share of the objects that rest at the start."""
 COLLISIONS = "collisions"
 """Name of the simulated videos instead of a store."""
 COLLISION_SEEDS = {"train": 0, "test": 1_000_000, "tuning": 2_000_000}
@@ -43,16 +47,6 @@ class CollisionsConfig(BaseConfig):
     """Frames of each video."""
     substeps: Count = 1
     """Frames that are kept per frame, a divisor of 20: 5 keeps four frames between each two."""
-    min_radius: float = 4.5
-    """Smallest radius, pixels of a frame of 64."""
-    max_radius: float = 7.7
-    """Largest radius, likewise."""
-    min_speed: float = 0.8
-    """Smallest speed of an object that moves at the start, pixels per frame."""
-    max_speed: float = 2.9
-    """Largest speed, likewise."""
-    resting: float = 0.25
-    """Share of the objects that rest at the start."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,26 +68,6 @@ class Objects(NamedTuple):
     """Orientation, (n, 5), radians."""
 
 
-class Motion(NamedTuple):
-    """How the objects moved, in pixels of a frame of 64."""
-
-    position: Tensor
-    """(n, frames · substeps, 5, 2)."""
-    velocity: Tensor
-    """Per frame, (n, frames · substeps, 5, 2)."""
-    contact: Tensor
-    """Whether each pair of objects touched since the kept frame before, (n, frames · substeps, 5, 5)."""
-
-
-class CollisionVideos(NamedTuple):
-    """Frames with what they show."""
-
-    frames: Tensor
-    """(n, frames · substeps, size, size, 3) uint8."""
-    objects: Objects
-    motion: Motion
-
-
 def make_collisions(
     n: int,
     config: CollisionsConfig,
@@ -101,25 +75,19 @@ def make_collisions(
     seed: int,
     device: torch.device | str = "cpu",
     keep: int | None = None,
-) -> CollisionVideos:
-    """Simulate n videos and draw the first `keep`, or all; the same n, seed and device give the same ones."""
-    objects, motion = simulate_collisions(n, config, seed=seed, device=device)
-    objects, motion = Objects(*(part[:keep] for part in objects)), Motion(*(part[:keep] for part in motion))
-    return CollisionVideos(draw_frames(objects, motion.position, config.size), objects, motion)
+) -> Tensor:
+    """Simulate n videos and draw the first `keep`, or all; the same n, seed and device give the same ones.
 
-
-def simulate_collisions(
-    n: int, config: CollisionsConfig, *, seed: int, device: torch.device | str = "cpu"
-) -> tuple[Objects, Motion]:
-    """Simulate n videos without drawing them, the same as `make_collisions` draws."""
+    Returns:
+        Frames, (videos, frames · substeps, size, size, 3) uint8.
+    """
     generator = torch.Generator(device).manual_seed(seed)
-    objects, position, velocity = _draw_starts(n, config, generator)
-    return objects, simulate_motion(objects, position, velocity, config)
+    objects, position, velocity = _draw_starts(n, generator)
+    positions = _simulate_motion(objects, position, velocity, config)
+    return _draw_frames(Objects(*(part[:keep] for part in objects)), positions[:keep], config.size)
 
 
-def _draw_starts(
-    n: int, config: CollisionsConfig, generator: torch.Generator
-) -> tuple[Objects, Tensor, Tensor]:
+def _draw_starts(n: int, generator: torch.Generator) -> tuple[Objects, Tensor, Tensor]:
     """Draw objects that do not overlap, and their velocities."""
 
     def uniform(*shape: int) -> Tensor:
@@ -127,7 +95,7 @@ def _draw_starts(
 
     count = 3 + (uniform(n) * 3).long().clamp(max=2)
     present = torch.arange(OBJECTS, device=generator.device) < count[:, None]
-    radius = config.min_radius + (config.max_radius - config.min_radius) * uniform(n, OBJECTS)
+    radius = RADII[0] + (RADII[1] - RADII[0]) * uniform(n, OBJECTS)
     objects = Objects(
         present,
         radius,
@@ -141,8 +109,8 @@ def _draw_starts(
         overlaps = (_gaps(objects, position) < 1).any(-1)
         fresh = room + (64 - 2 * room) * uniform(n, OBJECTS, 2)
         position = torch.where(overlaps[..., None], fresh, position)
-    speed = config.min_speed + (config.max_speed - config.min_speed) * uniform(n, OBJECTS)
-    speed = torch.where(uniform(n, OBJECTS) < config.resting, torch.zeros_like(speed), speed)
+    speed = SPEEDS[0] + (SPEEDS[1] - SPEEDS[0]) * uniform(n, OBJECTS)
+    speed = torch.where(uniform(n, OBJECTS) < RESTING, torch.zeros_like(speed), speed)
     direction = uniform(n, OBJECTS) * (2 * torch.pi)
     velocity = speed[..., None] * torch.stack([direction.cos(), direction.sin()], dim=-1)
     return objects, position, velocity
@@ -157,26 +125,24 @@ def _gaps(objects: Objects, position: Tensor) -> Tensor:
     return torch.where(is_pair, between.norm(dim=-1) - reach, torch.inf)
 
 
-def simulate_motion(objects: Objects, position: Tensor, velocity: Tensor, config: CollisionsConfig) -> Motion:
-    """Move the objects; the first kept frame is the start. Objects that are not present touch none."""
+def _simulate_motion(
+    objects: Objects, position: Tensor, velocity: Tensor, config: CollisionsConfig
+) -> Tensor:
+    """Move the objects; returns their positions in each kept frame, (n, frames · substeps, 5, 2)."""
     mass, low = objects.radius.square(), objects.radius[..., None]
     every = PHYSICS_STEPS // config.substeps
-    kept: list[tuple[Tensor, Tensor, Tensor]] = []
-    contact = torch.zeros_like(_gaps(objects, position), dtype=torch.bool)
+    kept = []
     for step in range((config.frames * config.substeps - 1) * every + 1):
         if step % every == 0:
-            kept.append((position, velocity, contact))
-            contact = torch.zeros_like(contact)
+            kept.append(position)
         position = position + velocity / PHYSICS_STEPS
         outside = (position < low) & (velocity < 0) | (position > 64 - low) & (velocity > 0)
         velocity = torch.where(outside, -velocity, velocity)
-        touching = _gaps(objects, position) < 0
-        contact = contact | touching
-        velocity = _bounce(position, velocity, mass, touching)
-    return Motion(*(torch.stack(parts, dim=1) for parts in zip(*kept, strict=True)))
+        velocity = _bounce(position, velocity, mass, touching=_gaps(objects, position) < 0)
+    return torch.stack(kept, dim=1)
 
 
-def _bounce(position: Tensor, velocity: Tensor, mass: Tensor, touching: Tensor) -> Tensor:
+def _bounce(position: Tensor, velocity: Tensor, mass: Tensor, *, touching: Tensor) -> Tensor:
     """Exchange the momentum of an elastic impact between touching objects that approach each other."""
     between = position[:, :, None] - position[:, None]
     normal = between / between.norm(dim=-1, keepdim=True).clamp(min=1e-6)
@@ -187,7 +153,7 @@ def _bounce(position: Tensor, velocity: Tensor, mass: Tensor, touching: Tensor) 
     return bounced
 
 
-def draw_frames(objects: Objects, position: Tensor, size: int) -> Tensor:
+def _draw_frames(objects: Objects, position: Tensor, size: int) -> Tensor:
     """Draw the objects at positions (n, frames, 5, 2); returns (n, frames, size, size, 3) uint8."""
     n, frames = position.shape[:2]
     out = torch.empty((n * frames, size, size, 3), dtype=torch.uint8, device=position.device)

@@ -119,27 +119,25 @@ class VideoPreset(Preset):
     size: int = 64
     """Height and width of the frames."""
 
-    def join_stages(self) -> Self:
-        """Return settings with one stage and as many training examples, for methods that sample from noise.
-
-        If `--unroll.frames` asks for a second stage, it takes as many substeps as sampling.
-        """
-        second = self.unroll.train
-        examples = self.train.steps * self.train.batch_size
-        examples += self.unroll.frames * second.steps * second.batch_size
-        train = replace(self.train, steps=examples // self.train.batch_size)
-        assert isinstance(self.model.sampling, VideoSampling)
-        unroll = replace(self.unroll, frames=0, substeps=self.model.sampling.substeps)
-        return replace(self, train=train, unroll=unroll)
-
 
 def make_joint_presets(model: VideoModelConfig) -> dict[str, VideoPreset]:
-    """Return the presets `default` and `fast` of a method that is trained in one stage."""
-    presets = {
-        "default": VideoPreset(model, FULL_TRAINING),
-        "fast": VideoPreset(replace(model, network=FAST_NETWORK), FAST_TRAINING, unroll=FAST_UNROLL, size=32),
+    """Return the presets `default` and `fast` of a method that samples from noise.
+
+    It is trained in one stage, with as many training examples as the Neural SDE in two. If `--unroll.frames`
+    asks for a second stage, it takes as many substeps as sampling.
+    """
+    substeps = model.sampling.substeps
+    return {
+        "default": VideoPreset(
+            model, replace(FULL_TRAINING, steps=9500), unroll=UnrollConfig(frames=0, substeps=substeps)
+        ),
+        "fast": VideoPreset(
+            replace(model, network=FAST_NETWORK),
+            replace(FAST_TRAINING, steps=9800),
+            unroll=replace(FAST_UNROLL, frames=0, substeps=substeps),
+            size=32,
+        ),
     }
-    return {name: preset.join_stages() for name, preset in presets.items()}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ def open_training_videos(data: str, config: VideoConfig, *, count: int, device: 
     made = make_collisions(
         count, CollisionsConfig(size=config.size), seed=COLLISION_SEEDS["train"], device=device
     )
-    return Videos.from_tensor(made.frames, stride=config.stride, name=COLLISIONS)
+    return Videos.from_tensor(made, stride=config.stride, name=COLLISIONS)
 
 
 def open_unseen(record: VideoRecord, path: Path) -> Videos:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
-from nsde_policy.data import open_images
+from nsde_policy.data import DemoWriter, open_images
 from nsde_policy.data.video_files import FrameConfig, read_video
 from nsde_policy.data.video_sets import (
     CLEVRER_NUMBERS,
@@ -65,11 +65,18 @@ def test_sequences_of_kth_become_videos(tmp_path):
         "Training:   person11, 12\n\nperson11_walking_d1\t\tframes\t1-4, 5-10, 3-99\n"
         "person13_handclapping_d3 *missing*\n"
     )
-    out = tmp_path / "kth.zarr"
-    assert write_videos(find_kth(tmp_path, "train"), out, SMALL).videos == 4
+    videos, out = find_kth(tmp_path, "train"), tmp_path / "kth.zarr"
+    assert write_videos(videos, out, SMALL).videos == 4
     assert read_store(out, "meta/episode_ends").tolist() == [4, 10, 18, 28]
     (whole,) = read_video(tmp_path / "walking/person11_walking_d1_uncomp.avi", SMALL)
-    assert np.array_equal(open_images(out)[:18], np.concatenate([whole[:4], whole[4:], whole[2:]]))
+    expected = np.concatenate([whole[:4], whole[4:], whole[2:]])
+    assert np.array_equal(open_images(out)[:18], expected)
+    made_with = {"by": "video", **videos.settings, **SMALL.to_dict()}
+    with DemoWriter(out, resume=True, rate_hz=25.0, made_with=made_with) as writer:
+        for _ in range(3):  # as if writing had stopped after the first sequence
+            writer.drop_last()
+    assert write_videos(videos, out, SMALL).added == 3
+    assert np.array_equal(open_images(out)[:18], expected)
 
 
 def test_clevrer_is_found_by_number_and_subsampled(tmp_path):
@@ -113,68 +120,23 @@ def test_writing_continues_where_it_stopped_and_adds_new_files(kth, tmp_path):
         write_videos(videos, out, FrameConfig(size=32))
     with pytest.raises(DemoError, match='made with split "train", not "test"'):
         write_videos(find_kth(kth, "test"), out, SMALL)
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other/file").touch()
-    with pytest.raises(DemoError, match="not a recording"):
-        write_videos(videos, tmp_path / "other", SMALL)
 
 
-def test_a_video_with_some_sequences_written_is_finished(tmp_path):
-    write_kth(tmp_path, [11])
-    (tmp_path / "00sequences.txt").write_text("person11_walking_d1 frames 1-4, 5-8, 7-10\n")
-    videos, out = find_kth(tmp_path, "train"), tmp_path / "a.zarr"
-    write_videos(videos, out, SMALL)
-    whole = open_images(out)[:]
-    from nsde_policy.data.video_sets import DemoWriter
-
-    with DemoWriter(
-        out, resume=True, rate_hz=25.0, made_with={"by": "video", **videos.settings, **SMALL.to_dict()}
-    ) as writer:
-        writer.drop_last()
-        writer.drop_last()
-    assert write_videos(videos, out, SMALL).added == 2
-    assert np.array_equal(open_images(out)[:], whole)
-
-
-def test_damaged_videos_stop_writing_or_are_left_out(kth, tmp_path):
-    for name in ("a.avi", "b.avi", "c.avi", "d.avi"):
-        write_scene(tmp_path / name, 1)
-    damaged = (tmp_path / "b.avi").read_bytes()
-    for name in ("a.avi", "c.avi"):
-        (tmp_path / name).write_bytes(damaged[:-1500])
-    videos, out = find_videos(tmp_path), tmp_path / "f.zarr"
-    with pytest.raises(DemoError, match=r"a\.avi is damaged .*; --skip-damaged leaves such videos out"):
-        write_videos(videos, out, SMALL)
-    report = write_videos(videos, out, SMALL, skip_damaged=True)
-    assert report.videos == 2
-    assert [line.partition(" ")[0] for line in report.skipped] == [
-        str(tmp_path / n) for n in ("a.avi", "c.avi")
-    ]
-    for name in ("b.avi", "d.avi"):
-        (tmp_path / name).write_bytes(b"no video")
-    with pytest.raises(DemoError, match="none of 4 videos can be opened; the first is "):
-        write_videos(videos, tmp_path / "g.zarr", SMALL, skip_damaged=True)
-
-
-def test_videos_of_other_rates_need_a_common_one(tmp_path):
-    write_scene(tmp_path / "a.avi", 1, 10)
+def test_a_damaged_video_and_one_of_another_rate_stop_writing(tmp_path):
+    write_scene(tmp_path / "a.avi", 1)
     write_scene(tmp_path / "b.avi", 1, 10, rate=10)
-    with pytest.raises(
-        DemoError, match=r"b\.avi has 10 frames per second, the first video has 25; give --rate"
-    ):
+    with pytest.raises(DemoError, match=r"b\.avi has 10 frames per second, the first video has 25; convert"):
         write_videos(find_videos(tmp_path), tmp_path / "x.zarr", SMALL)
-    report = write_videos(find_videos(tmp_path), tmp_path / "y.zarr", FrameConfig(size=16, rate=20))
-    assert report.rate_hz == 20
-    assert read_store(tmp_path / "y.zarr", "meta/episode_ends").tolist() == [8, 27]
+    (tmp_path / "b.avi").write_bytes((tmp_path / "a.avi").read_bytes()[:-1500])
+    with pytest.raises(DemoError, match=r"b\.avi is damaged"):
+        write_videos(find_videos(tmp_path), tmp_path / "y.zarr", SMALL)
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("person26_walking_d1_uncomp.avi", "unknown person 26: KTH has persons 1 to 25"),
-        ("person00_walking_d1_uncomp.avi", "unknown person 0"),
         ("person11_flying_d1_uncomp.avi", "not named like a video of KTH: expected person01"),
-        ("holiday.avi", "not named like a video of KTH"),
         ("boxing/person11_walking_d1_uncomp.avi", "holds person11_walking_d1_uncomp.avi twice"),
         ("00sequences.txt", "no lines like"),
     ],
@@ -190,21 +152,12 @@ def test_files_that_do_not_belong_to_kth_are_named(tmp_path, name, message):
 def test_missing_parts_of_a_set_are_named(tmp_path):
     write_kth(tmp_path / "kth", [11])
     write_clevrer(tmp_path / "clevrer", [0])
-    for find, root, message in (
-        (
-            lambda r: find_kth(r, "test"),
-            "kth",
-            "holds 1 videos of KTH, none of them of the test persons 2, 3",
-        ),
-        (
-            lambda r: find_clevrer(r, "test"),
-            "clevrer",
-            r"no folder video_test; .*video_15000-16000/video_15000",
-        ),
-        (find_videos, "none", "does not exist"),
-    ):
-        with pytest.raises(DemoError, match=message):
-            find(tmp_path / root)
+    with pytest.raises(DemoError, match="holds 1 videos of KTH, none of them of the test persons 2, 3"):
+        find_kth(tmp_path / "kth", "test")
+    with pytest.raises(DemoError, match=r"no folder video_test; .*video_15000-16000/video_15000"):
+        find_clevrer(tmp_path / "clevrer", "test")
+    with pytest.raises(DemoError, match="does not exist"):
+        find_videos(tmp_path / "none")
     (tmp_path / "clevrer/video_validation").mkdir()
     with pytest.raises(DemoError, match="holds no videos; expected video_10000"):
         find_clevrer(tmp_path / "clevrer", "validation")
@@ -229,9 +182,5 @@ def test_commands_print_what_the_store_holds(kth, tmp_path, capsys):
     assert "--obs-keys" not in text
     assert "--images" not in text
     assert main(["data", "check", out]) == 0
-    for wrong in (["--size", "0"], ["--split", "test"], ["--stride", "-1"]):
-        capsys.readouterr()
-        assert main([*command, *wrong]) == 2
-        assert len(capsys.readouterr().err.strip().splitlines()[-1:]) == 1
     assert main([*command, "--size", "100000"]) == 2
     assert capsys.readouterr().err.endswith("nsde-policy: need --size <= 4,096, got 100000\n")

@@ -1,7 +1,5 @@
 """Tests of I3D as a feature network, with random weights in the layout of the published file."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -9,12 +7,10 @@ from safetensors.torch import save_file
 from torch.nn import functional
 
 from nsde_policy.errors import ConfigError
-from nsde_policy.eval.video.features import load_features
 from nsde_policy.eval.video.i3d import (
     I3DNetwork,
     InceptionBlock,
-    PaddedConvolution,
-    build_i3d,
+    load_features,
     pad_like_tensorflow,
 )
 
@@ -44,16 +40,7 @@ def layout() -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(
     ("size", "kernel", "stride", "zeros"),
-    [
-        (224, 7, 2, (2, 3)),
-        (15, 7, 2, (3, 3)),
-        (112, 3, 2, (0, 1)),
-        (7, 3, 2, (1, 1)),
-        (7, 2, 2, (0, 1)),
-        (8, 2, 2, (0, 0)),
-        (9, 3, 1, (1, 1)),
-        (9, 1, 1, (0, 0)),
-    ],
+    [(224, 7, 2, (2, 3)), (15, 7, 2, (3, 3)), (112, 3, 2, (0, 1)), (7, 2, 2, (0, 1)), (9, 1, 1, (0, 0))],
 )
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_padding_follows_the_rule_of_tensorflow(size, kernel, stride, zeros, axis):
@@ -62,16 +49,6 @@ def test_padding_follows_the_rule_of_tensorflow(size, kernel, stride, zeros, axi
     padded = pad_like_tensorflow(torch.ones(1, 1, *shape), tuple(window), tuple(steps)).flatten()
     assert padded.tolist() == [0] * zeros[0] + [1] * size + [0] * zeros[1]
     assert (len(padded) - kernel) // stride + 1 == -(-size // stride)
-
-
-def test_a_convolution_of_four_frames_by_hand():
-    layer = PaddedConvolution(1, 1, 3, 2).eval()
-    torch.nn.init.ones_(layer.conv3d.weight)
-    frames = torch.tensor([1.0, 2, 3, 4]).reshape(1, 1, 4, 1, 1)
-    with torch.no_grad():
-        found, negative = layer(frames).flatten(), layer(-frames)
-    assert found.tolist() == pytest.approx([6 / 1.001**0.5, 7 / 1.001**0.5])  # 1 + 2 + 3 and 3 + 4 + 0
-    assert not negative.any()
 
 
 def test_a_block_joins_its_four_branches_in_order():
@@ -98,16 +75,6 @@ def test_a_block_joins_its_four_branches_in_order():
 def test_i3d_has_the_published_tensors(layout):
     counted = [tensor.numel() for name, tensor in layout.items() if name.endswith(("weight", "bias"))]
     assert sum(counted) == PUBLISHED_PARAMETERS
-    shapes = {
-        "Conv3d_1a_7x7.conv3d.weight": (64, 3, 7, 7, 7),
-        "Conv3d_2c_3x3.bn.running_var": (192,),
-        "Mixed_3b.b0.conv3d.weight": (64, 192, 1, 1, 1),
-        "Mixed_4e.b1b.conv3d.weight": (288, 144, 3, 3, 3),
-        "Mixed_5c.b3b.conv3d.weight": (128, 832, 1, 1, 1),
-        "logits.conv3d.weight": (400, 1024, 1, 1, 1),
-        "logits.conv3d.bias": (400,),
-    }
-    assert {name: tuple(layout[name].shape) for name in shapes} == shapes
 
 
 @pytest.mark.slow
@@ -138,16 +105,6 @@ def test_a_file_of_i3d_gives_the_logits_of_clips(tmp_path):
     assert {name: sizes[name] for name in published} == published
 
 
-def test_tensors_that_do_not_fit_i3d_are_named(layout):
-    weights = dict(layout)
-    weights["Mixed_3b.branch0.conv3d.weight"] = weights.pop("Mixed_3b.b0.conv3d.weight")
-    with pytest.raises(ConfigError, match=r"not all fit \(.*Missing key.*Mixed_3b.b0.conv3d.weight"):
-        build_i3d(weights, Path("i3d.safetensors"))
-    short = {**layout, "logits.conv3d.bias": torch.zeros(157)}
-    with pytest.raises(ConfigError, match=r"not all fit \(.*size mismatch for logits.conv3d.bias"):
-        build_i3d(short, Path("i3d.safetensors"))
-
-
 def test_unusable_weights_are_refused(tmp_path):
     file = tmp_path / "net.safetensors"
 
@@ -155,11 +112,10 @@ def test_unusable_weights_are_refused(tmp_path):
         with pytest.raises(ConfigError, match=message):
             load_features(file)
 
-    save_file({"Conv3d_1a_7x7.conv3d.weight": torch.zeros(64, 3, 7, 7, 7)}, file)
-    refuse("not all fit")
+    refuse("expected a .safetensors file")  # there is none yet
+    save_file({"Conv3d_1a_7x7.conv3d.weight": torch.zeros(64, 3, 7, 7, 5)}, file)
+    refuse(r"does not hold I3D \(.*expected the state dict of pytorch_i3d.py")
     file.write_bytes(file.read_bytes()[:-8])
     refuse("expected a .safetensors file")
     save_file({"Conv3d_1a_7x7.conv3d.weight": torch.full((1,), torch.nan)}, file)
     refuse("not finite")
-    save_file({"encoder.layer.0.norm1.weight": torch.zeros(1)}, file)
-    refuse(r"unknown network \(encoder.layer.0.norm1.weight\); expected those of I3D")

@@ -1,17 +1,19 @@
 """Tests of the scores of predicted videos, against formulas written out and videos whose truth is known."""
 
+import io
 import json
 import math
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video
+from nsde_policy.eval.video.figures import write_animation
 from nsde_policy.eval.video.metrics import measure_motion, ssim
-from nsde_policy.eval.video.positions import find_colours, find_objects, find_visible, score_positions
-from nsde_policy.video.collisions import PALETTE, CollisionsConfig, make_collisions
+from nsde_policy.video.collisions import CollisionsConfig, make_collisions
 from nsde_policy.video.pixels import psnr, to_unit
 
 PIXELS = torch.Generator().manual_seed(3)
@@ -28,7 +30,13 @@ def videos():
 
 @pytest.fixture(scope="module")
 def frames(videos):
-    return to_unit(videos.frames)
+    return to_unit(videos)
+
+
+def test_frames_between_frames_do_not_change_them(videos):
+    fine = make_collisions(6, CollisionsConfig(frames=8, substeps=5), seed=5, keep=2)
+    assert fine.shape == (2, 40, 64, 64, 3)
+    assert torch.equal(fine[:, ::5], videos[:2])
 
 
 def direct_ssim(a: np.ndarray, b: np.ndarray) -> float:
@@ -56,13 +64,8 @@ def test_ssim_agrees_with_the_formula_evaluated_window_by_window():
     for i, j in np.ndindex(2, 3):
         pairs = zip(predicted[i, j].double().numpy(), true[i, j].double().numpy(), strict=True)
         assert float(found[i, j]) == pytest.approx(np.mean([direct_ssim(*pair) for pair in pairs]), abs=1e-5)
-
-
-def test_ssim_of_equal_frames_is_one_and_small_frames_are_rejected():
-    frame = noise(1, 1, 3, 12, 12)
-    assert ssim(frame, frame).item() == pytest.approx(1, abs=1e-5)
     with pytest.raises(ConfigError, match="at least 11"):
-        ssim(frame[..., :10], frame[..., :10])
+        ssim(true[..., :10], true[..., :10])
 
 
 def test_psnr_of_a_constant_error():
@@ -79,71 +82,29 @@ def test_motion_is_zero_for_a_frozen_video_and_hardly_changed_by_pixel_noise(fra
     assert float(measure_motion(noisy[:, :1] + 0.05 * noise(*frames.shape)).sum() / true) < 0.03
 
 
-def test_centroids_are_at_the_true_positions(videos, frames):
-    distance = (find_objects(frames, videos.objects) - videos.motion.position).norm(dim=-1)
-    shown = distance[videos.objects.present[:, None].expand_as(distance)]
-    assert float(shown.mean()) < 0.15
-    assert float(shown.max()) < 0.6
-    used = torch.zeros(len(frames), len(PALETTE), dtype=torch.bool)
-    used.scatter_(1, videos.objects.colour, videos.objects.present)
-    assert find_colours(frames).position.isfinite().all(-1).equal(used[:, None].expand(-1, 8, -1))
-
-
-def test_centroids_do_not_depend_on_the_size_of_the_frame():
-    small = make_collisions(3, CollisionsConfig(frames=2, size=32), seed=5)
-    distance = (find_objects(to_unit(small.frames), small.objects) - small.motion.position).norm(dim=-1)
-    assert float(distance[small.objects.present[:, None].expand_as(distance)].mean()) < 0.3
-
-
-def test_a_moved_frame_and_an_erased_object_are_noticed(videos, frames):
-    visible = find_visible(frames, videos.objects)
-    assert visible.equal(videos.objects.present[:, None].expand_as(visible))
-    moved = score_positions(frames.roll((3, 4), (-2, -1)), videos.objects, videos.motion.position, visible)
-    assert float(moved.distance.sum() / moved.found.sum()) == pytest.approx(5, abs=1.5)
-    erased = frames.clone()
-    at = videos.motion.position[0, 0, 0].round().long()
-    erased[0, 0, :, max(at[1] - 12, 0) : at[1] + 12, max(at[0] - 12, 0) : at[0] + 12] = -0.8
-    errors = score_positions(erased, videos.objects, videos.motion.position, visible)
-    assert errors.lost[0, 0] >= 1
-    assert int(errors.lost.sum()) == int(errors.lost[0, 0])
-    assert (errors.lost + errors.found).equal(visible.sum(-1))
-
-
-def test_every_figure_of_the_truth_is_perfect_and_baselines_are_included(videos, frames):
+def test_figures_of_the_truth_and_of_baselines_in_batches(videos, frames):
     def look_up_truth(context, steps):
         found = [part for part in frames for each in to_unit(context) if part[:4].equal(each)]
         return torch.stack(found)[:, 4 : 4 + steps]
 
-    scores = evaluate_video(
-        {"truth": look_up_truth}, VideosToScore.from_collisions(videos), steps=4, batch_size=4
+    whole, parts = (
+        evaluate_video({"truth": look_up_truth}, VideosToScore(videos), steps=4, batch_size=size)
+        for size in (6, 4)
     )
-    row = scores.rows["truth"]
-    assert [row.estimate(name).value for name in ("psnr", "motion", "lost")] == [60, 1, 0]
+    row = whole.rows["truth"]
+    assert [row.estimate(name).value for name in ("psnr", "motion")] == [60, 1]
     assert row.estimate("ssim").value == pytest.approx(1, abs=1e-5)
-    assert row.estimate("centroid").value < 0.15
-    frozen, straight = scores.rows["repeat the last frame"], scores.rows["linear extrapolation"]
+    frozen, straight = whole.rows["repeat the last frame"], whole.rows["linear extrapolation"]
     assert frozen.estimate("motion").value == 0
     assert 10 < straight.estimate("psnr").value < frozen.estimate("psnr").value < 30
-    low, high = (
-        getattr(scores.difference("psnr", "truth", "repeat the last frame"), end) for end in ("low", "high")
-    )
-    assert 30 < low < high < 50
-    assert np.all(np.diff(frozen.per_frame("centroid").value) > 0)
-
-
-def test_scores_do_not_depend_on_the_batch_size_and_are_json(videos):
-    whole, parts = (
-        evaluate_video({}, VideosToScore.from_collisions(videos), steps=3, batch_size=size) for size in (6, 4)
-    )
-    assert json.loads(whole.to_json())["rows"].keys() == whole.rows.keys()
-    for label, row in whole.rows.items():
-        for name, sums in row.sums.items():
-            assert sums.total.shape == (6, 3)
+    for label, each in whole.rows.items():
+        for name, sums in each.sums.items():
+            assert sums.total.shape == (6, 4)
             assert np.allclose(sums.total, parts.rows[label].sums[name].total, atol=1e-4), (label, name)
+    assert json.loads(whole.to_json())["rows"].keys() == whole.rows.keys()
     lines = whole.format_table().splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 5
     assert "PSNR, dB" in lines[0]
-    assert "centroid" not in evaluate_video({}, VideosToScore(videos.frames), steps=3).format_table()
 
 
 def test_linear_extrapolation_is_exact_for_brightness_that_changes_at_a_constant_rate():
@@ -156,17 +117,29 @@ def test_linear_extrapolation_is_exact_for_brightness_that_changes_at_a_constant
 
 
 @pytest.mark.parametrize(
-    ("predictor", "message"),
+    ("steps", "predictor", "message"),
     [
-        (lambda frames, steps: torch.zeros(len(frames), steps + 1, 3, 64, 64), "expected"),
-        (lambda frames, steps: torch.full((len(frames), steps, 3, 64, 64), math.nan), "not finite"),
+        (2, lambda frames, steps: torch.zeros(len(frames), steps + 1, 3, 64, 64), "expected"),
+        (2, lambda frames, steps: torch.full((len(frames), steps, 3, 64, 64), math.nan), "not finite"),
+        (5, None, "6 videos of 8 frames"),
     ],
 )
-def test_unusable_predictions_are_rejected(videos, predictor, message):
+def test_unusable_predictions_and_short_videos_are_rejected(videos, steps, predictor, message):
     with pytest.raises(ComparisonError, match=message):
-        evaluate_video({"bad": predictor}, VideosToScore(videos.frames), steps=2)
+        evaluate_video({"bad": predictor}, VideosToScore(videos), steps=steps)
 
 
-def test_videos_that_are_too_short_are_rejected(videos):
-    with pytest.raises(ComparisonError, match="6 videos of 8 frames"):
-        evaluate_video({}, VideosToScore(videos.frames), steps=5)
+def test_an_animation_shows_the_context_and_then_the_videos(tmp_path, videos):
+    future = to_unit(videos[0, 4:])
+    still = future[:1].expand_as(future)
+    write_animation(videos[0, :4], {"truth": future, "still": still}, tmp_path / "a.gif")
+    gif = Image.open(io.BytesIO((tmp_path / "a.gif").read_bytes()))
+    assert gif.n_frames == 4 + 4
+    frames = []
+    for k in range(gif.n_frames):
+        gif.seek(k)
+        frames.append(np.asarray(gif.convert("RGB"), dtype=float))
+    changes = np.abs(frames[4] - frames[7])[len(frames[0]) // 4 : -len(frames[0]) // 6]  # without writing
+    truth, other = np.array_split(changes, 2, axis=1)
+    assert truth.max() > 60
+    assert other.max() == 0

@@ -144,10 +144,12 @@ def test_own_predictions_are_compared_with_the_next_frame(flow_loss: str):
     torch.testing.assert_close(predicted, right)
 
 
-def test_second_stage_takes_the_substeps_and_the_optimiser_of_the_preset():
-    config = VideoConfig.from_preset("fast", "flow_matching")
-    assert config.unroll.substeps == config.model.sampling.substeps == 2
-    assert config.unroll.train.precision == config.train.precision
+def test_methods_are_trained_on_equally_many_examples():
+    for preset in ("default", "fast"):
+        two, one = (VideoConfig.from_preset(preset, name) for name in ("neural_sde", "flow_matching"))
+        second = two.unroll.frames * two.unroll.train.steps * two.unroll.train.batch_size
+        assert one.train.steps * one.train.batch_size == two.train.steps * two.train.batch_size + second
+        assert one.unroll.substeps == one.model.sampling.substeps == 2
 
 
 def test_settings_of_another_method_are_refused():

@@ -21,20 +21,19 @@ from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.video.collisions import COLLISION_SEEDS, CollisionsConfig, make_collisions
 from nsde_policy.video.config import UnrollConfig, UViTConfig, VideoConfig
-from nsde_policy.video.methods.flow_matching import FlowMatchingVideoConfig
 from nsde_policy.video.methods.neural_sde.config import PAPER_SETTINGS, NeuralSDEVideoConfig
 from nsde_policy.video.pixels import psnr, to_unit
 from nsde_policy.video.record import VideoRecord
 from nsde_policy.video.run import FIRST_STAGE_FOLDER, load_video_model, train_video
 from nsde_policy.video.sources import open_unseen
 from nsde_policy.video.windows import Videos, open_videos
-from tests.helpers.video_files import write_clevrer, write_kth, write_scene
+from tests.helpers.video_files import write_clevrer, write_kth
 
 TRAIN = TrainConfig(steps=6, batch_size=2, log_every=2)
 CONFIG = VideoConfig(
     NeuralSDEVideoConfig(network=UViTConfig(width=16, depth=3, heads=2, stem=(8, 8), features=8)),
     train=TRAIN,
-    unroll=UnrollConfig(frames=2, train=replace(TRAIN, steps=4)),
+    unroll=UnrollConfig(frames=2, train=replace(TRAIN, steps=8)),
     size=16,
 )
 FLAGS = [
@@ -47,57 +46,43 @@ FLAGS = [
 
 @pytest.fixture(scope="module")
 def videos() -> Videos:
-    return Videos.from_tensor(make_collisions(4, CollisionsConfig(size=16, frames=8), seed=0).frames)
+    return Videos.from_tensor(make_collisions(4, CollisionsConfig(size=16, frames=8), seed=0))
 
 
-def test_interrupted_training_continues_bit_for_bit(videos: Videos, tmp_path: Path):
+@pytest.fixture(scope="module")
+def small_run(videos: Videos, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    folder = tmp_path_factory.mktemp("small") / "run"
+    return train_video(videos, replace(CONFIG, unroll=UnrollConfig(frames=0)), folder, seed=0)
+
+
+def test_interrupted_training_is_reported_and_continues_bit_for_bit(
+    videos: Videos, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
     whole = train_video(videos, CONFIG, tmp_path / "whole", seed=0)
-    for stop in ((0, 4), (1, 2)):  # in the first stage, then in the second
-        phase = 0
-        last = 0
+    path = tmp_path / "parts"
+    for stage in (CONFIG.train, CONFIG.unroll.train):
 
-        def interrupt(progress, stop=stop):
-            nonlocal phase, last
-            phase += progress.step < last
-            last = progress.step
-            if (phase, progress.step) == stop:
+        def interrupt(progress, steps=stage.steps):
+            if (progress.step, progress.steps) == (4, steps):
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            train_video(videos, CONFIG, tmp_path / "parts", seed=0, monitor=interrupt, resume=stop != (0, 4))
-    parts = train_video(videos, CONFIG, tmp_path / "parts", seed=0, resume=True)
+            train_video(videos, CONFIG, path, seed=0, monitor=interrupt, resume=path.exists())
+        if stage is CONFIG.train:
+            with pytest.raises(CheckpointError, match=r"no weights yet.*--resume"):
+                load_video_model(path)
+    load_video_model(path, first_stage=True)
+    assert not caplog.messages
+    load_video_model(path)
+    assert "stopped at step 2 of 8: finish it with `video train --resume`" in caplog.text
+    parts = train_video(videos, CONFIG, path, seed=0, resume=True)
     assert whole.model.read_bytes() == parts.model.read_bytes()
     first = [RunDirectory(run.path / FIRST_STAGE_FOLDER).model.read_bytes() for run in (whole, parts)]
     assert first[0] == first[1] != whole.model.read_bytes()
-    one, two = (load_video_model(tmp_path / "whole", first_stage=phase) for phase in (True, False))
-    assert not torch.equal(one.outputs["flow"].weight, two.outputs["flow"].weight)
     with pytest.raises(CheckpointError, match="already holds a run"):
-        train_video(videos, CONFIG, tmp_path / "parts", seed=0)
+        train_video(videos, CONFIG, path, seed=0)
     with pytest.raises(CheckpointError, match="other settings"):
-        train_video(videos, CONFIG, tmp_path / "parts", seed=1, resume=True)
-
-
-def test_unfinished_run_suggests_resume(videos: Videos, tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    longer = replace(CONFIG, unroll=replace(CONFIG.unroll, train=replace(TRAIN, steps=8)))
-    run = tmp_path / "run"
-
-    for phase in (longer.train, longer.unroll.train):
-
-        def interrupt(progress, steps=phase.steps):
-            if progress.step == 4 and progress.steps == steps:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            train_video(videos, longer, run, seed=0, monitor=interrupt, resume=run.exists())
-        if not RunDirectory(run).model.exists():
-            with pytest.raises(CheckpointError, match=r"no weights yet.*--resume"):
-                load_video_model(run)
-    caplog.clear()
-    load_video_model(run, first_stage=True)
-    assert not caplog.messages
-    load_video_model(run)
-    assert "stopped at step 2 of 8" in caplog.text
-    assert "--resume" in caplog.text
+        train_video(videos, CONFIG, path, seed=1, resume=True)
 
 
 @pytest.mark.parametrize("kind", ["kth", "clevrer"])
@@ -112,8 +97,7 @@ def test_distributed_videos_train_end_to_end(kind: str, tmp_path: Path, capsys: 
     assert main(["video", "eval", str(run), *flags, "--film", str(tmp_path / "film")]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert {"run", "repeat the last frame", "linear extrapolation"} == set(rows)
-    for name in ("film_strip.png", "prediction.gif"):
-        assert (tmp_path / "film" / name).stat().st_size > 1000
+    assert (tmp_path / "film" / "prediction.gif").stat().st_size > 1000
     assert main(["eval", str(run)]) == 2
     assert "this run holds a video model, not a policy" in capsys.readouterr().err
 
@@ -157,27 +141,13 @@ def test_only_held_out_videos_are_scored(tmp_path: Path, capsys: pytest.CaptureF
     trained_on_all = replace(record.videos, held_out=(), fingerprint=everything)
     with pytest.raises(ConfigError, match="--validation"):
         open_unseen(replace(record, videos=trained_on_all), store)
-
-
-def test_videos_added_to_the_store_are_scored_beside_held_out_ones(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    root, store, run = tmp_path / "videos", tmp_path / "videos.zarr", tmp_path / "run"
-    convert = ["video", "data", "folder", str(root), "--out", str(store), "--size", "16"]
-    for k in range(4):
-        write_scene(root / f"b{k}.mp4", k)
-    assert main(convert) == 0
-    assert main(["video", "train", str(store), "--out", str(run), "--validation", "0.5", *FLAGS]) == 0
-    record = VideoRecord.read(run)
-    write_scene(root / "a.mp4", 4)
-    assert main(convert) == 0
-    assert open_unseen(record, store).chosen.tolist() == [*record.videos.held_out, 4]
-    for change in (["--size", "24"], ["--stride", "2"], ["--crop"]):
-        shutil.rmtree(store)
-        assert main([*convert, *change]) == 0
-        capsys.readouterr()
-        assert main(["video", "eval", str(run), "--steps", "1", "--device", "cpu"]) == 2
-        assert "are not those that the model was trained on" in capsys.readouterr().err
+    with DemoWriter(store, resume=True, rate_hz=10) as writer:
+        writer.append(Episode(np.zeros((11, 1)), np.zeros((11, 2))), {"img": frames[0]})
+    assert open_unseen(record, store).chosen.tolist() == [*record.videos.held_out, 5]
+    shutil.rmtree(store)
+    shutil.copytree(tmp_path / "other.zarr", store)
+    with pytest.raises(ConfigError, match="are not those that the model was trained on"):
+        open_unseen(record, store)
 
 
 def test_windows_of_one_video_count_as_one_for_intervals(tmp_path: Path):
@@ -213,21 +183,13 @@ def test_windows_of_one_video_count_as_one_for_intervals(tmp_path: Path):
         (["eval"], "name at least one run"),
         (["train"], "name a store of videos, or `collisions`"),
         (["train", "collisions", "--videos", "0"], "need --videos >= 1, got 0"),
-        (["train", "collisions", "--videos", "-3"], "need --videos >= 1, got -3"),
         (["train", "collisions", "--stride", "9", "--videos", "2"], "use longer videos, a smaller stride"),
-        (["eval", "a", "--videos", "-1"], "need --videos >= 1, got -1"),
         (["eval", "a", "--substeps", "0"], "need --substeps >= 1, got 0"),
-        (["eval", "a", "--alpha", "-5"], "need --alpha >= 0, got -5"),
-        (["eval", "a", "--steps", "-3"], "need --steps >= 1, got -3"),
         (["eval", "a", "--seed", "-1"], "need --seed >= 0, got -1"),
-        (["train", "collisions", "--seed", "-1"], "need --seed >= 0, got -1"),
-        (["eval", "a", "--film-video", "0"], "add --film FOLDER"),
         (["eval", "a", "b/../a"], "a run directory is named twice"),
         (["eval", "runs/truth"], "runs/truth has the name of another row, 'truth': rename"),
         (["eval", "a/repeat the last frame"], "has the name of another row, 'repeat the last frame'"),
         (["eval", "a", "--features", "no.safetensors"], "no.safetensors cannot be read: No such file"),
-        (["eval", "a", "--features", __file__], "expected a .safetensors file"),
-        (["eval", "a", "--features", str(Path(__file__).parent)], "is not a regular file"),
     ],
 )
 def test_bad_video_flags_are_refused(
@@ -241,71 +203,38 @@ def test_bad_video_flags_are_refused(
 
 
 def test_runs_of_the_same_name_are_all_scored(
-    videos: Videos, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    small_run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    runs = [tmp_path / name / "run" for name in "ab"]
-    config = replace(CONFIG, unroll=UnrollConfig(frames=0))
-    for seed, run in enumerate(runs):
-        run.parent.mkdir()
-        train_video(videos, config, run, seed=seed)
+    runs = [shutil.copytree(small_run.path, tmp_path / name / "run") for name in "ab"]
     flags = ["--data", "collisions", "--videos", "3", "--json", "-", "--device", "cpu", "--seed", "3"]
-    flags += ["--substeps", "2"]
-    assert main(["video", "eval", *map(str, runs), *flags]) == 0
+    assert main(["video", "eval", *map(str, runs), *flags, "--substeps", "2"]) == 0
     found = json.loads(capsys.readouterr().out)
-    rows = found["rows"]
-    assert {*map(str, runs)} < rows.keys()
+    assert {*map(str, runs)} < found["rows"].keys()
     assert (found["runs"], found["data"], found["seed"]) == ([*map(str, runs)], "collisions", 3)
     assert (found["substeps"], found["alpha"], found["device"]) == (2, None, device_name("cpu"))
 
 
-def test_physics_distance_of_simulated_videos_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    frames = make_collisions(4, CollisionsConfig(size=32, frames=8), seed=0).frames
-    config = replace(CONFIG, unroll=UnrollConfig(frames=0), size=32)
-    run = str(train_video(Videos.from_tensor(frames[1:]), config, tmp_path / "run", seed=0).path)
-    flags = ["--features", "physics", "--videos", "3", "--steps", "2", "--device", "cpu"]
-    assert main(["video", "eval", run, "--data", "collisions", *flags, "--json", "-"]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
-    assert all(row["physics"]["value"] > 0 for row in rows.values())
-    with DemoWriter(tmp_path / "store.zarr") as writer:
-        writer.append(None, {"img": frames[0].numpy()})
-    assert main(["video", "eval", run, "--data", str(tmp_path / "store.zarr"), *flags]) == 2
-    assert "only for simulated `collisions`" in capsys.readouterr().err
-
-
-def test_first_simulated_videos_do_not_depend_on_their_number(
-    videos: Videos, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_film_shows_the_scored_frames_of_a_video_whatever_the_number_of_videos(
+    small_run: RunDirectory,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ):
-    run = str(
-        train_video(videos, replace(CONFIG, unroll=UnrollConfig(frames=0)), tmp_path / "run", seed=0).path
-    )
-    films = []
-    for count in ("2", "3"):
-        flags = ["--data", "collisions", "--videos", count, "--steps", "1", "--device", "cpu"]
-        film = ["--film", str(tmp_path / count), "--film-video", "1"]
-        assert main(["video", "eval", run, *flags, *film]) == 0
-        films.append((tmp_path / count / "film_strip.png").read_bytes())
-    assert films[0] == films[1]
-
-
-def test_film_shows_the_scored_frames_and_changes_no_score(
-    videos: Videos, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    model = FlowMatchingVideoConfig(network=CONFIG.model.network)
-    config = replace(CONFIG, model=model, unroll=UnrollConfig(frames=0))
-    run = str(train_video(videos, config, tmp_path / "run", seed=0).path)
     films: list[torch.Tensor] = []
     monkeypatch.setattr(
-        "nsde_policy.eval.video.figures.draw_film_strip", lambda _, rows, out: films.append(rows["run"])
+        "nsde_policy.eval.video.figures.write_animation", lambda _, rows, out: films.append(rows["run"])
     )
     found = []
-    for film in ([], ["--film", str(tmp_path / "film"), "--film-video", "0"]):
-        flags = ["--data", "collisions", "--videos", "1", "--steps", "2", "--device", "cpu", "--json", "-"]
-        assert main(["video", "eval", run, *flags, *film]) == 0
+    for flags in (["1"], ["1", "--film", str(tmp_path)], ["3", "--film", str(tmp_path)]):
+        given = ["--data", "collisions", "--steps", "2", "--device", "cpu", "--json", "-", "--videos", *flags]
+        assert main(["video", "eval", str(small_run.path), *given]) == 0
         found.append(json.loads(capsys.readouterr().out)["rows"]["run"])
     assert found[0] == found[1]
-    true = make_collisions(512, CollisionsConfig(size=16, frames=6), seed=COLLISION_SEEDS["test"], keep=1)
-    scored = psnr(films[0], to_unit(true.frames[0, 4:])).tolist()
-    assert found[1]["psnr"]["per_frame"]["value"] == pytest.approx(scored, rel=1e-4)
+    seed = COLLISION_SEEDS["test"]
+    true = make_collisions(512, CollisionsConfig(size=16, frames=6), seed=seed, keep=1)
+    scored = psnr(films[0], to_unit(true[0, 4:])).tolist()
+    assert found[0]["psnr"]["per_frame"]["value"] == pytest.approx(scored, rel=1e-4)
+    assert torch.allclose(films[0], films[1])
 
 
 def test_film_is_checked_before_anything_is_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -314,23 +243,14 @@ def test_film_is_checked_before_anything_is_scored(tmp_path: Path, capsys: pytes
     assert "film/prediction.gif cannot be written" in capsys.readouterr().err
 
 
-@pytest.fixture(scope="module")
-def small_run(videos: Videos, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    folder = tmp_path_factory.mktemp("small") / "run"
-    return train_video(videos, replace(CONFIG, unroll=UnrollConfig(frames=0)), folder, seed=0)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"config": {}}, "config.json is not a valid record of a video run"),
-        ({"config": []}, "config.json is not a valid record of a video run"),
         ({"model": 3}, "config.json is not a valid record of a video run"),
         ({"width": 32}, "does not match its config.json.*train it again"),
         ({"width": 8192}, "make more than [0-9]+ parameters"),
         ({"depth": 10**9 + 1}, "need depth <= 65,536"),
-        ({"size": 2**15}, "make more than [0-9]+ parameters"),
-        ({"history": 4096}, "make more than [0-9]+ parameters"),
     ],
 )
 def test_damaged_config_is_refused_before_memory_is_taken(
@@ -391,7 +311,7 @@ def test_run_of_a_policy_is_no_video_model(tmp_path: Path, capsys: pytest.Captur
 
 @pytest.mark.gpu
 def test_captured_training_in_bf16_learns(tmp_path: Path):
-    frames = make_collisions(32, CollisionsConfig(size=16, frames=8), seed=0, device="cuda").frames
+    frames = make_collisions(32, CollisionsConfig(size=16, frames=8), seed=0, device="cuda")
     train = replace(TRAIN, steps=200, batch_size=16, log_every=50, precision="bf16")
     config = replace(CONFIG, train=train, unroll=UnrollConfig(frames=2, train=replace(train, steps=20)))
     run = train_video(Videos.from_tensor(frames), config, tmp_path, seed=0, device="cuda")

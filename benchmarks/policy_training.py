@@ -1,27 +1,21 @@
-"""Train policies with cameras, each in a process of its own: encoder and policy, from frames of a store."""
+"""Train one policy of an experiment, in a process of its own."""
 
-import json
-import shutil
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-import torch
 from experiment import Training
-from state_runs import NOTE_FILE, TrainingNote
 
 from nsde_policy.data import LazyFrames
-from nsde_policy.eval.compare.run import read_training_time
 from nsde_policy.eval.disturbances import CameraCondition, CameraDisturbances
 from nsde_policy.eval.latency import device_name
 from nsde_policy.files import replace_file
-from nsde_policy.inference.loading import load_encoder, load_model
-from nsde_policy.run_config import RunConfig
-from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
 from nsde_policy.training.checkpoints import TrainingProgress
 from nsde_policy.training.demos import load_training_demos, open_training_images
 from nsde_policy.training.run import train_run
+
+DEVICE_FILE = "trained_on.txt"
+"""File of a run with the device of its training; written last, so a run that has it is finished."""
 
 
 class DisturbedFrames(LazyFrames):
@@ -42,72 +36,44 @@ class DisturbedFrames(LazyFrames):
         return np.stack(changed) if isinstance(index, slice) else changed[0]
 
 
-def train_with_images(
-    training: Training, path: Path, demos: Path, device: str, stop_at: float, *, alone: bool
-) -> bool:
-    """Train a policy with cameras, or resume it; return whether it is finished.
+def train_policy(training: Training, path: Path, demos: Path, device: str, stop_at: float) -> bool:
+    """Train a policy, or resume it; return whether it is finished.
 
     Args:
         training: What is trained.
         path: Run directory.
-        demos: Store with frames.
+        demos: Store of demonstrations.
         device: Torch device.
         stop_at: Wall-clock time, `time.time`, at which the training is saved and ends.
-        alone: Whether no other run trains on the device, so that its time counts.
     """
-    config = training.make_config(demos)
-    if training.encoder_of:
-        _copy_encoder(path.with_name(f"{training.encoder_of}-{training.seed}"), path, config)
+    config, task = training.make_config(demos), training.task.make_task()
 
     def stop(progress: TrainingProgress) -> None:
         if progress.step < progress.steps and time.time() > stop_at:
             raise KeyboardInterrupt
 
     given = load_training_demos(config.demos, demos, task=training.task.name)
-    images = open_training_images(config.demos, demos)
+    images: dict[str, LazyFrames] = open_training_images(config.demos, demos)
     if training.trained_on:
         condition = CameraCondition(**training.trained_on)
         images = {
             name: DisturbedFrames(frames, given.episode_ends, condition) for name, frames in images.items()
         }
-    task = training.task.make_task()
+    observations = task.training.observations[training.task.obs].env_kwargs if training.task.obs else {}
     try:
-        run = train_run(
+        train_run(
             given,
             config,
             path,
             task=task.name,
-            env_kwargs=dict(task.training.observations[training.task.obs].env_kwargs),
+            env_kwargs=dict(observations),
             seed=training.seed,
             device=device,
             resume=path.exists(),
-            save_every_s=1e9,
             images=images,
             monitor=stop,
         )
     except KeyboardInterrupt:
         return False
-    _write_note(run, device, alone=alone)
+    replace_file(path / DEVICE_FILE, device_name(device).encode())
     return True
-
-
-def _write_note(run: RunDirectory, device: str, *, alone: bool) -> None:
-    record, model = load_model(run)
-    encoder = load_encoder(run, record)
-    assert encoder is not None
-    size = sum(p.numel() for module in (model, encoder) for p in module.parameters())
-    seconds = read_training_time(run) or 0.0
-    note = TrainingNote(
-        seconds if alone else None, seconds / record.config.train.steps, size, device_name(device)
-    )
-    replace_file(run.path / NOTE_FILE, json.dumps(asdict(note)).encode())
-    torch.cuda.empty_cache()
-
-
-def _copy_encoder(source: Path, path: Path, config: RunConfig) -> None:
-    """Copy a trained encoder of the same settings into a new run, which then does not train it again."""
-    if path.exists() or not (source / NOTE_FILE).exists():
-        return
-    if RunDirectory(source).read_record().config.encoder == config.encoder:
-        ignored = shutil.ignore_patterns("request.json")
-        shutil.copytree(source / ENCODER_FOLDER, path / ENCODER_FOLDER, ignore=ignored)
