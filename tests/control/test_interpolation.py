@@ -56,21 +56,3 @@ def test_std_accumulates_along_the_plan():
     assert plan.accumulated_std(0, default) == pytest.approx(2.0)
     assert plan.accumulated_std(2, default) == pytest.approx(2.0 * np.sqrt(3))
     assert make_plan(Plan(np.zeros((3, 2)))).accumulated_std(1, default) == pytest.approx(np.sqrt(2))
-
-
-def test_a_plan_made_ahead_continues_the_commands_that_were_sent():
-    sim = Sim()
-    session = make_session(sim, delay_s=2 * PERIOD, limits=NO_LIMITS)
-    gaps, sent = {}, []
-    for tick in range(40):
-        sim.now = 100.0 + tick * PERIOD
-        sent.append(session.step(OBS if not sent else np.array([*sent[-1], 1.0]), sim.now))
-        plan = session._scheduler.current
-        if plan is not None and plan.job.index not in gaps:
-            gaps[plan.job.index] = (
-                plan.job.start == tick,
-                np.abs(plan.knots[0] - sent[-2]).max() if tick else 0.0,
-            )
-    on_time = [gap for exactly, gap in gaps.values() if exactly]
-    assert len(on_time) >= 7
-    assert max(on_time) < 1e-4

@@ -4,7 +4,6 @@ import gc
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from pathlib import Path
 
@@ -65,20 +64,6 @@ def test_exception_of_a_job_is_in_its_future_and_the_next_job_runs(thread, error
 
     assert thread.submit(fail).exception(30) is error
     assert thread.submit(lambda: 1).result(30) == 1
-
-
-def test_busy_time_counts_the_running_job_only(thread):
-    assert thread.busy_s == 0.0
-    go, future = block(thread)
-    before = thread.busy_s
-    time.sleep(0.02)
-    assert thread.busy_s >= before + 0.02
-    go.set()
-    future.result(30)
-    deadline = time.monotonic() + 30
-    while thread.busy_s > 0 and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert thread.busy_s == 0.0
 
 
 def test_close_finishes_queued_jobs_and_rejects_new_ones():
