@@ -19,11 +19,15 @@ from nsde_policy.tasks.reporting import Reporting
 INSTALL_EGL = "apt-get install libegl1 libgl1-mesa-dri libopengl0"
 """Command that installs what MuJoCo needs to draw pictures without a display, and without a GPU."""
 _ENV_ID = re.compile(r"[\w./-]+-v\d+|[\w.]+:[\w./-]+")
+_env_folder: str | None = None
+"""Working directory of the environments of this process, if one of them has left ours."""
 
 
 @contextmanager
 def run_env_code(what: str, advice: str = "") -> Iterator[None]:
-    """Run code of an environment, which may raise anything.
+    """Run code of an environment, which may raise anything and change the working directory.
+
+    Environments keep the directory that they change to, but our relative paths stay what they are.
 
     Args:
         what: Start of the error message, such as "environment Mine-v0: step".
@@ -32,13 +36,30 @@ def run_env_code(what: str, advice: str = "") -> Iterator[None]:
     Raises:
         EnvError: For every exception that is not from this package, even `SystemExit`.
     """
+    global _env_folder
+    folder, chosen, _env_folder = _find_folder(), _env_folder, None
     try:
+        if chosen is not None:
+            os.chdir(chosen)
         yield
     except (NsdePolicyError, KeyboardInterrupt):
         raise
     except BaseException as error:
         found = f"{type(error).__name__}: {summarize_error(error)}"
         raise EnvError(f"{what} raised {found}{advice}") from error
+    finally:
+        left = _find_folder()
+        if folder is not None and left != folder:
+            _env_folder = _env_folder or left
+            os.chdir(folder)
+
+
+def _find_folder() -> str | None:
+    """Return the working directory, None if it was deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
 
 
 def open_env(task: Task, env_kwargs: Mapping[str, object] | None = None) -> AnyEnv:

@@ -127,6 +127,9 @@ FAULTS = {
     "nan_observation": ["step 3", "observation must be finite as float32, found [0.0, nan, 0.0, 0.0]"],
     "wrong_shape": ["observation has shape (4, 1), but observation_space declares (4,)"],
     "text_observation": ["step raised ValueError: could not convert string to float: 'left'"],
+    "text_reward": ["step raised ValueError", "'good'"],
+    "large_reward": ["reward must be finite as float32, found 1e+308"],
+    "two_ends": ["step raised ValueError: The truth value of an array"],
     "nan_reward": ["reward must be finite as float32, found nan"],
     "endless": ["has not ended after 50 steps", "max_episode_steps"],
 }
@@ -141,6 +144,16 @@ def test_a_broken_environment_gives_one_clear_error(runs, fault, monkeypatch, ca
     assert said.count("\n") == 1
     assert "BrokenEnv" in said
     assert [part for part in FAULTS[fault] if part not in said] == []
+
+
+def test_an_environment_that_leaves_the_directory_keeps_it_to_itself(runs, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    kwargs = json.dumps({"folder": "elsewhere", "max_episode_steps": 3})
+    flags = ["--env", f"{HERE}:WanderingEnv", "--env-kwargs", kwargs, "--episodes", "2"]
+    assert evaluate(runs(4, 2), *flags, "--json", "scores.json") == 0
+    assert Path.cwd() == tmp_path
+    assert json.loads((tmp_path / "scores.json").read_text())["mean_return"]["value"] == 3.0
 
 
 def test_scores_that_overflow_are_refused():

@@ -107,6 +107,9 @@ class BrokenEnv(gym.Env[Any, Any]):
             "nan_observation": (np.array([0.0, np.nan, 0.0, 0.0]), 0.0, False, False, {}),
             "wrong_shape": (np.zeros((4, 1)), 0.0, False, False, {}),
             "text_observation": ("left", 0.0, False, False, {}),
+            "text_reward": (np.zeros(4), "good", False, False, {}),
+            "large_reward": (np.zeros(4), 1e308, False, False, {}),
+            "two_ends": (np.zeros(4), 0.0, np.array([True, False]), False, {}),
             "nan_reward": (np.zeros(4), float("nan"), False, False, {}),
             "endless": (np.zeros(4), 0.0, False, False, {}),
         }
@@ -115,6 +118,19 @@ class BrokenEnv(gym.Env[Any, Any]):
         if self._fault == "exit":
             raise SystemExit(3)
         return faults.get(self._fault, (np.zeros(4), 0.0, True, False, {}))
+
+
+class WanderingEnv(MatrixEnv):
+    """Changes to a folder when it is made, and expects to stay there."""
+
+    def __init__(self, folder: str, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
+        os.chdir(folder)
+        self._folder = os.getcwd()
+
+    def step(self, action: np.ndarray) -> Any:
+        assert os.getcwd() == self._folder
+        return super().step(action)
 
 
 class MortalEnv(gym.Env[np.ndarray, np.ndarray]):
