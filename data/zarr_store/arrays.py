@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 BLOSC_HEADER = struct.Struct("<4B3I")
 """Version, inner version, flags, item size; bytes unpacked, block size, bytes packed."""
+MAX_CHUNKS = 2**20
+"""Most chunks of an array."""
+NUMBER_BYTES, CHUNK_OVERHEAD = 32, 2**16
+"""Most bytes of a number in a chunk, with any filter and the index of a shard, and of anything else in it."""
 
 
 @dataclass(frozen=True)
@@ -108,13 +112,16 @@ class StoredArray:
         """Describe missing (unless accepted) and damaged chunks of the first `frames` frames."""
         rows, *others = self._unit
         counts = [-(-size // step) for size, step in zip(self.shape[1:], others, strict=True)]
+        chunks = -(-frames // rows) * math.prod(counts)
+        if chunks > MAX_CHUNKS:
+            raise DemoError(f"{self.name} has {chunks} chunks, expected at most {MAX_CHUNKS}")
         for place in np.ndindex(-(-frames // rows), *counts):
             fault = self._find_fault(f"{self.name}/{self.zarray.metadata.encode_chunk_key(place)}")
             if fault:
                 yield fault
 
     def _find_fault(self, key: str) -> str | None:
-        """Compare the size of a chunk, or shard, with its Blosc header."""
+        """Compare the size of a chunk, or shard, with its metadata and its Blosc header."""
         size = self.files.size(key)
         if size is None and self.accept_omitted:
             return None
@@ -125,6 +132,9 @@ class StoredArray:
             )
         if size == 0:
             return f"chunk {key} is empty (0 bytes)"
+        most = NUMBER_BYTES * math.prod(self._unit) + CHUNK_OVERHEAD
+        if size > most:
+            return f"chunk {key} has {size} bytes, expected at most {most}"
         is_blosc = any("blosc" in type(codec).__name__.lower() for codec in self.zarray.compressors)
         if self.zarray.shards or not is_blosc:
             return None

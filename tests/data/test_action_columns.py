@@ -107,10 +107,6 @@ def test_a_joint_that_deviates_matches_in_line_with_the_others_only():
     assert match(demos, demos.obs, act[:, 3:4]) == (-1,)
 
 
-def test_targets_of_the_embedded_demonstrations_match_the_agent():
-    assert match_columns(load_demonstrations(EMBEDDED_DEMOS)) == (0, 1)
-
-
 def test_unmatched_columns_start_at_a_recorded_median():
     demos = make_arm_demos(episodes=8)
     first = demos.act[demos.starts, 7]

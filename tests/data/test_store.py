@@ -101,13 +101,6 @@ def test_readers_of_other_formats_need_not_know_of_omitted_chunks(monkeypatch: p
     assert load_demonstrations("x.csv", accept_omitted_chunks=True) is demos
 
 
-def test_human_demonstrations_are_loaded(human_demos: Path) -> None:
-    demos = load_demonstrations(human_demos, angles=(4,), rate_hz=10)
-    assert (len(demos), demos.obs.shape, demos.act.shape) == (206, (25_650, 5), (25_650, 2))
-    assert (demos.lengths.min(), demos.lengths.max()) == (49, 246)
-    assert demos.obs[:, 4].max() < 2 * np.pi
-
-
 def test_import_does_not_import_zarr_or_torch() -> None:
     checkout = Path(__file__).resolve().parents[2]
     code = "import sys, nsde_policy.data, nsde_policy.cli.data; assert not {'zarr', 'torch'} & {*sys.modules}"
