@@ -233,8 +233,9 @@ def test_variance_stays_above_its_floor():
 
 
 def test_residual_network_adds_layers_to_the_first():
-    net = MLP(4, None, width=8, depth=3, residual=True, generator=make_rng())
-    first = MLP(4, None, width=8, depth=1, generator=make_rng())
+    config = NetworkConfig(width=8, depth=1, dropout=0.0)
+    net = MLP(4, None, replace(config, depth=3, residual=True), generator=make_rng())
+    first = MLP(4, None, config, generator=make_rng())
     with torch.no_grad():
         for layer in net.layers[1:]:
             layer.weight.zero_()

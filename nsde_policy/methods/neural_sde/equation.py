@@ -14,7 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from nsde_policy.core.networks import MLP, AbstractNetworks, Outputs, SeparateNetworks, SharedTrunk, build_mlp
+from nsde_policy.core.networks import MLP, AbstractNetworks, Outputs, SeparateNetworks, SharedTrunk
 from nsde_policy.core.sde import AbstractScoredSDE, Terms
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
@@ -128,4 +128,4 @@ def build_state_mlp(
     config: NeuralSDEConfig, layout: StateLayout, outputs: int | None, generator: torch.Generator
 ) -> MLP:
     """Build a network whose input is a state with history."""
-    return build_mlp(config.network, config.history * layout.feature_dim, outputs, generator)
+    return MLP(config.history * layout.feature_dim, outputs, config.network, generator=generator)
