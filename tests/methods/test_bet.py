@@ -13,7 +13,7 @@ from torch.nn import functional
 from nsde_policy.config import Sampling, TrainConfig
 from nsde_policy.core.targets import Windows
 from nsde_policy.errors import ConfigError
-from nsde_policy.methods.bet.model import (
+from nsde_policy.methods.bet import (
     PRESETS,
     BehaviourTransformer,
     BehaviourTransformerConfig,
@@ -85,7 +85,7 @@ def test_k_means_of_one_bin_is_the_mean_and_of_as_many_bins_as_points_the_points
 def test_k_means_moves_empty_bins_to_the_points_farthest_from_their_centre(monkeypatch: Any):
     """All centres start at one point, so that all but one bin are empty after the first round."""
     monkeypatch.setattr(
-        "nsde_policy.methods.bet.model._initialize_centres", lambda p, bins, g: p[:1].repeat(bins, 1)
+        "nsde_policy.methods.bet._initialize_centres", lambda p, bins, g: p[:1].repeat(bins, 1)
     )
     points = CORNERS.repeat(40, 1) + 0.02 * torch.randn(200, 2, generator=make_rng())
     found = k_means(points, 5, generator=make_rng())
