@@ -64,6 +64,15 @@ def test_one_call_returns_drift_variance_and_score(kind: str):
     assert [part.shape for part in out] == [(4, 3)] * 3
 
 
+def test_residual_layers_are_added_to_the_first():
+    net, first = build_mlp(None, residual=True), build_mlp(None, depth=1)
+    with torch.no_grad():
+        for layer in net.layers[1:]:
+            layer.weight.zero_()
+            layer.bias.zero_()
+    torch.testing.assert_close(net(torch.ones(2, 5)), first(torch.ones(2, 5)))
+
+
 def test_weights_from_uses_the_generator_and_keeps_the_global_random_state():
     def build_weight(generator: torch.Generator) -> torch.Tensor:
         with weights_from(generator):

@@ -62,14 +62,11 @@ def test_steps_grow_with_the_demonstrations_within_bounds(frames, steps):
 @pytest.mark.parametrize(
     ("statistics", "rate", "chunk"),
     [(SCRIPTED, 100.0, 5), (SCRIPTED, 20.0, 1), (SCRIPTED, None, 1), (SCRIPTED, 1000.0, 8),
-     (HUMAN, 10.0, 8), (HUMAN, 30.0, 16), (HUMAN, 1.0, 4), (HUMAN, None, 8)],
+     (HUMAN, 10.0, 8), (HUMAN, 30.0, 16), (HUMAN, 1.0, 4), (HUMAN, None, 8),
+     (replace(HUMAN, median_length=12), 30.0, 3)],
 )  # fmt: skip
 def test_chunk_is_a_time_within_bounds(statistics, rate, chunk):
     assert choose_chunk(replace(statistics, rate_hz=rate)) == chunk
-
-
-def test_chunk_is_at_most_a_quarter_of_an_episode():
-    assert choose_chunk(replace(HUMAN, median_length=12)) == 3
 
 
 @pytest.mark.parametrize("method", METHODS.names())
@@ -114,7 +111,3 @@ def test_the_line_leaves_out_what_flags_set(caplog, circles):
     (line,) = [record.message for record in caplog.records if "chosen" in record.message]
     assert "; chosen: chunk 1, width 256, dropout 0, noise 0.7, diffusion 0" in line
     assert "alpha" not in line
-
-
-def test_human_demonstrations_are_described_as_neither():
-    assert "that are neither predictable nor forked (" in HUMAN.describe()
