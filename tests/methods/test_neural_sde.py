@@ -13,7 +13,7 @@ from nsde_policy.core import losses
 from nsde_policy.core.networks import MLP
 from nsde_policy.core.sde import euler_maruyama
 from nsde_policy.core.spec import StateSpec
-from nsde_policy.core.targets import Transitions, pair_states, stack_history
+from nsde_policy.core.targets import pair_states, stack_history
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
@@ -99,44 +99,22 @@ def without_noise(**changes: Any) -> dict[str, Any]:
     return {"noise": 0.0, "denoiser": False, "sampling": STILL, **changes}
 
 
-def compute_outputs(model: NeuralSDE, data: Transitions) -> dict[str, Tensor]:
-    """Return drift, variance and velocity in network units, and dt in periods."""
-    out = model.learned.outputs(model.learned.features(data.x))
-    step = model.layout.increment(data.x[:, :3], data.x_next)
-    periods = data.dt / model.config.dt
-    return {
-        "drift": out.drift,
-        "log_variance": out.log_variance,
-        "velocity": step / periods / torch.tensor(SPREAD),
-        "dt": periods,
-    }
-
-
 @pytest.mark.parametrize("dt", [1.0, 0.25])
-@pytest.mark.parametrize(
-    ("options", "part"),
-    [
-        ({}, "flow"),
-        ({"flow_loss": "log", "delta": 0.3}, "flow"),
-        ({}, "diffusion"),
-        ({"diffusion_loss": "squared"}, "diffusion"),
-        ({"objective": "joint"}, "joint"),
-    ],
-)
-def test_each_objective_computes_its_formula(options: dict[str, Any], part: str, dt: float):
-    model, data = build(**without_noise(**options)), pair_states(make_path(), dt=dt)
-    at = compute_outputs(model, data)
-    log = options.get("flow_loss") == "log"
-    expected = {
-        "flow": lambda: losses.flow_loss(at["drift"], at["velocity"], delta=0.3 if log else math.inf),
-        "joint": lambda: losses.joint_nll(at["drift"], at["log_variance"], at["velocity"], at["dt"]),
-        "diffusion": lambda: (
-            losses.diffusion_squared_loss(at["log_variance"].exp(), at["drift"], at["velocity"], at["dt"])
-            if options
-            else losses.diffusion_nll(at["log_variance"], at["drift"], at["velocity"], at["dt"])
-        ),
-    }[part]()
-    torch.testing.assert_close(model.loss(data, make_rng()).parts[part], expected)
+def test_each_objective_computes_its_formula(dt: float):
+    data, at = pair_states(make_path(), dt=dt), build(**without_noise()).learned
+    f, log_g2, _ = at.outputs(at.features(data.x))
+    v = at.increment(data.x, data.x_next) / data.dt / torch.tensor(SPREAD)
+    squared = losses.diffusion_squared_loss(log_g2.exp(), f, v, data.dt)
+    paper = {"flow_loss": "log", "delta": 0.3, "diffusion_loss": "squared"}
+    for options, part, expected in (
+        ({}, "flow", losses.flow_loss(f, v, delta=math.inf)),
+        ({}, "diffusion", losses.diffusion_nll(log_g2, f, v, data.dt)),
+        (paper, "flow", losses.flow_loss(f, v, delta=0.3)),
+        (paper, "diffusion", squared),
+        ({"objective": "joint"}, "joint", losses.joint_nll(f, log_g2, v, data.dt)),
+    ):
+        found = build(**without_noise(**options)).loss(data, make_rng()).parts[part]
+        torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("objective", ["decoupled", "joint"])
@@ -209,16 +187,6 @@ def test_each_kind_of_strength_computes_its_formula():
         found = measure_denoiser_step(model, SamplingConfig(denoiser=kind, alpha=0.3), x)  # type: ignore[arg-type]
         torch.testing.assert_close(found, pull.detach(), rtol=1e-3, atol=1e-5)
         assert float(found.abs().max()) > 1e-4
-
-
-def test_sampling_uses_the_given_dt():
-    model, x = build(), make_path()[0]
-    sizes, noise = torch.tensor([0.5, 2.0, 1.0]), torch.randn(3, len(x), 3, generator=make_rng(2))
-    sampled = model.sample_paths(x, steps=3, noise=noise, dt=sizes)
-    torch.testing.assert_close(
-        sampled, euler_maruyama(model.sde(), x, dt=sizes, steps=3, noise=noise).detach()
-    )
-    assert not torch.allclose(sampled, model.sample_paths(x, steps=3, noise=noise))
 
 
 @pytest.mark.parametrize("dt", [2.0, torch.tensor([1.0, 2.0])])
