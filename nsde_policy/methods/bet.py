@@ -133,11 +133,11 @@ class BehaviourTransformer(PolicyModel[Windows]):
         logits, offsets = self._predict(states, generator)
         action = self.layout.to_unit(batch.actions)
         chosen = find_bin(action, self.centres)
-        error = offset_error(offsets, chosen, action - self.centres[chosen])
+        error = select_offset(offsets, chosen) - (action - self.centres[chosen])
         return LossParts(
             {
                 "focal": focal_loss(logits, chosen, gamma=self.config.focal_gamma),
-                "offset": self.config.offset_scale * error,
+                "offset": self.config.offset_scale * error.square().mean(),
             }
         )
 
@@ -304,11 +304,6 @@ def focal_loss(logits: Tensor, chosen: Tensor, *, gamma: float) -> Tensor:
     """Return the mean of −(1 − p)^γ log p over the true bins' probabilities p (Lin et al. 2017)."""
     log_p = logits.log_softmax(-1).gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
     return -((-log_p.expm1()).pow(gamma) * log_p).mean()
-
-
-def offset_error(offsets: Tensor, chosen: Tensor, true: Tensor) -> Tensor:
-    """Return the mean square error of the offsets (..., bins, dim) of the true bins."""
-    return (select_offset(offsets, chosen) - true).square().mean()
 
 
 def select_offset(offsets: Tensor, chosen: Tensor) -> Tensor:
