@@ -76,15 +76,16 @@ def test_every_method_has_the_preset(method):
     assert preset.chunk == (16 if longest is None else min(16, longest))
 
 
-@pytest.fixture
-def circles(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def circles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a store of 20 episodes on a circle, which are predictable."""
+    path = tmp_path_factory.mktemp("demos") / "circles.zarr"
     turn = np.linspace(0, 4, 60, dtype=np.float32)
-    with DemoWriter(tmp_path / "circles.zarr", rate_hz=20) as writer:
+    with DemoWriter(path, rate_hz=20) as writer:
         for i in range(20):
-            path = np.stack([np.cos(turn + i), np.sin(turn + i)], axis=1)
-            writer.append(Episode(path[:-1], path[1:]))
-    return tmp_path / "circles.zarr"
+            circle = np.stack([np.cos(turn + i), np.sin(turn + i)], axis=1)
+            writer.append(Episode(circle[:-1], circle[1:]))
+    return path
 
 
 @pytest.mark.parametrize(

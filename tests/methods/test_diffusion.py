@@ -75,7 +75,7 @@ def test_schedule_and_added_noise_equal_those_of_diffusers():
 
 
 @given(st.integers(1, LEVELS))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_ddim_with_any_number_of_steps_equals_diffusers_on_the_selected_levels(steps: int):
     """A scheduler of the selected levels only (Nichol & Dhariwal's respacing) takes the same steps."""
     chain = build_chain(DiffusionSampling("ddim", steps))

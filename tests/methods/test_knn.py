@@ -49,7 +49,7 @@ def compute_features(states: Tensor) -> Tensor:
     return torch.cat([unit, angles.sin(), angles.cos()], dim=-1).flatten(-2)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 7))
 def test_plan_is_the_mean_of_the_nearest_found_by_brute_force(seed: int, k: int):
     data, model = make_windows(), build(k=k)
