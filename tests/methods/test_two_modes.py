@@ -40,7 +40,7 @@ def plan(config: WindowConfig, train: TrainConfig = FIT, sampling: Sampling | No
 
 
 def check_modes(plans: Tensor, share: float = 0.95) -> None:
-    """Assert that both modes are about equally frequent, and that a share of the plans ends in one of them."""
+    """Assert that both modes are equally frequent, and that at least a share of the plans ends in one."""
     assert 0.3 < (plans[:, -1] > 0).float().mean().item() < 0.7
     assert ((plans[:, -1].abs() - 10).abs() < 5).float().mean().item() > share
 
