@@ -190,8 +190,8 @@ class TransformerBlock(nn.Module):
         """Map (rows, length, width) to the same shape; `causal` (length, length) is −∞ for masked pairs."""
         new = self._attend(self.before_attention(h), causal, masks)
         h = h + (new if masks is None else new * masks.attended)
-        new = self.narrow(functional.gelu(self.widen(self.before_mlp(h))))
-        return h + (new if masks is None else new * masks.mlp)
+        out: Tensor = self.narrow(functional.gelu(self.widen(self.before_mlp(h))))
+        return h + (out if masks is None else out * masks.mlp)
 
     def _attend(self, h: Tensor, causal: Tensor, masks: BlockMasks | None) -> Tensor:
         shape = (*h.shape[:2], 3, self.heads, -1)

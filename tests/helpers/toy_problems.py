@@ -15,6 +15,11 @@ LINE = StateSpec(
 )
 """An observation in [-1, 1], an action in [-20, 20]."""
 
+UNIT_LINE = StateSpec(
+    obs_dim=1, act_dim=1, circular=(), low=(0.0, -1.0), high=(1.0, 1.0), increment_std=(0.1, 0.1)
+)
+"""An observation in [0, 1], an action in [-1, 1]."""
+
 WITH_ANGLE = StateSpec(
     obs_dim=2, act_dim=2, circular=(1,), low=(0.0, -9.0, -2.0, 0.0), high=(10.0, 9.0, 2.0, 512.0),
     increment_std=(0.5, 0.1, 0.2, 3.0),
