@@ -75,7 +75,9 @@ CASES = {
     "ibc": Case(ImplicitBCConfig(**SMALL_IBC, sampling=SEARCH), steps=2),
     "ibc local": Case(ImplicitBCConfig(**SMALL_IBC, local_negatives=4, sampling=LANGEVIN), steps=2),
     "lstm_gmm": Case(
-        LSTMGMMConfig(history=4, horizon=4, hidden=12, dropout=0.3, sampling=LSTMGMMSampling("full")),
+        LSTMGMMConfig(
+            history=4, horizon=4, hidden=12, dropout=0.3, noise=0.5, sampling=LSTMGMMSampling("full")
+        ),
         steps=1,
         network="head",
     ),
