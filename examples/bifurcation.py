@@ -29,7 +29,7 @@ from tqdm import tqdm
 
 from nsde_policy import __version__
 from nsde_policy.config import NetworkConfig, TrainConfig
-from nsde_policy.core.networks import build_mlp
+from nsde_policy.core.networks import MLP
 from nsde_policy.core.state import StateLayout, measure_state
 from nsde_policy.core.targets import TensorRows, pair_states
 from nsde_policy.errors import NsdePolicyError
@@ -169,7 +169,7 @@ class Sampler(TrainableModel[Pairs]):
     def __init__(self, condition: int, target: int, network: NetworkConfig, generator: torch.Generator):
         super().__init__()
         self.size = target
-        self.network = build_mlp(network, condition + target + 2 * self.FREQUENCIES, target, generator)
+        self.network = MLP(condition + target + 2 * self.FREQUENCIES, target, network, generator=generator)
 
     def predict(self, condition: Tensor, z: Tensor, level: Tensor) -> Tensor:
         """Call the network, which sees the noise level (n, 1) as sines and cosines."""

@@ -40,7 +40,6 @@ HEAVY = {
     "pymunk",
     "numpy",
     "matplotlib",
-    "diffusers",
     "websockets",
 }
 

@@ -7,7 +7,7 @@ import abc
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,6 @@ from torch.nn import functional
 from nsde_policy.config import NetworkConfig
 from nsde_policy.errors import ConfigError
 
-Activation = Literal["gelu", "relu", "silu", "tanh"]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "relu": torch.relu,
@@ -64,33 +63,21 @@ class MLP(nn.Module):
     """`depth` hidden layers of `width`: linear, LayerNorm, activation, dropout; then a linear layer.
 
     With `residual`, layers after the first are h + dropout(activation(linear(LayerNorm(h)))).
-    `outputs=None` omits the last linear layer, which gives a trunk.
+    `outputs=None` omits the last linear layer, which gives a trunk. The `kind` in the settings is ignored.
     """
 
     def __init__(
-        self,
-        inputs: int,
-        outputs: int | None,
-        *,
-        width: int,
-        depth: int,
-        residual: bool = False,
-        layer_norm: bool = True,
-        dropout: float = 0.0,
-        activation: Activation = "gelu",
-        generator: torch.Generator,
+        self, inputs: int, outputs: int | None, config: NetworkConfig, *, generator: torch.Generator
     ) -> None:
         super().__init__()
-        if depth < 1 or width < 1 or not 0 <= dropout < 1:
-            raise ConfigError(f"need depth, width >= 1 and 0 <= dropout < 1, got {depth}, {width}, {dropout}")
-        self.width = width
-        self.residual = residual
-        self.keep = 1 - dropout
-        sizes = [inputs, *[width] * (depth - 1)]
-        self.layers = nn.ModuleList(linear(size, width, generator) for size in sizes)
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in sizes if layer_norm)
-        self.activation = ACTIVATIONS[activation]
-        self.output = nn.Identity() if outputs is None else linear(width, outputs, generator)
+        self.width = config.width
+        self.residual = config.residual
+        self.keep = 1 - config.dropout
+        sizes = [inputs, *[self.width] * (config.depth - 1)]
+        self.layers = nn.ModuleList(linear(size, self.width, generator) for size in sizes)
+        self.norms = nn.ModuleList(nn.LayerNorm(self.width) for _ in sizes if config.layer_norm)
+        self.activation = ACTIVATIONS[config.activation]
+        self.output = nn.Identity() if outputs is None else linear(self.width, outputs, generator)
 
     def forward(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Map (..., inputs) to (..., outputs); in training, dropout masks come from `generator`."""
@@ -119,12 +106,6 @@ class MLP(nn.Module):
             return None
         shape = (len(self.layers), *features.shape[:-1], self.width)
         return dropout_mask(shape, self.keep, features, generator)
-
-
-def build_mlp(config: NetworkConfig, inputs: int, outputs: int | None, generator: torch.Generator) -> MLP:
-    """Build a network from its settings."""
-    shape = {name: value for name, value in config.to_dict().items() if name != "kind"}
-    return MLP(inputs, outputs, generator=generator, **shape)
 
 
 def dropout_mask(

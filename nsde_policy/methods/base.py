@@ -175,13 +175,6 @@ class PolicyModel(TrainableModel[Batch]):
         """
         return self.config.sampling if sampling is None else sampling
 
-    def drift_step(self, states: Tensor, *, sampling: Sampling | None = None) -> Tensor | None:
-        """Return the expected change of states (rows, history, d) over one control period, (rows, d).
-
-        Returns None for methods that are not differential equations.
-        """
-        return None
-
     def fold_for_export(self, sampling: Sampling) -> nn.Module | None:
         """Return a module that plans for one row and is faster once exported; None to export `plan`.
 

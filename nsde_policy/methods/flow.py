@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nsde_policy.bounds import Length, NonNegative, Positive, Size
 from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig
-from nsde_policy.core.networks import build_mlp
+from nsde_policy.core.networks import MLP
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
@@ -102,7 +102,7 @@ class StreamingFlow(PolicyModel[Windows]):
         self.layout = StateLayout(spec)
         self.register_buffer("waves", math.pi * 2.0 ** torch.arange(TIME_OCTAVES))
         inputs = config.history * self.layout.feature_dim + spec.act_dim + 1 + 2 * TIME_OCTAVES
-        self.network = build_mlp(config.network, inputs, spec.act_dim, generator)
+        self.network = MLP(inputs, spec.act_dim, config.network, generator=generator)
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
         """Return the mean square error of the velocity at one point per window, drawn from the marginal."""

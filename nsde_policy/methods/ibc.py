@@ -9,6 +9,7 @@ baseline. Actions are in half ranges.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -227,11 +228,7 @@ class ImplicitBC(PolicyModel[Windows]):
         noise = draws.normal(moves, n, size)
         candidates = 2 * uniform[:, : n * size].reshape(len(states), n, size) - 1
         picks = uniform[:, n * size : -1].reshape(len(states), moves, n)
-
-        def energy(actions: Tensor) -> Tensor:
-            found: Tensor = self.network(seen, actions)
-            return found
-
+        energy: Energy = partial(self.network, seen)
         if chosen.inference == "langevin":
             rates = [chosen.step * 0.01 ** (i / max(1, moves - 1)) for i in range(moves)]
             candidates = run_langevin(energy, candidates, noise, rates)

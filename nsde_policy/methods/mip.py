@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nsde_policy.bounds import Length
 from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig
-from nsde_policy.core.networks import build_mlp
+from nsde_policy.core.networks import MLP
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
@@ -55,7 +55,7 @@ class MIP(PolicyModel[Windows]):
         self.layout = StateLayout(spec)
         chunk = config.horizon * spec.act_dim
         inputs = config.history * self.layout.feature_dim + chunk + 1
-        self.network = build_mlp(config.network, inputs, chunk, generator)
+        self.network = MLP(inputs, chunk, config.network, generator=generator)
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
         """Return ‖π(o, 0, 0) − a‖² and ‖π(o, t* a + (1 − t*) z, t*) − a‖², means over half ranges."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nsde_policy.bounds import Length
 from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig
-from nsde_policy.core.networks import build_mlp
+from nsde_policy.core.networks import MLP
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
@@ -47,7 +47,7 @@ class Regression(PolicyModel[Windows]):
         self.config: RegressionConfig = config
         self.layout = StateLayout(spec)
         inputs = config.history * self.layout.feature_dim
-        self.network = build_mlp(config.network, inputs, config.horizon * spec.act_dim, generator)
+        self.network = MLP(inputs, config.horizon * spec.act_dim, config.network, generator=generator)
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
         """Return the mean square error of the actions, in half ranges."""

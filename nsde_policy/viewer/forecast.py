@@ -64,8 +64,10 @@ def compute_drift_field(
     The agent is moved together with its command and its history; the rest stays.
 
     Returns:
-        Rows of x, y, dx, dy in pixels of the page; None if the method has no drift.
+        Rows of x, y, dx, dy in pixels of the page; None if the method does not predict the next state.
     """
+    if not policy.model.reports_std:
+        return None
     axis = np.linspace(-FIELD_REACH, FIELD_REACH, FIELD_POINTS)
     offsets = table.page.from_page_vectors(np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2))
     states = np.repeat(history.states()[None], len(offsets), axis=0)
@@ -73,11 +75,9 @@ def compute_drift_field(
     columns += [policy.obs_dim, policy.obs_dim + 1] if table.moves_action else []
     states[:, :, columns] += np.tile(offsets, len(columns) // 2)[:, None]
     with torch.inference_mode():
-        step = policy.model.drift_step(torch.from_numpy(states), sampling=sampling)
-    if step is None:
-        return None
+        expected = policy.model.predict_step(torch.from_numpy(states), sampling=sampling).mean.numpy()
     agent = table.page.to_page(states[:, 0, table.agent])
-    drift = table.page.to_page_vectors(step[:, table.agent].numpy())
+    drift = table.page.to_page_vectors((expected - states[:, 0])[:, table.agent])
     inside = ((agent > 5) & (agent < 507)).all(axis=1) & np.isfinite(drift).all(axis=1)
     return _round_rows(np.hstack([agent, drift])[inside], 1)
 

@@ -1,17 +1,19 @@
 """Tests for nsde_policy/core/networks.py."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
+from nsde_policy.config import NetworkConfig
 from nsde_policy.core.networks import MLP, AbstractNetworks, SeparateNetworks, SharedTrunk, weights_from
-from nsde_policy.errors import ConfigError
 from tests.helpers.rng import make_rng
 
 
 def build_mlp(outputs: int | None = 3, **changes: object) -> MLP:
-    settings: dict[str, object] = {"width": 16, "depth": 3, "generator": make_rng(), **changes}
-    return MLP(5, outputs, **settings)  # type: ignore[arg-type]
+    config = replace(NetworkConfig(width=16, depth=3, dropout=0.0), **changes)  # type: ignore[arg-type]
+    return MLP(5, outputs, config, generator=make_rng())
 
 
 @pytest.mark.parametrize("depth", [1, 2, 6])
@@ -62,9 +64,13 @@ def test_one_call_returns_drift_variance_and_score(kind: str):
     assert [part.shape for part in out] == [(4, 3)] * 3
 
 
-def test_depth_zero_raises():
-    with pytest.raises(ConfigError, match="depth, width >= 1"):
-        build_mlp(depth=0)
+def test_residual_layers_are_added_to_the_first():
+    net, first = build_mlp(None, residual=True), build_mlp(None, depth=1)
+    with torch.no_grad():
+        for layer in net.layers[1:]:
+            layer.weight.zero_()
+            layer.bias.zero_()
+    torch.testing.assert_close(net(torch.ones(2, 5)), first(torch.ones(2, 5)))
 
 
 def test_weights_from_uses_the_generator_and_keeps_the_global_random_state():

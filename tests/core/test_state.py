@@ -73,6 +73,11 @@ def test_features_of_a_constant_dimension_are_finite():
     assert spec.increment_std[0] > 0
 
 
+def test_constant_increments_are_scaled_by_their_size():
+    clock = torch.arange(50.0)[:, None]
+    assert measure_state(clock[:-1], clock[1:]).increment_std[0] == pytest.approx(1.0)
+
+
 def test_spec_survives_json_and_layout_is_in_the_state_dict():
     assert StateSpec.from_dict(json.loads(json.dumps(SPEC.to_dict()))) == SPEC
     assert "increment_std" in StateLayout(SPEC).state_dict()

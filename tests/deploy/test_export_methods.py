@@ -8,7 +8,7 @@ import torch
 from nsde_policy.deploy.export import export_policy
 from nsde_policy.deploy.export.plan_module import FixedDraws
 from nsde_policy.deploy.runtime.metadata import GraphRecord
-from nsde_policy.methods.bet.model import BehaviourTransformerConfig
+from nsde_policy.methods.bet import BehaviourTransformerConfig
 from nsde_policy.methods.flow import StreamingFlowConfig, StreamingFlowSampling
 from nsde_policy.methods.ibc import ImplicitBCConfig, ImplicitBCSampling
 from nsde_policy.methods.knn import NearestNeighboursConfig, NearestNeighboursSampling

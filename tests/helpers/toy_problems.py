@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from torch import nn
 
 from nsde_policy.config import WindowConfig
 from nsde_policy.core.spec import StateSpec
@@ -46,13 +47,6 @@ def make_two_modes(n: int, config: WindowConfig) -> Windows:
     return Windows(make_states(obs, config.history), (10 * side).expand(-1, config.horizon, -1).clone())
 
 
-def make_signed_steps(n: int, history: int) -> Windows:
-    """Make windows of `UNIT_LINE` with a = ±(0.2 + 0.6 x), the sign random at every state x."""
-    x = torch.rand(n, history, 1, generator=make_rng(2))
-    sign = torch.randint(2, (n, history, 1), generator=make_rng(3)) * 2.0 - 1
-    return Windows(torch.cat([x, torch.zeros_like(x)], -1), sign * (0.2 + 0.6 * x.flip(1)))
-
-
 def make_random_windows(n: int, history: int) -> Windows:
     """Make windows of `WITH_ANGLE` with random states, whose actions are those of the states."""
     scale = torch.tensor([10.0, 3.0, 4.0, 512.0])
@@ -68,3 +62,16 @@ def make_robot_demos(
     obs = np.cumsum(rng.normal(size=(n, obs_dim)).astype(np.float32) * 0.1, axis=0)
     act = rng.normal(size=(n, act_dim)).astype(np.float32)
     return Demonstrations(obs=obs, act=act, episode_ends=np.arange(length, n + 1, length), angles=(2,))
+
+
+class RecordingNetwork(nn.Module):
+    """Network that returns a constant and records its inputs."""
+
+    def __init__(self, outputs: int, value: float) -> None:
+        super().__init__()
+        self.outputs, self.value = outputs, value
+        self.inputs: list[torch.Tensor] = []
+
+    def forward(self, x: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+        self.inputs.append(x)
+        return x.new_full((len(x), self.outputs), self.value)

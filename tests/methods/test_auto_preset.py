@@ -62,14 +62,11 @@ def test_steps_grow_with_the_demonstrations_within_bounds(frames, steps):
 @pytest.mark.parametrize(
     ("statistics", "rate", "chunk"),
     [(SCRIPTED, 100.0, 5), (SCRIPTED, 20.0, 1), (SCRIPTED, None, 1), (SCRIPTED, 1000.0, 8),
-     (HUMAN, 10.0, 8), (HUMAN, 30.0, 16), (HUMAN, 1.0, 4), (HUMAN, None, 8)],
+     (HUMAN, 10.0, 8), (HUMAN, 30.0, 16), (HUMAN, 1.0, 4), (HUMAN, None, 8),
+     (replace(HUMAN, median_length=12), 30.0, 3)],
 )  # fmt: skip
 def test_chunk_is_a_time_within_bounds(statistics, rate, chunk):
     assert choose_chunk(replace(statistics, rate_hz=rate)) == chunk
-
-
-def test_chunk_is_at_most_a_quarter_of_an_episode():
-    assert choose_chunk(replace(HUMAN, median_length=12)) == 3
 
 
 @pytest.mark.parametrize("method", METHODS.names())
@@ -79,15 +76,16 @@ def test_every_method_has_the_preset(method):
     assert preset.chunk == (16 if longest is None else min(16, longest))
 
 
-@pytest.fixture
-def circles(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def circles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a store of 20 episodes on a circle, which are predictable."""
+    path = tmp_path_factory.mktemp("demos") / "circles.zarr"
     turn = np.linspace(0, 4, 60, dtype=np.float32)
-    with DemoWriter(tmp_path / "circles.zarr", rate_hz=20) as writer:
+    with DemoWriter(path, rate_hz=20) as writer:
         for i in range(20):
-            path = np.stack([np.cos(turn + i), np.sin(turn + i)], axis=1)
-            writer.append(Episode(path[:-1], path[1:]))
-    return tmp_path / "circles.zarr"
+            circle = np.stack([np.cos(turn + i), np.sin(turn + i)], axis=1)
+            writer.append(Episode(circle[:-1], circle[1:]))
+    return path
 
 
 @pytest.mark.parametrize(
@@ -114,7 +112,3 @@ def test_the_line_leaves_out_what_flags_set(caplog, circles):
     (line,) = [record.message for record in caplog.records if "chosen" in record.message]
     assert "; chosen: chunk 1, width 256, dropout 0, noise 0.7, diffusion 0" in line
     assert "alpha" not in line
-
-
-def test_human_demonstrations_are_described_as_neither():
-    assert "that are neither predictable nor forked (" in HUMAN.describe()

@@ -1,7 +1,6 @@
 """Tests for nsde_policy/methods/flow.py."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from nsde_policy.config import NetworkConfig, Sampling, TrainConfig
-from nsde_policy.errors import ConfigError
+from nsde_policy.config import NetworkConfig
 from nsde_policy.methods.flow import (
     StreamingFlow,
     StreamingFlowConfig,
@@ -20,21 +18,10 @@ from nsde_policy.methods.flow import (
     interpolate_trajectory,
     stabilise_velocity,
 )
-from nsde_policy.training.loop import fit
-from tests.helpers.method_checks import (
-    RecordingNetwork,
-    check_loss,
-    check_plan_rows,
-    check_ramp_plans,
-    make_robot_states,
-    train_and_load,
-)
 from tests.helpers.rng import make_draws, make_rng
-from tests.helpers.toy_problems import LINE, make_ramps, make_states, make_two_modes
+from tests.helpers.toy_problems import LINE, RecordingNetwork, make_ramps, make_states
 
 NETWORK = NetworkConfig(width=64, depth=2, dropout=0.0)
-FIT = TrainConfig(steps=1500, batch_size=256, learning_rate=3e-3, ema=0.98)
-SHORT_FIT = TrainConfig(steps=700, batch_size=128, learning_rate=5e-3, ema=0.98)
 
 
 def build(**changes: Any) -> StreamingFlow:
@@ -53,21 +40,6 @@ def test_trajectory_is_piecewise_linear_between_its_knots(time: float, pieces: i
         assert at.position[0, d].item() == pytest.approx(np.interp(time, grid, line), abs=1e-9)
         piece = min(int(time * pieces), pieces - 1)
         assert at.velocity[0, d].item() == pytest.approx((line[piece + 1] - line[piece]) * pieces)
-
-
-def test_stabilised_flow_has_the_marginals_it_is_trained_on():
-    """From N(ξ(0), σ₀²), the field ξ' − k (a − ξ) leads through N(ξ(t), σ₀² e^(−2kt))."""
-    noise, gain, n, steps = 0.3, 2.5, 20_000, 400
-    knots = torch.tensor([[0.0], [0.5], [0.2], [0.2], [1.0]]).expand(n, -1, -1)
-    action = noise * torch.randn(n, 1, generator=make_rng())
-    for i in range(steps):
-        at = interpolate_trajectory(knots, torch.full((n, 1), i / steps))
-        if i in (50, 150, 250, 350):
-            spread = noise * math.exp(-gain * i / steps)
-            assert (action - at.position).mean().item() == pytest.approx(0, abs=4 * spread / math.sqrt(n))
-            assert action.std().item() == pytest.approx(spread, rel=0.03)
-        action = action + stabilise_velocity(at, action, gain) / steps
-    assert action.mean().item() == pytest.approx(1.0, abs=0.01)
 
 
 def test_training_points_are_drawn_from_the_marginals():
@@ -121,73 +93,3 @@ def test_midpoint_solver_follows_a_trajectory_and_errors_decay_exponentially(sub
     error = model.plan(off, steps=5, draws=make_draws(1), sampling=sampling) - exact
     decay = 2 * torch.exp(-gain * torch.arange(1, 6) / 5)
     torch.testing.assert_close(error[0, :, 0], decay, atol=0.03, rtol=0)
-
-
-def test_euler_solver_converges_to_the_trajectory():
-    model, knots = build(), torch.tensor([[[0.0], [0.3], [0.1], [0.1], [-0.4], [0.5]]])
-    model.network = ExactField(knots, 2.5)  # type: ignore[assignment]
-    sampling = StreamingFlowSampling(substeps=50, solver="euler")
-    plan = model.plan(make_states(torch.zeros(1), 2), steps=5, draws=make_draws(1), sampling=sampling)
-    torch.testing.assert_close(plan[0], 20 * knots[0, 1:], atol=0.2, rtol=0)
-
-
-@pytest.fixture(scope="module")
-def ramp_model() -> StreamingFlow:
-    model = build(noise=0.2)
-    fit(model, make_ramps(4000, model.config), SHORT_FIT, seed=0)
-    return model
-
-
-@pytest.mark.slow
-def test_trained_field_reproduces_a_trajectory(ramp_model: StreamingFlow):
-    check_ramp_plans(ramp_model, steps=5, atol=0.8)
-
-
-@pytest.mark.slow
-def test_trained_field_reduces_errors_of_the_start(ramp_model: StreamingFlow):
-    """An error e of the start is e · e^(−k) = 0.08 e at the end of the trajectory."""
-    rows = 200
-    states = make_states(torch.full((rows,), 0.5), 2)
-    sampling = StreamingFlowSampling(substeps=4, start=1.0)
-    plan = ramp_model.plan(states, steps=5, draws=make_draws(rows), sampling=sampling)[..., 0]
-    start = 20 * 0.2
-    assert plan[:, 0].std().item() == pytest.approx(start * math.exp(-2.5 / 5), rel=0.2)
-    assert plan[:, -1].std().item() < 0.2 * start
-    assert plan[:, -1].mean().item() == pytest.approx(7.5, abs=0.8)
-
-
-@pytest.mark.slow
-def test_random_starts_reach_both_modes():
-    """A field trained on ±10 with equal probability splits its starts; few end in between."""
-    model = build(noise=0.3)
-    fit(model, make_two_modes(4000, model.config), FIT, seed=0)
-    sampling = StreamingFlowSampling(substeps=4, start=1.0)
-    states = make_states(torch.zeros(100), 2)
-    end = model.plan(states, steps=5, draws=make_draws(100), sampling=sampling)[:, -1, 0]
-    assert 25 < int((end > 0).sum()) < 75
-    assert int((end.abs() < 5).sum()) <= 5
-
-
-def test_loss_needs_no_host_synchronisation_and_draws_only_from_its_generator():
-    model = build(network=NetworkConfig(width=16, depth=2))
-    check_loss(model, lambda: make_ramps(8, model.config), ("velocity",))
-
-
-def test_run_is_saved_and_loaded_and_rows_are_planned_independently(tmp_path: Path):
-    config = StreamingFlowConfig(network=NETWORK, sampling=StreamingFlowSampling(start=1.0))
-    _, model = train_and_load(config, tmp_path, chunk=8)
-    check_plan_rows(model, make_robot_states(5, 2), steps=8, act_dim=3)
-
-
-@pytest.mark.parametrize("changes", [{"noise": 0.0}, {"gain": -1.0}, {"horizon": 1}])
-def test_invalid_settings_raise(changes: dict[str, Any]):
-    with pytest.raises(ConfigError):
-        StreamingFlowConfig(**changes)
-
-
-def test_invalid_sampling_raises():
-    for changes in ({"substeps": 0}, {"start": -1.0}):
-        with pytest.raises(ConfigError):
-            StreamingFlowSampling(**changes)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="Sampling, got Sampling"):
-        build().plan(make_states(torch.zeros(1), 2), steps=1, draws=make_draws(1), sampling=Sampling())

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nsde_policy.config import Sampling, TrainConfig
+from nsde_policy.config import TrainConfig
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.targets import Windows
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.knn import NearestNeighbours, NearestNeighboursConfig, NearestNeighboursSampling
 from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.run_directory import RunDirectory, fingerprint
+from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.progress import plot_training
 from nsde_policy.training.run import train_run
 from tests.helpers.rng import make_draws, make_rng
@@ -49,13 +49,7 @@ def compute_features(states: Tensor) -> Tensor:
     return torch.cat([unit, angles.sin(), angles.cos()], dim=-1).flatten(-2)
 
 
-def test_recorded_states_replay_their_actions_from_the_current_period_on():
-    data = make_windows()
-    plan = build().plan(data.states, steps=4, draws=make_draws(40))
-    assert torch.equal(plan, data.actions[:, 1:])
-
-
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 7))
 def test_plan_is_the_mean_of_the_nearest_found_by_brute_force(seed: int, k: int):
     data, model = make_windows(), build(k=k)
@@ -102,14 +96,6 @@ def test_relative_actions_are_offsets_from_the_previous_action():
     torch.testing.assert_close(build().plan(moved, steps=4, draws=make_draws(40)), data.actions[:, 1:])
 
 
-def test_rows_are_planned_independently_without_network_calls():
-    model, query = build(k=3, weights="inverse"), torch.randn(6, 2, 4, generator=make_rng(5))
-    whole = model.plan(query, steps=2, draws=make_draws(6))
-    parts = [model.plan(row[None], steps=2, draws=make_draws(1)) for row in query]
-    assert torch.equal(whole, torch.cat(parts))
-    assert model.network_calls(2) == 0
-
-
 CONFIG = RunConfig(model=NearestNeighboursConfig(), train=TrainConfig(steps=7), demos=DemoConfig())
 
 
@@ -117,45 +103,39 @@ def train(path: Path, **options: Any) -> RunDirectory:
     return train_run(make_robot_demos(), CONFIG, path, task="none", seed=0, **options)
 
 
-def test_run_finishes_in_one_step_and_resumes_unchanged(tmp_path: Path):
+def test_run_finishes_in_one_step(tmp_path: Path):
     seen = []
     saved = train(
         tmp_path / "run", monitor=lambda progress: seen.append((progress.step, dict(progress.losses)))
     )
     assert seen == [(7, {})]
     assert [record["step"] for record in saved.read_metrics()] == [7]
-    before = fingerprint(saved.read_weights())
-    assert fingerprint(train(tmp_path / "run", resume=True).read_weights()) == before
     assert plot_training(saved) is None
 
 
 def test_loaded_run_replays_a_demonstration(tmp_path: Path):
     saved = train(tmp_path / "run")
     _, model = load_model(saved)
-    assert fingerprint(model.state_dict()) == fingerprint(saved.read_weights())
     demos = make_robot_demos()
     states = np.concatenate([demos.obs[5:7], demos.act[4:6]], axis=-1)[::-1].copy()
     plan = model.plan(torch.from_numpy(states)[None], steps=8, draws=make_draws(1))
     np.testing.assert_array_equal(plan[0].numpy(), demos.act[6:14])
 
 
-@pytest.mark.parametrize("damage", ["missing", "cut", "scalar"])
-def test_damaged_weights_raise(tmp_path: Path, damage: str):
+def test_damaged_weights_raise(tmp_path: Path):
     saved = train(tmp_path / "run")
     weights = saved.read_weights()
-    if damage == "missing":
-        del weights["actions"]
-    else:
-        weights["actions"] = weights["actions"][:, :3] if damage == "cut" else torch.tensor(1.0)
-    saved.save_weights(weights)
-    with pytest.raises(CheckpointError, match=r"does not match its config\.json"):
-        load_model(saved)
+    actions = weights.pop("actions")
+    for damaged in (
+        weights,
+        {**weights, "actions": actions[:, :3]},
+        {**weights, "actions": actions[0, 0, 0]},
+    ):
+        saved.save_weights(damaged)
+        with pytest.raises(CheckpointError, match=r"does not match its config\.json"):
+            load_model(saved)
 
 
-def test_invalid_settings_raise():
-    with pytest.raises(ConfigError, match="k >= 1"):
-        NearestNeighboursSampling(k=0)
+def test_more_neighbours_than_windows_raise():
     with pytest.raises(ConfigError, match="k is 41, but only 40 windows"):
         build(k=41).plan(make_windows().states, steps=1, draws=make_draws(40))
-    with pytest.raises(ConfigError, match="Sampling, got Sampling"):
-        build().plan(make_windows().states, steps=1, draws=make_draws(40), sampling=Sampling())

@@ -1,233 +1,265 @@
-"""Tests for nsde_policy/methods/neural_sde/model.py."""
+"""Tests for nsde_policy/methods/neural_sde: the learned equation, its losses and its options."""
 
-import dataclasses
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch import Tensor, nn
 
 from nsde_policy.config import NetworkConfig
-from nsde_policy.core.sde import euler_maruyama, trajectory_nll
+from nsde_policy.core import losses
+from nsde_policy.core.networks import MLP
+from nsde_policy.core.sde import euler_maruyama
 from nsde_policy.core.spec import StateSpec
-from nsde_policy.core.targets import Transitions, pair_states, stack_history
+from nsde_policy.core.targets import pair_states, stack_history
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
 from tests.helpers.rng import make_rng
 
-NETWORK = NetworkConfig(width=16, depth=2)
+SPREAD = (0.5, 0.1, 0.2)
 LAYOUT = StateSpec(
-    obs_dim=2, act_dim=1, circular=(1,), low=(0.0, -9.0, -1.0), high=(10.0, 9.0, 1.0),
-    increment_std=(0.5, 0.1, 0.2),
-)  # fmt: skip
-OFF = SamplingConfig(denoiser="off")
+    obs_dim=2, act_dim=1, circular=(1,), low=(0.0, -9.0, -1.0), high=(10.0, 9.0, 1.0), increment_std=SPREAD
+)
+SEPARATE = NetworkConfig(width=16, depth=2, dropout=0.0, kind="separate")
+SHARED = replace(SEPARATE, kind="shared")
+STILL = SamplingConfig(denoiser="off", diffusion=0.0)
 
 
 def build(layout: StateSpec = LAYOUT, **changes: Any) -> NeuralSDE:
-    config = NeuralSDEConfig(**{"network": NETWORK, **changes})
+    """Build a model without dropout, so that its losses can be recomputed."""
+    config = NeuralSDEConfig(**{"history": 1, "network": SEPARATE, **changes})
     return NeuralSDE(config, layout, generator=make_rng()).eval()
 
 
-def make_states(n: int = 20, steps: int = 6) -> Tensor:
+def make_path(steps: int = 6, n: int = 20) -> Tensor:
     """Make paths (steps + 1, n, 3) whose increments have the size of the layout."""
-    walk = torch.randn(steps + 1, n, 3, generator=make_rng(1)) * torch.tensor(LAYOUT.increment_std)
+    walk = torch.randn(steps + 1, n, 3, generator=make_rng(1)) * torch.tensor(SPREAD)
     return walk.cumsum(0) + torch.tensor([5.0, 3.0, 0.0])
-
-
-def make_batch(history: int = 2, dt: float = 1.0) -> Transitions:
-    return pair_states(make_states(), dt=dt, history=history)
-
-
-OPTIONS: list[dict[str, Any]] = [
-    {},
-    {"objective": "joint"},
-    {"flow_loss": "log", "diffusion_loss": "squared", "interpolation": "uniform"},
-    {"history": 1, "noise_kind": "absolute", "network": dataclasses.replace(NETWORK, kind="separate")},
-    {"history": 3, "history_noise": "shared", "learned_strength": True},
-    {"denoiser": False, "noise": 0.0, "sampling": OFF},
-]
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-def test_every_part_of_the_loss_is_finite_and_reaches_its_weights(options: dict[str, Any]):
-    model = build(**options).train()
-    parts = model.loss(make_batch(model.config.history), make_rng())
-    (stage,) = model.stages()
-    assert set(stage.losses) == set(parts.parts)
-    parts.total(stage.losses).backward()
-    used = [p for name, p in model.named_parameters() if model.config.denoiser or "score" not in name]
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in used)
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-def test_loss_needs_no_host_synchronisation(options: dict[str, Any]):
-    """Fake tensors have no values: a host read, or control flow that depends on data, would raise."""
-    model = build(**options).train()
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        rows = make_batch(model.config.history)
-        assert model.loss(rows, make_rng()).total(model.stages()[0].losses).shape == ()
-
-
-def test_loss_draws_only_from_the_given_generator():
-    model, before = build().train(), torch.random.get_rng_state()
-    names = model.stages()[0].losses
-    one, two = (model.loss(make_batch(), make_rng(5)).total(names) for _ in range(2))
-    assert torch.equal(one, two)
-    assert torch.equal(before, torch.random.get_rng_state())
 
 
 def test_loss_does_not_depend_on_the_unit_of_a_coordinate():
     """Metres or millimetres: the same layout in other units gives the same loss."""
     unit = torch.tensor([1000.0, 1.0, 0.01])
-    scaled = dataclasses.replace(
-        LAYOUT,
-        **{
-            name: tuple((torch.tensor(getattr(LAYOUT, name)) * unit).tolist())
-            for name in ("low", "high", "increment_std")
-        },
-    )
-    here = build().loss(make_batch(), make_rng()).parts
-    there = build(scaled).loss(pair_states(make_states() * unit, history=2), make_rng()).parts
+    names = ("low", "high", "increment_std")
+    other = {name: tuple((torch.tensor(getattr(LAYOUT, name)) * unit).tolist()) for name in names}
+    here = build(history=2).loss(pair_states(make_path(), history=2), make_rng()).parts
+    scaled = build(replace(LAYOUT, **other), history=2)
+    there = scaled.loss(pair_states(make_path() * unit, history=2), make_rng()).parts
     for name, part in here.items():
         torch.testing.assert_close(part, there[name], rtol=1e-3, atol=1e-4)
 
 
 def test_loss_and_paths_do_not_depend_on_the_unit_of_time():
     """Appendix B: any Δt may stand for one control period."""
-    one, other = build(dt=1.0), build(dt=0.1)
-    for name, part in one.loss(make_batch(dt=1.0), make_rng()).parts.items():
-        torch.testing.assert_close(part, other.loss(make_batch(dt=0.1), make_rng()).parts[name])
-    x0 = make_batch().x
-    torch.testing.assert_close(
-        one.sample_paths(x0, steps=5, generator=make_rng()),
-        other.sample_paths(x0, steps=5, generator=make_rng()),
-    )
-
-
-def test_full_turns_of_an_angle_change_nothing():
-    model, turn = build(), torch.tensor([0.0, 2 * math.pi, 0.0])
-    path = make_states()
-    turned = path.clone()
-    turned[3:] += turn
-    here, there = (model.loss(pair_states(p, history=2), make_rng()).parts for p in (path, turned))
-    for name, part in here.items():
-        torch.testing.assert_close(part, there[name], rtol=1e-4, atol=1e-4)
+    one, other = build(history=2, dt=1.0), build(history=2, dt=0.1)
+    data, same = (pair_states(make_path(), dt=dt, history=2) for dt in (1.0, 0.1))
+    for name, part in one.loss(data, make_rng()).parts.items():
+        torch.testing.assert_close(part, other.loss(same, make_rng()).parts[name])
+    paths = (model.sample_paths(data.x, steps=5, generator=make_rng()) for model in (one, other))
+    torch.testing.assert_close(*paths)
 
 
 def test_one_step_per_period_shifts_the_history_exactly():
-    model, x0 = build(history=3), make_batch(3).x
+    model, x0 = build(history=3), pair_states(make_path(), history=3).x
     path = euler_maruyama(model.sde(), x0, dt=1.0, steps=4, generator=make_rng())
     torch.testing.assert_close(path[1:, :, 3:], path[:-1, :, :-3], atol=1e-5, rtol=1e-5)
 
 
 def test_several_steps_per_period_lag_the_history_by_one_period():
-    model = build(sampling=OFF)
+    model = build(history=2, network=SHARED, sampling=STILL)
     for parameter in model.learned.networks.parameters():
-        torch.nn.init.zeros_(parameter)
-    torch.nn.init.ones_(model.learned.networks.drift.bias)  # type: ignore[arg-type]
-    x0 = stack_history(torch.stack([torch.zeros(1, 3), torch.tensor([LAYOUT.increment_std])]), 2)[-1]
+        nn.init.zeros_(parameter)
+    nn.init.ones_(model.learned.networks.drift.bias)  # type: ignore[arg-type]
+    x0 = stack_history(torch.stack([torch.zeros(1, 3), torch.tensor([SPREAD])]), 2)[-1]
     silent = torch.zeros(40, 1, 6)
     path = euler_maruyama(model.sde(), x0, dt=1.0, steps=10, substeps=4, noise=silent)
     lag = path[..., :3] - path[..., 3:]
-    torch.testing.assert_close(lag, torch.tensor(LAYOUT.increment_std).expand(11, 1, 3), atol=1e-4, rtol=1e-4)
-
-
-def test_a_path_costs_one_network_call_per_step():
-    model, calls = build(), []
-    model.learned.networks.register_forward_hook(lambda *_: calls.append(1))
-    path = model.sample_paths(make_batch().x, steps=8, generator=make_rng())
-    assert path.shape == (9, 120, 3)
-    assert len(calls) == 8
-
-
-def test_a_path_does_not_depend_on_the_batch_it_is_sampled_in():
-    model, x0 = build(), make_batch().x
-    noise = torch.randn(5, len(x0), 3, generator=make_rng())
-    whole = model.sample_paths(x0, steps=5, noise=noise)
-    torch.testing.assert_close(whole[:, 3:4], model.sample_paths(x0[3:4], steps=5, noise=noise[:, 3:4]))
-
-
-def test_step_std_is_the_spread_of_the_next_state():
-    model, x = build(), make_batch().x[:1]
-    paths = model.sample_paths(x.expand(20_000, -1), steps=1, generator=make_rng())
-    torch.testing.assert_close(paths.std(dim=1)[1], model.step_std(x)[0], rtol=0.03, atol=0)
-    assert paths.std(dim=1)[0].abs().max() < 1e-5
-
-
-def test_path_log_prob_is_the_likelihood_of_the_sampled_equation():
-    model = build(history=1, network=dataclasses.replace(NETWORK, kind="separate"))
-    path = model.sample_paths(make_batch(1).x, steps=6, generator=make_rng())
-    expected = -trajectory_nll(model.sde(), path, dt=1.0)
-    torch.testing.assert_close(model.path_log_prob(path), expected, rtol=1e-3, atol=1e-3)
-
-
-def test_sampled_paths_are_likelier_than_paths_of_another_model():
-    model, other = build(), NeuralSDE(build().config, LAYOUT, generator=make_rng(9)).eval()
-    x0 = stack_history(make_states()[:1], 2)[0]
-    own = model.sample_paths(x0, steps=20, generator=make_rng())
-    strange = other.sample_paths(x0, steps=20, generator=make_rng())
-    assert model.path_log_prob(own).mean() > model.path_log_prob(strange).mean()
-
-
-def test_constant_strength_of_one_removes_the_noise_that_the_denoiser_estimates():
-    """By Tweedie's formula, one period adds σ² d(x) = σ d̂(x)."""
-    model, x0 = build(), make_batch().x
-    still = torch.zeros(1, len(x0), 3)
-    with_pull, without = (
-        model.sample_paths(x0, steps=1, noise=still, sampling=SamplingConfig(denoiser=kind, alpha=1.0))
-        for kind in ("constant", "off")
-    )
-    pull = model.learned.noise_std * model.learned.outputs(model.learned.features(x0)).score
-    torch.testing.assert_close(with_pull[1] - without[1], pull, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("denoiser", ["constant", "cancelling", "learned", "off"])
-def test_every_kind_of_strength_can_be_sampled(denoiser: Any):
-    model = build(learned_strength=True)
-    sampling = SamplingConfig(denoiser=denoiser, substeps=2)
-    path = model.sample_paths(make_batch().x, steps=3, generator=make_rng(), sampling=sampling)
-    assert path.shape == (4, 120, 3)
-    assert path.isfinite().all()
-
-
-def test_paths_from_one_state_are_equal_without_diffusion():
-    model, x0 = build(), make_batch().x[:1].expand(5, -1)
-    path = model.sample_paths(x0, steps=3, generator=make_rng(), sampling=SamplingConfig(diffusion=0.0))
-    assert path.std(dim=1).max() < 1e-5
+    torch.testing.assert_close(lag, torch.tensor(SPREAD).expand(11, 1, 3), atol=1e-4, rtol=1e-4)
 
 
 def test_sequential_training_has_stages_flow_denoiser_diffusion():
-    model = build(
-        schedule="sequential",
-        learned_strength=True,
-        network=dataclasses.replace(NETWORK, kind="separate"),
-    )
-    flow, denoiser, diffusion = model.stages()
-    assert (flow.losses, denoiser.losses, diffusion.losses) == (
-        ("flow",),
-        ("denoiser", "strength"),
-        ("diffusion",),
-    )
+    model = build(schedule="sequential", learned_strength=True)
+    losses_of_stages = [stage.losses for stage in model.stages()]
+    assert losses_of_stages == [("flow",), ("denoiser", "strength"), ("diffusion",)]
     owned = [id(p) for stage in model.stages() for p in stage.parameters]
     assert sorted(owned) == sorted(id(p) for p in model.parameters())
 
 
 def test_sampling_rejects_parts_that_are_not_trained():
-    model = build(denoiser=False, sampling=OFF)
+    model, constant = build(**without_noise()), SamplingConfig(denoiser="constant")
     with pytest.raises(ConfigError, match="the denoiser is not trained"):
-        model.sample_paths(
-            make_batch().x, steps=1, generator=make_rng(), sampling=SamplingConfig(denoiser="constant")
-        )
+        model.sample_paths(make_path()[0], steps=1, generator=make_rng(), sampling=constant)
 
 
-def test_state_dict_holds_weights_and_layout():
-    model, other = build(), NeuralSDE(build().config, LAYOUT, generator=make_rng(9)).eval()
-    other.load_state_dict(model.state_dict())
-    x0 = make_batch().x
-    assert torch.equal(
-        model.sample_paths(x0, steps=3, generator=make_rng()),
-        other.sample_paths(x0, steps=3, generator=make_rng()),
+def without_noise(**changes: Any) -> dict[str, Any]:
+    """Return settings without noise on the training states."""
+    return {"noise": 0.0, "denoiser": False, "sampling": STILL, **changes}
+
+
+@pytest.mark.parametrize("dt", [1.0, 0.25])
+def test_each_objective_computes_its_formula(dt: float):
+    data, at = pair_states(make_path(), dt=dt), build(**without_noise()).learned
+    f, log_g2, _ = at.outputs(at.features(data.x))
+    v = at.increment(data.x, data.x_next) / data.dt / torch.tensor(SPREAD)
+    squared = losses.diffusion_squared_loss(log_g2.exp(), f, v, data.dt)
+    paper = {"flow_loss": "log", "delta": 0.3, "diffusion_loss": "squared"}
+    for options, part, expected in (
+        ({}, "flow", losses.flow_loss(f, v, delta=math.inf)),
+        ({}, "diffusion", losses.diffusion_nll(log_g2, f, v, data.dt)),
+        (paper, "flow", losses.flow_loss(f, v, delta=0.3)),
+        (paper, "diffusion", squared),
+        ({"objective": "joint"}, "joint", losses.joint_nll(f, log_g2, v, data.dt)),
+    ):
+        found = build(**without_noise(**options)).loss(data, make_rng()).parts[part]
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("objective", ["decoupled", "joint"])
+def test_zero_weight_gives_zero_gradient(objective: Any):
+    model, data = build(**without_noise(objective=objective)), pair_states(make_path())
+    weight = data.weight.clone()
+    weight[:, 0] = 0.0
+    changed = replace(data, weight=weight, x_next=data.x_next + torch.tensor([99.0, 0.0, 0.0]))
+    plain = replace(data, weight=weight)
+    one, two = (model.loss(d, make_rng()).parts for d in (plain, changed))
+    for name in one:
+        torch.testing.assert_close(one[name], two[name])
+    heavy = model.loss(replace(data, weight=3 * data.weight), make_rng()).parts
+    for name, loss in model.loss(data, make_rng()).parts.items():
+        torch.testing.assert_close(heavy[name], 3 * loss)
+
+
+def test_interpolation_takes_the_shorter_way_around_the_circle():
+    """Across ±π a point between two states lies between them, not on the far side of the circle."""
+    near_pi = torch.tensor([[[5.0, math.pi - 0.02, 0.0]], [[5.0, -math.pi + 0.02, 0.0]]]).expand(2, 400, 3)
+    model, seen = build(**without_noise(interpolation="uniform")), []
+    hook = model.learned.networks.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    model.loss(pair_states(near_pi), make_rng())
+    hook.remove()
+    sine, cosine = seen[0][:, -2], seen[0][:, -1]
+    assert float(cosine.max()) < -0.999
+    assert float(sine.min()) < -0.01 < 0.01 < float(sine.max())  # points on both sides of π
+
+
+@pytest.mark.parametrize("kind", ["independent", "shared", "none"])
+def test_history_noise_options(kind: Any):
+    model, seen = build(history=2, history_noise=kind, noise=0.5), []
+    still = torch.zeros(2, 4000, 3) + torch.tensor([5.0, 0.0, 0.0])
+    hook = model.learned.networks.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    model.loss(pair_states(still, history=2), make_rng())
+    hook.remove()
+    now, before = seen[0][:, 0], seen[0][:, 4]  # the first dimension of both states, scaled by 2/10
+    assert now.std().item() == pytest.approx(0.5 * 0.5 * 0.2, rel=0.05)
+    if kind == "none":
+        assert before.std().item() < 1e-6
+    else:
+        together = torch.corrcoef(torch.stack([now, before]))[0, 1].item()
+        assert together == pytest.approx(1.0 if kind == "shared" else 0.0, abs=0.05)
+
+
+def measure_denoiser_step(model: NeuralSDE, sampling: SamplingConfig, x: Tensor) -> Tensor:
+    """Return what the denoiser adds to a noise-free step of one period."""
+    noise = torch.zeros(1, len(x), 3)
+    with_pull, without = (
+        model.sample_paths(x, steps=1, noise=noise, sampling=s)[1]
+        for s in (sampling, replace(sampling, denoiser="off"))
     )
+    return with_pull - without
+
+
+def test_each_kind_of_strength_computes_its_formula():
+    model, x = build(learned_strength=True, noise=0.7), make_path()[0]
+    out = model.learned.outputs(model.learned.features(x))
+    sigma, spread = model.learned.noise_std, torch.tensor(SPREAD)
+    score = out.score / sigma
+    g_squared = out.log_variance.exp() * spread.square()
+    assert model.strength is not None
+    learned = nn.functional.softplus(model.strength(model.learned.features(x)))
+    expected = {
+        "constant": 0.3 * sigma.square() * score,
+        "cancelling": 0.3 * 0.5 * g_squared * score,
+        "learned": 0.3 * learned * sigma.square() * score,
+    }
+    for kind, pull in expected.items():
+        found = measure_denoiser_step(model, SamplingConfig(denoiser=kind, alpha=0.3), x)  # type: ignore[arg-type]
+        torch.testing.assert_close(found, pull.detach(), rtol=1e-3, atol=1e-5)
+        assert float(found.abs().max()) > 1e-4
+
+
+@pytest.mark.parametrize("dt", [2.0, torch.tensor([1.0, 2.0])])
+def test_other_step_sizes_are_rejected_with_history(dt: Any):
+    model = build(history=2)
+    with pytest.raises(ConfigError, match="with a history of 2 states a step is one control period"):
+        model.sample_paths(stack_history(make_path(), 2)[0], steps=2, generator=make_rng(), dt=dt)
+    with pytest.raises(ConfigError, match="other steps need history = 1"):
+        model.path_log_prob(make_path(2), dt=dt)
+
+
+@pytest.mark.parametrize(("history", "dt"), [(2, None), (1, torch.tensor([0.5, 2.0, 1.0, 1.0, 3.0, 1.0]))])
+def test_path_log_prob_equals_an_explicit_loop(history: int, dt: Tensor | None):
+    model, walk = build(history=history), make_path()
+    sizes = torch.ones(6) if dt is None else dt
+    wrapped = walk.clone()
+    wrapped[..., 1] = torch.remainder(walk[..., 1], 2 * math.pi)
+    sde, total = model.sde(), torch.zeros(walk.shape[1])
+    for k in range(len(walk) - 1):
+        x = torch.cat([walk[k], walk[max(k - 1, 0)]], dim=-1) if history == 2 else walk[k]
+        drift, g = (part[..., :3].detach() for part in sde.coefficients(x))
+        normal = torch.distributions.Normal(walk[k] + drift * sizes[k], g * sizes[k].sqrt())
+        total += normal.log_prob(walk[k + 1]).sum(-1)
+    torch.testing.assert_close(model.path_log_prob(wrapped, dt=dt), total, rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_step_std_equals_the_sampled_standard_deviation(factor: float):
+    model, x = build(), make_path()[0, :1]
+    sampling = SamplingConfig(diffusion=factor)
+    paths = model.sample_paths(x.expand(20_000, -1), steps=1, generator=make_rng(), sampling=sampling)
+    expected = model.step_std(x, sampling=sampling)[0]
+    torch.testing.assert_close(paths[1].std(0), expected, rtol=0.03, atol=0.0)
+
+
+def test_variance_stays_above_its_floor():
+    model = build(variance_floor=0.04)
+    with torch.no_grad():
+        model.learned.networks.log_variance.output.bias.fill_(-50.0)
+    lowest = model.learned.coefficients(make_path()[0]).diffusion / torch.tensor(SPREAD)
+    assert lowest.min().item() == pytest.approx(0.2, rel=1e-3)
+
+
+def test_missing_generator_is_an_error():
+    model, x = build(network=NetworkConfig(width=8, depth=1, dropout=0.5)), make_path()[0]
+    with pytest.raises(ConfigError, match="needs a generator or the noise"):
+        model.sample_paths(x, steps=1)
+    with pytest.raises(ConfigError, match="dropout in training needs a random generator"):
+        model.train().learned.networks(model.learned.features(x))
+
+
+def test_all_results_stay_on_the_device():
+    model, walk = build(history=2).to("meta"), make_path().to("meta")
+    x0 = stack_history(walk, 2)[0]
+    noise = torch.zeros(3, *walk.shape[1:], device="meta")
+    assert model.sample_paths(x0, steps=3, noise=noise).is_meta
+    assert model.path_log_prob(walk).is_meta
+    assert model.step_std(x0).is_meta
+
+
+@pytest.mark.parametrize("network", [SHARED, SEPARATE], ids=["shared", "separate"])
+def test_step_inputs_respond_to_steps_and_to_nothing_else(network: NetworkConfig):
+    wide = replace(network, width=256)
+
+    def run_first_layer(states: Tensor, strength: float) -> Tensor:
+        model = build(history=3, network=wide, step_inputs=strength)
+        trunk = next(module for module in model.learned.networks.modules() if isinstance(module, MLP))
+        out: Tensor = trunk.layers[0](model.learned.features(states.flatten(-2)))
+        return out
+
+    still = make_path()[0][:, None].expand(-1, 3, -1)
+    steps = torch.tensor(SPREAD) * torch.randn(20, 1, 3, generator=make_rng(2))
+    moving = still - torch.arange(3.0)[:, None] * steps
+    changes = [run_first_layer(states, 1.0) - run_first_layer(states, 0.0) for states in (still, moving)]
+    assert changes[0].abs().max() < 1e-3
+    assert 0.3 < changes[1].std() < 3.0, "typical steps are inputs of size 1"

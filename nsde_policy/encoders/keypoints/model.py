@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from nsde_policy.config import NetworkConfig
 from nsde_policy.core.networks import MLP, weights_from
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.base_model import CameraBatch, StagedEncoderModel, mirror_frames, to_unit_rgb
@@ -65,7 +66,10 @@ class CameraAutoencoder(nn.Module):
 
 def _build_locator(plain_dim: int, points: int, generator: torch.Generator) -> MLP | None:
     """Build the network from measured values to positions in a frame; None for no positions."""
-    return MLP(plain_dim, 2 * points, width=POINT_WIDTH, depth=2, generator=generator) if points else None
+    if not points:
+        return None
+    network = NetworkConfig(width=POINT_WIDTH, depth=2, dropout=0.0)
+    return MLP(plain_dim, 2 * points, network, generator=generator)
 
 
 def _locate(network: MLP | None, values: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ as sine and cosine.
 """
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, NamedTuple
@@ -16,60 +17,23 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from nsde_policy.bounds import Fraction, Size
-from nsde_policy.config import BaseConfig, Preset, Sampling, TrainConfig, WindowConfig, require
+from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, require
 from nsde_policy.core.networks import weights_from
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 from nsde_policy.methods.base import Draws, LossParts, PolicyModel, choose_sampling
-from nsde_policy.methods.diffusion.networks import AbstractDenoiser, ConditionalUNet, DenoisingTransformer
+from nsde_policy.methods.diffusion.networks import (
+    AbstractDenoiser,
+    ConditionalUNet,
+    DenoisingTransformer,
+    TransformerConfig,
+    UNetConfig,
+)
 from nsde_policy.methods.registry import register_method
 
 LEVELS = 100
 """Number of noise levels, T."""
-
-
-@dataclass(frozen=True)
-class UNetConfig(BaseConfig):
-    """Settings of the U-Net."""
-
-    channels: tuple[Size, ...] = (256, 512, 1024)
-    """Channels of each level; every level but the last halves time."""
-    kernel: Size = 5
-    """Kernel size of the convolutions over time, odd."""
-    groups: Size = 8
-    """Groups of GroupNorm."""
-    step_embedding: Size = 256
-    """Size of the embedding of the noise level."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, min(self.channels, default=0) >= 1, "channels must name positive sizes")
-        require(self, self.kernel % 2 == 1, f"need an odd kernel, got {self.kernel}")
-        whole = all(c % self.groups == 0 for c in self.channels)
-        require(self, whole, f"channels {self.channels} must be multiples of groups, {self.groups}")
-        even = self.step_embedding >= 4 and self.step_embedding % 2 == 0
-        require(self, even, f"need an even step_embedding >= 4, got {self.step_embedding}")
-
-
-@dataclass(frozen=True)
-class TransformerConfig(BaseConfig):
-    """Size of the transformer."""
-
-    layers: Size = 8
-    """Number of decoder layers."""
-    heads: Size = 4
-    """Attention heads per layer."""
-    embedding: Size = 256
-    """Dimensions of a token."""
-    dropout: Fraction = 0.3
-    """Dropout probability of attention weights and layer outputs in training."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        fits = self.embedding >= 4 and self.embedding % 2 == 0 and self.embedding % self.heads == 0
-        require(self, fits, f"embedding must be even, >= 4 and a multiple of heads, got {self.embedding}")
 
 
 @dataclass(frozen=True)
@@ -210,36 +174,22 @@ class Diffusion(PolicyModel[Windows]):
         return self.layout.obs_features(states.flip(1))
 
 
-def build_denoiser(config: DiffusionConfig, act_dim: int, obs_features: int) -> AbstractDenoiser:
-    """Build the network that the settings select."""
+def build_denoiser(config: DiffusionConfig, act_dim: int, obs_dim: int) -> AbstractDenoiser:
+    """Build the network that the settings select; an observation has `obs_dim` features."""
     if config.network == "unet":
-        return ConditionalUNet(
-            act_dim=act_dim,
-            obs_dim=config.history * obs_features,
-            channels=config.unet.channels,
-            kernel=config.unet.kernel,
-            groups=config.unet.groups,
-            step_dim=config.unet.step_embedding,
-        )
-    return DenoisingTransformer(
-        act_dim=act_dim,
-        obs_dim=obs_features,
-        history=config.history,
-        horizon=config.horizon,
-        width=config.transformer.embedding,
-        layers=config.transformer.layers,
-        heads=config.transformer.heads,
-        dropout=config.transformer.dropout,
-    )
+        return ConditionalUNet(config.unet, act_dim, config.history * obs_dim)
+    return DenoisingTransformer(config.transformer, act_dim, obs_dim, config.history, config.horizon)
 
 
 @functools.cache
 def noise_schedule() -> tuple[float, ...]:
-    """Return ᾱ_t, the fraction of the actions' variance that remains at level t, t = 0 … 99."""
-    from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
+    """Return ᾱ_t, the fraction of the actions' variance that remains at level t, t = 0 … 99.
 
-    scheduler = DDPMScheduler(num_train_timesteps=LEVELS, beta_schedule="squaredcos_cap_v2")
-    return tuple(scheduler.alphas_cumprod.tolist())
+    The cosine schedule of Nichol and Dhariwal (2021), `squaredcos_cap_v2` in diffusers.
+    """
+    cosines = [math.cos((t / LEVELS + 0.008) / 1.008 * math.pi / 2) ** 2 for t in range(LEVELS + 1)]
+    betas = [min(1 - after / before, 0.999) for before, after in itertools.pairwise(cosines)]
+    return tuple((1 - torch.tensor(betas)).cumprod(0).tolist())
 
 
 class ChainStep(NamedTuple):

@@ -8,14 +8,59 @@ Initial weights come from torch's current random state: build them inside `weigh
 
 import abc
 import math
+from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nsde_policy.bounds import Fraction, Size
+from nsde_policy.config import BaseConfig, require
 from nsde_policy.core.networks import dropout_mask
 from nsde_policy.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class UNetConfig(BaseConfig):
+    """Settings of the U-Net."""
+
+    channels: tuple[Size, ...] = (256, 512, 1024)
+    """Channels of each level; every level but the last halves time."""
+    kernel: Size = 5
+    """Kernel size of the convolutions over time, odd."""
+    groups: Size = 8
+    """Groups of GroupNorm."""
+    step_embedding: Size = 256
+    """Size of the embedding of the noise level."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, min(self.channels, default=0) >= 1, "channels must name positive sizes")
+        require(self, self.kernel % 2 == 1, f"need an odd kernel, got {self.kernel}")
+        whole = all(c % self.groups == 0 for c in self.channels)
+        require(self, whole, f"channels {self.channels} must be multiples of groups, {self.groups}")
+        even = self.step_embedding >= 4 and self.step_embedding % 2 == 0
+        require(self, even, f"need an even step_embedding >= 4, got {self.step_embedding}")
+
+
+@dataclass(frozen=True)
+class TransformerConfig(BaseConfig):
+    """Size of the transformer."""
+
+    layers: Size = 8
+    """Number of decoder layers."""
+    heads: Size = 4
+    """Attention heads per layer."""
+    embedding: Size = 256
+    """Dimensions of a token."""
+    dropout: Fraction = 0.3
+    """Dropout probability of attention weights and layer outputs in training."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fits = self.embedding >= 4 and self.embedding % 2 == 0 and self.embedding % self.heads == 0
+        require(self, fits, f"embedding must be even, >= 4 and a multiple of heads, got {self.embedding}")
 
 
 class AbstractDenoiser(nn.Module, abc.ABC):
@@ -70,20 +115,22 @@ class TimeConv(nn.Conv1d):
 class ConvBlock(nn.Sequential):
     """Convolution over time that keeps its length, GroupNorm, Mish."""
 
-    def __init__(self, inputs: int, outputs: int, *, kernel: int, groups: int) -> None:
+    def __init__(self, inputs: int, outputs: int, config: UNetConfig) -> None:
         super().__init__(
-            TimeConv(inputs, outputs, kernel, padding=kernel // 2), nn.GroupNorm(groups, outputs), nn.Mish()
+            TimeConv(inputs, outputs, config.kernel, padding=config.kernel // 2),
+            nn.GroupNorm(config.groups, outputs),
+            nn.Mish(),
         )
 
 
 class FiLMBlock(nn.Module):
     """Two convolutions with a residual; between them each channel is scaled and shifted (FiLM)."""
 
-    def __init__(self, inputs: int, outputs: int, *, kernel: int, groups: int) -> None:
+    def __init__(self, inputs: int, outputs: int, config: UNetConfig) -> None:
         super().__init__()
         self.channels = outputs
-        self.before = ConvBlock(inputs, outputs, kernel=kernel, groups=groups)
-        self.after = ConvBlock(outputs, outputs, kernel=kernel, groups=groups)
+        self.before = ConvBlock(inputs, outputs, config)
+        self.after = ConvBlock(outputs, outputs, config)
         self.skip = nn.Conv1d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
 
     def forward(self, x: Tensor, film: Tensor) -> Tensor:
@@ -101,22 +148,14 @@ class ConditionalUNet(AbstractDenoiser):
     block.
     """
 
-    def __init__(
-        self,
-        *,
-        act_dim: int,
-        obs_dim: int,
-        channels: tuple[int, ...],
-        kernel: int,
-        groups: int,
-        step_dim: int,
-    ) -> None:
+    def __init__(self, config: UNetConfig, act_dim: int, obs_dim: int) -> None:
         super().__init__()
 
         def pair(inputs: int, outputs: int) -> nn.ModuleList:
-            sizes = ((inputs, outputs), (outputs, outputs))
-            return nn.ModuleList(FiLMBlock(i, o, kernel=kernel, groups=groups) for i, o in sizes)
+            return nn.ModuleList([FiLMBlock(inputs, outputs, config), FiLMBlock(outputs, outputs, config)])
 
+        channels = config.channels
+        step_dim = config.step_embedding
         levels = list(zip((act_dim, *channels), channels, strict=False))
         self.step = nn.Sequential(
             Sinusoid(step_dim),
@@ -132,7 +171,7 @@ class ConditionalUNet(AbstractDenoiser):
             nn.ConvTranspose1d(c, c, 4, stride=2, padding=1) for c in reversed(channels[:-1])
         )
         self.last = nn.Sequential(
-            ConvBlock(channels[0], channels[0], kernel=kernel, groups=groups),
+            ConvBlock(channels[0], channels[0], config),
             nn.Conv1d(channels[0], act_dim, 1),
         )
         self.films = [2 * block.channels for block in self.modules() if isinstance(block, FiLMBlock)]
@@ -175,9 +214,11 @@ def _apply_blocks(blocks: nn.Module, x: Tensor, first: Tensor, second: Tensor) -
 class DecoderLayer(nn.Module):
     """Self-attention, cross-attention to the context and an MLP, each with a residual and pre-norm."""
 
-    def __init__(self, width: int, *, heads: int, dropout: float) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.heads, self.keep = heads, 1 - dropout
+        width = config.embedding
+        self.heads = config.heads
+        self.keep = 1 - config.dropout
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
         self.among = nn.Linear(width, 3 * width)
         self.among_out = nn.Linear(width, width)
@@ -239,27 +280,19 @@ class DenoisingTransformer(AbstractDenoiser):
     sees_known: Tensor
 
     def __init__(
-        self,
-        *,
-        act_dim: int,
-        obs_dim: int,
-        history: int,
-        horizon: int,
-        width: int,
-        layers: int,
-        heads: int,
-        dropout: float,
+        self, config: TransformerConfig, act_dim: int, obs_dim: int, history: int, horizon: int
     ) -> None:
         super().__init__()
-        self.heads, self.depth, self.dropout = heads, layers, dropout
+        self.config = config
+        width = config.embedding
         self.action = nn.Linear(act_dim, width)
         self.action_place = nn.Parameter(torch.empty(horizon, width))
         self.step = Sinusoid(width)
         self.obs = nn.Linear(obs_dim, width)
         self.known_place = nn.Parameter(torch.empty(1 + history, width))
         self.encoder = nn.Sequential(nn.Linear(width, 4 * width), nn.Mish(), nn.Linear(4 * width, width))
-        self.known = nn.Linear(width, layers * 2 * width)
-        self.layers = nn.ModuleList(DecoderLayer(width, heads=heads, dropout=dropout) for _ in range(layers))
+        self.known = nn.Linear(width, config.layers * 2 * width)
+        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, act_dim)
         time, tokens = torch.arange(horizon)[:, None], torch.arange(1 + history)
@@ -290,11 +323,12 @@ class DenoisingTransformer(AbstractDenoiser):
         self, noisy: Tensor, level: Tensor, context: Tensor, generator: torch.Generator | None = None
     ) -> Tensor:
         """Predict the noise of all actions at once; in training, dropout masks come from `generator`."""
-        if self.training and self.dropout > 0 and generator is None:
+        if self.training and self.config.dropout > 0 and generator is None:
             raise ConfigError("dropout in training needs a random generator")
         dropout = generator if self.training else None
         known = torch.cat([level.expand(len(noisy), -1, -1), context], dim=1)
-        by_layer = known.reshape(*known.shape[:2], self.depth, 2, self.heads, -1).permute(2, 3, 0, 4, 1, 5)
+        shape = (*known.shape[:2], self.config.layers, 2, self.config.heads, -1)
+        by_layer = known.reshape(shape).permute(2, 3, 0, 4, 1, 5)
         x = self.action(noisy) + self.action_place
         for layer, (keys, values) in zip(self.layers, by_layer, strict=True):
             x = layer(x, (keys, values), (self.sees_actions, self.sees_known), dropout)

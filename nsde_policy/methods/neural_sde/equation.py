@@ -14,7 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from nsde_policy.core.networks import MLP, AbstractNetworks, Outputs, SeparateNetworks, SharedTrunk, build_mlp
+from nsde_policy.core.networks import MLP, AbstractNetworks, Outputs, SeparateNetworks, SharedTrunk
 from nsde_policy.core.sde import AbstractScoredSDE, Terms
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
@@ -29,7 +29,9 @@ class LearnedSDE(AbstractScoredSDE):
 
     def __init__(self, config: NeuralSDEConfig, spec: StateSpec, generator: torch.Generator) -> None:
         super().__init__()
-        self.period, self.history, self.variance_floor = config.dt, config.history, config.variance_floor
+        self.period = config.dt
+        self.history = config.history
+        self.variance_floor = config.variance_floor
         self.layout = StateLayout(spec)
         noise_std = noise_scale(config.noise, config.noise_kind, self.layout.increment_std)
         self.register_buffer("noise_std", noise_std)
@@ -86,46 +88,28 @@ class LearnedSDE(AbstractScoredSDE):
 
         Older states follow their neighbour: their drift is the difference, their diffusion and score are 0.
         """
-        newest = NewestState(self).terms(x)
+        out = self.outputs(self.features(x))
+        std = self.layout.increment_std
+        drift = out.drift * (std / self.period)
+        diffusion = (0.5 * out.log_variance).exp() * (std / math.sqrt(self.period))
+        score = out.score / self.noise_std
         if self.history == 1:
-            return newest
-        follow = self._follow(x)
-        still = torch.zeros_like(follow)
-        return Terms(*(torch.cat(pair, -1) for pair in zip(newest, (follow, still, still), strict=True)))
-
-    def shift(self, x: Tensor, now: Tensor, dt: Tensor) -> Tensor:
-        """Put the new state first; older states move towards their newer neighbours for a time `dt`."""
-        if self.history == 1:
-            return now
-        return torch.cat([now, torch.addcmul(x[..., self.layout.dim :], self._follow(x), dt)], dim=-1)
-
-    def _follow(self, x: Tensor) -> Tensor:
-        """Return the velocity of the older states, (..., (history − 1)·d)."""
+            return Terms(drift, diffusion, score)
         blocks = self._blocks(x)
-        return self.layout.increment(blocks[..., 1:, :], blocks[..., :-1, :]).flatten(-2) / self.period
+        follow = self.layout.increment(blocks[..., 1:, :], blocks[..., :-1, :]).flatten(-2) / self.period
+        still = torch.zeros_like(follow)
+        return Terms(
+            torch.cat([drift, follow], dim=-1),
+            torch.cat([diffusion, still], dim=-1),
+            torch.cat([score, still], dim=-1),
+        )
 
     def _blocks(self, x: Tensor) -> Tensor:
         return x.reshape(*x.shape[:-1], self.history, self.layout.dim)
-
-
-class NewestState(AbstractScoredSDE):
-    """The equation of the newest state alone, (..., history·d) to (..., d)."""
-
-    def __init__(self, learned: LearnedSDE) -> None:
-        super().__init__()
-        self.learned = learned
-        self.flow_unit = learned.layout.increment_std / learned.period
-        self.diffusion_unit = learned.layout.increment_std / math.sqrt(learned.period)
-
-    def terms(self, x: Tensor) -> Terms:
-        """Return f, g and d of the newest state, given its history, from one network call."""
-        out = self.learned.outputs(self.learned.features(x))
-        diffusion = (0.5 * out.log_variance).exp() * self.diffusion_unit
-        return Terms(out.drift * self.flow_unit, diffusion, out.score / self.learned.noise_std)
 
 
 def build_state_mlp(
     config: NeuralSDEConfig, layout: StateLayout, outputs: int | None, generator: torch.Generator
 ) -> MLP:
     """Build a network whose input is a state with history."""
-    return build_mlp(config.network, config.history * layout.feature_dim, outputs, generator)
+    return MLP(config.history * layout.feature_dim, outputs, config.network, generator=generator)

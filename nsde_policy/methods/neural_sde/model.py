@@ -10,7 +10,6 @@ from nsde_policy.config import Sampling
 from nsde_policy.core import losses
 from nsde_policy.core.networks import MLP, Outputs, SharedTrunk
 from nsde_policy.core.sde import (
-    AbstractScoredSDE,
     AbstractSDE,
     Coefficients,
     ScaledDiffusionSDE,
@@ -18,7 +17,7 @@ from nsde_policy.core.sde import (
     Strength,
     cancelling_strength,
     constant_strength,
-    euler_maruyama_step,
+    euler_maruyama,
     increment_log_prob,
     step_sizes,
 )
@@ -36,7 +35,7 @@ from nsde_policy.methods.base import (
     choose_sampling,
 )
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
-from nsde_policy.methods.neural_sde.equation import LearnedSDE, NewestState, build_state_mlp
+from nsde_policy.methods.neural_sde.equation import LearnedSDE, build_state_mlp
 from nsde_policy.methods.neural_sde.folded_plan import FoldedPlan
 
 
@@ -128,23 +127,15 @@ class NeuralSDE(PolicyModel[Transitions]):
         return (flow, Stage(score, tuple(pull)), diffusion) if score else (flow, diffusion)
 
     def sde(self, sampling: Sampling | None = None) -> AbstractSDE:
-        """Return the equation of states with history, (..., history·d), with its denoiser."""
-        return self._correct(self.learned, self.config.history, sampling)
-
-    def _newest_sde(self, sampling: Sampling | None = None) -> AbstractSDE:
-        """Return the equation of the newest state, (..., history·d) to (..., d), with its denoiser."""
-        return self._correct(NewestState(self.learned), 1, sampling)
-
-    def _correct(self, learned: AbstractScoredSDE, states: int, sampling: Sampling | None) -> AbstractSDE:
-        """Add the denoiser and the factor on g to an equation of a number of states."""
+        """Return the equation that is sampled, of states with history, (..., history·d)."""
         sampling = choose_sampling(self.config.sampling, sampling)
         self.config.check_sampling(sampling)
-        scaled = ScaledDiffusionSDE(learned, sampling.diffusion)
+        scaled = ScaledDiffusionSDE(self.learned, sampling.diffusion)
         if sampling.denoiser == "off":
             return scaled
-        return ScoreCorrectedSDE(scaled, self._strength(sampling, states))
+        return ScoreCorrectedSDE(scaled, self._strength(sampling))
 
-    def _strength(self, sampling: SamplingConfig, states: int) -> Strength:
+    def _strength(self, sampling: SamplingConfig) -> Strength:
         """Return α of Eq. 22; a constant counts full corrections σ² per control period and has no unit.
 
         Deviation: the paper leaves the unit of α open. With α = 1 a step of one period adds σ² d(x): by
@@ -152,14 +143,15 @@ class NeuralSDE(PolicyModel[Transitions]):
         """
         if sampling.denoiser == "cancelling":
             return cancelling_strength(sampling.alpha)
-        full = sampling.alpha * self.learned.noise_std.square().repeat(states) / self.config.dt
+        history = self.config.history
+        full = sampling.alpha * self.learned.noise_std.square().repeat(history) / self.config.dt
         if sampling.denoiser == "constant":
             return constant_strength(full)
 
         def learned(x: Tensor, diffusion: Tensor) -> Tensor:
             assert self.strength is not None
             fraction: Tensor = nn.functional.softplus(self.strength(self.learned.features(x)))
-            return full * torch.cat([fraction] * states, dim=-1)
+            return full * torch.cat([fraction] * history, dim=-1)
 
         return learned
 
@@ -212,24 +204,22 @@ class NeuralSDE(PolicyModel[Transitions]):
             dt: Time per step; other values than the control period need history = 1.
             sampling: Replaces `config.sampling`.
         """
-        sampling = choose_sampling(self.config.sampling, sampling)
-        substeps = sampling.substeps
-        sizes = step_sizes(self._step_size(dt), steps, x0).repeat_interleave(substeps) / substeps
+        substeps = choose_sampling(self.config.sampling, sampling).substeps
         if noise is None:
             if generator is None:
                 raise ConfigError("sampling a path needs a generator or the noise itself")
             shape = (steps * substeps, *x0.shape[:-1], self.dim)
             noise = torch.randn(shape, generator=generator, dtype=x0.dtype, device=x0.device)
-        sde = self._newest_sde(sampling)
-        x = x0
-        now = x0[..., : self.dim]
-        path = [now]
-        for k, (size, root) in enumerate(zip(sizes, sizes.sqrt(), strict=True)):
-            now = euler_maruyama_step(now, sde.coefficients(x), size, noise[k] * root)
-            x = self.learned.shift(x, now, size)
-            if (k + 1) % substeps == 0:
-                path.append(now)
-        return torch.stack(path)
+        none = noise.new_zeros(*noise.shape[:-1], x0.shape[-1] - self.dim)  # older states have no noise
+        path = euler_maruyama(
+            self.sde(sampling),
+            x0,
+            dt=self._step_size(dt),
+            steps=steps,
+            substeps=substeps,
+            noise=torch.cat([noise, none], dim=-1),
+        )
+        return path[..., : self.dim]
 
     def _step_size(self, dt: float | Tensor | None) -> float | Tensor:
         if dt is None:
@@ -251,11 +241,6 @@ class NeuralSDE(PolicyModel[Transitions]):
         known = torch.cat([states[:, 1:].flip(1), paths[:, :-1]], dim=1).transpose(0, 1)
         stacked = stack_history(known, self.config.history)[self.config.history - 1 :]
         return self.step_std(stacked, sampling=sampling).transpose(0, 1)
-
-    @torch.no_grad()
-    def drift_step(self, states: Tensor, *, sampling: Sampling | None = None) -> Tensor:
-        """Return (f + αd) Δt, the expected change over one control period, (rows, d)."""
-        return self._newest_coefficients(states.flatten(-2), sampling).drift * self.config.dt
 
     @torch.no_grad()
     def predict_step(self, states: Tensor, *, sampling: Sampling | None = None) -> StepPrediction:
@@ -293,7 +278,8 @@ class NeuralSDE(PolicyModel[Transitions]):
 
     def _newest_coefficients(self, x: Tensor, sampling: Sampling | None) -> Coefficients:
         """Return drift and diffusion of the newest state of (..., history·d), (..., d) each."""
-        return self._newest_sde(sampling).coefficients(x)
+        drift, diffusion = self.sde(sampling).coefficients(x)
+        return Coefficients(drift[..., : self.dim], diffusion[..., : self.dim])
 
     @torch.no_grad()
     def path_log_prob(

@@ -1,22 +1,28 @@
 """Behaviour Transformer (Shafiullah et al. 2022): a bin of actions and an offset within it.
 
 The demonstrated actions are clustered into bins by k-means. From the last observations, a transformer
-predicts the probability of each bin and, for each bin, the offset of the action from its centre.
+predicts the probability of each bin and, for each bin, the offset of the action from its centre. The
+transformer is of GPT-2's form (Radford et al. 2019).
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from nsde_policy.bounds import Fraction, Length, NonNegative, Positive, Size
 from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, require
+from nsde_policy.core.networks import dropout_mask, weights_from
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows, blur
 from nsde_policy.methods.base import Draws, LossParts, PolicyModel, choose_sampling
-from nsde_policy.methods.bet.network import CausalTransformer
 from nsde_policy.methods.registry import register_method
+
+INITIAL_STD = 0.02
+"""Standard deviation of initial weights; biases and positions start at zero."""
 
 
 @dataclass(frozen=True)
@@ -105,15 +111,9 @@ class BehaviourTransformer(PolicyModel[Windows]):
         super().__init__()
         self.config: BehaviourTransformerConfig = config
         self.layout = StateLayout(spec)
+        outputs = config.bins * (1 + spec.act_dim)
         self.transformer = CausalTransformer(
-            self.layout.obs_feature_dim,
-            config.bins * (1 + spec.act_dim),
-            length=config.history,
-            width=config.width,
-            depth=config.depth,
-            heads=config.heads,
-            dropout=config.dropout,
-            generator=generator,
+            self.layout.obs_feature_dim, outputs, config, generator=generator
         )
         anywhere = 2 * torch.rand(config.bins, spec.act_dim, generator=generator) - 1
         self.register_buffer("centres", anywhere)
@@ -133,11 +133,11 @@ class BehaviourTransformer(PolicyModel[Windows]):
         logits, offsets = self._predict(states, generator)
         action = self.layout.to_unit(batch.actions)
         chosen = find_bin(action, self.centres)
-        error = offset_error(offsets, chosen, action - self.centres[chosen])
+        error = select_offset(offsets, chosen) - (action - self.centres[chosen])
         return LossParts(
             {
                 "focal": focal_loss(logits, chosen, gamma=self.config.focal_gamma),
-                "offset": self.config.offset_scale * error,
+                "offset": self.config.offset_scale * error.square().mean(),
             }
         )
 
@@ -160,6 +160,104 @@ class BehaviourTransformer(PolicyModel[Windows]):
         out = self.transformer(features, generator).float()
         bins = self.config.bins
         return out[..., :bins], out[..., bins:].unflatten(-1, (bins, -1))
+
+
+class BlockMasks(NamedTuple):
+    """Dropout masks of one block."""
+
+    attention: Tensor
+    """Mask of attention weights, (rows, heads, length, length)."""
+    attended: Tensor
+    """Mask of the attention output, (rows, length, width)."""
+    mlp: Tensor
+    """Mask of the MLP output, (rows, length, width)."""
+
+
+class TransformerBlock(nn.Module):
+    """h + attention(LayerNorm(h)), then h + MLP(LayerNorm(h)) with four times the width inside."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before_attention = nn.LayerNorm(width)
+        self.before_mlp = nn.LayerNorm(width)
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.attended = nn.Linear(width, width)
+        self.widen = nn.Linear(width, 4 * width)
+        self.narrow = nn.Linear(4 * width, width)
+
+    def forward(self, h: Tensor, causal: Tensor, masks: BlockMasks | None) -> Tensor:
+        """Map (rows, length, width) to the same shape; `causal` (length, length) is −∞ for masked pairs."""
+        new = self._attend(self.before_attention(h), causal, masks)
+        h = h + (new if masks is None else new * masks.attended)
+        out: Tensor = self.narrow(functional.gelu(self.widen(self.before_mlp(h))))
+        return h + (out if masks is None else out * masks.mlp)
+
+    def _attend(self, h: Tensor, causal: Tensor, masks: BlockMasks | None) -> Tensor:
+        shape = (*h.shape[:2], 3, self.heads, -1)
+        query, key, value = self.query_key_value(h).reshape(shape).permute(2, 0, 3, 1, 4)
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        weight = (scores + causal).softmax(-1)
+        if masks is not None:
+            weight = weight * masks.attention
+        out: Tensor = self.attended((weight @ value).transpose(1, 2).flatten(-2))
+        return out
+
+
+class CausalTransformer(nn.Module):
+    """Map (rows, length, inputs) to (rows, length, outputs); outputs see inputs up to their position."""
+
+    causal: Tensor
+
+    def __init__(
+        self, inputs: int, outputs: int, config: BehaviourTransformerConfig, *, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.keep = 1 - config.dropout
+        length = config.history
+        width = config.width
+        with weights_from(generator):
+            self.embed = nn.Linear(inputs, width)
+            self.place = nn.Parameter(torch.zeros(length, width))
+            self.blocks = nn.ModuleList(TransformerBlock(width, config.heads) for _ in range(config.depth))
+            self.norm = nn.LayerNorm(width)
+            self.output = nn.Linear(width, outputs, bias=False)
+        self._draw_weights(generator)
+        ahead = torch.full((length, length), -torch.inf).triu(1)
+        self.register_buffer("causal", ahead, persistent=False)
+
+    def forward(self, tokens: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Apply the transformer; in training, dropout masks come from `generator`."""
+        h = self.embed(tokens) + self.place
+        first, rest = self._dropout_masks(h, generator)
+        if first is not None:
+            h = h * first
+        for block, masks in zip(self.blocks, rest, strict=True):
+            h = block(h, self.causal, masks)
+        out: Tensor = self.output(self.norm(h))
+        return out
+
+    def _draw_weights(self, generator: torch.Generator) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=INITIAL_STD, generator=generator)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def _dropout_masks(
+        self, h: Tensor, generator: torch.Generator | None
+    ) -> tuple[Tensor | None, list[BlockMasks | None]]:
+        """Draw the masks of the embedding and of each block."""
+        depth = len(self.blocks)
+        if not self.training or self.keep == 1:
+            return None, [None] * depth
+        rows, length, _ = h.shape
+        attention = dropout_mask((depth, rows, self.heads, length, length), self.keep, h, generator)
+        outputs = dropout_mask((2 * depth + 1, *h.shape), self.keep, h, generator)
+        return outputs[-1], [
+            BlockMasks(attention[i], outputs[2 * i], outputs[2 * i + 1]) for i in range(depth)
+        ]
 
 
 def k_means(points: Tensor, bins: int, *, generator: torch.Generator, rounds: int = 100) -> Tensor:
@@ -206,11 +304,6 @@ def focal_loss(logits: Tensor, chosen: Tensor, *, gamma: float) -> Tensor:
     """Return the mean of −(1 − p)^γ log p over the true bins' probabilities p (Lin et al. 2017)."""
     log_p = logits.log_softmax(-1).gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
     return -((-log_p.expm1()).pow(gamma) * log_p).mean()
-
-
-def offset_error(offsets: Tensor, chosen: Tensor, true: Tensor) -> Tensor:
-    """Return the mean square error of the offsets (..., bins, dim) of the true bins."""
-    return (select_offset(offsets, chosen) - true).square().mean()
 
 
 def select_offset(offsets: Tensor, chosen: Tensor) -> Tensor:

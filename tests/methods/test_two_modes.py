@@ -1,0 +1,94 @@
+"""Tests that methods learn demonstrations with two modes: all of them keep both, regression averages them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from nsde_policy.config import NetworkConfig, Sampling, TrainConfig, WindowConfig
+from nsde_policy.methods.bet import BehaviourTransformerConfig
+from nsde_policy.methods.diffusion.model import DiffusionConfig, DiffusionSampling
+from nsde_policy.methods.diffusion.networks import TransformerConfig, UNetConfig
+from nsde_policy.methods.flow import StreamingFlowConfig, StreamingFlowSampling
+from nsde_policy.methods.ibc import ImplicitBCConfig, ImplicitBCSampling
+from nsde_policy.methods.lstm_gmm import LSTMGMMConfig
+from nsde_policy.methods.registry import get_method
+from nsde_policy.methods.regression import RegressionConfig
+from nsde_policy.training.loop import fit
+from tests.helpers.rng import make_draws, make_rng
+from tests.helpers.toy_problems import LINE, make_states, make_two_modes
+
+pytestmark = pytest.mark.slow
+
+FIT = TrainConfig(steps=250, batch_size=64, learning_rate=5e-3, ema=0.98)
+NETWORK = NetworkConfig(width=32, depth=2, dropout=0.0)
+DDIM = DiffusionSampling("ddim", 10)
+LANGEVIN = ImplicitBCSampling(inference="langevin", samples=256, iterations=60, step=0.02)
+IBC = ImplicitBCConfig(width=32, depth=3, negatives=32, dropout=0.0, sampling=ImplicitBCSampling(samples=256))
+
+
+def plan(config: WindowConfig, train: TrainConfig = FIT, sampling: Sampling | None = None) -> Tensor:
+    """Train on actions that are all 10 or all −10, then plan 200 times from one state, (200, steps)."""
+    model = get_method(config.method).model_class()(config, LINE, generator=make_rng())
+    data = make_two_modes(2000, config)
+    model.prepare(data)
+    fit(model, data, train, seed=0)
+    states = make_states(torch.zeros(200), config.history)
+    found: Tensor = model.plan(states, steps=config.longest_chunk, draws=make_draws(200), sampling=sampling)
+    return found[..., 0]
+
+
+def check_modes(plans: Tensor, share: float = 0.95) -> None:
+    """Assert that both modes are equally frequent, and that at least a share of the plans ends in one."""
+    assert 0.3 < (plans[:, -1] > 0).float().mean().item() < 0.7
+    assert ((plans[:, -1].abs() - 10).abs() < 5).float().mean().item() > share
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        IBC,
+        LSTMGMMConfig(history=2, horizon=2, hidden=16),
+        BehaviourTransformerConfig(history=2, horizon=2, bins=4, width=24, depth=2, heads=2, dropout=0.0),
+    ],
+    ids=lambda config: config.method,
+)
+def test_single_actions_keep_both_modes(config: WindowConfig):
+    check_modes(plan(config))
+
+
+def test_langevin_dynamics_keep_both_modes():
+    check_modes(plan(IBC, sampling=LANGEVIN))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        DiffusionConfig(history=1, horizon=2, unet=UNetConfig((16, 16), 3, 4, 16), sampling=DDIM),
+        DiffusionConfig(
+            history=1,
+            horizon=4,
+            network="transformer",
+            transformer=TransformerConfig(layers=1, heads=2, embedding=32, dropout=0.0),
+            sampling=DDIM,
+        ),
+    ],
+    ids=["unet", "transformer"],
+)
+def test_diffusion_keeps_the_mode_of_a_chunk(config: DiffusionConfig):
+    """Independent signs would agree in one chunk of two actions in two, and of four in eight."""
+    train = replace(FIT, steps=150, batch_size=32) if config.network == "unet" else FIT
+    plans = plan(config, train)
+    check_modes(plans, share=0.75)
+    assert (plans.sign() == plans[:, :1].sign()).all(dim=1).float().mean().item() > 0.7
+
+
+def test_random_starts_of_a_flow_reach_both_modes():
+    sampling = StreamingFlowSampling(substeps=4, start=1.0)
+    config = StreamingFlowConfig(horizon=6, noise=0.3, network=NETWORK, sampling=sampling)
+    check_modes(plan(config, replace(FIT, steps=700, batch_size=128)), share=0.75)
+
+
+def test_regression_averages_the_modes():
+    assert plan(RegressionConfig(network=NETWORK)).abs().max() < 2
