@@ -4,21 +4,22 @@ import itertools
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
 from nsde_policy.assets import USUAL_OBSERVATIONS, get_shipped_name, resolve_run
-from nsde_policy.bounds import Natural
+from nsde_policy.bounds import Count, Natural
+from nsde_policy.config import BaseConfig
 from nsde_policy.data import Episode
 from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
 from nsde_policy.data.types import MIN_STEPS
 from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.episode import CompressedFrames
-from nsde_policy.eval.evaluate import EvaluationConfig, change_sampling
+from nsde_policy.eval.evaluate import change_sampling
 from nsde_policy.eval.expert import ExpertPool, ScriptedExpert, is_expert
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.rollout import RolloutConfig, make_adapter
@@ -37,20 +38,31 @@ SEEDS = 2**32
 
 
 @dataclass(frozen=True)
-class GenerateConfig(EvaluationConfig):
-    """Number, seeds, environment and sampling of generated episodes."""
+class GenerateConfig(BaseConfig):
+    """Number, seeds and sampling of generated episodes."""
 
+    episodes: Count
+    """Number of episodes in the finished store."""
     seed_start: Natural = 300_000
     """First seed; consecutive ones are tried."""
+    env: str | None = None
+    """Task or environment to play, see `get_task`; None for the one that the policy was trained for."""
+    env_kwargs: Mapping[str, object] = field(default_factory=dict)
+    """Keyword arguments of the environment."""
     only_success: bool = False
     """Leave out episodes that fail."""
+    chunk: int | None = None
+    """Actions executed before replanning; None for the policy's own."""
+    sampling: tuple[str, ...] = ()
+    """Changes to the sampling settings, name=value."""
     obs: str = USUAL_OBSERVATIONS
     """Observations to record in addition to the usual ones, such as "pixels"."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.seeds[-1] >= SEEDS:
-            raise ConfigError(f"seeds end at {SEEDS - 1}, got {self.seeds[-1]}: take a smaller --seed-start")
+        last = self.seed_start + self.episodes - 1
+        if last >= SEEDS:
+            raise ConfigError(f"seeds end at {SEEDS - 1}, got {last}: take a smaller --seed-start")
 
 
 @dataclass(frozen=True)
@@ -141,14 +153,7 @@ def _load_policy(name: str, config: GenerateConfig) -> Demonstrator:
     }
     env = make_adapter(task, policy.record, {})
     images = find_recorded_images(env, task, config.obs)
-    rollout = RolloutConfig(
-        task,
-        chunk=config.chunk,
-        sampling=sampling,
-        condition=config.condition,
-        camera=config.camera,
-        images=images,
-    )
+    rollout = RolloutConfig(task, chunk=config.chunk, sampling=sampling, images=images)
     provenance = _make_provenance("policy", task, config, {**settings, **_name_images(images)}, notes)
     return Demonstrator(RolloutPool(run, rollout), task, env, provenance)
 

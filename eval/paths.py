@@ -53,19 +53,15 @@ def number_paths(paths: Sequence[np.ndarray] | np.ndarray) -> tuple[int, ...]:
     scaled = (found[..., moving] / extent[moving]).reshape(len(found), -1)
     if not scaled.size:
         return (0,) * len(found)
-    # Paths that are the same lie in neighbouring bins of any value; that of the largest spread has the most.
-    bins = np.floor(scaled[:, scaled.std(axis=0).argmax()] / SAME_PATH).astype(int).tolist()
     numbers: list[int] = []
     firsts: list[int] = []
-    by_bin: dict[int, list[int]] = {}
-    for i, at in enumerate(bins):
-        near = sorted(number for each in (at - 1, at, at + 1) for number in by_bin.get(each, ()))
-        same = (n for n in near if np.abs(scaled[firsts[n]] - scaled[i]).max() <= SAME_PATH)
-        number = next(same, len(firsts))
-        if number == len(firsts):
+    for i, path in enumerate(scaled):
+        same = np.flatnonzero(np.abs(scaled[firsts] - path).max(axis=1) <= SAME_PATH)
+        if same.size:
+            numbers.append(int(same[0]))
+        else:
+            numbers.append(len(firsts))
             firsts.append(i)
-            by_bin.setdefault(at, []).append(number)
-        numbers.append(number)
     return tuple(numbers)
 
 

@@ -42,7 +42,7 @@ class RolloutConfig:
     env_kwargs: Mapping[str, object] = field(default_factory=dict)
     """Keyword arguments of the environment, which override those of the task."""
     chunk: int | None = None
-    """Actions executed before planning again; None for the policy's own."""
+    """Actions executed before replanning; None for the policy's own."""
     sampling: Sampling | None = None
     """How actions are sampled; None for the policy's own."""
     condition: Condition = field(default_factory=Condition)

@@ -139,7 +139,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     demos: Count
     """Number of demonstrations it was trained on."""
     chunk: Count
-    """Actions executed before planning again (T_a)."""
+    """Actions executed before replanning (T_a)."""
     sampling: Mapping[str, Any]
     """Sampling settings of the trained model."""
     condition: Condition

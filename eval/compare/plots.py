@@ -32,7 +32,7 @@ WHOLE_RANGE = (-0.02, 1.02)
 NAME_SIZE, LONGEST_NAME = 6.5, 26
 """Font size of row names in legends, points, and most characters in a line."""
 AXIS_LABELS = {
-    "chunk": "actions executed before planning again, Tₐ",
+    "chunk": "actions executed before replanning, Tₐ",
     "demos": "demonstrations",
     "latency_steps": "delay of plans, control periods",
     "obs_noise": "observation noise, std of one period's change",

@@ -83,7 +83,7 @@ def draw_error(axis: "Axes", error: EpisodeSums, title: str, colour: str, *, lin
 
 
 def draw_coverage(axis: "Axes", bars: dict[str, EpisodeSums | None]) -> None:
-    """Draw coverages (episodes, levels) as bars beside each other, with the nominal levels as lines."""
+    """Draw coverages (episodes, levels) as bars next to each other, with the nominal levels as lines."""
     width = 0.8 / max(len(bars), 1)
     colours = itertools.cycle(SERIES_COLOURS)
     for i, ((title, found), colour) in enumerate(zip(bars.items(), colours, strict=False)):

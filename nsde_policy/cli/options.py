@@ -50,9 +50,7 @@ EnvKwargsFlag = Annotated[
     str | None,
     arg(help="""Keyword arguments of the environment, a JSON object: '{"g": 9.8}'."""),
 ]
-ChunkFlag = Annotated[
-    Count | None, arg(help="Actions executed before planning again; default: as in training.")
-]
+ChunkFlag = Annotated[Count | None, arg(help="Actions executed before replanning; default: as in training.")]
 SamplingFlag = Annotated[
     tuple[str, ...], arg(help="Changes to the sampling settings: alpha=0.5, or scheduler=ddim steps=10.")
 ]

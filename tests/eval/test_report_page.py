@@ -1,7 +1,6 @@
 """Tests of the report page in a real browser: opened from a file, without network requests."""
 
 from collections.abc import Iterator
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,26 +141,3 @@ def test_page_shows_videos_and_training_curves(browser: "Browser", folder: Path)
     assert page.locator("#training .chart path.line").count() == 1
     assert_no_errors_or_requests(monitored, folder)
     page.context.close()
-
-
-def test_ticks_of_negative_scores_keep_their_sign_and_differ(browser: "Browser"):
-    scores = [[0, -1324.1], [100, -1322.3], [200, -1320.2]]
-    before = f"""
-        const DATA = {{ colours: 8, marks: ["●"], runs: [{{ row: 0, curves: {{ reward: {scores} }} }}] }};
-        const redraws = [], find = (selector) => document.querySelector(selector);
-        function make(tag, attributes, ...children) {{
-          const element = document.createElement(tag);
-          element.append(...children);
-          return element;
-        }}"""
-    script = (resources.files("nsde_policy.eval.report") / "charts.js").read_text(encoding="utf-8")
-    page = browser.new_page()
-    page.set_content(f'<div id="training"><div class="curves"></div></div><script>{before}{script}</script>')
-    shown = page.locator("svg text[text-anchor=end]").all_text_contents()
-    marked = [text for text in shown if "steps" not in text]
-    assert len(marked) >= 3
-    assert len(set(marked)) == len(marked)
-    assert all(text.startswith("−132") for text in marked)
-    assert page.evaluate("labels([0, 10000, 20000])") == ["0", "10k", "20k"]
-    assert page.evaluate("labels([-0.2, 0, 0.2])") == ["−0.2", "0", "0.2"]
-    page.close()

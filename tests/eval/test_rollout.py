@@ -144,17 +144,9 @@ def test_command_writes_json(tmp_path, capsys):
     ("args", "message"),
     [
         (["/nowhere/run"], "/nowhere/run is not a run directory"),
-        (["--alpha", "-1"], "alpha >= 0"),
-        (
-            ["--sampling", "steps=10"],
-            "'steps=10' is not a sampling setting of this policy; available: denoiser=",
-        ),
-        (["--latency-steps", "-1"], "need --latency-steps >= 0"),
-        (["--json", "/proc/x/y.json"], "/proc/x/y.json cannot be written"),
+        (["--sampling", "steps=10"], "'steps=10' is not a sampling setting of this policy; available: "),
     ],
 )
-def test_invalid_arguments_exit_with_code_2(args, message, capsys):
+def test_runs_and_settings_that_do_not_exist_are_refused(args, message, capsys):
     assert main(["eval", *args]) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
+    assert message in capsys.readouterr().err

@@ -44,27 +44,6 @@ def test_mcnemar_is_symmetric_and_ignores_equal_pairs(pairs):
     assert 0 < there.p <= 1
 
 
-def test_paired_interval_covers_the_true_difference():
-    """Successes with a share of common luck: P(A) = 0.85, P(B) = 0.75 on 200 starts."""
-    rng = np.random.default_rng(0)
-    covered = []
-    for experiment in range(400):
-        start = rng.random(200)
-        a = (0.7 * start + 0.3 * rng.random(200)) < quantile(0.85)
-        b = (0.7 * start + 0.3 * rng.random(200)) < quantile(0.75)
-        found = paired_difference(a, b, resamples=1000, seed=experiment)
-        covered.append(found.low <= 0.1 <= found.high)
-    assert 0.92 <= np.mean(covered) <= 0.98
-
-
-def quantile(p: float) -> float:
-    """Of 0.7 U + 0.3 V with uniform U, V, for p beyond its corner at (1 − 0.15/0.7)."""
-    assert p > 0.15 / 0.7
-    if p <= 1 - 0.15 / 0.7:
-        return 0.7 * p + 0.15
-    return 1 - math.sqrt(2 * 0.21 * (1 - p))
-
-
 def test_bootstrap_interval_approaches_the_normal_interval():
     rng = np.random.default_rng(2)
     a, b = rng.normal(0.3, 1.0, 2000), rng.normal(0.0, 2.0, 2000)
