@@ -63,7 +63,8 @@ class ViewerSettings(ServerSettings):
         host = hosts[0] if len(hosts) == 1 else ""
         if not _HOST.fullmatch(host) or (self.token is None and not is_loopback(_host_name(host))):
             return f"without a token the page is served to localhost only, got host {host[:80]!r}"
-        if origins and origins not in ([f"http://{host}"], [f"https://{host}"]):  # a proxy may add TLS
+        schemes = ("http", "https") if self.tls is None else ("https",)  # a proxy may add TLS
+        if origins and origins not in [[f"{scheme}://{host}"] for scheme in schemes]:
             return f"pages of {origins[0][:80]!r} may not connect"
         return None
 
