@@ -1,7 +1,7 @@
 # Commands; each sets up .venv on a fresh machine with Python ≥ 3.11 and make:
 #   make demo    replay and train on the embedded demonstrations, evaluate, write pictures to out/
 #   make test    ruff, mypy on the installed package, and all tests
-#   make quick   ruff and the fast tests of mathematics, methods, training and inference, in less than a minute
+#   make quick   ruff and the fast tests of mathematics, methods, environments and inference, in half a minute
 #   make lock    pin the newest versions, with hashes, for `make test` and `make quick`
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
@@ -30,8 +30,8 @@ test: lint
 
 quick: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "not slow and not browser and not gpu" \
-		$(addprefix tests/,core methods training inference envs tasks) \
-		$(addprefix tests/test_,architecture.py style.py config.py files.py)
+		$(addprefix tests/,core methods planner inference envs training/test_loop.py training/test_dataset.py) \
+		$(addprefix tests/test_,architecture.py style.py config.py files.py quickstart.py)
 
 lint: $(VENV)/tested
 	$(BIN)/ruff check .

@@ -7,12 +7,9 @@ import dataclasses
 import difflib
 import functools
 import json
-import math
-import operator
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from numbers import Integral, Real
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import msgspec
@@ -22,15 +19,8 @@ from nsde_policy.bounds import Count, Fraction, Length, NonNegative, Positive, S
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import parse_json
 
-_COMPARISONS = {
-    "ge": (">=", operator.ge),
-    "gt": (">", operator.gt),
-    "le": ("<=", operator.le),
-    "lt": ("<", operator.lt),
-}
-"""Bounds of `msgspec.Meta`, with their sign and comparison."""
 
-
+@dataclass(frozen=True)
 class BaseConfig:
     """Bounds check and JSON conversion for frozen dataclasses of plain values, tuples and nested configs."""
 
@@ -39,7 +29,7 @@ class BaseConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain dicts and numbers."""
-        return dataclasses.asdict(self)  # type: ignore[call-overload, no-any-return]
+        return dataclasses.asdict(self)
 
     def to_json(self) -> str:
         """Convert to indented JSON, in the order of the fields."""
@@ -52,8 +42,10 @@ class BaseConfig:
         Raises:
             ConfigError: If a field is unknown, or its value has the wrong type.
         """
+        if not isinstance(values, dict):
+            raise ConfigError(f"{cls.__name__} must be a JSON object, got {values!r:.80}")
         hints = typing.get_type_hints(cls)
-        fields: Any = dataclasses.fields(cls)  # type: ignore[arg-type]
+        fields = dataclasses.fields(cls)
         check_names(cls, values, [f.name for f in fields])
         for f in fields:
             if f.default is f.default_factory is dataclasses.MISSING and f.name not in values:
@@ -66,55 +58,53 @@ class BaseConfig:
         return cls.from_dict(parse_json(text, name=cls.__name__, error=ConfigError))
 
 
-def check_bounds(settings: Any) -> None:
+def check_bounds(settings: object) -> None:
     """Raise `ConfigError` if a field of a dataclass is outside the choices or bounds of its annotation."""
-    for name, hint in _get_annotations(type(settings)).items():  # type: ignore[arg-type]
-        check_value(name, getattr(settings, name), hint, owner=settings)
+    owner: type = type(settings)
+    for name, hint in get_bounded_fields(owner).items():
+        check_value(name, getattr(settings, name), hint, owner=owner)
 
 
-def check_value(name: str, value: Any, hint: Any, *, owner: object = None) -> None:
-    """Raise `ConfigError` if a value, or an element of a tuple, is outside the bounds of its type.
+@functools.cache
+def get_bounded_fields(cls: type) -> dict[str, object]:
+    """Return the types of the fields of a dataclass that have bounds or choices."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {name: hint for name, hint in hints.items() if _is_bounded(hint)}
+
+
+def _is_bounded(hint: object) -> bool:
+    """Return whether a type has bounds or choices; an optional one if its value has, a tuple if all have."""
+    if typing.get_origin(hint) is Annotated:
+        inner, *annotations = typing.get_args(hint)
+        return any(isinstance(each, Meta) for each in annotations) or _is_bounded(inner)
+    if typing.get_origin(hint) is Literal:
+        return True
+    parts = [part for part in typing.get_args(hint) if part not in (type(None), ...)]
+    return bool(parts) and all(map(_is_bounded, parts))
+
+
+def check_value(name: str, value: object, hint: object, *, owner: type | None = None) -> object:
+    """Return a value as its type has it: integers become floats, lists tuples.
 
     Args:
         name: What the message calls the value: a field of `owner`, or a flag.
         value: The value to check.
-        hint: Its type, such as `nsde_policy.bounds.Count`; types without bounds are not checked.
-        owner: Object whose class starts the message.
+        hint: Its type, such as `nsde_policy.bounds.Count`.
+        owner: Class whose name starts the message.
+
+    Raises:
+        ConfigError: If the value has another type, or is outside the bounds or choices.
     """
-    inner = _unwrap(hint)
-    if value is None and inner is not hint:
-        return
-    if typing.get_origin(inner) is tuple and isinstance(value, tuple):
-        for element in value:
-            check_value(name, element, typing.get_args(inner)[0], owner=owner)
-    if typing.get_origin(inner) is Literal:
-        choices = typing.get_args(inner)
-        require(owner, value in choices, f"{name} must be {_describe_type(inner)}, got {value!r}")
-    for meta in getattr(inner, "__metadata__", ()):
-        if not isinstance(meta, Meta):
-            continue
-        kind, what = (Integral, "an integer") if inner.__origin__ is int else (Real, "a number")
-        require(owner, isinstance(value, kind), f"{name} must be {what}, got {value!r}")
-        require(owner, abs(value) != math.inf, f"{name} must be finite, got {value}")
-        for key, (sign, holds) in _COMPARISONS.items():
-            if (bound := getattr(meta, key, None)) is not None:
-                shown = f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
-                require(owner, holds(value, bound), f"need {name} {sign} {shown}, got {value}")
-
-
-def _unwrap(hint: Any) -> Any:
-    """Return the type of a field that is optional, or annotated with anything but bounds."""
-    parts = typing.get_args(hint)
-    if type(None) in parts:
-        return _unwrap(parts[0])
-    if typing.get_origin(hint) is Annotated and not any(isinstance(part, Meta) for part in parts):
-        return _unwrap(parts[0])
-    return hint
-
-
-@functools.cache
-def _get_annotations(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls, include_extras=True)
+    plain = value.item() if hasattr(value, "item") else value  # numbers of numpy
+    try:
+        return msgspec.convert(plain, hint)
+    except msgspec.ValidationError as error:
+        kind, _, bound = str(error).removeprefix("Expected `").partition("`")
+        if typing.get_origin(hint) is Literal:
+            kind = f"one of {', '.join(map(repr, typing.get_args(hint)))}"
+        rule = f"need {name}{bound}" if bound.startswith(" ") else f"{name} must be {kind}"
+        start = "" if owner is None else f"{owner.__name__}: "
+        raise ConfigError(f"{start}{rule}, got {value!r:.80}") from None
 
 
 def check_names(owner: type, given: Iterable[object], known: Iterable[str], *, what: str = "setting") -> None:
@@ -127,24 +117,13 @@ def check_names(owner: type, given: Iterable[object], known: Iterable[str], *, w
             raise ConfigError(f"{owner.__name__} has no {what} {name!r:.80}; {instead}")
 
 
-def _convert(owner: type, key: str, hint: Any, value: Any) -> Any:
+def _convert(owner: type, key: str, hint: object, value: Any) -> object:
     """Convert the value of one field to its annotated type."""
     if isinstance(value, BaseConfig):
         return value
-    if isinstance(hint, type) and issubclass(hint, BaseConfig) and isinstance(value, dict):
+    if isinstance(hint, type) and issubclass(hint, BaseConfig):
         return hint.from_dict(value)
-    try:
-        return msgspec.convert(value, hint)
-    except msgspec.ValidationError as error:
-        raise ConfigError(
-            f"{owner.__name__}.{key} must be {_describe_type(hint)}, got {value!r:.80}"
-        ) from error
-
-
-def _describe_type(hint: Any) -> str:
-    if typing.get_origin(hint) is Literal:
-        return f"one of {', '.join(map(repr, typing.get_args(hint)))}"
-    return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+    return check_value(key, value, hint, owner=owner)
 
 
 def require(owner: object, condition: bool, rule: str) -> None:

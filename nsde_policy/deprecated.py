@@ -6,7 +6,6 @@ import warnings
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
 
 RENAMED = {
     "nsde_policy.errors": {
@@ -41,7 +40,7 @@ RENAMED = {
 """Renamed names by their module."""
 
 
-def get_renamed(module: str, name: str) -> Any:
+def get_renamed(module: str, name: str) -> object:
     """Return what replaced a name of a module and warn; call it in the `__getattr__` of the module.
 
     Raises:

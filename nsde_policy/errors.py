@@ -5,7 +5,7 @@ exits with code 2.
 """
 
 import importlib
-from typing import Any
+from types import ModuleType
 
 
 class NsdePolicyError(Exception):
@@ -75,7 +75,7 @@ class RemoteError(NsdePolicyError, ValueError):
         self.reason = reason
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Return the class that replaces one of an earlier version."""
     from nsde_policy.deprecated import get_renamed
 
@@ -96,7 +96,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(phrase in str(error) for phrase in phrases)
 
 
-def import_optional(package: str, extra: str) -> Any:
+def import_optional(package: str, extra: str) -> ModuleType:
     """Import a package, or raise `MissingDependencyError` with the extra of this package that installs it."""
     try:
         return importlib.import_module(package)

@@ -16,8 +16,8 @@ import difflib
 import importlib
 import logging
 import pkgutil
-import re
-from collections.abc import Collection, Iterable
+import shlex
+from collections.abc import Collection
 from functools import cached_property
 from importlib import metadata
 from typing import Generic, TypeVar
@@ -27,9 +27,6 @@ from nsde_policy.errors import ConfigError, PluginError, summarize_error
 logger = logging.getLogger(__name__)
 
 Plugin = TypeVar("Plugin")
-
-_PACKAGE = re.compile(r"\w[\w.-]*(==[\w.+!]+)?", re.ASCII)
-"""Name and version of a distribution, as a run directory records them."""
 
 
 class Registry(Generic[Plugin]):
@@ -55,8 +52,10 @@ class Registry(Generic[Plugin]):
         self._group = group or "nsde_policy." + package.rsplit(".", 1)[-1]
         self._helpers = helpers
         self._found: dict[str, Plugin] = {}
+        self._modules_of: dict[str, str] = {}
+        """Names of the modules that registered the plug-ins."""
         self._broken: dict[str, str] = {}
-        self._reported: set[str] = set()
+        """What is wrong with modules that cannot be imported, by name."""
 
     def add(self, name: str, plugin: Plugin) -> None:
         """Register a plug-in.
@@ -75,22 +74,19 @@ class Registry(Generic[Plugin]):
 
     def __contains__(self, name: str) -> bool:
         """Return whether a plug-in or its module has this name; imports all modules if they may define it."""
-        if name not in self.names():
-            self._import_all()
-        return name in self.names()
+        return name in self.names() or name in self.load_all()
 
-    def list_usable(self) -> list[str]:
-        """Import all plug-ins and list their names; log once which packages cannot be imported."""
-        for name, problem in self._import_all().items():
-            if name not in self._reported:
-                logger.warning("left out: %s", problem)
-                self._reported.add(name)
-        return [name for name in self.names() if name in self._found]
-
-    def load_all(self) -> list[Plugin]:
-        """Import and return all plug-ins, except those of packages that cannot be imported."""
-        self._import_all()
-        return list(self._found.values())
+    def load_all(self) -> dict[str, Plugin]:
+        """Import and return all plug-ins by name; log once which modules cannot be imported."""
+        for name in self._modules:
+            if name in self._broken:
+                continue
+            try:
+                self._import(name)
+            except PluginError as error:
+                self._broken[name] = str(error)
+                logger.warning("left out: %s", error)
+        return {name: self._found[name] for name in self.names() if name in self._found}
 
     def get(self, name: str, *, package: str | None = None) -> Plugin:
         """Return a plug-in by name, importing its module on first use.
@@ -104,16 +100,14 @@ class Registry(Generic[Plugin]):
         """
         if name not in self._found and name in self._modules:
             self._import(name)
-        if name not in self._found:
-            broken = self._import_all()
-            if name not in self._found:
-                raise PluginError(self._describe_unknown(name, package, broken.values()))
+        if name not in self._found and name not in self.load_all():
+            raise PluginError(self._describe_unknown(name, package))
         return self._found[name]
 
     def package_of(self, name: str) -> str | None:
         """Return the distribution that provides a plug-in, None if it is built in."""
         for point in self._entry_points:
-            if point.name in (name, _find_prefix(name)) and point.dist is not None:
+            if point.name == self._modules_of.get(name, name) and point.dist is not None:
                 return f"{point.dist.name}=={point.dist.version}"
         return None
 
@@ -129,19 +123,8 @@ class Registry(Generic[Plugin]):
         found = [module.name for module in pkgutil.iter_modules(path)]
         modules = {name: f"{self._package}.{name}" for name in found if name not in self._helpers}
         for point in self._entry_points:
-            modules.setdefault(point.name, point.value.partition(":")[0])
+            modules.setdefault(point.name, point.module)
         return modules
-
-    def _import_all(self) -> dict[str, str]:
-        """Import all modules, each once, and return what is wrong with broken ones by name."""
-        for name in self._modules:
-            if name in self._broken:
-                continue
-            try:
-                self._import(name)
-            except PluginError as error:
-                self._broken[name] = str(error)
-        return self._broken
 
     def _import(self, name: str) -> None:
         """Import the module of a plug-in.
@@ -149,7 +132,7 @@ class Registry(Generic[Plugin]):
         Raises:
             PluginError: If it cannot be imported.
         """
-        module = self._modules[name]
+        module, known = self._modules[name], {*self._found}
         try:
             importlib.import_module(module)
         except KeyboardInterrupt:
@@ -159,35 +142,18 @@ class Registry(Generic[Plugin]):
             raise PluginError(
                 f"the {self.kind} {name!r} cannot be imported from {module}: {what}{summarize_error(error)}"
             ) from error
+        self._modules_of |= dict.fromkeys({*self._found} - known, name)
 
-    def _describe_unknown(self, name: str, package: str | None, broken: Iterable[str]) -> str:
+    def _describe_unknown(self, name: str, package: str | None) -> str:
         """Return the error message for a name that is not registered, with names like it."""
         if package:
-            advice = f"; run: pip install '{package}'" if _PACKAGE.fullmatch(str(package)) else ""
             return (
                 f"unknown {self.kind} {name!r}: it comes with the package {package!s:.80}, which is not "
-                f"installed{advice}"
+                f"installed; run: pip install {shlex.quote(package)}"
             )
-        start = f"unknown {self.kind} {name!r}"
-        if name in self._modules:
-            start = f"{self._modules[name]} does not register a {self.kind} called {name!r}"
-        unavailable = "".join(f"; unavailable: {why}" for why in broken)
-        close = difflib.get_close_matches(name, self._found)
-        hint = f"; perhaps you meant {' or '.join(map(repr, close))}" if close else ""
+        close = difflib.get_close_matches(name, self._found, n=5, cutoff=0.0)
+        unavailable = "".join(f"; unavailable: {why}" for why in self._broken.values())
         return (
-            f"{start}; available: {_abbreviate_names(sorted(self._found))}{unavailable}{hint}. "
-            f"If it comes with another package, install that package (entry points '{self._group}')"
+            f"unknown {self.kind} {name!r}; the closest are {', '.join(close)}{unavailable}. If another "
+            f"package provides it, install that package (entry points '{self._group}')"
         )
-
-
-def _find_prefix(name: str) -> str:
-    """Return the start of a name that several plug-ins of one module may share: `adroit` of `adroit-door`."""
-    return re.split("[-:]", name)[0]
-
-
-def _abbreviate_names(names: Iterable[str]) -> str:
-    """Join names for a message; of names with the same prefix, the first and how many more there are."""
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(_find_prefix(name), []).append(name)
-    return ", ".join(f"{first} and {len(rest)} more" if rest else first for first, *rest in groups.values())

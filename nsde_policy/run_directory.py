@@ -176,7 +176,7 @@ class RunDirectory:
             yield
             return
         existed = os.path.exists(self.path)  # unlike `Path.exists`, it accepts names that are too long
-        directory = lock_directory(self.path, error=NsdePolicyError, locked=CheckpointError)
+        directory = lock_directory(self.path, error=CheckpointError)
         try:
             for file in (
                 self.config,

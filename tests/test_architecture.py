@@ -150,7 +150,7 @@ def test_in_envs_only_drawing_and_window_import_pygame():
     assert users == {"drawing.py", "window.py"}
 
 
-@pytest.mark.parametrize("path", list((ROOT / "nsde_policy/cli").glob("*.py")))
+@pytest.mark.parametrize("path", list((ROOT / "nsde_policy/cli").rglob("*.py")))
 def test_parsing_the_command_line_imports_nothing_heavy(path):
     assert not {name.split(".")[0] for name in imports(path, top_level_only=True)} & HEAVY
 

@@ -1,30 +1,24 @@
 """Tests for nsde_policy/assets: how shipped policies are found."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from nsde_policy.assets import SHIPPED_POLICY, find_shipped, get_shipped_name, resolve_run
+from nsde_policy.assets import SHIPPED_POLICIES, get_shipped_name, resolve_run
 from nsde_policy.cli.main import main
-from nsde_policy.errors import ConfigError
-from nsde_policy.inference.policy import Policy
 
 
-def test_a_folder_beside_the_shipped_policy_is_found(pixel_run: Path, tmp_path: Path):
-    added = tmp_path / "pusht_pixels"
-    shutil.copytree(pixel_run, added)
-    assert find_shipped("pixels", folder=tmp_path) == added
-    assert resolve_run(Path("shipped-pixels"), folder=tmp_path) == added
-    assert get_shipped_name(added, folder=tmp_path) == "shipped-pixels"
-    assert Policy.from_pretrained(find_shipped("pixels", folder=tmp_path)).spec.cameras
-    with pytest.raises(ConfigError, match="available: state, pixels"):
-        find_shipped("sounds", folder=tmp_path)
-
-
-def test_other_names_are_run_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    assert resolve_run(Path("shipped")) == SHIPPED_POLICY
-    assert get_shipped_name(None) == get_shipped_name(SHIPPED_POLICY) == "shipped"
+def test_shipped_policies_have_names_that_run_directories_may_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    assert get_shipped_name(None) == "shipped"
+    for name, path in (
+        ("shipped", SHIPPED_POLICIES["state"]),
+        ("shipped-pixels", SHIPPED_POLICIES["pixels"]),
+    ):
+        assert resolve_run(Path(name)) == path
+        assert get_shipped_name(path) == name
+        assert (path / "config.json").is_file()
     assert get_shipped_name(tmp_path / "pusht_pixels") is None
     monkeypatch.chdir(tmp_path)
     (tmp_path / "shipped-pixels").mkdir()

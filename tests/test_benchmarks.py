@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from nsde_policy.cli.main import main
-from nsde_policy.cli.video_models import VideoTrain
+from nsde_policy.cli.video.models import VideoTrain
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"

@@ -58,9 +58,8 @@ def test_the_road_runs_straight_then_turns_by_thirty_degrees(density):
     assert (velocity[fork:] - expected[1:]).abs().max() < 1e-3
 
 
-@pytest.mark.parametrize("density", [1, 10])
-def test_demonstrations_score_perfectly(density):
-    found = score(Road(density).paths().repeat(1, 50, 1), Road(density))
+def test_demonstrations_score_perfectly():
+    found = score(ROAD.paths().repeat(1, 50, 1))
     assert (found["upper"], found["lower"], found["off_branch"]) == (0.5, 0.5, 0.0)
     assert found["fork_error"] < 1e-6
     assert found["energy_distance"] == pytest.approx(0, abs=1e-9)

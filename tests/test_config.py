@@ -6,6 +6,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from nsde_policy.config import BaseConfig, NetworkConfig, TrainConfig, WindowConfig
@@ -42,7 +43,7 @@ def test_unknown_setting_raises_and_names_the_closest():
         ({"history": "2"}, "history must be int, got '2'"),
         ({"denoiser": 1}, "denoiser must be bool, got 1"),
         ({"objective": "jiont"}, "must be one of"),
-        ({"network": 3}, "network must be NetworkConfig"),
+        ({"network": 3}, "NetworkConfig must be a JSON object, got 3"),
     ],
 )
 def test_value_of_the_wrong_type_raises(values: dict[str, object], message: str):
@@ -114,8 +115,14 @@ def test_every_number_has_bounds(config: BaseConfig):
                     dataclasses.replace(part, **{name: 10**40})  # type: ignore[type-var]
 
 
+def test_numbers_of_numpy_are_accepted():
+    assert TrainConfig(learning_rate=np.float32(0.5), steps=np.int64(3)).to_dict()["steps"] == 3
+    with pytest.raises(ConfigError, match="need learning_rate > 0"):
+        TrainConfig(learning_rate=np.float64(0))
+
+
 def test_elements_of_tuples_have_bounds():
-    with pytest.raises(ConfigError, match="need betas < 1, got 2"):
+    with pytest.raises(ConfigError, match="need betas < 1"):
         TrainConfig(betas=(0.9, 2))
-    with pytest.raises(ConfigError, match="need angles >= 0, got -1"):
+    with pytest.raises(ConfigError, match=r"need angles >= 0 .* got \(3, -1\)"):
         DemoConfig(angles=(3, -1))

@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import pickle
 import re
 import shlex
 import subprocess
@@ -16,7 +15,8 @@ import pytest
 
 from nsde_policy import Policy, load_demonstrations
 from nsde_policy.cli import main as cli
-from nsde_policy.tasks import get_task
+from nsde_policy.cli.train import Train
+from nsde_policy.tasks import get_task, with_observations
 from tests.helpers.doc_pages import code_blocks
 
 ROOT = Path(__file__).parents[1]
@@ -125,7 +125,11 @@ def test_commands_parse(page):
 def parses(args: list[str]) -> bool:
     """Return whether the command line accepts arguments, or prints its help."""
     try:
-        cli._parse_flags(args)
+        command = cli.parse_command(args)
+        if isinstance(command, Train):
+            preset = command.preset if command.preset not in (None, "auto") else "default"
+            task = with_observations(get_task("pusht"), command.obs)
+            command.parse_settings(task.preset(preset, command.policy))
     except SystemExit as stop:
         return not stop.code
     return True
@@ -154,6 +158,12 @@ def test_robots_need_only_the_packages_that_the_docs_name(package, module):
     dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     heavy = {re.split(r"[^\w-]", dependency)[0] for dependency in dependencies}
     assert heavy & {*done.stdout.split()} <= {*found[1].split()}
+
+
+@pytest.mark.parametrize("guide", sorted((ROOT / "docs").glob("*.md")), ids=lambda guide: guide.stem)
+def test_guides_are_short(guide):
+    prose = re.sub(r"^```.*?^```", "", guide.read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert len(prose.split()) <= 1200
 
 
 def test_readme_is_short_and_names_the_paper():
@@ -194,26 +204,6 @@ def test_snippet_on_lerobot_data_writes_a_store(tmp_path, monkeypatch):
     exec(code_blocks(ROOT / "docs/data.md", "python")[2], {})
     demos = load_demonstrations("g1_real.zarr")
     assert [(len(each), *each.obs[0], *each.act[0]) for each in demos] == [(20, k, 1, 5, 1) for k in range(3)]
-
-
-class MeanPolicy:
-    """Policy with the interface of those of mjrl: a noisy action, and its mean beside it."""
-
-    def get_action(self, obs):
-        return [obs + 1, {"evaluation": obs}]
-
-
-def test_snippet_on_adroit_acts_with_the_mean(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "hand_dapg/dapg/policies"
-    folder.mkdir(parents=True)
-    (folder / "relocate-v0.pickle").write_bytes(pickle.dumps(MeanPolicy()))
-    names = {}
-    (snippet,) = (block for block in code_blocks(ROOT / "docs/tasks.md", "python") if "class Expert" in block)
-    exec(snippet, names)
-    spec = SimpleNamespace(id=get_task("adroit-relocate").env_id)
-    expert = names["Expert"](SimpleNamespace(unwrapped=SimpleNamespace(spec=spec)))
-    assert expert.get_action(2.0) == 2.0
 
 
 def test_snippets_on_uncertainty_run():

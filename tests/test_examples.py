@@ -70,12 +70,6 @@ def test_the_onnx_loop_rejects_other_files(tmp_path: Path):
     assert "zip archive" in done.stderr
 
 
-def test_recording_rejects_zero_episodes(tmp_path: Path):
-    done = run("record_demonstrations.py", "--out", tmp_path / "demos.zarr", "--episodes", 0)
-    assert done.returncode == 2
-    assert "--episodes is 0" in done.stderr
-
-
 def test_the_control_loop_runs_at_the_policy_rate_and_above(
     run_here: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ):

@@ -1,12 +1,12 @@
 """Tests for nsde_policy/files.py."""
 
 import json
+import math
 import os
 from pathlib import Path
 
 import pytest
 
-from nsde_policy import files
 from nsde_policy.errors import CheckpointError, ComparisonError, NsdePolicyError
 from nsde_policy.files import (
     PARTIAL,
@@ -29,28 +29,16 @@ def read_error(path: Path, **options: int) -> str:
     return str(caught.value)
 
 
-def test_read_json_returns_the_object(tmp_path):
-    (tmp_path / "a.json").write_text('{"a": [1, 2.5, null], "ü": {"b": true}}')
-    assert read_json(tmp_path / "a.json", error=ComparisonError) == {"a": [1, 2.5, None], "ü": {"b": True}}
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"", "not valid JSON"),
         (b"{", "not valid JSON"),
         (b"\xff\xfe\0", "not valid JSON"),
-        (b"[" * 100_000, "not valid JSON"),
-        (b'{"a": ' * 100_000, "not valid JSON"),
-        (b'{"a": 1' + b"0" * 10_000 + b"}", "not valid JSON"),
-        (b'{"a": 1' + b"0" * 400 + b"}", "the number 100000000000… is too large"),
-        (b'{"a": [' + b"[]," * 600_000 + b"1]}", "it has about 1200002 values, the limit is 1048576"),
-        (b'{"a": 1e999}', "the number 1e999 is too large"),
-        (b'{"a": -Infinity}', "-Infinity is not a finite number"),
-        (b'{"a": ' * 65 + b"1" + b"}" * 65, "nested more than 64 deep"),
-        (b'{"a": ' + b"[" * 900 + b"]" * 900 + b"}", "nested more than 64 deep"),
+        (b'{"a": ' * 100_000, "nested too deeply"),
+        (b'{"a": 1e999}', "not valid JSON"),
+        (b'{"a": -Infinity}', "not valid JSON"),
         (b"[1]", "holds a JSON list, expected a JSON object"),
-        (b"3", "holds a JSON int, expected a JSON object"),
     ],
 )
 def test_read_json_rejects_anything_but_an_object(tmp_path, content, message):
@@ -58,56 +46,34 @@ def test_read_json_rejects_anything_but_an_object(tmp_path, content, message):
     assert message in read_error(tmp_path / "a.json")
 
 
-def test_read_json_never_blocks_on_a_pipe(tmp_path):
+def test_read_json_rejects_anything_but_a_regular_file_of_limited_size(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    assert "not a regular file" in read_error(tmp_path / "pipe")
-
-
-def test_file_that_becomes_a_pipe_after_it_was_checked_is_rejected(tmp_path, monkeypatch):
-    path, check = tmp_path / "a.json", os.stat
-    path.write_text("{}")
-
-    def swap_after_check(target, **options):
-        found = check(target, **options)
-        if target is path:
-            path.unlink()
-            os.mkfifo(path)
-        return found
-
-    monkeypatch.setattr(files.os, "stat", swap_after_check)
-    with pytest.raises(ComparisonError, match="not a regular file"):
-        read_json(path, error=ComparisonError)
-
-
-def test_read_json_rejects_devices_and_links_in_a_circle(tmp_path):
     (tmp_path / "zeros").symlink_to("/dev/zero")
     (tmp_path / "circle").symlink_to("circle")
-    assert "not a regular file" in read_error(tmp_path / "zeros")
-    assert "symbolic links" in read_error(tmp_path / "circle")
-
-
-def test_read_json_rejects_missing_files_folders_and_large_files(tmp_path):
-    assert "No such file" in read_error(tmp_path / "a.json")
-    assert "not a regular file" in read_error(tmp_path)
-    (tmp_path / "a.json").write_text('{"a": 1}')
+    (tmp_path / "a.json").write_text('{"ü": [1, 2.5, null]}')
+    for name, message in {
+        "pipe": "not a regular file",
+        "zeros": "not a regular file",
+        "circle": "symbolic links",
+        "": "s a directory",
+        "missing": "No such file",
+    }.items():
+        assert message in read_error(tmp_path / name)
     assert "the limit is 7" in read_error(tmp_path / "a.json", max_bytes=7)
-    assert read_json(tmp_path / "a.json", error=ComparisonError, max_bytes=8) == {"a": 1}
+    assert read_json(tmp_path / "a.json", error=ComparisonError) == {"ü": [1, 2.5, None]}
 
 
-def test_parse_json_names_the_content():
-    with pytest.raises(NsdePolicyError, match="message 3 is not valid JSON"):
-        parse_json("nope", name="message 3", error=NsdePolicyError)
+def test_nan_is_read_on_request():
+    values = parse_json('{"a": NaN}', name="message 3", error=ComparisonError, allow_nan=True)
+    assert math.isnan(values["a"])
+    with pytest.raises(ComparisonError, match="message 3 is not valid JSON"):
+        parse_json('{"a": NaN}', name="message 3", error=ComparisonError)
 
 
 def test_replace_file_creates_folders_and_leaves_no_partial_file(tmp_path):
     replace_file(tmp_path / "new" / "a", b"1")
     replace_file(tmp_path / "new" / "a", b"2")
     assert [(p.name, p.read_bytes()) for p in (tmp_path / "new").iterdir()] == [("a", b"2")]
-
-
-def test_replace_file_rejects_a_folder(tmp_path):
-    with pytest.raises(NsdePolicyError, match="folder"):
-        replace_file(tmp_path, b"")
 
 
 def test_processes_that_replace_one_file_never_fail_and_never_leave_a_mixture(tmp_path):
@@ -178,11 +144,13 @@ def test_a_path_that_is_not_utf8_is_written_into_text(tmp_path):
 
 
 @pytest.mark.parametrize("write", [check_writable, lambda path: replace_file(path, b"x")])
-def test_a_pipe_or_device_is_not_replaced(write, tmp_path):
+def test_a_pipe_or_folder_is_not_replaced(write, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(NsdePolicyError, match="not a regular file"):
         write(tmp_path / "pipe")
     assert (tmp_path / "pipe").is_fifo()
+    with pytest.raises(NsdePolicyError, match="folder"):
+        write(tmp_path)
 
 
 def test_the_check_of_a_path_leaves_nothing_behind(tmp_path):

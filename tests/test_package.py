@@ -20,21 +20,16 @@ UNBOUNDED = ("dev", "adroit", "metaworld")
 """Extras that are not tested with the oldest versions: the simulators are pinned and need newer packages."""
 
 
-def packages_on_disk():
+def folders_with_modules():
     for folder in ("nsde_policy", "envs", "data", "eval"):
         prefix = [] if folder == "nsde_policy" else ["nsde_policy"]
-        for init in (ROOT / folder).rglob("__init__.py"):
-            yield ".".join([*prefix, *init.parent.relative_to(ROOT).parts])
+        for parent in {module.parent for module in (ROOT / folder).rglob("*.py")}:
+            assert (parent / "__init__.py").is_file(), parent
+            yield ".".join([*prefix, *parent.relative_to(ROOT).parts])
 
 
-def test_every_package_on_disk_is_listed_for_the_wheel():
-    assert sorted(packages_on_disk()) == sorted(PYPROJECT["tool"]["setuptools"]["packages"])
-
-
-def test_every_folder_with_modules_is_a_package():
-    for folder in ("nsde_policy", "envs", "data", "eval"):
-        for module in (ROOT / folder).rglob("*.py"):
-            assert (module.parent / "__init__.py").is_file(), module
+def test_every_folder_with_modules_is_listed_for_the_wheel():
+    assert sorted(folders_with_modules()) == sorted(PYPROJECT["tool"]["setuptools"]["packages"])
 
 
 def test_the_version_is_the_same_everywhere():
@@ -67,14 +62,11 @@ def test_ruff_has_the_same_version_in_pre_commit_and_in_the_package():
     assert f"rev: v{pinned.removeprefix('ruff==')} " in hooks
 
 
-@pytest.mark.parametrize("name", nsde_policy.__all__)
-def test_public_names_can_be_imported(name):
-    assert getattr(nsde_policy, name) is not None
-
-
-def test_importing_the_package_imports_no_heavy_package():
+def test_public_names_are_imported_on_first_use():
     code = "import sys, nsde_policy; assert not {'torch', 'numpy', 'zarr', 'gymnasium'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    assert all(getattr(nsde_policy, name) is not None for name in nsde_policy.__all__)
+    assert dir(nsde_policy) == sorted(nsde_policy.__all__)
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ def build_contenders(device: str) -> Iterator[Contender]:
     """Build models of the default preset for the task and the demonstrations of the package."""
     shipped = RunDirectory(SHIPPED_POLICY).read_record()
     task = get_task_of_run(shipped)
-    for method in METHODS.list_usable():
+    for method in METHODS.load_all():
         record = replace(shipped, config=task.preset("default", method))
         model = build_model(record)
         demos = load_training_demos(record.config.demos, EMBEDDED_DEMOS)

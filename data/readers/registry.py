@@ -31,7 +31,7 @@ def register_reader(cls: type[Reader]) -> type[Reader]:
 
 def find_reader(path: Path) -> Reader:
     """Return the reader that recognises a file or folder, `FALLBACK` if none does."""
-    readers = (READERS.get(name) for name in READERS.list_usable() if name != FALLBACK)
+    readers = (reader for name, reader in READERS.load_all().items() if name != FALLBACK)
     return next((reader for reader in readers if _recognises(reader, path)), READERS.get(FALLBACK))
 
 

@@ -7,6 +7,8 @@ from nsde_policy.errors import ConfigError, DemoError
 ASSETS = Path(__file__).parent
 SHIPPED_POLICY = ASSETS / "pusht"
 """Run directory of the shipped policy, which observes the state."""
+SHIPPED_POLICIES = {"state": SHIPPED_POLICY, "pixels": ASSETS / "pusht_pixels"}
+"""Run directories of the shipped policies by what they observe."""
 SHIPPED = "shipped"
 """Name of the shipped policy on the command line; "shipped-pixels" is the one that observes pixels."""
 SHIPPED_TASK = "pusht"
@@ -19,7 +21,7 @@ EMBEDDED_FIRST_SEED = 300_000
 """Seed of the first embedded demonstration, for every task."""
 
 
-def find_demos(task: str, *, folder: Path = ASSETS) -> Path:
+def find_demos(task: str) -> Path:
     """Return the demonstrations of a task that are embedded in the package.
 
     They are `<task>_demos.zarr.zip`: a file that is added is found.
@@ -27,43 +29,36 @@ def find_demos(task: str, *, folder: Path = ASSETS) -> Path:
     Raises:
         DemoError: If there are none.
     """
-    path = folder / f"{task}_demos.zarr.zip"
+    path = ASSETS / f"{task}_demos.zarr.zip"
     if not path.is_file():
         raise DemoError(f"this package has no demonstrations of {task}: give a store with --demos")
     return path
 
 
-def find_shipped(obs: str = USUAL_OBSERVATIONS, *, folder: Path = ASSETS) -> Path:
+def find_shipped(obs: str = USUAL_OBSERVATIONS) -> Path:
     """Return the run directory of the shipped policy with some observations, such as "pixels".
-
-    It is `pusht` for the state and `pusht_<obs>` for others: a folder that is added is found.
 
     Raises:
         ConfigError: If no such policy is shipped.
     """
-    available = {USUAL_OBSERVATIONS: folder / SHIPPED_TASK}
-    for path in sorted(folder.glob(f"{SHIPPED_TASK}_*")):
-        if (path / "config.json").is_file():
-            available[path.name.removeprefix(f"{SHIPPED_TASK}_")] = path
-    if obs not in available:
+    if obs not in SHIPPED_POLICIES:
         raise ConfigError(
-            f"this package has no policy for the observations {obs!r}; available: {', '.join(available)}. "
-            "Name a run directory instead"
+            f"this package has no policy for the observations {obs!r}; available: "
+            f"{', '.join(SHIPPED_POLICIES)}. Name a run directory instead"
         )
-    return available[obs]
+    return SHIPPED_POLICIES[obs]
 
 
-def resolve_run(name: Path, *, folder: Path = ASSETS) -> Path:
+def resolve_run(name: Path) -> Path:
     """Return the run directory for a command-line argument: a path, or the name of a shipped policy."""
     kind, dash, obs = str(name).partition("-")
     if kind != SHIPPED or name.exists():
         return name
-    return find_shipped(obs if dash else USUAL_OBSERVATIONS, folder=folder)
+    return find_shipped(obs if dash else USUAL_OBSERVATIONS)
 
 
-def get_shipped_name(path: Path | None, *, folder: Path = ASSETS) -> str | None:
+def get_shipped_name(path: Path | None) -> str | None:
     """Return the name of a shipped policy on the command line; None for the run directory of another one."""
-    if path is None or path == folder / SHIPPED_TASK:
+    if path is None or path == SHIPPED_POLICY:
         return SHIPPED
-    obs = path.name.removeprefix(f"{SHIPPED_TASK}_")
-    return f"{SHIPPED}-{obs}" if path.parent == folder and obs != path.name else None
+    return next((f"{SHIPPED}-{obs}" for obs, run in SHIPPED_POLICIES.items() if run == path), None)

@@ -1,4 +1,4 @@
-"""Subcommands of `nsde-policy`, one file each: a dataclass of flags with a method `run`.
+"""Subcommands of `nsde-policy`: dataclasses of flags with a method `run`.
 
 These files import nothing heavy at the top, so that `nsde-policy --help` stays fast.
 """

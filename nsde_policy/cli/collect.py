@@ -5,15 +5,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsde_policy.bounds import Count
-from nsde_policy.cli import options
+from nsde_policy.cli.shared import options
+from nsde_policy.cli.shared.page import PageFlags, PageSeed
+from nsde_policy.config import check_value
 from nsde_policy.errors import ConfigError
 
 if TYPE_CHECKING:
     from nsde_policy.tasks import Task
 
 
-@dataclass(frozen=True)
-class Collect:
+@dataclass(frozen=True, kw_only=True)
+class Collect(PageFlags):
     """Collect demonstrations into a store for `train --demos`.
 
     By default you demonstrate Push-T on a web page, with the agent following your pointer, or with --env
@@ -39,13 +41,6 @@ class Collect:
     chunk: options.ChunkFlag = None
     sampling: options.SamplingFlag = ()
     workers: options.WorkersFlag = 0
-    host: options.HostFlag = "127.0.0.1"
-    port: options.PortFlag = 8000
-    token_file: options.TokenFileFlag = None
-    tls_cert: options.TlsCertFlag = None
-    tls_key: options.TlsKeyFlag = None
-    open: options.BrowserFlag = False
-    json: options.JsonAddressFlag = False
 
     def run(self) -> None:
         """Collect episodes and print how many the store holds."""
@@ -72,27 +67,22 @@ class Collect:
         print(f"{self.out} holds {len(kept)} episodes of {tried} tried, {outcome}")
 
     def _record(self) -> None:
-        from nsde_policy.cli.page import run_app
         from nsde_policy.data.collection import Collection
         from nsde_policy.tasks import with_observations
-        from nsde_policy.viewer.http import make_settings
-        from nsde_policy.viewer.messages import MAX_START_SEED
         from nsde_policy.viewer.record_app import RecordApp, make_provenance
 
         for name in ("chunk", "sampling", "only_success", "workers"):
             if getattr(self, name) != getattr(type(self), name):
                 raise ConfigError(f"--{name.replace('_', '-')} requires --policy RUN (generated episodes)")
-        if not 0 <= self.seed_start <= MAX_START_SEED:
-            raise ConfigError(f"need --seed-start from 0 to {MAX_START_SEED}, got {self.seed_start}")
-        token = options.read_token(self.token_file)
-        settings = make_settings(self.host, self.port, token, self.tls_cert, self.tls_key)
+        check_value("--seed-start", self.seed_start, PageSeed)
+        settings = self.make_settings()
         task = self._choose_task()
         images = with_observations(task, self.obs).training.demos.images
         provenance = make_provenance(task, images)
         angles = task.training.demos.angles
         with Collection(self.out, provenance, rate_hz=task.rate_hz, angles=angles) as collection:
             app = RecordApp(task, collection, seed_start=self.seed_start, images=images)
-            run_app(app, settings, what="collecting", browser=self.open, as_json=self.json)
+            self.serve(app, settings, what="collecting")
             print(f"{self.out} holds {len(collection.episodes)} episodes")
 
     def _choose_task(self) -> "Task":

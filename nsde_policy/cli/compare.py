@@ -3,39 +3,28 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-
-import tyro
+from typing import TYPE_CHECKING
 
 from nsde_policy.assets import resolve_run
-from nsde_policy.cli import offline, options
+from nsde_policy.cli.shared import options
+from nsde_policy.cli.shared.comparison import ComparisonFlags
 from nsde_policy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from nsde_policy.eval.offline.comparison import OfflineComparison
 
 
 @dataclass(frozen=True)
-class Compare:
+class Compare(ComparisonFlags):
     """Evaluate runs on the same seeds and compare them seed by seed.
 
     Reports scores with 95 % intervals, paired differences, network calls and latency; writes comparison.json,
     comparison.md and plots. Finished evaluations are cached: run the same command again to resume.
     """
 
-    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
-    """Run directories; runs that differ only in the training seed are pooled."""
-    demos: Path | None = None
-    """Score the runs on recorded episodes of this store as well, or only so if they have no environment."""
-    accept_omitted_chunks: options.AcceptOmittedChunksFlag = False
-    episodes: options.EpisodesFlag = 50
-    seed_start: options.SeedStartFlag = 100_000
-    env: options.EnvFlag = None
-    env_kwargs: options.EnvKwargsFlag = None
-    workers: options.WorkersFlag = 0
     device: options.DeviceFlag = "auto"
-    latency_rounds: options.LatencyRoundsFlag = 30
     out: Path = Path("out/compare")
     """Directory of the output."""
-    reference: options.ReferenceFlag = None
-    from_json: tuple[Path, ...] = ()
-    """Files of earlier comparisons to include; without runs, nothing is evaluated."""
     json: options.JsonFileFlag = None
 
     def run(self) -> None:
@@ -44,26 +33,24 @@ class Compare:
         from nsde_policy.eval.compare.plots import draw_comparison
         from nsde_policy.eval.compare.run import EntryCache, compare_runs
         from nsde_policy.eval.compare.table import format_comparison
-        from nsde_policy.eval.evaluate import EvaluationConfig
         from nsde_policy.eval.render.plotting import pyplot
         from nsde_policy.files import check_writable, replace_file
 
         if not (self.runs or self.from_json):
             raise ConfigError("nothing to compare: give run directories, or --from-json FILE")
-        env_kwargs = options.parse_env_kwargs(self.env_kwargs)
+        config = self.make_evaluation()
         runs = [resolve_run(path) for path in self.runs]
         pyplot()  # fail before the work starts, not after it
         check_writable(self.out / "comparison.json")
         options.check_json_file(self.json)
-        recorded = offline.compare_recorded(self, runs)
+        recorded = self.score_recorded(runs)
         if recorded is not None:
-            offline.write_comparison(recorded, self.out)
-            if not offline.have_environment(runs, self.env):
+            self._write_recorded(recorded)
+            if not self.have_environment(runs):
                 options.print_results(self.json, recorded.to_json(), recorded.as_text())
                 return
         parts = [read_comparison(path) for path in self.from_json]
         if runs:
-            config = EvaluationConfig(self.episodes, self.seed_start, self.env, env_kwargs)
             cache = EntryCache(self.out / "entries", config, self.workers, self.device)
             parts.append(compare_runs(runs, cache, rounds=self.latency_rounds))
         comparison = merge_comparisons(parts)
@@ -75,3 +62,13 @@ class Compare:
             text += f"\n\n{recorded.as_text()}"
         options.print_results(self.json, comparison.to_json(), text)
         print(f"wrote {self.out}", file=sys.stderr)
+
+    def _write_recorded(self, comparison: "OfflineComparison") -> None:
+        """Write offline.json, offline.md and the figure."""
+        from nsde_policy.eval.offline.figures import draw_offline_comparison
+        from nsde_policy.files import replace_file
+
+        replace_file(self.out / "offline.json", comparison.to_json())
+        replace_file(self.out / "offline.md", f"{comparison.as_text()}\n")
+        draw_offline_comparison(comparison, self.out)
+        print(f"wrote {self.out / 'offline.json'}, offline.md and offline.png", file=sys.stderr)

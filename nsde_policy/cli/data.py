@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from nsde_policy.cli import options
+from nsde_policy.bounds import Positive
+from nsde_policy.cli.shared import options
 from nsde_policy.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -77,11 +78,9 @@ class DataReplay:
     """Replay demonstrations open loop in the environment of their task and report the deviation."""
 
     path: StorePathFlag
-    task: str = "auto"
-    """Task whose environment replays them, which must accept a start in options["state"]; auto: the one that
-    the store records."""
-    env: str | None = None
-    """Environment that replays them, instead of a task: a Gymnasium id (Pendulum-v1) or module:Class."""
+    task: Annotated[str, arg(aliases=["--env"])] = "auto"
+    """Task or environment (Pendulum-v1, module:Class) that replays them, which must accept a start in
+    options["state"]; auto: the task that the store records."""
     env_kwargs: options.EnvKwargsFlag = None
     start: Literal["state", "seed"] = "state"
     """Start of an episode: its recorded first state, or its seed. Seeds are read from meta/episode_seed or
@@ -114,19 +113,16 @@ class DataReplay:
         """Return the task to replay in; raise `ConfigError` if none has an environment."""
         from nsde_policy.tasks import find_task, get_task, with_env_kwargs
 
-        env_kwargs = options.parse_env_kwargs(self.env_kwargs)
-        if self.env is not None and self.task != "auto":
-            raise ConfigError(f"--task {self.task} and --env {self.env} are two tasks; leave one out")
-        if self.env is None and self.task == "auto":
+        if self.task == "auto":
             found = find_task(self.path)
             task = with_env_kwargs(get_task(found.name), found.env_kwargs)
             missing = f"found no environment to replay it in: give its task with --task ({found.reason})"
         else:
-            task = get_task(self.env or self.task)
+            task = get_task(self.task)
             missing = f"the task {self.task!r} has no environment to replay it in: give another with --task"
         if task.env_id is None:
             raise ConfigError(missing)
-        return with_env_kwargs(task, env_kwargs)
+        return with_env_kwargs(task, options.parse_env_kwargs(self.env_kwargs))
 
 
 @dataclass(frozen=True)
@@ -158,7 +154,7 @@ class DataSetRate:
     """Write the frames per second into a store that does not record them; nothing else changes."""
 
     path: StorePathFlag
-    rate: Annotated[float, Positional, arg(help="Frames per second (control periods of the robot).")]
+    rate: Annotated[Positive, Positional, arg(help="Frames per second (control periods of the robot).")]
 
     def run(self) -> None:
         """Write the rate and print the old and the new one."""

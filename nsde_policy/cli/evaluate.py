@@ -1,83 +1,82 @@
-"""`nsde-policy eval`: run episodes with a policy and score it."""
+"""`nsde-policy eval` and `nsde-policy score`: score a policy in an environment, or on recorded episodes."""
 
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsde_policy.bounds import Count, Natural, SeedNumber
-from nsde_policy.cli import offline, options
+from nsde_policy.bounds import Count, Natural, NonNegative, Number, SeedNumber
+from nsde_policy.cli.shared import options
 
 
-@dataclass(frozen=True)
-class Evaluate:
-    """Run episodes with a policy, or compare it with recorded ones, and print scores with 95 % intervals."""
+@dataclass(frozen=True, kw_only=True)
+class ScoredPolicyFlags:
+    """The policy to score, and how it samples."""
 
     run_dir: options.RunFlag = None
     obs: options.ShippedObsFlag = "state"
-    demos: Path | None = None
-    """Score on the episodes of this store instead of an environment: likelihood per step, action error by
-    horizon, coverage of σ. Episodes that the run was trained on are left out."""
-    horizon: Count | None = None
-    """With --demos: number of planned actions to compare; default: the chunk, or 8 if it is shorter."""
-    samples: Count | None = None
-    """With --demos: number of plans sampled from each frame; default 39."""
-    stride: Count | None = None
-    """With --demos: distance between the frames that are planned from; default: about 1000 frames in all."""
-    seed: SeedNumber | None = None
-    """With --demos: seed of the sampled plans; default 0."""
-    accept_omitted_chunks: options.AcceptOmittedChunksFlag = False
+    alpha: Number | None = None
+    """Denoiser strength of a Neural SDE; 0 disables it; by default as in training."""
+    diffusion: Number | None = None
+    """Factor on the diffusion of a Neural SDE; 0 follows the drift only."""
+    sampling: options.SamplingFlag = ()
+    device: options.DeviceFlag = "cpu"
+    out: Path | None = None
+    """Directory for --render; default RUN/eval, or out/eval for the shipped policy."""
+    json: options.JsonFileFlag = None
+
+    def open_run(self) -> Path | None:
+        """Return the run directory, None for the shipped policy; warn if its training stopped early."""
+        options.check_json_file(self.json)
+        run = options.choose_run(self.run_dir, self.obs)
+        options.warn_if_unfinished(run)
+        return run
+
+    @property
+    def sampling_changes(self) -> tuple[str, ...]:
+        """All changes to the sampling settings."""
+        named = {"alpha": self.alpha, "diffusion": self.diffusion}
+        return (*(f"{name}={value}" for name, value in named.items() if value is not None), *self.sampling)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(ScoredPolicyFlags):
+    """Roll out a policy in an environment and print scores with 95 % intervals."""
+
     episodes: options.EpisodesFlag = 50
     seed_start: options.SeedStartFlag = 100_000
     env: options.EnvFlag = None
     env_kwargs: options.EnvKwargsFlag = None
     chunk: options.ChunkFlag = None
-    alpha: float | None = None
-    """Denoiser strength of a Neural SDE; 0 disables it; by default as in training."""
-    diffusion: float | None = None
-    """Factor on the diffusion of a Neural SDE; 0 follows the drift only."""
-    sampling: options.SamplingFlag = ()
-    latency_steps: int = 0
+    latency_steps: Natural = 0
     """Delay between an observation and the plan made from it, in control periods."""
-    obs_noise: float = 0.0
+    obs_noise: NonNegative = 0.0
     """Observation noise, in standard deviations of the change over one control period."""
-    push: float = 0.0
+    push: NonNegative = 0.0
     """Disturb each episode once at a random time: move the object by this distance, in the task's unit."""
-    camera_shift: int = 0
+    camera_shift: Natural = 0
     """Move the camera's picture by this many pixels, in one of eight directions; edge pixels are repeated."""
-    camera_brightness: float = 0.0
+    camera_brightness: NonNegative = 0.0
     """Largest relative change of the brightness of an episode's frames: 0.1 for 10 %."""
-    camera_noise: float = 0.0
+    camera_noise: NonNegative = 0.0
     """Standard deviation of noise on every pixel of every frame; 1 is the range from black to white."""
-    camera_occlusion: float = 0.0
+    camera_occlusion: NonNegative = 0.0
     """Share of the picture that a grey square hides, at a random place."""
-    camera_texture: float = 0.0
+    camera_texture: NonNegative = 0.0
     """Strength of a pattern of colours on the picture, from 0 to 1."""
-    camera_distractor: float = 0.0
+    camera_distractor: NonNegative = 0.0
     """Radius of a red disc at a random place of every frame; 1 is the height of the frame."""
     workers: options.WorkersFlag = 0
-    device: options.DeviceFlag = "cpu"
     render: bool = False
     """Write videos of some episodes and a contact sheet of all."""
-    out: Path | None = None
-    """Directory for --render; default RUN/eval, or out/eval for the shipped policy."""
     videos: Natural = 3
     """With --render: number of failures and number of successes to write as videos."""
-    json: options.JsonFileFlag = None
 
     def run(self) -> None:
-        """Evaluate, print the scores, render episodes."""
+        """Roll out, print the scores, render episodes."""
         from nsde_policy.eval.disturbances import CameraCondition, Condition
         from nsde_policy.eval.evaluate import EvaluationConfig, evaluate_policy
 
-        offline.check_flags(self)
-        options.check_json_file(self.json)
-        run = options.choose_run(self.run_dir, self.obs)
-        options.warn_if_unfinished(run)
-        named = {"alpha": self.alpha, "diffusion": self.diffusion}
-        changes = [f"{name}={value}" for name, value in named.items() if value is not None]
-        if self.demos is not None:
-            offline.run_offline(self, run, [*changes, *self.sampling])
-            return
+        run = self.open_run()
         env_kwargs = options.parse_env_kwargs(self.env_kwargs)
         renderer = None
         if self.render:
@@ -97,7 +96,7 @@ class Evaluate:
             self.env,
             env_kwargs,
             self.chunk,
-            (*changes, *self.sampling),
+            self.sampling_changes,
             Condition(self.latency_steps, self.obs_noise, self.push),
             CameraCondition(
                 self.camera_shift,
@@ -114,3 +113,53 @@ class Evaluate:
         if renderer is not None:
             files = renderer.write(found)
             print(f"wrote {files[0].name} and {len(files) - 1} mp4 to {files[0].parent}", file=sys.stderr)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreCommand(ScoredPolicyFlags):
+    """Score a policy on recorded episodes, without an environment.
+
+    Prints the likelihood per step, action errors by horizon and the coverage of σ, with 95 % intervals.
+    Episodes that the run was trained on are left out.
+    """
+
+    demos: Path
+    """Store of recorded episodes."""
+    horizon: Count | None = None
+    """Number of planned actions to compare; default: the chunk, or 8 if it is shorter."""
+    samples: Count = 39
+    """Number of plans sampled from each frame."""
+    stride: Natural = 0
+    """Distance between the frames that are planned from; 0 chooses about 1000 frames in all."""
+    seed: SeedNumber = 0
+    """Seed of the sampled plans."""
+    accept_omitted_chunks: options.AcceptOmittedChunksFlag = False
+    render: bool = False
+    """Draw the scores into --out."""
+
+    def run(self) -> None:
+        """Score, print the tables and draw the figure."""
+        from nsde_policy.assets import SHIPPED_POLICY
+        from nsde_policy.eval.offline.comparison import compare_offline
+        from nsde_policy.eval.offline.figures import draw_offline_comparison
+        from nsde_policy.eval.offline.score import OfflineConfig
+        from nsde_policy.eval.render.plotting import pyplot
+        from nsde_policy.eval.render.video import choose_eval_folder
+
+        run = self.open_run()
+        config = OfflineConfig(
+            horizon=self.horizon,
+            samples=self.samples,
+            stride=self.stride,
+            seed=self.seed,
+            accept_omitted_chunks=self.accept_omitted_chunks,
+        )
+        if self.render:
+            pyplot()  # fail before the work starts, not after it
+        runs = [run or SHIPPED_POLICY]
+        changes = self.sampling_changes
+        found = compare_offline(runs, self.demos, config=config, sampling=changes, device=self.device)
+        options.print_results(self.json, found.reference.to_json(), found.as_text())
+        if self.render:
+            files = draw_offline_comparison(found, self.out or choose_eval_folder(run))
+            print(f"wrote {files[0]}", file=sys.stderr)

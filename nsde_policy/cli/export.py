@@ -5,7 +5,7 @@ from pathlib import Path
 
 from nsde_policy.assets import resolve_run
 from nsde_policy.bounds import Count
-from nsde_policy.cli import options
+from nsde_policy.cli.shared import options
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 
 from nsde_policy.assets import resolve_run
 from nsde_policy.bounds import Count
-from nsde_policy.cli import options
+from nsde_policy.cli.shared import options
 from nsde_policy.deploy.server.config import ServeOptions, ServeSettings
 
 SWITCH_INTERVAL_S = 5e-4
@@ -33,7 +33,7 @@ class Serve(ServeOptions):
         import sys
 
         from nsde_policy import __version__
-        from nsde_policy.cli.page import run_until_signal
+        from nsde_policy.cli.shared.page import run_until_signal
         from nsde_policy.deploy.protocol import PROTOCOL
         from nsde_policy.deploy.server.auth import build_json_log
         from nsde_policy.deploy.server.server import PolicyServer

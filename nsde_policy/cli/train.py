@@ -1,31 +1,30 @@
 """`nsde-policy train`: fit a policy to demonstrations."""
 
-import argparse
 import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
 from nsde_policy.assets import SHIPPED_TASK, USUAL_OBSERVATIONS, find_demos
-from nsde_policy.bounds import Natural, SeedNumber
-from nsde_policy.cli.options import (
+from nsde_policy.bounds import Fraction, Natural, SeedNumber
+from nsde_policy.cli.shared.options import (
     DeviceFlag,
     EnvKwargsFlag,
     MethodName,
     parse_env_kwargs,
 )
-from nsde_policy.encoders.registry import ENCODERS, get_encoder
-from nsde_policy.errors import ConfigError, DemoError, NsdePolicyError
-from nsde_policy.methods.registry import METHODS
-from nsde_policy.run_config import RunConfig
+from nsde_policy.encoders.registry import get_encoder
+from nsde_policy.errors import ConfigError
+from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.tasks import TASKS, find_task, get_task, with_env_kwargs, with_observations
 from nsde_policy.tasks.gym import close_env, open_env
-from nsde_policy.training.presets import choose_preset, resolve_preset
+from nsde_policy.tasks.training_defaults import AUTO_PRESET
+from nsde_policy.training.presets import resolve_preset
 
 logger = logging.getLogger(__name__)
 
@@ -82,54 +81,76 @@ class Train:
     eval_every: Natural = 0
     """Steps between quick evaluations of 20 episodes in the environment of the task, and one at the end;
     0 for none."""
-    validation: float = 0.0
+    validation: Fraction = 0.0
     """Fraction of the episodes to hold out of training, such as 0.1; curves show the losses on them, and
-    `eval --demos` with the same store scores them."""
-    scale_std: Annotated[float, tyro.conf.arg(aliases=["--calibration"])] = 0.0
+    `score --demos` with the same store scores them."""
+    scale_std: Annotated[Fraction, tyro.conf.arg(aliases=["--calibration"])] = 0.0
     """Fraction of the other episodes to hold out of training as well, such as 0.1; σ is scaled to fit them
     afterwards, one factor per dimension."""
     tensorboard: bool = False
     """Write the losses for TensorBoard into the run directory."""
-    config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(
-        default_factory=lambda: get_task(SHIPPED_TASK).preset("default")
-    )
+    settings: tyro.conf.Suppress[tyro.conf.Fixed[tuple[str, ...]]] = ()
+    """The other flags, which `run` parses: their defaults depend on the demonstrations."""
 
     @classmethod
-    def from_preset(cls, args: Sequence[str]) -> "Train":
-        """Return the defaults for a command line: those of the method, preset and task that it names."""
-        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        for flag in ("policy", "preset", "task", "env", "demos", "obs"):
-            parser.add_argument(f"--{flag}", nargs="?", default=getattr(cls, flag))
-        given, _ = parser.parse_known_args(args)
-        if given.policy not in METHODS.names():
-            return cls()  # tyro reports the invalid flag
-        demos = Path(given.demos) if given.demos and not {"-h", "--help"} & {*args} else None
-        try:
-            if given.env is not None:
-                task = get_task(given.env).name
-            else:
-                task = find_task(demos).name if given.task == "auto" else TASKS.get(given.task).name
-        except NsdePolicyError:  # reported by `run`, after the other flags have been checked
-            task = SHIPPED_TASK
-        try:
-            selection = _parse_selection(args)
-            if selection.get("rate_hz") == 0:
-                raise ConfigError("--rate is 0, expected frames per second; leave it out to use the store's")
-            cameras = {name: selection.pop(name) for name in ("images", "encoder") if name in selection}
-            split = {name: selection.pop(name) for name in ("validation", "seed") if name in selection}
-            _, config = resolve_preset(
-                with_observations(get_task(task), given.obs),
-                given.preset,
-                given.policy,
-                demos=demos,
-                selection=selection,
-                overridden=[arg.partition("=")[0].split(".")[-1].lstrip("-") for arg in args],
-                **split,
-            )
-            config = add_cameras(config, **cameras) if cameras else config
-        except DemoError:  # likewise
-            config = with_observations(get_task(task), given.obs).preset("default", given.policy)
-        return cls(config=config)
+    def parse(cls, args: Sequence[str], prog: str) -> "Train":
+        """Parse all flags except those of the settings; exit after printing the help text of all flags."""
+        given, settings = tyro.cli(
+            cls, prog=prog, args=expand_short_flags(args), return_unknown_args=True, add_help=False
+        )
+        command = replace(given, settings=tuple(settings))
+        if {"-h", "--help"} & {*settings}:
+            preset = "default" if given.preset in (None, AUTO_PRESET) else given.preset
+            task = get_task(given.env or (SHIPPED_TASK if given.task == "auto" else given.task))
+            command.parse_settings(with_observations(task, given.obs).preset(preset, given.policy))
+        return command
+
+    def parse_settings(self, config: RunConfig) -> RunConfig:
+        """Return settings with the changes of the flags; camera frames get an encoder.
+
+        Exit after printing the help text, or what is wrong with the flags.
+        """
+        config = add_cameras(config, self._parse_demos(config.demos))
+        asks_help = {"-h", "--help"} & {*self.settings}
+        default = TrainWithSettings(**vars(self), config=config)
+        parsed = tyro.cli(
+            TrainWithSettings,
+            default=default,
+            args=["--help"] if asks_help else self.settings,  # tyro leaves out flags that are given
+            prog="nsde-policy train",
+            description=Train.__doc__,
+        )
+        return parsed.config
+
+    def _parse_demos(self, demos: DemoConfig) -> DemoConfig:
+        """Return the selection of the demonstrations with the changes of the flags."""
+        found, _ = tyro.cli(
+            WithDemos,
+            default=WithDemos(demos),
+            args=self.settings,
+            prog="nsde-policy train",
+            return_unknown_args=True,
+            add_help=False,
+        )
+        return found.demos
+
+    def resolve_settings(self, task: str) -> tuple[str, RunConfig]:
+        """Return the name of the preset, and the settings with the changes of the flags.
+
+        The preset `auto` measures the demonstrations.
+        """
+        chosen = with_observations(get_task(task), self.obs)
+        name, config = resolve_preset(
+            chosen,
+            self.preset,
+            self.policy,
+            demos=self.demos,
+            selection=vars(self._parse_demos(chosen.training.demos)),
+            validation=self.validation,
+            seed=self.seed,
+            overridden=[flag.partition("=")[0].split(".")[-1].lstrip("-") for flag in self.settings],
+        )
+        return name, self.parse_settings(config)
 
     def run(self) -> None:
         """Train, draw the curves and print the run directory."""
@@ -142,9 +163,9 @@ class Train:
                 "record some with nsde-policy collect --policy shipped --obs pixels --out demos.zarr"
             )
         task, env_kwargs = self._choose_task()
-        chosen = with_observations(get_task(task), self.obs)
         if self.obs != USUAL_OBSERVATIONS:
-            env_kwargs = {**chosen.training.observations[self.obs].env_kwargs, **env_kwargs}
+            observations = with_observations(get_task(task), self.obs).training.observations[self.obs]
+            env_kwargs = {**observations.env_kwargs, **env_kwargs}
         if self.eval_every and get_task(task).env_id is None:
             raise ConfigError(
                 f"the task {task!r} has no environment to evaluate in; give one with --env, or leave out "
@@ -152,11 +173,11 @@ class Train:
             )
         if self.eval_every or self.env is not None or self.env_kwargs is not None:
             close_env(open_env(get_task(task), env_kwargs))  # its errors should not wait for the evaluation
-        preset = self.preset or choose_preset(chosen, self.policy)
+        preset, config = self.resolve_settings(task)
         name = re.sub(r"[^\w.-]", "_", f"{task}-{self.policy}-{preset}-{self.seed}")
         run = train(
             self.demos,
-            self.config,
+            config,
             self.out or Path("runs") / name,
             task=task,
             env_kwargs=env_kwargs,
@@ -172,7 +193,7 @@ class Train:
         picture = plot_training(run)
         print(f"trained {run.path}" + (f", curves in {picture}" if picture else ""))
 
-    def _choose_task(self) -> tuple[str, dict[str, Any]]:
+    def _choose_task(self) -> tuple[str, dict[str, object]]:
         """Return the name of the task, and the keyword arguments of its environment that the run records."""
         env_kwargs = parse_env_kwargs(self.env_kwargs)
         if self.env is not None:
@@ -189,34 +210,25 @@ class Train:
         return found.name, {**found.env_kwargs, **env_kwargs}
 
 
-def add_cameras(config: RunConfig, images: tuple[str, ...] = (), encoder: str = "") -> RunConfig:
-    """Return the settings with these cameras and their encoder, by default keypoints, with its settings."""
-    images = images or config.demos.images
-    name = encoder or (config.demos.encoder if config.demos.images else CAMERA_ENCODER if images else "")
-    if not name or name not in ENCODERS.names():
-        return config  # tyro reports the invalid flag
+@dataclass(frozen=True)
+class TrainWithSettings(Train):
+    """All flags of `nsde-policy train`."""
+
+    config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(kw_only=True)
+
+
+@dataclass(frozen=True)
+class WithDemos:
+    """Flags that select demonstrations."""
+
+    demos: DemoConfig
+
+
+def add_cameras(config: RunConfig, demos: DemoConfig) -> RunConfig:
+    """Return the settings with the cameras and the encoder of a selection, by default keypoints."""
+    name = demos.encoder
+    if demos.images and not config.demos.images and name == config.demos.encoder:
+        name = CAMERA_ENCODER
     chosen = get_encoder(name).config
     settings = config.encoder if isinstance(config.encoder, chosen) else chosen()
-    return replace(config, demos=replace(config.demos, images=images, encoder=name), encoder=settings)
-
-
-def _parse_selection(args: Sequence[str]) -> dict[str, Any]:
-    """Parse the flags that select demonstrations, as far as the statistics of `auto` depend on them."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--obs-keys", "--demos.obs-keys", nargs="*", dest="obs_keys")
-    parser.add_argument("--act-key", "--demos.act-key", dest="act_key")
-    parser.add_argument("--angles", "--demos.angles", nargs="*", type=int, dest="angles")
-    parser.add_argument("--rate", "--demos.rate-hz", type=float, dest="rate_hz")
-    parser.add_argument(
-        "--demos.accept-omitted-chunks", action="store_true", default=None, dest="accept_omitted_chunks"
-    )
-    parser.add_argument("--images", "--demos.images", nargs="*", dest="images")
-    parser.add_argument("--demos.encoder", dest="encoder")
-    parser.add_argument("--demos.episodes", type=int, dest="episodes")
-    parser.add_argument("--validation", type=float)
-    parser.add_argument("--seed", type=int)
-    try:
-        given, _ = parser.parse_known_args(args)
-    except argparse.ArgumentError:
-        return {}  # tyro reports the invalid flag
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in vars(given).items() if v is not None}
+    return replace(config, demos=replace(config.demos, images=demos.images, encoder=name), encoder=settings)

@@ -51,7 +51,7 @@ def find_task(demos: Path | None) -> FoundTask:
             return FoundTask(NO_TASK, reason, env_id=recorded if is_env_id(recorded) else None)
         env_kwargs = task.training.without_observations(_as_mapping(made_with.get("env_kwargs")))
         return FoundTask(task.name, f"task {task.name}: recorded in {demos}", env_kwargs, task.env_id)
-    for task in TASKS.load_all():
+    for task in TASKS.load_all().values():
         if _is_public(task, demos, frames):
             reason = f"task {task.name}: {demos} holds its public demonstrations"
             return FoundTask(task.name, reason, env_id=task.env_id)

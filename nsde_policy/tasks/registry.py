@@ -104,7 +104,7 @@ def get_task(name: str, *, package: str | None = None) -> Task:
     """
     if package is not None or name in TASKS:
         return TASKS.get(name, package=package)
-    tasks = TASKS.load_all()
+    tasks = TASKS.load_all().values()
     if (task := next((each for each in tasks if each.env_id == name), None)) is not None:
         return task
     start = name.partition(":")[0] + ":"

@@ -1,9 +1,10 @@
-"""Tests for nsde_policy/cli/main.py: help, error messages, exit codes, logging."""
+"""Tests for nsde_policy/cli/main.py: help, error messages, exit codes, standard streams, logging."""
 
 import json
 import logging
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,24 +13,22 @@ import pytest
 from tqdm import tqdm
 
 from nsde_policy import __version__
-from nsde_policy.cli.main import main
+from nsde_policy.cli.main import COMMANDS, main
 from tests.helpers.demo_stores import write_store
 
 ROOT = Path(__file__).parents[2]
-
-
-def run(*args, env=None):
-    command = [sys.executable, "-m", "nsde_policy.cli.main", *map(str, args)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=env)
+PROGRAM = [sys.executable, "-m", "nsde_policy.cli"]
+INFO = "data info nsde_policy/assets/pusht_demos.zarr.zip"
 
 
 def test_help_imports_no_heavy_package():
     usages = {
-        "--help": "nsde-policy [-h] {train,",
+        "--help": "nsde-policy [-h]",
         "doctor --help": "nsde-policy doctor",
-        "data --help": "nsde-policy data [-h] {info,",
+        "data --help": "nsde-policy data [-h]",
         "data info -h": "nsde-policy data info",
         "train --preset fast --help": "nsde-policy train",
+        "video train --help": "nsde-policy video train",
     }
     code = (
         "import sys\nfrom nsde_policy.cli.main import main\nfor args in sys.argv[1:]:\n"
@@ -42,58 +41,15 @@ def test_help_imports_no_heavy_package():
     assert [usage for usage in usages.values() if f"usage: {usage}" not in done.stdout] == []
 
 
+def test_the_first_help_page_is_short():
+    assert len(COMMANDS) <= 14
+
+
 def test_help_lists_all_settings_of_the_named_method(capsys):
     assert main(["train", "--policy", "knn", "--model.sampling.k", "3", "--help"]) == 0
     assert "--model.sampling.k INT" in capsys.readouterr().out
     assert main(["train", "--help"]) == 0
     assert "--model.sampling.k INT" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("args", "expected"),
-    [
-        (["doctor", "--jsn"], ["--jsn", "Perhaps you meant", "--json", "nsde-policy doctor --help"]),
-        (["data", "info", "x.zarr", "--jason"], ["Perhaps you meant", "--json"]),
-        (["docter"], ["docter", "Available subcommands", "doctor"]),
-        (["data", "inf", "x.zarr"], ["inf", "info, check, replay, download"]),
-        (["data", "info"], ["PATH"]),
-        (["data", "info", "a", "b"], ["Unrecognized options: b", "nsde-policy data info --help"]),
-        (["data"], ["nsde-policy data --help"]),
-        (["eval", "--episodes", "x"], ["--episodes", "'x'", "nsde-policy eval --help"]),
-        (["train", "--train.steps", "0"], ["need steps >= 1, got 0", "nsde-policy train --help"]),
-        (["train", "--preset"], ["--preset"]),
-        (["train", "--policy", "telepathy"], ["telepathy", "neural_sde"]),
-        ([], ["train, eval, data"]),
-    ],
-)
-def test_unknown_flags_and_values_are_reported_by_tyro_with_exit_code_2(args, expected, capsys):
-    assert main(args) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert "Traceback" not in output.err
-    for text in expected:
-        assert text in output.err
-
-
-@pytest.mark.parametrize(
-    ("args", "expected"),
-    [
-        (["eval", "--push", "-3"], "nsde-policy: need --push >= 0, got -3.0"),
-        (["eval", "--obs-noise", "500"], "nsde-policy: need --obs-noise < 100, got 500.0"),
-        (["serve", "--max-clients", "0"], "nsde-policy: need --max-clients >= 1, got 0"),
-        (["serve", "--deadline-s", "0"], "nsde-policy: need --deadline-s > 0, got 0.0"),
-        (["data", "info", "/nowhere/demos.zarr"], "/nowhere/demos.zarr"),
-        (["train", "--preset", "nope"], "no preset 'nope'"),
-        (["collect", "--out", "x.zarr", "--chunk", "3"], "--chunk requires --policy RUN"),
-    ],
-)
-def test_invalid_input_is_reported_in_one_line_with_exit_code_2(args, expected, capsys):
-    assert main(args) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err.startswith("nsde-policy: ")
-    assert output.err.count("\n") == 1
-    assert expected in output.err
 
 
 def test_only_debug_shows_the_traceback(capsys):
@@ -111,16 +67,13 @@ def test_a_bug_exits_with_code_1_and_names_the_exception(monkeypatch, capsys):
     assert "unexpected ZeroDivisionError: oh (a bug; --debug shows where)" in capsys.readouterr().err
 
 
-def test_doctor_passes_all_checks_here(capsys):
+def test_doctor_passes_all_checks_here_and_names_a_failed_one(monkeypatch, capsys):
     assert main(["doctor", "--json"]) == 0
     diagnosis = json.loads(capsys.readouterr().out)
     assert diagnosis["packages"]["pymunk"]
     assert diagnosis["devices"][0].startswith("cpu")
-    assert len(diagnosis["checks"]) >= 4
     assert all(check["ok"] for check in diagnosis["checks"])
 
-
-def test_doctor_names_a_failed_check_and_exits_with_code_2(monkeypatch, capsys):
     def fail():
         raise OSError("no disk")
 
@@ -131,35 +84,55 @@ def test_doctor_names_a_failed_check_and_exits_with_code_2(monkeypatch, capsys):
     assert "1 of 4 checks failed: drawing" in output.err
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
-def test_output_works_on_ascii_terminals(tmp_path, encoding):
+def test_output_works_on_ascii_terminals(tmp_path):
     store = write_store(tmp_path / "demos.zarr")
-    for args, code, expected in (
-        (["data", "info", store], 0, "demos.zarr: zarr format 2"),
-        (["data", "inf", store], 2, "Unrecognized options: inf"),
-    ):
-        done = run(*args, env={**os.environ, "PYTHONIOENCODING": encoding})
-        assert done.returncode == code
-        assert expected in done.stdout + done.stderr
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [*PROGRAM, "data", "info", store], cwd=ROOT, capture_output=True, text=True, env=env
+    )
+    assert done.returncode == 0
+    assert "demos.zarr: zarr format 2" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "error"),
+    [
+        ("data info /nowhere 2>/dev/full", 2, ""),
+        (f"{INFO} >/dev/full", 2, "nsde-policy: the output cannot be used: No space left on device\n"),
+        (f"{INFO} | true", 141, ""),
+    ],
+)
+def test_standard_streams_may_be_closed_or_full(line, code, error):
+    script = f"set -o pipefail; {' '.join(PROGRAM)} {line}"
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.stderr == error
+    assert done.returncode == code
+
+
+def test_an_interrupt_during_imports_is_quiet(tmp_path):
+    (tmp_path / "tyro.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    done = subprocess.run(
+        [*PROGRAM, "eval"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs ignore it
+    )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")
 
 
 def test_library_log_messages_go_to_stderr_once(capsys):
     for _ in range(2):
         assert main(["--version"]) == 0
-        assert main(["data", "info", "/nowhere"]) == 2
-    capsys.readouterr()
+        assert capsys.readouterr().out == f"nsde-policy {__version__}\n"
     logging.getLogger("nsde_policy.training.progress").info("step 5")
     assert capsys.readouterr().err == "step 5\n"
 
 
-def test_version():
-    assert run("--version").stdout == f"nsde-policy {__version__}\n"
-
-
 def test_lock_of_progress_bars_is_not_shared_with_other_processes():
-    main(["data", "info", "nowhere.zarr"])
-    context = multiprocessing.get_context("fork")
-    child = context.Process(target=hold_lock_of_progress_bars)
+    main(["--version"])
+    child = multiprocessing.get_context("fork").Process(target=hold_lock_of_progress_bars)
     child.start()
     child.join()
     assert tqdm.get_lock().acquire(blocking=False)

@@ -100,11 +100,16 @@ def test_the_same_command_resumes_without_new_episodes(
 
 
 @pytest.mark.usefixtures("no_plots")
-def test_other_settings_or_weights_are_evaluated_again(runs: list[Path], out: Path, tmp_path: Path):
+def test_what_is_new_or_damaged_is_evaluated_again(runs: list[Path], out: Path, tmp_path: Path):
     kept = len(list((out / "entries").iterdir()))
     assert kept == 3
-    assert compare(runs[2:], "--out", str(out), "--seed-start", "5", "--latency-rounds", "0") == 0
-    assert len(list((out / "entries").iterdir())) == kept + 1
+    other = ["--out", str(out), "--seed-start", "5", "--latency-rounds", "0"]
+    assert compare(runs[2:], *other) == 0
+    (added,) = sorted((out / "entries").iterdir(), key=lambda file: file.stat().st_mtime)[kept:]
+    content = added.read_text()
+    added.write_text(content[:100])
+    assert compare(runs[2:], *other) == 0
+    assert added.read_text() == content
     for file in runs[2].iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     weights = RunDirectory(tmp_path).read_weights()
@@ -112,19 +117,8 @@ def test_other_settings_or_weights_are_evaluated_again(runs: list[Path], out: Pa
         name: 0.9 * weight if weight.is_floating_point() else weight for name, weight in weights.items()
     }
     RunDirectory(tmp_path).save_weights(changed)
-    assert compare([tmp_path], "--out", str(out), "--seed-start", "5", "--latency-rounds", "0") == 0
+    assert compare([tmp_path], *other) == 0
     assert len(list((out / "entries").iterdir())) == kept + 2
-
-
-@pytest.mark.usefixtures("no_plots")
-def test_a_damaged_cache_file_is_evaluated_again(runs: list[Path], tmp_path: Path):
-    args = ["--out", str(tmp_path), "--latency-rounds", "0"]
-    assert compare(runs[2:], *args) == 0
-    first = (tmp_path / "comparison.json").read_text()
-    (file,) = (tmp_path / "entries").iterdir()
-    file.write_text(file.read_text()[:100])
-    assert compare(runs[2:], *args) == 0
-    assert (tmp_path / "comparison.json").read_text() == first
 
 
 @pytest.mark.usefixtures("no_plots")
@@ -162,11 +156,8 @@ def arm(runs: list[Path], tmp_path: Path) -> Path:
     [
         ([], "nothing to compare"),
         (["RUN", "RUN"], "is named twice"),
-        (["RUN", "RUN/../ours-0"], "is named twice"),
         (["ARM"], "no environment to roll out in"),
         (["/nowhere"], "is not a run directory"),
-        (["RUN", "--episodes", "0"], "episodes >= 1"),
-        (["RUN", "--device", "cuda:77"], "cannot be used"),
         (["RUN", "--env-kwargs", "{}}"], "--env-kwargs is not valid JSON"),
         (["RUN", "--env-kwargs", '{"reset_rule": "dice"}'], "dice"),
         (["RUN", "--latency-rounds", "1"], "at least 3 rounds"),
@@ -189,14 +180,14 @@ def test_bad_input_exits_with_code_2(
     (tmp_path / "good.json").write_text(good.to_json())
     (tmp_path / "other.json").write_text(msgspec.structs.replace(good, env_kwargs={}).to_json())
     (tmp_path / "bad.json").write_text("{")
-    names = {"RUN": runs[0], "ARM": arm, "RUN/../ours-0": runs[0] / "../ours-0"}
+    names = {"RUN": runs[0], "ARM": arm}
     names |= {key.upper(): tmp_path / f"{key}.json" for key in ("good", "other", "bad")}
     out = [] if "--out" in args else ["--out", str(tmp_path / "out")]
-    quick = ["--episodes", "1"] if "--episodes" not in args else []
-    assert main(["compare", *(str(names.get(arg, arg)) for arg in args), *quick, *out]) == 2
+    assert main(["compare", *(str(names.get(arg, arg)) for arg in args), "--episodes", "1", *out]) == 2
     said = capsys.readouterr().err
     assert message in said
-    assert "full helptext" in said or said.count("\n") == 1  # a box of tyro, or one line
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
 
 
 def test_runs_with_equal_names_are_rejected(runs: list[Path], tmp_path: Path):
@@ -215,13 +206,6 @@ def test_runs_on_other_demonstrations_are_not_pooled(seed: int, runs: list[Path]
     names = choose_names({Path("a"): record, Path("b"): other, Path("c"): replace(record, seed=5)})
     assert names[Path("b")] != names[Path("a")]
     assert names[Path("c")] == names[Path("a")]
-
-
-def test_an_unfinished_run_is_rejected(runs: list[Path], tmp_path: Path):
-    (tmp_path / "config.json").write_bytes((runs[0] / "config.json").read_bytes())
-    (tmp_path / "metrics.jsonl").write_text('{"step": 10, "seconds": 1.0}\n')
-    with pytest.raises(ComparisonError, match="stopped at step 10 of 20"):
-        load_records([tmp_path])
 
 
 def test_runs_are_named_by_method_and_directory(runs: list[Path]):

@@ -180,7 +180,6 @@ DAMAGES = [
     Damage("huge shape", with_metadata(META, shape=[10**15, 5]), "differ in their number"),
     Damage("unknown v2 codec", with_metadata(META, compressor={"id": "foo"}), "foo"),
     Damage("cut off attributes", after(lambda store: (store / ".zattrs").write_text("{")), "not valid JSON"),
-    Damage("deep attributes", with_attributes("[" * 500 + "]" * 500), "nested more than"),
     # chunks
     Damage("missing v2 chunk", without_file(CHUNK), "1.0 is missing .*--accept-omitted.*reads 0"),
     Damage("missing v3 chunk", without_file(V3_CHUNK, zarr_format=3), "c/1/0 is missing"),

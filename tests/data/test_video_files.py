@@ -140,7 +140,7 @@ def test_missing_files_pipes_and_folders_are_refused(tmp_path):
     for name, message in (
         ("none", "cannot be read"),
         ("pipe", "not a regular file"),
-        ("folder", "not a regular"),
+        ("folder", "s a directory"),
     ):
         with pytest.raises(DemoError, match=message):
             read_video(tmp_path / f"{name}.avi", SMALL)

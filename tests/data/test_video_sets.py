@@ -183,4 +183,4 @@ def test_commands_print_what_the_store_holds(kth, tmp_path, capsys):
     assert "--images" not in text
     assert main(["data", "check", out]) == 0
     assert main([*command, "--size", "100000"]) == 2
-    assert capsys.readouterr().err.endswith("nsde-policy: need --size <= 4,096, got 100000\n")
+    assert capsys.readouterr().err.endswith("need size <= 4096, got 100000\n")

@@ -152,7 +152,7 @@ def test_health_reports_a_stalled_planner():
         ({"host": "localhost.evil.example"}, "needs a token"),
         ({"token": "twenty characters with blanks"}, "no blanks"),
         ({"token": ""}, "got 0: make one"),
-        ({"port": 65536}, "need port <= 65,535, got 65536"),
+        ({"port": 65536}, "need port <= 65535, got 65536"),
         ({"max_clients": 0}, "need max_clients >= 1"),
         ({"deadline_s": float("nan")}, "need deadline_s > 0"),
     ],

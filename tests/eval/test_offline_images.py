@@ -89,12 +89,12 @@ def test_commands_score_runs_with_cameras(
 ):
     run, store = robot
     file = tmp_path / "score.json"
-    assert main(["eval", str(run), "--demos", str(store), "--samples", "5", "--json", str(file)]) == 0
+    assert main(["score", str(run), "--demos", str(store), "--samples", "5", "--json", str(file)]) == 0
     found = json.loads(file.read_text())
     assert (found["frames"], found["seen_in_training"]) == (HELD_OUT * STEPS, False)
     assert len(found["parts"]["all"]["coverage"]["observations"]["per_dimension"][0]) == 2 + 2 * 2 * 2
     blind = tmp_path / "blind.zarr"
     shutil.copytree(store, blind)
     shutil.rmtree(blind / "data/wrist")
-    assert main(["eval", str(run), "--demos", str(blind)]) == 2
+    assert main(["score", str(run), "--demos", str(blind)]) == 2
     assert "wrist" in capsys.readouterr().err

@@ -108,7 +108,7 @@ def test_one_line_says_what_was_found_and_chosen(method, chosen, caplog, circles
 def test_the_line_leaves_out_what_flags_set(caplog, circles):
     flags = ["--train.steps=500", "--model.sampling.alpha", "0.5"]
     with caplog.at_level(logging.INFO):
-        Train.from_preset(["--demos", str(circles), *flags])
+        Train(demos=circles, settings=tuple(flags)).resolve_settings("none")
     (line,) = [record.message for record in caplog.records if "chosen" in record.message]
     assert "; chosen: chunk 1, width 256, dropout 0, noise 0.7, diffusion 0" in line
     assert "alpha" not in line

@@ -98,10 +98,9 @@ def test_public_demonstrations_are_recognised_by_content(human_demos: Path):
     assert "public demonstrations" in found.reason
 
 
-def test_unreadable_store_is_an_error_of_run_not_of_the_parser(tmp_path: Path):
+def test_unreadable_store_is_an_error(tmp_path: Path):
     with pytest.raises(DemoError):
         find_task(tmp_path / "nothing.zarr")
-    assert Train.from_preset(["--demos", str(tmp_path / "nothing.zarr")]).demos is None
 
 
 def test_defaults_of_push_t_stay_with_push_t(tmp_path: Path):
@@ -118,8 +117,9 @@ def test_defaults_of_push_t_stay_with_push_t(tmp_path: Path):
         )
 
     store = write_metres_store(tmp_path / "my.zarr")
-    assert Train.from_preset(["--demos", str(store)]).config.demos == get_task("none").training.demos
-    assert Train.from_preset([]).config == get_task("pusht").preset("default")
+    _, own = Train(demos=store).resolve_settings(find_task(store).name)
+    assert own.demos == get_task("none").training.demos
+    assert Train().resolve_settings("pusht") == ("default", get_task("pusht").preset("default"))
     assert read("pusht", "fast") == (0.5, 10.0, True, (4,), (0, 1))
     assert read("pusht", "paper") == (1.0, 0.0, False, (4,), (0, 1))
     assert read("pusht", "default", "regression") == (None, 1.0, True, (4,), (0, 1))

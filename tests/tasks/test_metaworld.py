@@ -27,7 +27,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_environment_of_the_package_is_a_task():
     metaworld = pytest.importorskip("metaworld", reason="needs the extra metaworld")
     names = [f"metaworld:{name}" for name in sorted(metaworld.ALL_V3_ENVIRONMENTS)]
-    assert sorted(name for name in TASKS.list_usable() if name.startswith("metaworld:")) == names
+    assert sorted(name for name in TASKS.load_all() if name.startswith("metaworld:")) == names
 
 
 def test_missing_simulator_names_the_extra(monkeypatch: pytest.MonkeyPatch):

@@ -261,7 +261,7 @@ def test_held_out_episodes_of_the_arm_are_scored(tmp_path: Path):
     args = ["train", "--demos", str(store), "--out", str(tmp_path / "run"), "--validation", "0.2"]
     assert main([*args, "--device", "cpu", *NEURAL_SDE]) == 0
     scores = tmp_path / "scores.json"
-    assert main(["eval", str(tmp_path / "run"), "--demos", str(store), "--json", str(scores)]) == 0
+    assert main(["score", str(tmp_path / "run"), "--demos", str(store), "--json", str(scores)]) == 0
     found = json.loads(scores.read_text())
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert found["episodes"] == config["demos"]["held_out"]

@@ -153,7 +153,7 @@ def test_commands_hold_out_episodes_and_score_only_them(tmp_path: Path, capsys: 
     assert main(["train", "--demos", store, "--out", out, "--validation", "0.4", *flags]) == 0
     assert "2 of 5 episodes are held out" in capsys.readouterr().err
     held_out = RunDirectory(Path(out)).read_record().demos.held_out
-    assert main(["eval", out, "--demos", store, "--samples", "2", "--json", "-"]) == 0
+    assert main(["score", out, "--demos", store, "--samples", "2", "--json", "-"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert values["episodes"] == list(held_out)
     assert not values["seen_in_training"]

@@ -181,7 +181,6 @@ def test_windows_of_one_video_count_as_one_for_intervals(tmp_path: Path):
         (["train", "collisions", "--size", "60"], "size must be a multiple of 8"),
         (["eval", "nowhere"], "holds no video model"),
         (["eval"], "name at least one run"),
-        (["train"], "name a store of videos, or `collisions`"),
         (["train", "collisions", "--videos", "0"], "need --videos >= 1, got 0"),
         (["train", "collisions", "--stride", "9", "--videos", "2"], "use longer videos, a smaller stride"),
         (["eval", "a", "--substeps", "0"], "need --substeps >= 1, got 0"),
@@ -250,7 +249,7 @@ def test_film_is_checked_before_anything_is_scored(tmp_path: Path, capsys: pytes
         ({"model": 3}, "config.json is not a valid record of a video run"),
         ({"width": 32}, "does not match its config.json.*train it again"),
         ({"width": 8192}, "make more than [0-9]+ parameters"),
-        ({"depth": 10**9 + 1}, "need depth <= 65,536"),
+        ({"depth": 10**9 + 1}, "need depth <= 65536"),
     ],
 )
 def test_damaged_config_is_refused_before_memory_is_taken(

@@ -333,7 +333,7 @@ def test_without_clients_no_frames_are_made_and_messages_replace_older_ones():
         (["--seed", "-3"], "--seed"),
         (["--host", "no.such.host.invalid"], "try --host"),
         (["--host", "192.0.2.1", "--token-file", "TOKEN"], "try --host"),
-        (["--host", ""], "need a --host"),
+        (["--host", ""], "need a host"),
     ],
 )
 def test_invalid_arguments_print_one_line_and_exit_2(args: list[str], said: str, tmp_path: Path, capsys: Any):

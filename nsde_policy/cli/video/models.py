@@ -1,18 +1,18 @@
 """`nsde-policy video train` and `nsde-policy video eval`."""
 
-import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import tyro
 from tyro.conf import Positional, arg
 
-from nsde_policy.bounds import Count, NonNegative, SeedNumber
-from nsde_policy.cli.options import DeviceFlag, JsonFileFlag, check_json_file, print_results
+from nsde_policy.bounds import Count, Fraction, NonNegative, SeedNumber
+from nsde_policy.cli.shared.options import DeviceFlag, JsonFileFlag, check_json_file, print_results
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import check_writable
-from nsde_policy.video.config import VIDEO_METHODS, VideoConfig
+from nsde_policy.video.config import VideoConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,8 +31,18 @@ TRUE_FRAMES = "truth"
 """Title of the true frames in a film."""
 
 
-@dataclass(frozen=True)
-class VideoTrain:
+@dataclass(frozen=True, kw_only=True)
+class VideoPresetFlags:
+    """Where the settings of a training start from."""
+
+    method: str = "neural_sde"
+    """Method: neural_sde, flow_matching or interpolants (PFI)."""
+    preset: str = "default"
+    """Settings to start from: default (a GPU), fast (a CPU, frames of 32 × 32), paper (as published)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoTrain(VideoPresetFlags):
     """Train a model that predicts the next frames of videos; writes a run directory."""
 
     data: Annotated[
@@ -40,10 +50,6 @@ class VideoTrain:
         Positional,
         arg(help="Store of videos, or `collisions` to simulate shapes that bounce off each other."),
     ]
-    method: str = "neural_sde"
-    """Method: neural_sde, flow_matching or interpolants (PFI)."""
-    preset: str = "default"
-    """Settings to start from: default (a GPU), fast (a CPU, frames of 32 × 32), paper (as published)."""
     out: Path | None = None
     """Run directory; default runs/video-METHOD-PRESET-SEED."""
     seed: SeedNumber = 0
@@ -51,25 +57,21 @@ class VideoTrain:
     videos: Count | None = None
     """Number of simulated videos, only with `collisions`; default: 16384, or 8192 with --preset fast."""
     device: DeviceFlag = "auto"
-    validation: float = 0.0
+    validation: Fraction = 0.0
     """Share of a store's videos held out of training, chosen independently of --seed; `video eval` uses no
     others of that store."""
     resume: bool = False
     """Continue the run in --out from its last checkpoint."""
-    config: Annotated[VideoConfig, arg(name="")] = field(
-        default_factory=lambda: VideoConfig.from_preset("default")
-    )
+    config: Annotated[VideoConfig, arg(name="")]
 
     @classmethod
-    def from_preset(cls, args: Sequence[str]) -> "VideoTrain":
-        """Return the defaults for a command line: those of the method and preset that it names."""
-        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        parser.add_argument("--method", nargs="?", default=cls.method)
-        parser.add_argument("--preset", nargs="?", default=cls.preset)
-        given, _ = parser.parse_known_args(args)
-        if given.method in VIDEO_METHODS.names() and given.preset in VIDEO_METHODS.get(given.method).presets:
-            return cls("", config=VideoConfig.from_preset(given.preset, given.method))
-        return cls("")  # `run` reports it
+    def parse(cls, args: Sequence[str], prog: str) -> "VideoTrain":
+        """Parse the flags; the defaults of the settings are those of the method and the preset."""
+        start, rest = tyro.cli(VideoPresetFlags, args=args, return_unknown_args=True, add_help=False)
+        config = VideoConfig.from_preset(start.preset, start.method)
+        default = cls(**vars(start), data=tyro.MISSING, config=config)
+        asks_help = {"-h", "--help"} & {*rest}
+        return tyro.cli(cls, prog=prog, default=default, args=["--help"] if asks_help else rest)
 
     def run(self) -> None:
         """Train with a progress bar and print the run directory."""
@@ -78,9 +80,6 @@ class VideoTrain:
         from nsde_policy.video.run import train_video
         from nsde_policy.video.sources import open_training_videos
 
-        if not self.data:
-            raise ConfigError(f"name a store of videos, or `{COLLISIONS}` to simulate some")
-        VideoConfig.from_preset(self.preset, self.method)
         if self.validation and self.data == COLLISIONS:
             raise ConfigError("collisions are scored on other simulated videos: leave out --validation")
         if self.videos is not None and self.data != COLLISIONS:

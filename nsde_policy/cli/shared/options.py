@@ -1,20 +1,18 @@
 """Flags that several commands share, with their help texts."""
 
 import logging
-import math
 import os
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 
-from msgspec import Meta
 from tyro.conf import Positional, arg
 
 from nsde_policy.assets import USUAL_OBSERVATIONS, find_shipped, resolve_run
 from nsde_policy.bounds import Count, Natural, SeedNumber
-from nsde_policy.config import check_bounds
+from nsde_policy.config import check_value, get_bounded_fields
 from nsde_policy.errors import ConfigError
-from nsde_policy.files import check_writable, decode_json, read_file, replace_file
+from nsde_policy.files import check_writable, parse_json, read_file, replace_file
 from nsde_policy.methods.registry import METHODS
 
 if TYPE_CHECKING:
@@ -56,42 +54,37 @@ SamplingFlag = Annotated[
 ]
 WorkersFlag = Annotated[Natural, arg(help="Processes; 0 for one per core. Results do not depend on it.")]
 DeviceFlag = Annotated[str, arg(help="Torch device: cpu, cuda, cuda:1; auto uses a GPU if there is one.")]
-LatencyRoundsFlag = Annotated[Natural, arg(help="Timed plans per method, on one CPU thread; 0 for none.")]
-ReferenceFlag = Annotated[str | None, arg(help="Row to compare the others with; default neural_sde.")]
-HostFlag = Annotated[str, arg(help="Address to listen on; any address except loopback requires a token.")]
-PortFlag = Annotated[int, Meta(ge=0, le=65535), arg(help="TCP port; 0 picks a free one.")]
-TlsCertFlag = Annotated[
-    Path | None, arg(help="PEM file with the certificate chain for TLS; needs --tls-key.")
-]
-TlsKeyFlag = Annotated[
-    Path | None, arg(help="PEM file with the private key of the certificate, not encrypted.")
-]
 TokenFileFlag = Annotated[Path | None, arg(help=f"File with the token; default: variable {TOKEN_VARIABLE}.")]
 JsonFileFlag = Annotated[
     Path | None, arg(help="Write JSON to this file; '-' prints it instead of the table.")
 ]
-BrowserFlag = Annotated[bool, arg(help="Open the page in a browser on this machine.")]
 JsonAddressFlag = Annotated[bool, arg(help="Print the address as one line of JSON.")]
 
 
-def check_command(command: Any) -> Any:
+class Command(Protocol):
+    """Flags of a command as fields of a frozen dataclass."""
+
+    def run(self) -> None:
+        """Do what the command is for."""
+
+
+CommandT = TypeVar("CommandT", bound=Command)
+
+
+def check_command(command: CommandT) -> CommandT:
     """Check the numbers and the device of any command; return it with a device that torch can use.
 
     Raises:
         ConfigError: If a number is out of bounds, NaN or infinite, or torch cannot use the device.
     """
-    check_bounds(command)
-    for each in fields(command):
-        value = getattr(command, each.name)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f"--{each.name.replace('_', '-')} must be finite, got {value}")
-        if isinstance(value, int) and abs(value) >= 2**63:
-            raise ConfigError(f"--{each.name.replace('_', '-')} must be below 2**63, got {value!s:.12}…")
-    if getattr(command, "device", "cpu") == "cpu":
+    for name, hint in get_bounded_fields(type(command)).items():
+        check_value(f"--{name.replace('_', '-')}", getattr(command, name), hint)
+    device = getattr(command, "device", "cpu")
+    if device == "cpu":
         return command
     from nsde_policy.training.progress import pick_device
 
-    return replace(command, device=pick_device(command.device))
+    return replace(command, device=pick_device(device))  # type: ignore[type-var]
 
 
 def choose_run(run: Path | None, obs: str) -> Path | None:
@@ -108,22 +101,8 @@ def choose_run(run: Path | None, obs: str) -> Path | None:
 
 
 def parse_env_kwargs(text: str | None) -> dict[str, Any]:
-    """Parse the JSON object of `--env-kwargs`; an absent flag gives no arguments.
-
-    Raises:
-        ConfigError: If it is not a JSON object.
-    """
-    if text is None:
-        return {}
-    try:
-        values = decode_json(text)
-    except ValueError as error:
-        raise ConfigError(
-            f"""--env-kwargs is not valid JSON, got {text!r:.80} ({error}); write '{{"g": 9.8}}' in quotes"""
-        ) from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"""--env-kwargs needs a JSON object such as '{{"g": 9.8}}', got {text!r:.80}""")
-    return values
+    """Parse the JSON object of `--env-kwargs`; an absent flag gives no arguments."""
+    return {} if text is None else parse_json(text, name="--env-kwargs", error=ConfigError)
 
 
 def warn_if_unfinished(run: Path | None) -> None:

@@ -1,0 +1,78 @@
+"""Serve the page of `play` and `collect`: print its address, open a browser, stop on a signal."""
+
+import asyncio
+import json
+import signal
+import sys
+import webbrowser
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
+
+from nsde_policy.cli.shared.options import JsonAddressFlag, TokenFileFlag, read_token
+from nsde_policy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from nsde_policy.deploy.server.server import PolicyServer
+    from nsde_policy.viewer.app import App
+    from nsde_policy.viewer.http import ViewerSettings
+    from nsde_policy.viewer.server import ViewerServer
+
+PageSeed = Annotated[int, Meta(ge=0, lt=2**32)]
+"""Seeds of the episodes on a page."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageFlags:
+    """Flags of the commands that serve a web page."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on; any address except loopback requires a token."""
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8000
+    """TCP port; 0 picks a free one."""
+    token_file: TokenFileFlag = None
+    tls_cert: Path | None = None
+    """PEM file with the certificate chain for TLS; needs --tls-key."""
+    tls_key: Path | None = None
+    """PEM file with the private key of the certificate, not encrypted."""
+    open: bool = False
+    """Open the page in a browser on this machine."""
+    json: JsonAddressFlag = False
+
+    def make_settings(self) -> "ViewerSettings":
+        """Return the settings of the server; raise `ConfigError` if it cannot listen there."""
+        from nsde_policy.viewer.http import make_settings
+
+        return make_settings(self.host, self.port, read_token(self.token_file), self.tls_cert, self.tls_key)
+
+    def serve(self, app: "App", settings: "ViewerSettings", *, what: str) -> None:
+        """Serve an app until SIGTERM or Ctrl-C, and print its address to stdout."""
+        from nsde_policy.deploy.server.auth import build_json_log
+        from nsde_policy.viewer.server import ViewerServer
+
+        def announce(port: int) -> None:
+            url, *elsewhere = settings.urls(port)
+            text = f"{what}: {url}" + "".join(f"\n  from other machines: {each}" for each in elsewhere)
+            facts = {"url": url, "elsewhere": elsewhere, "port": port}
+            print(json.dumps(facts) if self.json else text, flush=True)
+            try:
+                if self.open and not webbrowser.open(url):
+                    print("no browser could be opened; open the address yourself", file=sys.stderr)
+            except webbrowser.Error as error:
+                raise ConfigError(f"no browser can be opened here ({error}); leave out --open") from None
+
+        run_until_signal(ViewerServer(app, settings, build_json_log(sys.stderr)), announce)
+
+
+def run_until_signal(server: "ViewerServer | PolicyServer", announce: Callable[[int], None]) -> None:
+    """Run a server until SIGTERM or Ctrl-C; call `announce` with its port."""
+
+    async def run() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, server.stop)
+        await server.run(announce)
+
+    asyncio.run(run())

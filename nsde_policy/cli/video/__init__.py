@@ -1,0 +1,1 @@
+"""Subcommands of `nsde-policy video`: data, train and eval."""
