@@ -16,6 +16,7 @@ PAGE_FILES = [
 
 SHORTEST_DOCSTRING = 20
 LONGEST_FUNCTION = 55
+MOST_ANY = 250
 MOST_PUSHT_FILES = 5
 PUSHT_ROOMS = ("envs/", "nsde_policy/tasks/pusht.py", "nsde_policy/assets/", "nsde_policy/viewer/")
 """Files that may mention Push-T as often as they like."""
@@ -62,6 +63,10 @@ def test_functions_have_a_maximum_length():
         and (length := (node.end_lineno or 0) - node.lineno + 1) > LONGEST_FUNCTION
     ]
     assert not long
+
+
+def test_few_types_are_any():
+    assert sum(len(re.findall(r"\bAny\b", path.read_text())) for path in MODULES) <= MOST_ANY
 
 
 def test_a_module_level_name_is_defined_once_in_the_package():

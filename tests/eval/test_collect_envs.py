@@ -198,7 +198,7 @@ class Picky:
         ("nowhere_at_all:Expert", [], "its module cannot be imported"),
         ("Swing", ["--chunk", "4"], "--chunk and --sampling are for trained policies"),
         ("Swing", ["--env-kwargs", '{"wind": 1}'], "Pendulum-v1 does not take these arguments"),
-        ("Swing", ["--env-kwargs", "9.0"], "--env-kwargs needs a JSON object"),
+        ("Swing", ["--env-kwargs", "9.0"], "expected a JSON object"),
         ("Swing", ["--env", "CartPole-v1"], "its action space is Discrete(2)"),
         ("Swing", ["--env", "Nowhere-v7"], "not registered"),
     ],
