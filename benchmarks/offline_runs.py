@@ -39,7 +39,7 @@ from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
 from nsde_policy.training.dataset import build_transitions, get_first_action, resolve_first_action
-from nsde_policy.training.run import train_run
+from nsde_policy.training.run import TrainOptions, train_run
 from nsde_policy.training.std_scale import fit_std_scale
 
 Figures = dict[str, EpisodeSums | None]
@@ -87,10 +87,8 @@ def train_method(name: str, config: RunConfig, split: Split, args: argparse.Name
         split.training,
         config,
         path,
-        task="none",
         seed=split.seed,
-        device=args.device,
-        resume=path.exists(),
+        options=TrainOptions(device=args.device, resume=path.exists()),
     )
 
 

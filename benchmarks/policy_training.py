@@ -12,7 +12,8 @@ from nsde_policy.eval.latency import device_name
 from nsde_policy.files import replace_file
 from nsde_policy.training.checkpoints import TrainingProgress
 from nsde_policy.training.demos import load_training_demos, open_training_images
-from nsde_policy.training.run import train_run
+from nsde_policy.training.run import TrainOptions, train_run
+from nsde_policy.training.train import prepare_task
 
 DEVICE_FILE = "trained_on.txt"
 """File of a run with the device of its training; written last, so a run that has it is finished."""
@@ -60,18 +61,17 @@ def train_policy(training: Training, path: Path, demos: Path, device: str, stop_
             name: DisturbedFrames(frames, given.episode_ends, condition) for name, frames in images.items()
         }
     observations = task.training.observations[training.task.obs].env_kwargs if training.task.obs else {}
+    given, trained = prepare_task(given, config, task.name, dict(observations))
     try:
         train_run(
             given,
             config,
             path,
-            task=task.name,
-            env_kwargs=dict(observations),
             seed=training.seed,
-            device=device,
-            resume=path.exists(),
+            task=trained,
             images=images,
             monitor=stop,
+            options=TrainOptions(device=device, resume=path.exists()),
         )
     except KeyboardInterrupt:
         return False

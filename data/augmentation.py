@@ -77,7 +77,7 @@ class Mirror:
 def add_mirror_images(demos: Demonstrations, mirror: Mirror | None) -> Demonstrations:
     """Return the demonstrations followed by the mirror image of each.
 
-    Demonstrations that hold codes of images have their mirror images already, and need no `mirror`.
+    Demonstrations that hold features of images have their mirror images already, and need no `mirror`.
     """
     image = demos.mirror_image if mirror is None else mirror.flip(demos)
     if image is None:

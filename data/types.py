@@ -66,8 +66,8 @@ class Demonstrations:
     unknown."""
     source: str = "memory"
     """Path the demonstrations were loaded from."""
-    codes: int = 0
-    """Columns of `obs` that encode images; they are its last ones."""
+    image_features: int = 0
+    """Columns of `obs` that are features of images; they are its last ones."""
     mirror_image: "Demonstrations | None" = None
     """Mirror image of each demonstration, if it cannot be computed from `obs`."""
 
@@ -112,11 +112,11 @@ class Demonstrations:
         angles = tuple(place[column] for column in self.angles if column in place)
         return replace(self, obs=self.obs[:, list(columns)], angles=angles)
 
-    def without_codes(self) -> "Demonstrations":
-        """Return the demonstrations without the columns that encode images."""
-        if not self.codes:
+    def without_image_features(self) -> "Demonstrations":
+        """Return the demonstrations without the features of images."""
+        if not self.image_features:
             return self
-        return replace(self, obs=self.obs[:, : -self.codes], codes=0, mirror_image=None)
+        return replace(self, obs=self.obs[:, : -self.image_features], image_features=0, mirror_image=None)
 
     def select(self, episodes: Sequence[int]) -> "Demonstrations":
         """Return the demonstrations of these indices, in the given order."""

@@ -69,7 +69,7 @@ class Contender:
         self.record = record
         self.sampling = sampling
         self.model = model.eval().to(device)
-        self.states = torch.zeros(1, record.config.model.history, record.layout.dim, device=device)
+        self.states = torch.zeros(1, record.config.model.history, record.spec.dim, device=device)
         self._encoder = None if encoder is None else encoder.eval().to(device)
 
     @classmethod
@@ -103,7 +103,7 @@ class Contender:
             return
         size, device = self._encoder.size, self.states.device
         frame = torch.zeros(count, size, size, 3, dtype=torch.uint8, device=device)
-        values = torch.zeros(count, self.record.layout.plain_dim, device=device)
+        values = torch.zeros(count, self.record.spec.plain_dim, device=device)
         self._encoder(values, *[frame] * len(self.record.cameras)).cpu()
 
 

@@ -86,7 +86,7 @@ class EpisodeRunner:
         self._frames = frames
         self._log = EpisodeLog(player.task, env, config.images)
         self._push = config.condition.push
-        std = np.array(policy.record.layout.increment_std[: policy.spec.plain_dim])
+        std = np.array(policy.record.spec.increment_std[: policy.spec.plain_dim])
         self._disturbances = Disturbances(config.condition, seed, std)
         self._camera = CameraDisturbances(config.camera, seed)
         self._latency = config.condition.latency_steps
@@ -254,9 +254,7 @@ def make_adapter(task: Task, record: RunRecord, env_kwargs: Mapping[str, object]
     Raises:
         EnvError: If it cannot be made, or its observations or actions have other sizes.
     """
-    layout, obs_keys = record.layout, record.config.demos.obs_keys
-    env = EnvAdapter.open(
-        task, env_kwargs, obs_keys=obs_keys, obs_dim=layout.plain_dim, cameras=record.cameras
-    )
-    env.check_sizes(layout.plain_dim, layout.act_dim)
+    spec, obs_keys = record.spec, record.config.demos.obs_keys
+    env = EnvAdapter.open(task, env_kwargs, obs_keys=obs_keys, obs_dim=spec.plain_dim, cameras=record.cameras)
+    env.check_sizes(spec.plain_dim, spec.act_dim)
     return env

@@ -19,6 +19,9 @@ from nsde_policy.bounds import Count, Fraction, Length, NonNegative, Positive, S
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import parse_json
 
+EARLIER_NAMES = {"codes": "image_features", "code_weight": "feature_weight"}
+"""Settings by the names that they have in files of earlier versions."""
+
 
 @dataclass(frozen=True)
 class BaseConfig:
@@ -46,7 +49,9 @@ class BaseConfig:
             raise ConfigError(f"{cls.__name__} must be a JSON object, got {values!r:.80}")
         hints = typing.get_type_hints(cls)
         fields = dataclasses.fields(cls)
-        check_names(cls, values, [f.name for f in fields])
+        names = [f.name for f in fields]
+        values = {name if name in names else EARLIER_NAMES.get(name, name): values[name] for name in values}
+        check_names(cls, values, names)
         for f in fields:
             if f.default is f.default_factory is dataclasses.MISSING and f.name not in values:
                 raise ConfigError(f"{cls.__name__} needs the setting {f.name!r}")

@@ -1,6 +1,6 @@
 """Run directories: all files that a training run writes.
 
-    config.json           settings, layout, seed, demonstrations, versions
+    config.json           settings, sizes, seed, demonstrations, versions
     model.safetensors     averaged weights, which a policy loads
     training.safetensors  checkpoint to resume from: weights, averages, optimiser, generator, step
     metrics.jsonl         losses and scores, one JSON object per record
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -37,7 +37,6 @@ from nsde_policy.files import (
     decode_json,
     lock_directory,
     open_regular,
-    parse_json,
     read_file,
     read_json,
     remove_partial_files,
@@ -47,8 +46,10 @@ from nsde_policy.run_config import RunConfig
 
 RUN_FORMAT = 1
 """Version of the file format; other versions are rejected."""
-MAX_TENSOR_BYTES, MAX_TENSOR_HEADER_BYTES, MAX_METRICS_BYTES = 2**33, 2**24, 2**26
-"""Larger tensor files, headers of them, and metrics are not read."""
+MAX_TENSOR_BYTES = 2**33
+"""Larger tensor files are not read."""
+MAX_METRICS_BYTES = 2**26
+"""Larger metrics are not read."""
 ENCODER_FOLDER = "encoder"
 """Folder of a run directory with the files of its encoder of images."""
 SIMULATORS = ("mujoco", "gymnasium-robotics", "metaworld")
@@ -75,7 +76,8 @@ class RunRecord:
     """Content of config.json."""
 
     config: RunConfig
-    layout: StateSpec
+    spec: StateSpec
+    """Sizes and ranges of a state; `layout` in the file."""
     task: str
     seed: int
     demos: DemoRecord
@@ -99,7 +101,7 @@ class RunRecord:
             "versions": dict(self.versions),
             **({"plugins": dict(self.plugins)} if self.plugins else {}),
             "config": self.config.to_dict(),
-            "layout": self.layout.to_dict(),
+            "layout": self.spec.to_dict(),
             **({"cameras": [camera.to_dict() for camera in self.cameras]} if self.cameras else {}),
         }
         return json.dumps(values, indent=2, allow_nan=False)
@@ -117,7 +119,7 @@ class RunRecord:
             plugins = dict(values.get("plugins", {}))
             return cls(
                 config=RunConfig.from_dict(values["config"], package=plugins.get("method")),
-                layout=StateSpec.from_dict(values["layout"]),
+                spec=StateSpec.from_dict(values["layout"]),
                 task=str(values["task"]),
                 seed=int(values["seed"]),
                 demos=DemoRecord.from_dict(values["demos"]),
@@ -134,9 +136,9 @@ class RunRecord:
             ) from error
 
     def same_training(self, other: "RunRecord") -> bool:
-        """Return whether `other` can resume this run: same settings, layout, task, seed and data."""
+        """Return whether `other` can resume this run: same settings, sizes, task, seed and data."""
         one, two = (
-            (run.config, run.layout, run.task, run.env_kwargs, run.seed, demos.fingerprint, demos.held_out)
+            (run.config, run.spec, run.task, run.env_kwargs, run.seed, demos.fingerprint, demos.held_out)
             for run, demos in ((self, self.demos), (other, other.demos))
         )
         return one == two
@@ -240,7 +242,7 @@ class RunDirectory:
         packed: bytes = save(copied, metadata=made_with)
         replace_file(path, packed)
 
-    def read_metrics(self) -> Iterator[dict[str, Any]]:
+    def read_metrics(self) -> Iterator[dict[str, float]]:
         """Iterate over the records up to the first incomplete line, which a crash may leave.
 
         Raises:
@@ -270,7 +272,7 @@ class RunDirectory:
         kept = [json.dumps(record) for record in self.read_metrics() if record["step"] <= step]
         replace_file(self.metrics, "".join(f"{line}\n" for line in kept).encode())
 
-    def append_metrics(self, record: Mapping[str, Any]) -> None:
+    def append_metrics(self, record: Mapping[str, float]) -> None:
         """Append one record to metrics.jsonl."""
         try:
             with self.metrics.open("a") as file:
@@ -281,7 +283,7 @@ class RunDirectory:
     def read_tensors(self, path: Path, *, advice: str = "the run is incomplete") -> dict[str, Tensor]:
         """Read a file of tensors and check that they are finite; `advice` ends the message if it cannot."""
         try:
-            _check_tensor_header(path)
+            _read_metadata(path)  # refuses a sparse file of gigabytes before it is read
             tensors: dict[str, Tensor] = load(read_file(path, MAX_TENSOR_BYTES, error=CheckpointError))
         except (CheckpointError, SafetensorError, ValueError) as error:
             raise CheckpointError(f"cannot read {path}: {error}; {advice}") from None
@@ -296,7 +298,7 @@ def check_encoder(path: Path, weights: Mapping[str, Tensor]) -> None:
 
     Files of earlier versions do not record their encoder, and pass.
     """
-    found = _check_tensor_header(path).get(ENCODER_FOLDER)
+    found = _read_metadata(path).get(ENCODER_FOLDER)
     if found not in (None, fingerprint(weights)):
         raise CheckpointError(
             f"{path} belongs to another encoder than the one in its run directory: restore the folder "
@@ -304,29 +306,17 @@ def check_encoder(path: Path, weights: Mapping[str, Tensor]) -> None:
         )
 
 
-def _check_tensor_header(path: Path) -> dict[str, str]:
-    """Raise `CheckpointError` unless the header of a safetensors file explains its size.
+def _read_metadata(path: Path) -> dict[str, str]:
+    """Return the metadata in the header of a safetensors file, whose tensors are not read.
 
-    A sparse file of gigabytes is thus rejected before its content is read.
-
-    Returns:
-        The metadata in the header.
+    Raises:
+        CheckpointError: If it is not a regular file, or too large.
+        SafetensorError: If its header does not describe the whole file.
     """
-    with open_regular(path, MAX_TENSOR_BYTES, error=CheckpointError) as file:
-        size, length = os.fstat(file.fileno()).st_size, int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= min(size - 8, MAX_TENSOR_HEADER_BYTES):
-            raise CheckpointError(f"the header of {size} bytes has {length} bytes")
-        header = parse_json(file.read(length), name="its header", error=CheckpointError)
-    metadata = header.pop("__metadata__", {})
-    if not isinstance(metadata, dict):
-        raise CheckpointError("the metadata in its header are not a JSON object")
-    try:
-        end = max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
-    except (KeyError, IndexError, TypeError) as error:
-        raise CheckpointError(f"its header is invalid: {type(error).__name__} {error}") from None
-    if end != size - 8 - length:
-        raise CheckpointError(f"its header describes {end} bytes, {size - 8 - length} follow it")
-    return metadata
+    open_regular(path, MAX_TENSOR_BYTES, error=CheckpointError).close()
+    with safe_open(path, "pt") as file:
+        found: dict[str, str] | None = file.metadata()
+    return found or {}
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> str:

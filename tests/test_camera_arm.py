@@ -92,8 +92,12 @@ def test_arm_is_trained_on_joints_and_both_cameras(run: Path, policy: Policy):
         (TOP, (32, 32, 3)),
         (WRIST, (24, 40, 3)),
     ]
-    codes = 2 * 2 * len(SIZES)
-    assert (policy.spec.plain_dim, policy.spec.codes, policy.spec.act_dim) == (JOINTS, codes, JOINTS)
+    features = 2 * 2 * len(SIZES)
+    assert (policy.spec.plain_dim, policy.spec.image_features, policy.spec.act_dim) == (
+        JOINTS,
+        features,
+        JOINTS,
+    )
     assert policy.spec.first_action_from == tuple(range(JOINTS)), "actions are positions of the joints"
     assert policy.calibration.rate_hz == 10.0
     assert [seen.camera for seen in policy.calibration.frames] == [TOP, WRIST]

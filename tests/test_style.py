@@ -17,6 +17,7 @@ PAGE_FILES = [
 SHORTEST_DOCSTRING = 20
 LONGEST_FUNCTION = 55
 MOST_ANY = 250
+MOST_PARAMETERS = 8
 MOST_PUSHT_FILES = 5
 PUSHT_ROOMS = ("envs/", "nsde_policy/tasks/pusht.py", "nsde_policy/assets/", "nsde_policy/viewer/")
 """Files that may mention Push-T as often as they like."""
@@ -67,6 +68,18 @@ def test_functions_have_a_maximum_length():
 
 def test_few_types_are_any():
     assert sum(len(re.findall(r"\bAny\b", path.read_text())) for path in MODULES) <= MOST_ANY
+
+
+def test_functions_have_few_parameters():
+    many = []
+    for name, node in nodes(ast.FunctionDef, ast.AsyncFunctionDef):
+        assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        given = node.args
+        found = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+        count = sum(each is not None and each.arg not in ("self", "cls") for each in found)
+        if count > MOST_PARAMETERS:
+            many.append(f"{name}:{node.lineno} {node.name}, {count} parameters")
+    assert not many
 
 
 def test_a_module_level_name_is_defined_once_in_the_package():

@@ -44,7 +44,7 @@ CAMERA_SPEC = replace(
     low=(0.0, 0.0, 0.0, -1.0, -1.0, 0.0, 0.0),
     high=(100.0, 100.0, 6.3, 1.0, 1.0, 100.0, 100.0),
     increment_std=(2.0, 2.0, 0.1, 0.1, 0.1, 2.0, 2.0),
-    codes=2,
+    image_features=2,
     encoder="keypoints",
     cameras=(CameraSpec(CAMERA, height=8, width=6),),
 )
@@ -147,7 +147,7 @@ class HostileSession:
         self.answer: Any = None
         self.worker = settings.worker
         self.spec = CAMERA_SPEC if settings.cameras else SPEC
-        self.codes: Any = [0.1, -0.1]
+        self.features: Any = [0.1, -0.1]
         self.encode = self._encode if settings.cameras else None
         calibration = replace(CALIBRATION, frames=(CAMERA_RANGE,) if settings.cameras else ())
         if settings.deltas:
@@ -219,9 +219,13 @@ class HostileSession:
         return self._plan_before
 
     def _encode(self, obs: Any) -> Any:
-        """Encode an observation with frames; the codes may be anything."""
-        codes = _give(self.codes)
-        return np.concatenate([np.asarray(obs[STATE], float), codes]) if isinstance(codes, list) else codes
+        """Encode an observation with frames; the features may be anything."""
+        features = _give(self.features)
+        return (
+            np.concatenate([np.asarray(obs[STATE], float), features])
+            if isinstance(features, list)
+            else features
+        )
 
     def submit(self, function: Callable[[], Any]) -> Any:
         """Run a job as a worker: now, at a later call, never, or not at all."""

@@ -25,13 +25,13 @@ def train(path: Path, *, steps: int = 20, **options: Any) -> None:
     from nsde_policy.config import NetworkConfig, TrainConfig
     from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
     from nsde_policy.run_config import RunConfig
-    from nsde_policy.training.run import train_run
+    from nsde_policy.training.run import TrainOptions, train_run
 
     config = RunConfig(
         model=NeuralSDEConfig(network=NetworkConfig(width=16, depth=2)),
         train=TrainConfig(steps=steps, batch_size=16, log_every=5),
     )
-    train_run(make_demos(), config, path, task="none", seed=0, **options)
+    train_run(make_demos(), config, path, seed=0, options=TrainOptions(**options))
 
 
 def export(folder: Path) -> None:

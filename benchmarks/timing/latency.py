@@ -119,10 +119,12 @@ def _build_image_diffusion(policy: Policy) -> Policy:
     preset = get_task("pusht").training.presets("diffusion")["pixels"]
     config, spec = RunConfig.from_preset(preset, policy.record.config.demos), policy.spec
     encoder = build_encoder(config, spec.cameras, plain_dim=spec.plain_dim, seed=0).eval()
-    obs_dim = spec.plain_dim + encoder.code_dim
+    obs_dim = spec.plain_dim + encoder.feature_dim
     ends = (1.0,) * (obs_dim + spec.act_dim)
-    layout = StateSpec(obs_dim, spec.act_dim, (), (-1.0,) * len(ends), ends, ends, codes=encoder.code_dim)
-    record = replace(policy.record, config=config, layout=layout)
+    measured = StateSpec(
+        obs_dim, spec.act_dim, (), (-1.0,) * len(ends), ends, ends, image_features=encoder.feature_dim
+    )
+    record = replace(policy.record, config=config, spec=measured)
     return Policy(record, build_model(record).eval(), encoder=encoder)
 
 

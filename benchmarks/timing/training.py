@@ -13,7 +13,7 @@ from nsde_policy.data import Demonstrations
 from nsde_policy.data.statistics import measure_statistics
 from nsde_policy.eval.latency import device_name
 from nsde_policy.tasks import get_task
-from nsde_policy.training.run import train_run
+from nsde_policy.training.run import TrainOptions, train_run
 from timing.common import MB, Options, peak_memory, run_fresh
 
 SIZES, FRAMES = (7, 26, 100, 400), (1_000, 10_000, 100_000, 1_000_000)
@@ -42,7 +42,7 @@ def _train_walks(size: int, frames: int, device: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         note = lambda progress: ticks.append(time.perf_counter())  # noqa: E731
-        train_run(demos, config, path, task="none", seed=0, device=device, monitor=note)
+        train_run(demos, config, path, seed=0, monitor=note, options=TrainOptions(device=device))
     step_s = (ticks[1] - ticks[0]) / every
     return {
         "size": size,

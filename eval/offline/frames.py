@@ -21,7 +21,7 @@ from nsde_policy.run_config import DemoConfig
 from nsde_policy.run_directory import DemoRecord, RunRecord
 from nsde_policy.training.dataset import build_transitions, get_first_action
 from nsde_policy.training.demos import load_training_demos
-from nsde_policy.training.encoder import list_rows
+from nsde_policy.training.frames import list_rows
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def select_episodes(policy: Policy, path: Path, *, accept_omitted_chunks: bool =
     accept = accept_omitted_chunks or settings.accept_omitted_chunks
     settings = replace(settings, accept_omitted_chunks=accept)
     demos = _load_recorded(settings, path)
-    spec = record.layout
+    spec = record.spec
     found, expected = (demos.obs.shape[1], demos.act.shape[1]), (spec.plain_dim, spec.act_dim)
     if found != expected:
         raise DemoError(

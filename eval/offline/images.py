@@ -14,7 +14,7 @@ from nsde_policy.errors import DemoError
 from nsde_policy.inference.policy import Policy
 from nsde_policy.run_config import DemoConfig
 from nsde_policy.training.demos import open_training_images
-from nsde_policy.training.encoder import ENCODE_BATCH
+from nsde_policy.training.frames import READ_BLOCK
 
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -61,12 +61,14 @@ def find_needed_rows(demos: Demonstrations, scored: Mask, history: int) -> Mask:
     return needed
 
 
-def add_codes(demos: Demonstrations, images: RecordedImages, policy: Policy, needed: Mask) -> Demonstrations:
-    """Return the demonstrations with codes of their frames, zeros for those that are not needed.
+def add_features(
+    demos: Demonstrations, images: RecordedImages, policy: Policy, needed: Mask
+) -> Demonstrations:
+    """Return the demonstrations with features of their frames, zeros for those that are not needed.
 
     Frames are decoded block by block and encoded in batches: memory does not grow with their number.
     """
-    codes = np.zeros((len(demos.obs), policy.spec.codes), np.float32)
+    features = np.zeros((len(demos.obs), policy.spec.image_features), np.float32)
     frame_bytes = max(int(np.prod(camera.shape[1:])) for camera in images.cameras)
     block = images.rows // max(1, BLOCK_BYTES // frame_bytes)
     with tqdm(total=int(needed.sum()), desc="encoding", unit="frame", leave=False, disable=None) as bar:
@@ -74,12 +76,14 @@ def add_codes(demos: Demonstrations, images: RecordedImages, policy: Policy, nee
             rows = np.flatnonzero(needed & (block == number))
             start, end = images.rows[rows].min(), images.rows[rows].max() + 1
             decoded = [camera[int(start) : int(end)] for camera in images.cameras]
-            for batch in np.split(rows, range(ENCODE_BATCH, len(rows), ENCODE_BATCH)):
+            for batch in np.split(rows, range(READ_BLOCK, len(rows), READ_BLOCK)):
                 given = {
                     camera.name: frames[images.rows[batch] - start]
                     for camera, frames in zip(policy.spec.cameras, decoded, strict=True)
                 }
                 encoded = policy.encode({STATE_KEY: demos.obs[batch], **given})
-                codes[batch] = encoded[:, policy.spec.plain_dim :]
+                features[batch] = encoded[:, policy.spec.plain_dim :]
                 bar.update(len(batch))
-    return replace(demos, obs=np.concatenate([demos.obs, codes], axis=1), codes=policy.spec.codes)
+    return replace(
+        demos, obs=np.concatenate([demos.obs, features], axis=1), image_features=policy.spec.image_features
+    )

@@ -22,7 +22,7 @@ from nsde_policy.eval.offline.frames import (
     find_parts,
     iterate_frames,
 )
-from nsde_policy.eval.offline.images import add_codes, find_needed_rows
+from nsde_policy.eval.offline.images import add_features, find_needed_rows
 from nsde_policy.eval.offline.result import COVERAGE_LEVELS, ActionScale, OfflineScore
 from nsde_policy.eval.offline.sums import EpisodeSums, FloatArray
 from nsde_policy.inference.policy import Policy
@@ -74,7 +74,7 @@ def score_episodes_offline(
     total = int(chosen.sum())
     if scored.images is not None:
         needed = find_needed_rows(demos, chosen, policy.spec.history)
-        demos = add_codes(demos, scored.images, policy, needed)
+        demos = add_features(demos, scored.images, policy, needed)
     batches = iterate_frames(
         demos, policy.record, parts, horizon=horizon, batch=max(1, ROWS // config.samples)
     )

@@ -31,16 +31,16 @@ class KeypointFutures:
 
 
 def find_keypoint_futures(obs: np.ndarray, spec: PolicySpec, camera: int = 0) -> KeypointFutures | None:
-    """Return the keypoints of a camera in sampled futures; None if the codes are not positions.
+    """Return the keypoints of a camera in sampled futures; None if the features are not positions.
 
     Args:
         obs: Observations of the futures, (steps + 1, futures, obs_dim).
         spec: Sizes of the policy.
         camera: Index of the camera.
     """
-    if not get_encoder(spec.encoder).codes_are_positions:
+    if not get_encoder(spec.encoder).features_are_positions:
         return None
-    count = spec.codes // len(spec.cameras)
+    count = spec.image_features // len(spec.cameras)
     first = spec.plain_dim + camera * count
     points = (obs[..., first : first + count] + 1) / 2
     points = points.reshape(*points.shape[:2], -1, 2)

@@ -39,8 +39,9 @@ SHORT_FLAGS = {
     "--angles": "--demos.angles",
     "--rate": "--demos.rate-hz",
     "--accept-omitted-chunks": "--demos.accept-omitted-chunks",
+    "--model.code-weight": "--model.feature-weight",
 }
-"""Flags that describe a store, without the name of their group."""
+"""Flags that describe a store, without the name of their group, and an earlier name."""
 
 
 def expand_short_flags(args: Sequence[str]) -> list[str]:
@@ -155,7 +156,10 @@ class Train:
     def run(self) -> None:
         """Train, draw the curves and print the run directory."""
         from nsde_policy.eval.evaluate import evaluate_quickly
-        from nsde_policy.training.progress import plot_training, train
+        from nsde_policy.run_directory import RunDirectory
+        from nsde_policy.training.progress import ProgressMonitor, plot_training
+        from nsde_policy.training.run import TrainOptions
+        from nsde_policy.training.train import train
 
         if self.demos is None and self.obs != USUAL_OBSERVATIONS:
             raise ConfigError(
@@ -175,21 +179,24 @@ class Train:
             close_env(open_env(get_task(task), env_kwargs))  # its errors should not wait for the evaluation
         preset, config = self.resolve_settings(task)
         name = re.sub(r"[^\w.-]", "_", f"{task}-{self.policy}-{preset}-{self.seed}")
-        run = train(
-            self.demos,
-            config,
-            self.out or Path("runs") / name,
-            task=task,
-            env_kwargs=env_kwargs,
-            seed=self.seed,
-            device=self.device,
-            resume=self.resume,
-            eval_every=self.eval_every,
-            evaluate=partial(evaluate_quickly, task=with_env_kwargs(get_task(task), env_kwargs)),
-            tensorboard=self.tensorboard,
-            validation=self.validation,
-            scale_std=self.scale_std,
-        )
+        run = RunDirectory(self.out or Path("runs") / name)
+        evaluate = partial(evaluate_quickly, task=with_env_kwargs(get_task(task), env_kwargs))
+        with ProgressMonitor(run, config.train.steps, self.eval_every, evaluate, self.tensorboard) as monitor:
+            train(
+                self.demos,
+                config,
+                run.path,
+                task=task,
+                env_kwargs=env_kwargs,
+                seed=self.seed,
+                monitor=monitor,
+                options=TrainOptions(
+                    device=self.device,
+                    resume=self.resume,
+                    validation=self.validation,
+                    scale_std=self.scale_std,
+                ),
+            )
         picture = plot_training(run)
         print(f"trained {run.path}" + (f", curves in {picture}" if picture else ""))
 

@@ -36,8 +36,8 @@ class StateSpec(BaseConfig):
     """Largest value of each dimension in the demonstrations, mapped to 1; unused for angles."""
     increment_std: tuple[float, ...]
     """Standard deviation of each dimension's increment over one control period, state units."""
-    codes: int = 0
-    """Dimensions of the observation that encode images; they are its last ones."""
+    image_features: int = 0
+    """Dimensions of the observation that are features of images; they are its last ones."""
 
     def __post_init__(self) -> None:
         size = self.obs_dim + self.act_dim
@@ -53,8 +53,10 @@ class StateSpec(BaseConfig):
             raise ConfigError(
                 f"circular must name each dimension once, in 0..{size - 1}, got {self.circular!s:.80}"
             )
-        if not 0 <= self.codes <= self.obs_dim:
-            raise ConfigError(f"codes must be from 0 to obs_dim {self.obs_dim}, got {self.codes}")
+        if not 0 <= self.image_features <= self.obs_dim:
+            raise ConfigError(
+                f"image_features must be from 0 to obs_dim {self.obs_dim}, got {self.image_features}"
+            )
         if min(self.increment_std) <= 0:
             raise ConfigError(f"increment_std must be positive, got {self.increment_std!s:.80}")
         if not all(low < high for low, high in zip(self.low, self.high, strict=True)):
@@ -67,8 +69,8 @@ class StateSpec(BaseConfig):
 
     @property
     def plain_dim(self) -> int:
-        """Dimensions of the observation that are measured values, not codes of images."""
-        return self.obs_dim - self.codes
+        """Dimensions of the observation that are measured values, not features of images."""
+        return self.obs_dim - self.image_features
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ by that size instead of the standard deviation, which is nearly zero."""
 
 
 def measure_state(
-    x: Tensor, x_next: Tensor, *, act_dim: int = 0, circular: tuple[int, ...] = (), codes: int = 0
+    x: Tensor, x_next: Tensor, *, act_dim: int = 0, circular: tuple[int, ...] = (), image_features: int = 0
 ) -> StateSpec:
     """Measure ranges and increments from observed pairs of states, both (n, d).
 
@@ -30,7 +30,7 @@ def measure_state(
         x_next: The states one control period later.
         act_dim: Dimensions of the action, the last ones.
         circular: Dimensions that are angles, radians.
-        codes: Dimensions of the observation that encode images, its last ones.
+        image_features: Dimensions of the observation that are features of images, its last ones.
     """
     if x.dim() != 2 or x.shape != x_next.shape or len(x) < 2:
         raise DemoError(f"need two or more pairs of states, got {tuple(x.shape)} and {tuple(x_next.shape)}")
@@ -50,7 +50,7 @@ def measure_state(
         low=tuple(low.tolist()),
         high=tuple(high.tolist()),
         increment_std=tuple(std.tolist()),
-        codes=codes,
+        image_features=image_features,
     )
 
 

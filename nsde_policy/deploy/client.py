@@ -73,7 +73,7 @@ class RemotePolicy(NumpyPolicy):
             action = policy.select_action(obs)        # once per control period
 
     Each request reconnects once if the connection is lost; its answer does not depend on earlier ones. A plan
-    arrives within `timeout_s`, and the codes of camera frames within twice `deadline_s`. Threads may share a
+    arrives within `timeout_s`, and features of frames within twice `deadline_s`. Threads may share a
     policy; their calls wait for each other. `spec` is that of the policy, with the server's `max_steps` as
     `longest_chunk`.
 
@@ -138,7 +138,7 @@ class RemotePolicy(NumpyPolicy):
 
     def _encode_frames(self, values: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
         """Let the server encode each row; the time for it is short, because a control loop waits for it."""
-        codes, limit_s = [], min(2 * self._deadline_s, self._timeout_s)
+        features, limit_s = [], min(2 * self._deadline_s, self._timeout_s)
         for row, *pictures in zip(values, *frames, strict=True):
             array, packed = Array.pack(row[None]), tuple(map(pack_frame, pictures))
             reply = self._request(
@@ -146,11 +146,13 @@ class RemotePolicy(NumpyPolicy):
                 EncodeReply,
                 limit_s,
             )
-            found = reply.codes.unpack()
-            if found.shape != (1, self._spec.codes):
-                raise RemoteError(f"codes have shape {found.shape}, expected {(1, self._spec.codes)}")
-            codes.append(found[0])
-        return np.stack(codes).astype(np.float64)
+            found = reply.features.unpack()
+            if found.shape != (1, self._spec.image_features):
+                raise RemoteError(
+                    f"features have shape {found.shape}, expected {(1, self._spec.image_features)}"
+                )
+            features.append(found[0])
+        return np.stack(features).astype(np.float64)
 
     def _request(
         self, build: Callable[[int], PlanRequest | EncodeRequest], kind: type[Reply], limit_s: float

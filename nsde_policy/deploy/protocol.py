@@ -1,7 +1,7 @@
 """Messages between a policy server and its clients: typed msgpack, validated while it is decoded.
 
 A connection begins with `Hello` and `Welcome`; then each `PlanRequest` gets one `PlanReply` or one `Refusal`.
-If the policy has cameras, an `EncodeRequest` gets the codes of an observation, which later states contain. A
+If the policy has cameras, an `EncodeRequest` gets the features of an observation for later states. A
 request holds everything its answer depends on, so the server stores nothing about its clients. `Hello` and
 `Refusal` are the same in every version, so that client and server can report different versions.
 """
@@ -152,7 +152,7 @@ class PlanReply(Message, frozen=True, tag="planned"):
 
 
 class EncodeRequest(Message, frozen=True, tag="encode"):
-    """Request of the codes of one observation, if the policy has cameras."""
+    """Request of the features of one observation, if the policy has cameras."""
 
     id: NonNegativeInt64
     """Repeated in the reply."""
@@ -161,15 +161,15 @@ class EncodeRequest(Message, frozen=True, tag="encode"):
     frames: tuple[bytes, ...]
     """Frame of each camera, in the order of the spec, as `pack_frame` returns it."""
     deadline_s: Seconds
-    """Time after which the client no longer needs the codes, seconds."""
+    """Time after which the client no longer needs the features, seconds."""
 
 
 class EncodeReply(Message, frozen=True, tag="encoded"):
-    """Codes of one observation."""
+    """Features of one observation."""
 
     id: NonNegativeInt64
-    codes: Array
-    """(1, codes), the last columns of the observation."""
+    features: Array = msgspec.field(name="codes")
+    """(1, features), the last columns of the observation."""
 
 
 class Refusal(Message, frozen=True, tag="refusal"):

@@ -6,7 +6,7 @@ import abc
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from nsde_policy.config import EncoderConfig, ImageEncoderConfig, TrainedEncoderConfig
+from nsde_policy.config import EncoderConfig, ImageEncoderConfig
 from nsde_policy.core.spec import ENVIRONMENT_KEY as ENVIRONMENT_KEY
 from nsde_policy.core.spec import STATE_KEY as STATE_KEY
 
@@ -28,24 +28,19 @@ class Encoder(abc.ABC):
 
     An encoder of images declares `config` and `model_class`, and its model encodes the images of
     `demos.images`. It is trained before the policy if `config` is a `TrainedEncoderConfig`, and together with
-    it otherwise. Its codes follow the low-dimensional part of the observation.
+    it otherwise. Its features follow the low-dimensional part of the observation.
     """
 
     name: ClassVar[str]
     config: ClassVar[type[EncoderConfig]] = EncoderConfig
     """Class of its settings; an `ImageEncoderConfig` if it encodes images."""
-    codes_are_positions: ClassVar[bool] = False
-    """Whether the codes of a camera are x and y of positions in its frame, each from -1 to 1, by turns."""
+    features_are_positions: ClassVar[bool] = False
+    """Whether the features of a camera are x and y of positions in its frame, each from -1 to 1, by turns."""
 
     @property
     def takes_images(self) -> bool:
         """Whether it encodes images."""
         return issubclass(self.config, ImageEncoderConfig)
-
-    @property
-    def has_own_stage(self) -> bool:
-        """Whether it is trained before the policy, not together with it."""
-        return issubclass(self.config, TrainedEncoderConfig)
 
     @abc.abstractmethod
     def encode(self, observations: Mapping[str, object]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The interface of an encoder's model: a trainable network from camera frames to codes."""
+"""The interface of an encoder's model: a trainable network from camera frames to features."""
 
 import abc
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ class EncoderModel(nn.Module, abc.ABC):
 
     size: int
     """Height and width of the frames that it takes; others are resized first."""
-    code_dim: int
-    """Number of values that encode the frames of all cameras."""
+    feature_dim: int
+    """Number of features of the frames of all cameras."""
     mirror: FrameMirror | None = None
     """Mirror symmetry of the scene, used to augment the training frames."""
 
@@ -45,7 +45,7 @@ class EncoderModel(nn.Module, abc.ABC):
             frames: One frame per row of each camera, (n, size, size, 3) uint8.
 
         Returns:
-            Codes, (n, code_dim).
+            Features, (n, feature_dim).
         """
 
     def augment(self, frames: Tensor, generator: torch.Generator) -> Tensor:
@@ -71,16 +71,16 @@ class EncoderModel(nn.Module, abc.ABC):
             frames: As for `forward`.
 
         Returns:
-            Codes, (n, code_dim), and the shift, (n, cameras, 2) in pixels.
+            Features, (n, feature_dim), and the shift, (n, cameras, 2) in pixels.
         """
         raise NotImplementedError(f"{type(self).__name__} measures no shift")
 
     def fold_for_export(self) -> nn.Module:
         """Return a module of one row for export.
 
-        It maps values (plain_dim,) and frames (size, size, 3) uint8 of each camera to a tuple of codes
-        (code_dim,). If the encoder measures shifts, it has another argument before the frames, the shift to
-        undo, (cameras, 2), and returns the shift that is measured then, as `encode_and_measure`.
+        It maps values (plain_dim,) and frames (size, size, 3) uint8 of each camera to a tuple of features
+        (feature_dim,). If the encoder measures shifts, it has another argument before the frames, the shift
+        to undo, (cameras, 2), and returns the shift that is measured then, as `encode_and_measure`.
         """
         return _OneRow(self)
 
@@ -88,8 +88,8 @@ class EncoderModel(nn.Module, abc.ABC):
 class StagedEncoderModel(EncoderModel, TrainableModel[CameraBatch]):
     """An encoder that is trained before the policy, on frames alone."""
 
-    def prepare(self, low: Tensor, high: Tensor, backgrounds: Sequence[Tensor]) -> None:
-        """Prepare for training.
+    def set_scene(self, low: Tensor, high: Tensor, backgrounds: Sequence[Tensor]) -> None:
+        """Store what is known about the scene before training.
 
         Args:
             low: Smallest low-dimensional observation, (plain_dim,).
@@ -106,7 +106,7 @@ class _OneRow(nn.Module):
         self.encoder = encoder
 
     def forward(self, values: Tensor, *frames: Tensor) -> tuple[Tensor, ...]:
-        """Encode the frames of one row, (size, size, 3) each, as (code_dim,)."""
+        """Encode the frames of one row, (size, size, 3) each, as (feature_dim,)."""
         return (self.encoder(values[None], *(frame[None] for frame in frames))[0],)
 
 

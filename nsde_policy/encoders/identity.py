@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nsde_policy.core.spec import ENVIRONMENT_KEY, STATE_KEY
 from nsde_policy.encoders.base import Encoder
@@ -20,16 +20,17 @@ class IdentityEncoder(Encoder):
 
     name = "identity"
 
-    def encode(self, observations: Mapping[str, Any]) -> np.ndarray:
+    def encode(self, observations: Mapping[str, object]) -> np.ndarray:
         """Concatenate both parts."""
         import numpy as np
 
         if STATE_KEY not in observations:
             found = ", ".join(repr(key) for key in observations) or "nothing"
             raise PolicyInputError(f"a dict of observations needs the key {STATE_KEY!r}, found {found:.120}")
-        parts = {key: observations[key] for key in (STATE_KEY, ENVIRONMENT_KEY) if key in observations}
+        names = [name for name in (STATE_KEY, ENVIRONMENT_KEY) if name in observations]
+        parts = {name: np.asarray(observations[name]) for name in names}
         try:
             return np.concatenate(list(parts.values()), axis=-1)
         except ValueError:
-            shapes = " and ".join(f"{key} {np.shape(part)}" for key, part in parts.items())
+            shapes = " and ".join(f"{key} {part.shape}" for key, part in parts.items())
             raise PolicyInputError(f"these observations cannot be concatenated: {shapes}") from None

@@ -100,18 +100,18 @@ class BasePolicy(abc.ABC):
         return plain, frames
 
     def _append_codes(self, plain: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
-        """Append the codes of their frames to low-dimensional observations, (obs_dim,) or (n, obs_dim)."""
+        """Append the features of their frames to low-dimensional observations, (obs_dim,) or (n, obs_dim)."""
         rows = np.atleast_2d(plain)
-        codes = self._encode_frames(rows, frames)
-        if not np.isfinite(codes).all():
+        features = self._encode_frames(rows, frames)
+        if not np.isfinite(features).all():
             raise PolicyInputError(
-                "the encoder returned codes of camera frames that are not finite; its training diverged or "
-                "its weights are damaged: restore the run, or train it again"
+                "the encoder returned features of camera frames that are not finite; its training diverged "
+                "or its weights are damaged: restore the run, or train it again"
             )
-        return np.concatenate([rows, codes], axis=1).reshape(*plain.shape[:-1], -1)
+        return np.concatenate([rows, features], axis=1).reshape(*plain.shape[:-1], -1)
 
     def _encode_frames(self, values: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
-        """Encode frames of all cameras, each (n, height, width, 3) uint8, as (n, codes).
+        """Encode frames of all cameras, each (n, height, width, 3) uint8, as (n, features).
 
         The low-dimensional observations of the same moments are `values`, (n, plain_dim).
         """

@@ -28,7 +28,7 @@ def build_policy_spec(record: RunRecord) -> PolicySpec:
     """Return sizes and ranges of a run's policy."""
     config = record.config
     return PolicySpec(
-        **vars(record.layout),
+        **vars(record.spec),
         history=config.model.history,
         chunk=config.chunk,
         longest_chunk=config.model.longest_chunk or 0,
@@ -43,7 +43,7 @@ def build_policy_spec(record: RunRecord) -> PolicySpec:
 def build_model(record: RunRecord) -> LoadedModel:
     """Build the model of a run with initial weights drawn from its seed."""
     model: type[LoadedModel] = get_method(record.config.method).model_class()
-    return model(record.config.model, record.layout, generator=torch.Generator().manual_seed(record.seed))
+    return model(record.config.model, record.spec, generator=torch.Generator().manual_seed(record.seed))
 
 
 def build_encoder(
@@ -114,11 +114,13 @@ def load_encoder(run: RunDirectory, record: RunRecord) -> EncoderModel | None:
     weights = directory.read_weights()
     check_encoder(run.model, weights)
     with check_weights(directory, weights):
-        layout = record.layout
-        model = build_encoder(record.config, record.cameras, plain_dim=layout.plain_dim, seed=record.seed)
+        spec = record.spec
+        model = build_encoder(record.config, record.cameras, plain_dim=spec.plain_dim, seed=record.seed)
         model.load_state_dict(weights)
-        if model.code_dim != layout.codes:
-            raise RuntimeError(f"its codes have {model.code_dim} values, the policy expects {layout.codes}")
+        if model.feature_dim != spec.image_features:
+            raise RuntimeError(
+                f"its features have {model.feature_dim} values, the policy expects {spec.image_features}"
+            )
     return model.eval()
 
 

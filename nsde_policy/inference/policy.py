@@ -78,8 +78,8 @@ class Policy(BasePolicy):
 
         @torch.no_grad()
         def encode() -> Tensor:
-            codes: Tensor = encoder(rows, *given)
-            return codes
+            features: Tensor = encoder(rows, *given)
+            return features
 
         return self._run(encode).double().cpu().numpy()
 

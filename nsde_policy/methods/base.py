@@ -51,6 +51,9 @@ class TrainableModel(nn.Module, abc.ABC, Generic[Batch]):
     def stages(self) -> tuple[Stage, ...]:
         """Return the training stages in order; empty for methods without parameters."""
 
+    def prepare(self, data: Batch) -> None:
+        """Prepare the model with all training data before the first step, for example to place bins."""
+
 
 class StepPrediction(NamedTuple):
     """Normal distribution of the next state x' = (next observation, action), one per row."""
@@ -182,9 +185,6 @@ class PolicyModel(TrainableModel[Batch]):
         the actions and, from methods that predict states, the path and the standard deviation of each action.
         """
         return None
-
-    def prepare(self, data: Batch) -> None:
-        """Prepare the model with all training data before the first step, for example to place bins."""
 
     def allocate_for(self, weights: Mapping[str, Tensor]) -> None:
         """Allocate buffers whose sizes depend on the training data, before `weights` are loaded."""

@@ -42,7 +42,7 @@ class PolicySpec(StateSpec):
     encoder: str = "identity"
     """Encoder of named observations."""
     cameras: tuple[CameraSpec, ...] = ()
-    """Cameras whose frames are encoded in the last `codes` columns of an observation."""
+    """Cameras whose frames are encoded in the last `image_features` columns of an observation."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -108,7 +108,7 @@ def find_implausible(obs: np.ndarray, spec: PolicySpec) -> str | None:
     single observation shows them.
     """
     tiny = compared = 0
-    plain = obs[: spec.plain_dim].tolist()  # codes of images are always in the range of the frame
+    plain = obs[: spec.plain_dim].tolist()  # features of images are always in the range of the frame
     for column, (value, low, high) in enumerate(zip(plain, spec.low, spec.high, strict=False)):
         if column in spec.circular:
             if abs(value) > LARGEST_ANGLE:

@@ -1,4 +1,4 @@
-"""The loop around a training: records of losses, checkpoints, and interrupts that lose nothing."""
+"""The loop around a training: progress bar, records of losses, checkpoints, interrupts that lose nothing."""
 
 import logging
 import signal
@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+
+from tqdm import tqdm
 
 from nsde_policy.config import TrainConfig
 from nsde_policy.errors import CheckpointError
 from nsde_policy.files import PARTIAL
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
-from nsde_policy.training.display import ProgressDisplay
-from nsde_policy.training.end_to_end import EndToEndModel
+from nsde_policy.training.encoder import PolicyWithEncoder
 from nsde_policy.training.loop import Training, Validation
 
 logger = logging.getLogger(__name__)
@@ -29,20 +29,26 @@ class TrainingProgress:
 
     step: int
     steps: int
+    title: str
+    """What is trained: "training" for the policy, "encoder" for its encoder."""
     seconds: float
     """Seconds since this process started training."""
     losses: Mapping[str, float]
-    training: Training[Any] = field(repr=False)
+    training: Training = field(repr=False)
 
 
 Monitor = Callable[[TrainingProgress], Mapping[str, float] | None]
 """Callback for every record of the metrics; the numbers it returns are recorded beside the losses."""
 
 
-def check_files(run: RunDirectory, *, resume: bool) -> None:
-    """Raise `CheckpointError` if a directory holds other files, or a run that is not to be resumed."""
+def check_files(run: RunDirectory, *, resume: bool, has_encoder: bool = False) -> None:
+    """Raise `CheckpointError` if a directory holds other files, or a run that is not to be resumed.
+
+    With an encoder, the folder of an encoder whose run has not begun is expected.
+    """
     found = [file for file in run.path.iterdir() if file.suffix != PARTIAL] if run.path.exists() else []
-    if not run.config.exists() and any(file.name != ENCODER_FOLDER for file in found):
+    expected = {ENCODER_FOLDER} if has_encoder else set()
+    if not run.config.exists() and any(file.name not in expected for file in found):
         raise CheckpointError(f"{run.path} holds files that are not a run; choose another --out")
     if found and not resume:
         raise CheckpointError(
@@ -50,9 +56,54 @@ def check_files(run: RunDirectory, *, resume: bool) -> None:
         )
 
 
+class ProgressDisplay:
+    """Progress bar on a terminal, otherwise about ten lines of the log; nothing unless the log shows INFO."""
+
+    def __init__(self, training: Training, steps: int, title: str) -> None:
+        self._training = training
+        self._steps = steps
+        self._title = title
+        self._first = training.step
+        self._logged: int | None = None
+        is_shown = logger.isEnabledFor(logging.INFO)
+        self._bar = tqdm(
+            desc=title,
+            initial=training.step,
+            total=steps,
+            unit="step",
+            dynamic_ncols=True,
+            disable=None if is_shown else True,  # None: without a terminal
+        )
+
+    def close(self) -> None:
+        """Leave the bar on the terminal."""
+        self._bar.close()
+
+    def update(self) -> None:
+        """Move the bar to the current step."""
+        self._bar.update(self._training.step - self._bar.n)
+
+    def show(self, seconds: float, losses: Mapping[str, float]) -> None:
+        """Show the losses of a record, after a number of seconds."""
+        step = self._training.step
+        figures = format_figures(losses, ".3g") or "nothing to fit"
+        self._bar.set_postfix_str(figures, refresh=False)
+        is_due = self._logged is None or step - self._logged >= self._steps / 10 or step == self._steps
+        if self._bar.disable and is_due:
+            self._logged = step
+            left = tqdm.format_interval(seconds / (step - self._first) * (self._steps - step))
+            where = f"{self._title} step {step}/{self._steps}"
+            logger.info("%s, %.0f s, about %s left: %s", where, seconds, left, figures)
+
+
+def format_figures(figures: Mapping[str, float], spec: str) -> str:
+    """Format named numbers, such as losses, on one line."""
+    return ", ".join(f"{name} {value:{spec}}" for name, value in figures.items())
+
+
 def train_loop(
     run: RunDirectory,
-    training: Training[Any],
+    training: Training,
     config: TrainConfig,
     save_every_s: float,
     monitor: Monitor | None,
@@ -80,13 +131,12 @@ def train_loop(
             is_cut_short = is_interrupted() and training.step < config.steps
             if validation is not None and not is_cut_short:
                 losses = {**losses, **validation.losses()}
-            progress = TrainingProgress(
-                training.step, config.steps, time.monotonic() - started, losses, training
-            )
-            shown.show(progress.seconds, losses)
+            seconds = time.monotonic() - started
+            shown.show(seconds, losses)
+            progress = TrainingProgress(training.step, config.steps, title, seconds, losses, training)
             extra = monitor(progress) if monitor is not None and not is_cut_short else None
             run.append_metrics(
-                {"step": training.step, "seconds": round(progress.seconds, 3), **losses, **(extra or {})}
+                {"step": training.step, "seconds": round(seconds, 3), **losses, **(extra or {})}
             )
             if is_interrupted():
                 raise KeyboardInterrupt(
@@ -101,7 +151,7 @@ def train_loop(
 
 
 @contextmanager
-def _save_at_exit(run: RunDirectory, training: Training[Any]) -> Iterator[None]:
+def _save_at_exit(run: RunDirectory, training: Training) -> Iterator[None]:
     """Save a checkpoint when training ends, also on errors between steps, if the weights are finite."""
     try:
         yield
@@ -132,15 +182,15 @@ def _defer_interrupt() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _save_checkpoint(run: RunDirectory, training: Training[Any]) -> None:
+def _save_checkpoint(run: RunDirectory, training: Training) -> None:
     run.save_training(training.state())
     save_weights(run, training)
 
 
-def save_weights(run: RunDirectory, training: Training[Any]) -> None:
+def save_weights(run: RunDirectory, training: Training) -> None:
     """Write the averaged weights of the policy, and of the encoder if it is trained with the policy."""
     weights = training.averaged_weights()
-    if isinstance(training.model, EndToEndModel):
+    if isinstance(training.model, PolicyWithEncoder):
         weights, encoder = training.model.split_weights(weights)
         run.encoder.save_weights(encoder)
     run.save_weights(weights)

@@ -8,7 +8,7 @@ one, the action part of the *next* state is the command to send now.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -25,21 +25,9 @@ from nsde_policy.errors import ConfigError
 from nsde_policy.methods.registry import get_method
 from nsde_policy.planner.history import check_first_action, replace_first_action
 from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.tasks.registry import get_task
 
-Samples = Transitions | Windows
 SHOWN_CONSTANTS = 8
 """Most numbers of a first action in a line of the log."""
-
-
-def check_task_sizes(demos: Demonstrations, task: str, expected: tuple[int, int]) -> None:
-    """Raise `ConfigError` if observations and actions do not have the sizes of a task."""
-    sizes = demos.obs.shape[1], demos.act.shape[1]
-    if sizes != expected:
-        raise ConfigError(
-            f"{demos.source} holds {sizes[0]}-D observations and {sizes[1]}-D actions, those of the task "
-            f"{task!r} are {expected[0]}-D and {expected[1]}-D; --task none trains without a task"
-        )
 
 
 def resolve_first_action(demos: Demonstrations, config: RunConfig) -> RunConfig:
@@ -47,7 +35,7 @@ def resolve_first_action(demos: Demonstrations, config: RunConfig) -> RunConfig:
 
     The demonstrations must not hold mirror images yet.
     """
-    given, demos = config.demos, demos.without_codes()
+    given, demos = config.demos, demos.without_image_features()
     columns = match_columns(demos) if given.first_action_from is None else given.first_action_from
     constants = given.first_action or measure_first_action(demos, columns)
     check_first_action(columns, constants, demos.obs.shape[1], demos.act.shape[1])
@@ -65,26 +53,20 @@ def describe_first_action(settings: DemoConfig) -> str:
     return f"the observed position ({format_matches(columns)})" + (f", else {median}" if constants else "")
 
 
-def augment(demos: Demonstrations, config: RunConfig, *, task: str) -> Demonstrations:
-    """Add mirror images if the settings ask for them."""
-    if not config.demos.mirror:
-        return demos
-    return add_mirror_images(demos, None if demos.mirror_image else get_mirror(config.demos, task))
-
-
-def get_mirror(settings: DemoConfig, task: str) -> Mirror:
-    """Return the mirror symmetry of the selected observation columns, or raise `ConfigError`."""
-    mirror = get_task(task).training.mirror
+def augment(demos: Demonstrations, mirror: Mirror | None) -> Demonstrations:
+    """Add mirror images if there is a mirror symmetry."""
     if mirror is None:
-        raise ConfigError(f"the task {task!r} has no mirror symmetry; set demos.mirror to False")
-    return mirror.select(settings.obs_columns) if settings.obs_columns else mirror
+        return demos
+    return add_mirror_images(demos, None if demos.mirror_image else mirror)
 
 
-def build_training_data(demos: Demonstrations, config: RunConfig, *, task: str) -> Samples:
-    """Build what the method is trained on, with mirror images as configured."""
+def build_training_data(
+    demos: Demonstrations, config: RunConfig, mirror: Mirror | None = None
+) -> Transitions | Windows:
+    """Build what the method is trained on, with mirror images if there is a mirror symmetry."""
     config = resolve_first_action(demos, config)
-    demos, model, settings = augment(demos, config, task=task), config.model, config.demos
-    first: dict[str, Any] = get_first_action(settings)
+    demos, model, settings = augment(demos, mirror), config.model, config.demos
+    first = get_first_action(settings)
     if get_method(config.method).model_class().training_view == "transitions":
         return build_transitions(
             demos,
@@ -105,34 +87,41 @@ def build_training_data(demos: Demonstrations, config: RunConfig, *, task: str) 
 
 
 def measure_demonstrations(
-    demos: Demonstrations, config: RunConfig, *, task: str, scale_codes: bool = True
+    demos: Demonstrations, config: RunConfig, mirror: Mirror | None = None, *, scale_features: bool = True
 ) -> StateSpec:
     """Measure ranges and increments on recorded pairs of states, with mirror images as in training.
 
-    Without `scale_codes`, codes reach the policy's network as the encoder computes them.
+    Without `scale_features`, features reach the policy's network as the encoder computes them.
     """
     config = resolve_first_action(demos, config)
-    demos = augment(demos, config, task=task)
+    demos = augment(demos, mirror)
     pairs = build_transitions(demos, **get_first_action(config.demos))
-    layout = measure_state(
+    spec = measure_state(
         pairs.x,
         pairs.x_next,
         act_dim=demos.act.shape[1],
         circular=_find_state_angles(demos),
-        codes=demos.codes,
+        image_features=demos.image_features,
     )
-    if scale_codes:
-        return layout
-    codes = range(layout.plain_dim, layout.obs_dim)
+    if scale_features:
+        return spec
+    features = range(spec.plain_dim, spec.obs_dim)
     low, high = (
-        tuple(limit if i in codes else value for i, value in enumerate(values))
-        for limit, values in ((-1.0, layout.low), (1.0, layout.high))
+        tuple(limit if i in features else value for i, value in enumerate(values))
+        for limit, values in ((-1.0, spec.low), (1.0, spec.high))
     )
-    return replace(layout, low=low, high=high)
+    return replace(spec, low=low, high=high)
 
 
-def get_first_action(settings: DemoConfig) -> dict[str, Any]:
-    """Return the arguments of `build_states` that say what replaces the action before the first one."""
+class FirstAction(TypedDict):
+    """Arguments of `build_states` that say what replaces the action before the first one."""
+
+    first_action_from: tuple[int, ...]
+    first_action: tuple[float, ...]
+
+
+def get_first_action(settings: DemoConfig) -> FirstAction:
+    """Return what replaces the action before the first one."""
     return {"first_action_from": settings.first_action_from or (), "first_action": settings.first_action}
 
 

@@ -1,17 +1,24 @@
-"""Read what a run is trained on: the demonstrations and camera frames of a store."""
+"""Read what a run is trained on: demonstrations, camera frames, and what the environment of a task adds."""
 
 import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from nsde_policy.data import Demonstrations, LazyFrames, load_demonstrations, open_images
+from nsde_policy.data import Demonstrations, LazyFrames, Mirror, load_demonstrations, open_images
 from nsde_policy.data.frames import check_frames
 from nsde_policy.data.statistics import find_oddities
 from nsde_policy.data.zarr_store.roles import find_cameras
 from nsde_policy.encoders import get_encoder
+from nsde_policy.errors import ConfigError, EnvError, NsdePolicyError
 from nsde_policy.run_config import DemoConfig
-from nsde_policy.tasks import check_recorded_task, get_task
-from nsde_policy.training.dataset import check_task_sizes
+from nsde_policy.tasks import Task, check_recorded_task, find_rate, get_task
+from nsde_policy.tasks.gym import close_env, open_env, run_env_code
+
+if TYPE_CHECKING:
+    import gymnasium as gym
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +38,9 @@ def load_training_demos(config: DemoConfig, path: Path, *, task: str = "none") -
         angles=() if config.angles else None,
         accept_omitted_chunks=config.accept_omitted_chunks,
     )
-    _check_task(demos, task)
+    mirror = get_task(task).training.mirror
+    if mirror is not None:
+        _check_sizes(demos, task, (len(mirror.obs), len(mirror.act)))
     demos = demos.select_columns(config.obs_columns) if config.obs_columns else demos
     if config.rate_hz:
         if demos.rate_hz and demos.rate_hz != config.rate_hz:
@@ -56,13 +65,6 @@ def report_store(demos: Demonstrations, config: DemoConfig, path: Path) -> None:
         )
 
 
-def _check_task(demos: Demonstrations, task: str) -> None:
-    """Raise `ConfigError` if the demonstrations do not have the sizes of a task."""
-    mirror = get_task(task).training.mirror
-    if mirror is not None:
-        check_task_sizes(demos, task, (len(mirror.obs), len(mirror.act)))
-
-
 def open_training_images(config: DemoConfig, path: Path) -> dict[str, LazyFrames]:
     """Open the camera frames of a store that the settings name; nothing is decoded yet.
 
@@ -74,3 +76,83 @@ def open_training_images(config: DemoConfig, path: Path) -> dict[str, LazyFrames
         images[name] = open_images(path, key=name, accept_omitted_chunks=config.accept_omitted_chunks)
         check_frames(images[name], name)
     return images
+
+
+def find_mirror(settings: DemoConfig, task: str) -> Mirror | None:
+    """Return the mirror symmetry of the selected observation columns; None if the settings do not use it.
+
+    Raises:
+        ConfigError: If the task has none.
+    """
+    if not settings.mirror:
+        return None
+    mirror = get_task(task).training.mirror
+    if mirror is None:
+        raise ConfigError(f"the task {task!r} has no mirror symmetry; set demos.mirror to False")
+    return mirror.select(settings.obs_columns) if settings.obs_columns else mirror
+
+
+def add_environment(demos: Demonstrations, task: Task, obs_keys: Sequence[str], chunk: int) -> Demonstrations:
+    """Return the demonstrations with the rate and the limits of actions of a task, if they record none.
+
+    Limits are left out if the task has no environment, or it cannot be made here.
+
+    Raises:
+        ConfigError: If observations or actions of the environment have other sizes, or cannot be used, or
+            its episodes are known to be shorter than a chunk of actions.
+    """
+    demos = replace(demos, rate_hz=demos.rate_hz or task.rate_hz)
+    if task.env_id is None:
+        return demos
+    from nsde_policy.tasks.adapter import EnvAdapter
+
+    try:
+        with _try_env(task) as env:
+            if env is None:
+                return demos
+            with run_env_code(f"environment {task.env_id}: its spec"):
+                limit = int(env.spec.max_episode_steps or 0) if env.spec else 0
+            if limit and chunk > limit:
+                raise ConfigError(
+                    f"--chunk is {chunk}, but episodes of {task.name} end after {limit} steps: choose fewer"
+                )
+            adapter = EnvAdapter(env, task.env_id, obs_keys=obs_keys, obs_dim=demos.obs.shape[1])
+            _check_sizes(demos, task.name, (adapter.obs_dim, adapter.act_dim))
+            limits = tuple(adapter.low.tolist()), tuple(adapter.high.tolist())
+            rate_hz = demos.rate_hz or find_rate(task, env)
+            return replace(demos, rate_hz=rate_hz, act_limits=demos.act_limits or limits)
+    except EnvError as error:
+        raise ConfigError(f"{error}; --task none trains without a task") from None
+
+
+def find_env_rate(task: Task) -> float | None:
+    """Return the control periods per second of a task or its environment, None if nothing says."""
+    if task.rate_hz or task.env_id is None:
+        return task.rate_hz
+    with _try_env(task) as env:
+        return None if env is None else find_rate(task, env)
+
+
+@contextmanager
+def _try_env(task: Task) -> Iterator["gym.Env[Any, Any] | None"]:
+    """Open the environment of a task, and close it at the end; None if it cannot be made here."""
+    try:
+        env = open_env(task)
+    except NsdePolicyError as error:
+        logger.info("rate, sizes and limits of actions come from the demonstrations alone: %s", error)
+        yield None
+        return
+    try:
+        yield env
+    finally:
+        close_env(env)
+
+
+def _check_sizes(demos: Demonstrations, task: str, expected: tuple[int, int]) -> None:
+    """Raise `ConfigError` if observations and actions do not have the sizes of a task."""
+    sizes = demos.obs.shape[1], demos.act.shape[1]
+    if sizes != expected:
+        raise ConfigError(
+            f"{demos.source} holds {sizes[0]}-D observations and {sizes[1]}-D actions, those of the task "
+            f"{task!r} are {expected[0]}-D and {expected[1]}-D; --task none trains without a task"
+        )

@@ -1,315 +1,281 @@
-"""First stage of training with images: train the encoder, then replace frames by their codes.
+"""Training of the encoder of camera frames, before the policy or together with it.
+
+An encoder with a loss of its own (`StagedEncoderModel`) is pretrained on the frames; its features then
+replace them. Any other one is trained together with the policy, by the policy's loss (`PolicyWithEncoder`).
 
     encoder/config.json           settings of the encoder, seed and demonstrations
     encoder/model.safetensors     averaged weights, which a policy loads
-    encoder/training.safetensors  checkpoint to resume from
-    encoder/metrics.jsonl         losses
+    encoder/training.safetensors  checkpoint to resume from, if the encoder is pretrained
+    encoder/metrics.jsonl         losses, if the encoder is pretrained
     encoder/frames.json           fingerprint of all frames
-    encoder/codes.safetensors     codes of all frames and of their mirror images, brightness, contrast and
+    encoder/codes.safetensors     features of all frames and of their mirror images; brightness, contrast and
                                   detail of each frame, and whether it is equal to the one before
 
-All of it is in the run directory. A run that is resumed after this stage needs no frames any more.
+All of it is in the run directory. A run that is resumed after pretraining needs no frames any more.
 """
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nsde_policy.config import TrainedEncoderConfig
-from nsde_policy.core.spec import CameraSpec
-from nsde_policy.data.augmentation import Mirror
+from nsde_policy.config import TrainedEncoderConfig, WindowConfig
+from nsde_policy.core.targets import Windows
 from nsde_policy.data.frames import FrameFile
 from nsde_policy.data.types import Demonstrations
-from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.encoders.base_model import CameraBatch, EncoderModel, StagedEncoderModel, mirror_frames
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
 from nsde_policy.inference.loading import build_encoder, limit_parameters
+from nsde_policy.methods.base import LossParts, PolicyModel, Stage, TrainableModel
+from nsde_policy.methods.registry import get_method
 from nsde_policy.planner.calibration import CameraRange
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory, check_encoder
-from nsde_policy.training.batches import PrefetchSource
-from nsde_policy.training.dataset import get_mirror
+from nsde_policy.training.batches import BatchSource, PrefetchSource
+from nsde_policy.training.dataset import augment, build_training_data, find_window_frames
+from nsde_policy.training.frames import FrameData, FrameWindows, copy_frames, list_rows, load_frames
 from nsde_policy.training.loop import Training
-
-if TYPE_CHECKING:
-    from nsde_policy.data.images import LazyFrames
 
 logger = logging.getLogger(__name__)
 
-ENCODE_BATCH = 256
-"""Frames that are encoded at once."""
+MEMORY_BYTES = 2**30
+"""Most bytes of frames that are kept in memory without a GPU; of a GPU's free memory, half may be used."""
 BACKGROUND_FRAMES = 500
 """Most first frames of episodes whose median is the background."""
 
 
-def describe_cameras(images: Mapping[str, "LazyFrames"]) -> tuple[CameraSpec, ...]:
-    """Return name and frame size of each camera."""
-    return tuple(
-        CameraSpec(IMAGE_KEY + name, height=frames.shape[1], width=frames.shape[2])
-        for name, frames in images.items()
-    )
+class PolicyWithEncoder(TrainableModel[FrameWindows]):
+    """A policy and its encoder, trained by the losses of the policy."""
 
+    def __init__(self, policy: PolicyModel[Windows], encoder: EncoderModel) -> None:
+        super().__init__()
+        self.policy = policy
+        self.encoder = encoder
 
-@dataclass(frozen=True)
-class ImageTraining:
-    """What a run with camera frames is trained on, and how."""
+    def stages(self) -> tuple[Stage, ...]:
+        """Train the encoder in every stage of the policy."""
+        encoder = tuple(self.encoder.parameters())
+        return tuple(Stage(stage.losses, (*stage.parameters, *encoder)) for stage in self.policy.stages())
 
-    demos: Demonstrations
-    """Demonstrations with their low-dimensional observations."""
-    images: Mapping[str, "LazyFrames"]
-    """Frames of each camera, one per frame of the demonstrations."""
-    config: RunConfig
-    """Settings of the run."""
-    held_out: Sequence[int]
-    """Episodes that are not trained on."""
-    task: str
-    """Name of the task, whose mirror symmetry applies to frames as well."""
-    run: RunDirectory
-    seed: int
-    """Seed of weights, batches and augmentation."""
-    device: str
-    """Where models are trained."""
+    def prepare(self, data: FrameWindows) -> None:
+        """Prepare the policy with all training data."""
+        self.policy.prepare(Windows(data.states, data.actions))
 
-    def __post_init__(self) -> None:
-        for name, frames in self.images.items():
-            if len(frames) < len(self.demos.obs):
-                raise ConfigError(
-                    f"data/{name} has {len(frames)} frames, but there are {len(self.demos.obs)}"
-                )
+    def loss(self, batch: FrameWindows, generator: torch.Generator) -> LossParts:
+        """Encode the frames, cropped at random in training, and return the losses of the policy."""
+        frames = [self.gather(camera, batch.index.flatten()) for camera in batch.frames]
+        if self.training:
+            frames = [self.encoder.augment(camera, generator) for camera in frames]
+        states = batch.states
+        obs_dim = states.shape[-1] - batch.actions.shape[-1]
+        values = states[..., : obs_dim - self.encoder.feature_dim]
+        previous = states[..., obs_dim:]
+        found: Tensor = self.encoder(values.flatten(0, 1), *frames)
+        states = torch.cat([values, found.view(*states.shape[:2], -1), previous], dim=-1)
+        return self.policy.loss(Windows(states, batch.actions), generator)
 
-    @property
-    def folder(self) -> RunDirectory:
-        """Part of the run directory that belongs to the encoder."""
-        return self.run.encoder
+    def gather(self, table: Tensor, index: Tensor) -> Tensor:
+        """Return frames of a table, with mirror images, (len(index), size, size, 3)."""
+        frames = table[index % len(table)]
+        if self.encoder.mirror is None:
+            return frames
+        mirrored = (index >= len(table))[:, None, None, None]
+        return torch.where(mirrored, mirror_frames(frames, self.encoder.mirror), frames)
 
-    @property
-    def episodes(self) -> list[int]:
-        """Episodes that are trained on."""
-        return [i for i in range(len(self.demos)) if i not in set(self.held_out)]
-
-    @cached_property
-    def mirror(self) -> Mirror | None:
-        """Mirror symmetry of observations and frames; None if the settings do not ask for it.
-
-        Raises:
-            ConfigError: If the task has none, or not for frames.
-        """
-        settings = self.config.demos
-        mirror = get_mirror(settings, self.task) if settings.mirror else None
-        if mirror is not None and mirror.frame is None:
-            raise ConfigError(
-                f"it is not known how camera frames of the mirrored task {self.task!r} look: set "
-                "demos.mirror to False, or define Mirror.frame of the task"
-            )
-        return mirror
-
-    @cached_property
-    def mirror_image(self) -> Demonstrations | None:
-        """Demonstrations of the mirrored scene; None without a mirror symmetry."""
-        return None if self.mirror is None else self.mirror.flip(self.demos)
-
-    @property
-    def mirrored_values(self) -> npt.NDArray[np.float32]:
-        """Low-dimensional observations of the mirrored scene, or the recorded ones without a symmetry."""
-        return (self.mirror_image or self.demos).obs
-
-    def build_encoder(self) -> EncoderModel:
-        """Return the encoder with its initial weights; raise `ConfigError` if they would be too many."""
-        cameras, plain_dim = describe_cameras(self.images), self.demos.obs.shape[1]
-        with limit_parameters(error=ConfigError):
-            encoder = build_encoder(self.config, cameras, plain_dim=plain_dim, seed=self.seed)
-        encoder.mirror = self.mirror.frame if self.mirror is not None else None
-        return encoder
-
-    def decode(self, size: int) -> FrameFile:
-        """Decode all frames into a temporary file in the folder of the encoder.
-
-        Raises:
-            CheckpointError: If the run was begun with other frames.
-        """
-        total = len(self.demos.obs)
-        logger.info("decoding %d frames of %s", total, ", ".join(self.images))
-        frames = FrameFile(list(self.images.values()), total, size=size, folder=self.folder.path)
-        file, found = self.folder.path / "frames.json", {"fingerprint": frames.fingerprint}
-        if file.exists() and read_json(file, error=CheckpointError) != found:
-            raise CheckpointError(
-                f"{self.demos.source} holds other camera frames than when {self.run.path} was begun: resume "
-                "with the same frames, or choose another --out"
-            )
-        replace_file(file, json.dumps(found).encode())
-        return frames
-
-    @torch.no_grad()
-    def encode(self, model: EncoderModel, frames: FrameFile) -> dict[str, Tensor]:
-        """Return the `codes` of all frames and, if the model has a mirror symmetry, those `mirrored`."""
-        logger.info("encoding %d frames", len(frames))
-        model.eval()
-
-        def encode(values: np.ndarray, cameras: Sequence[Tensor]) -> Tensor:
-            codes: Tensor = model(torch.from_numpy(values).to(self.device), *cameras)
-            return codes.cpu()
-
-        parts: dict[str, list[Tensor]] = {"codes": [], "mirrored": []}
-        for start in range(0, len(frames), ENCODE_BATCH):
-            index = np.arange(start, min(start + ENCODE_BATCH, len(frames)))
-            cameras = [torch.from_numpy(camera).to(self.device) for camera in frames.read(index)]
-            parts["codes"].append(encode(self.demos.obs[index], cameras))
-            if model.mirror is not None:
-                mirrored = [mirror_frames(camera, model.mirror).contiguous() for camera in cameras]
-                parts["mirrored"].append(encode(self.mirrored_values[index], mirrored))
-        return {name: torch.cat(rows) for name, rows in parts.items() if rows}
-
-    def join_codes(self, codes: Mapping[str, Tensor]) -> Demonstrations:
-        """Return the demonstrations with `codes`, and their mirror image, if any, with those `mirrored`."""
-        with_codes = _append_codes(self.demos, codes["codes"])
-        if self.mirror_image is None:
-            return with_codes
-        return replace(with_codes, mirror_image=_append_codes(self.mirror_image, codes["mirrored"]))
-
-    def measure_cameras(self, looks: np.ndarray, repeats: np.ndarray) -> tuple[CameraRange, ...]:
-        """Return the range of the training frames of each camera; see `FrameFile` for both arrays."""
-        demos = self.demos
-        spans = [(int(demos.starts[i]), int(demos.episode_ends[i])) for i in self.episodes]
-        return tuple(
-            CameraRange.measure(IMAGE_KEY + name, of_camera, repeated, demos.obs, spans, demos.angles)
-            for name, of_camera, repeated in zip(self.images, looks, repeats, strict=True)
+    @staticmethod
+    def split_weights(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Divide a state dict into that of the policy and that of the encoder."""
+        policy, encoder = (
+            {name.removeprefix(part): tensor for name, tensor in weights.items() if name.startswith(part)}
+            for part in ("policy.", "encoder.")
         )
+        return policy, encoder
 
 
-class EncoderStage:
-    """Training of the encoder of a run, and the codes that it gives."""
+class EncoderTraining:
+    """Training of the encoder of a run, and the features that it gives.
 
-    def __init__(self, given: ImageTraining) -> None:
-        if not isinstance(given.config.encoder, TrainedEncoderConfig):
-            raise ConfigError("the settings name no encoder of images")
-        self._given, self.config, self.directory = given, given.config.encoder, given.folder
-        self._codes_file = self.directory.path / "codes.safetensors"
-        model = given.build_encoder()
-        assert isinstance(model, StagedEncoderModel)
-        self.model = model.to(given.device)
-        self._rows = list_rows(given.demos, given.episodes)
-        self._settings = {
-            "config": self.config.to_dict(),
-            "cameras": [camera.to_dict() for camera in describe_cameras(given.images)],
-            "mirror": self.model.mirror,
-            "seed": given.seed,
-            "fingerprint": given.demos.fingerprint,
-            "held_out": list(given.held_out),
-        }
-        self._frames: FrameFile | None = None
-        self._source: PrefetchSource[CameraBatch] | None = None
+    Args:
+        data: Demonstrations with their frames.
+        config: Settings of the run.
+        run: Its directory.
+        seed: Seed of weights, batches and augmentation.
+        device: Where the encoder is trained.
 
-    def is_finished(self) -> bool:
-        """Return whether an encoder of these settings was trained and all codes were written."""
-        self._check_settings(resume=True)
-        return self._codes_file.exists() and self.directory.model.exists()
+    Raises:
+        ConfigError: If the method cannot train the encoder, or the encoder has too many parameters.
+    """
 
-    def _check_settings(self, resume: bool) -> None:
-        """Write the settings; to resume, raise `CheckpointError` if others were written before."""
-        file = self.directory.config
-        if not (resume and file.exists()):
-            replace_file(file, json.dumps(self._settings, indent=2).encode())
-        elif read_json(file, error=CheckpointError) != json.loads(json.dumps(self._settings)):
-            raise CheckpointError(
-                f"{self.directory.path} was trained with other settings, another seed or other "
-                "demonstrations; resume with the same ones or choose another --out"
+    def __init__(
+        self, data: FrameData, config: RunConfig, run: RunDirectory, *, seed: int, device: str
+    ) -> None:
+        self.data = data
+        self._config = config
+        self._run = run
+        self._seed = seed
+        self._device = torch.device(device)
+        self._features_file = run.encoder.path / "codes.safetensors"
+        with limit_parameters(error=ConfigError):
+            self.model = build_encoder(config, data.cameras, plain_dim=data.demos.obs.shape[1], seed=seed)
+        self.model.mirror = data.mirror.frame if data.mirror is not None else None
+        self._source: PrefetchSource[CameraBatch] | PrefetchSource[FrameWindows] | None = None
+        if self.is_joint and get_method(config.method).model_class().training_view != "windows":
+            raise ConfigError(
+                f"the method {config.method!r} predicts future observations, so that it cannot train the "
+                f"encoder {config.demos.encoder!r}, whose features would change; use --encoder keypoints"
             )
 
-    def start(self, *, resume: bool) -> Training[CameraBatch]:
-        """Decode the frames and return the training of the encoder, at its last checkpoint if resumed."""
-        self._check_settings(resume)
-        self._frames = self._given.decode(self.model.size)
-        both = np.concatenate([self._given.demos.obs, self._given.mirrored_values])
-        low, high = (torch.from_numpy(limit) for limit in (both.min(0), both.max(0)))
-        self.model.prepare(low, high, self._find_backgrounds())
-        self._source = PrefetchSource(self._load_batch, _build_batch, torch.device(self._given.device))
-        training = Training(self.model, self._source, self.config.train, seed=self._given.seed)
-        if resume and self.directory.training.exists():
-            training.restore(self.directory.read_training_state())
-        self.directory.truncate_metrics(training.step if resume else -1)
+    @property
+    def is_joint(self) -> bool:
+        """Whether the encoder is trained together with the policy."""
+        return not isinstance(self.model, StagedEncoderModel)
+
+    @cached_property
+    def frames(self) -> FrameFile:
+        """All frames, decoded into a temporary file by the first use."""
+        return self.data.decode(self.model.size)
+
+    def check_settings(self, *, resume: bool) -> None:
+        """Write the settings; to resume, raise `CheckpointError` if others were written before."""
+        data, file = self.data, self._run.encoder.config
+        settings = {
+            "config": self._config.encoder.to_dict(),
+            "cameras": [camera.to_dict() for camera in data.cameras],
+            "mirror": self.model.mirror,
+            "seed": self._seed,
+            "fingerprint": data.demos.fingerprint,
+            "held_out": list(data.held_out),
+        }
+        if not (resume and file.exists()):
+            replace_file(file, json.dumps(settings, indent=2).encode())
+        elif read_json(file, error=CheckpointError) != json.loads(json.dumps(settings)):
+            raise CheckpointError(
+                f"{file.parent} was trained with other settings, another seed or other demonstrations; "
+                "resume with the same ones or choose another --out"
+            )
+
+    def is_pretrained(self) -> bool:
+        """Return whether pretraining was finished and all features were written."""
+        return self._features_file.exists() and self._run.encoder.model.exists()
+
+    def start_pretraining(self, *, resume: bool) -> Training:
+        """Decode the frames and return the pretraining, at its last checkpoint if resumed."""
+        data, model, config, directory = self.data, self.model, self._config.encoder, self._run.encoder
+        assert isinstance(model, StagedEncoderModel)
+        assert isinstance(config, TrainedEncoderConfig)
+        frames = self.frames
+        both = np.concatenate([data.demos.obs, data.mirrored_values])
+        first = frames.read(data.demos.starts[data.episodes][:BACKGROUND_FRAMES])
+        backgrounds = [torch.from_numpy(np.median(camera, axis=0).astype(np.uint8)) for camera in first]
+        model.set_scene(torch.from_numpy(both.min(0)), torch.from_numpy(both.max(0)), backgrounds)
+        rows = list_rows(data.demos, data.episodes)
+
+        def load(step: int) -> tuple[Tensor, ...]:
+            """Load the frames of a step, chosen by the seed and the step alone."""
+            rng = np.random.default_rng([self._seed, step])
+            index = rows[rng.integers(len(rows), size=config.train.batch_size)]
+            arrays = (data.demos.obs[index], data.mirrored_values[index], *frames.read(index))
+            return tuple(map(torch.from_numpy, arrays))
+
+        def build(tensors: tuple[Tensor, ...]) -> CameraBatch:
+            return CameraBatch(tensors[0], tensors[1], tensors[2:])
+
+        self._source = PrefetchSource(load, build, self._device)
+        training = Training(model.to(self._device), self._source, config.train, seed=self._seed)
+        if resume and directory.training.exists():
+            training.restore(directory.read_training_state())
+        directory.truncate_metrics(training.step if resume else -1)
         return training
 
-    def finish(self) -> None:
-        """Encode all frames and their mirror images, and write the codes."""
+    def write_features(self) -> None:
+        """Encode all frames and their mirror images, write the features, and delete the temporary file."""
         if self._source is not None:
             self._source.close()
-        frames = self._frames
-        if frames is None:
-            raise CheckpointError("the encoder was not trained: call start first")
-        codes = self._given.encode(self.model, frames)
-        frames.close()
-        codes |= {"looks": torch.from_numpy(frames.looks), "repeats": torch.from_numpy(frames.repeats)}
-        self.directory.save_tensors(self._codes_file, codes, encoder=self.directory.model)
+        features = self.data.encode(self.model, self.frames, self._device)
+        stored = dict(zip(("codes", "mirrored"), features, strict=False))
+        stored["looks"] = torch.from_numpy(self.frames.looks)
+        stored["repeats"] = torch.from_numpy(self.frames.repeats)
+        self.frames.close()
+        self._run.encoder.save_tensors(self._features_file, stored, encoder=self._run.encoder.model)
 
-    def encode(self) -> Demonstrations:
-        """Return the demonstrations with codes after their low-dimensional observations.
+    def read_features(self) -> Demonstrations:
+        """Return the demonstrations with features after their low-dimensional observations.
 
         Raises:
-            CheckpointError: If the codes, or the policy of a resumed run, belong to another encoder.
+            CheckpointError: If the features, or the policy of a resumed run, belong to another encoder.
         """
-        found, weights = self.directory.read_tensors(self._codes_file), self.directory.read_weights()
-        check_encoder(self._codes_file, weights)
-        if self._given.run.model.exists():
-            check_encoder(self._given.run.model, weights)
-        n, dim = len(self._given.demos.obs), self.model.code_dim
-        names = {"codes"} | ({"mirrored"} if self._given.mirror_image is not None else set())
-        if any(name not in found or found[name].shape != (n, dim) for name in names):
-            raise CheckpointError(
-                f"{self._codes_file} does not hold the codes of {n} frames: delete the folder "
-                f"{self.directory.path} to encode them again"
-            )
-        return self._given.join_codes(found)
+        directory = self._run.encoder
+        found, weights = directory.read_tensors(self._features_file), directory.read_weights()
+        check_encoder(self._features_file, weights)
+        if self._run.model.exists():
+            check_encoder(self._run.model, weights)
+        return self.data.add_features([found[name] for name in ("codes", "mirrored") if name in found])
+
+    def make_blank_features(self) -> Demonstrations:
+        """Return the demonstrations with 0 for all features, to be trained together with the encoder."""
+        blank = torch.zeros(len(self.data.demos.obs), self.model.feature_dim)
+        return self.data.add_features([blank, blank])
 
     def measure_frames(self) -> tuple[CameraRange, ...]:
         """Return the range of the training frames of each camera, for the calibration."""
-        found = self.directory.read_tensors(self._codes_file)
-        shape = (len(self._given.images), len(self._given.demos.obs))
-        if not {"looks", "repeats"} <= {*found} or found["repeats"].shape != shape:
-            return ()  # written by an earlier version
-        looks, repeats = found["looks"].numpy(), found["repeats"].numpy()
-        return self._given.measure_cameras(looks, repeats)
+        found = self._run.encoder.read_tensors(self._features_file)
+        return self.data.measure_ranges(found["looks"].numpy(), found["repeats"].numpy())
 
-    def _find_backgrounds(self) -> list[Tensor]:
-        """Return the median of the first frames of the training episodes, for each camera."""
-        assert self._frames is not None
-        starts = self._given.demos.starts[self._given.episodes][:BACKGROUND_FRAMES]
-        return [
-            torch.from_numpy(np.median(frames, axis=0).astype(np.uint8))
-            for frames in self._frames.read(starts)
-        ]
+    def build_model(self, policy: PolicyModel[Windows]) -> PolicyWithEncoder:
+        """Return a policy with this encoder, to be trained together.
 
-    def _load_batch(self, step: int) -> tuple[Tensor, ...]:
-        """Load the frames of a step, chosen by the seed and the step alone."""
-        assert self._frames is not None
-        rng = np.random.default_rng([self._given.seed, step])
-        index = self._rows[rng.integers(len(self._rows), size=self.config.train.batch_size)]
-        return (
-            torch.from_numpy(self._given.demos.obs[index]),
-            torch.from_numpy(self._given.mirrored_values[index]),
-            *map(torch.from_numpy, self._frames.read(index)),
-        )
+        Raises:
+            ConfigError: If the method has no parameters to train.
+        """
+        if not policy.stages():
+            raise ConfigError(
+                f"the method {self._config.method!r} is not trained, so that it cannot train the encoder "
+                f"{self._config.demos.encoder!r}; use --encoder keypoints"
+            )
+        return PolicyWithEncoder(policy, self.model)
 
+    def build_windows(self, demos: Demonstrations, *, held_out: bool = False) -> FrameWindows:
+        """Build the windows of the demonstrations for training, or of those held out, without frames."""
+        data, model = self.data, self._config.model
+        windows = build_training_data(demos, self._config, data.mirror)
+        assert isinstance(model, WindowConfig)
+        assert isinstance(windows, Windows)
+        seen = find_window_frames(
+            augment(demos, data.mirror),
+            horizon=model.horizon,
+            history=model.history,
+            n_action_steps=self._config.chunk,
+        )[:, model.history - 1 :: -1]
+        rows = list_rows(data.demos, data.held_out if held_out else data.episodes)
+        index = rows[seen % len(rows)] + len(data.demos.obs) * (seen >= len(rows))
+        return FrameWindows(windows.states, windows.actions, torch.from_numpy(index))
 
-def list_rows(demos: Demonstrations, episodes: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """Return the indices of all frames of some episodes."""
-    spans = [np.arange(demos.starts[i], demos.episode_ends[i]) for i in np.asarray(episodes)]
-    return np.concatenate(spans) if spans else np.arange(0)
+    def make_source(self, windows: FrameWindows) -> FrameWindows | BatchSource[FrameWindows]:
+        """Return all windows and frames on the device if they fit, else a source that reads ahead."""
+        needed = self.frames.total_bytes
+        free = MEMORY_BYTES
+        if self._device.type == "cuda":
+            free = torch.cuda.mem_get_info(self._device)[0] // 2
+        if needed <= free:
+            tables = copy_frames(self.frames, len(self.data.images), self._device)
+            return replace(windows, frames=tables).to(self._device)
+        logger.info("%.0f MB of frames are read from a file during training", needed / 1e6)
 
+        def load(step: int) -> tuple[Tensor, ...]:
+            """Load the windows of a step, chosen by the seed and the step alone."""
+            rng = np.random.default_rng([self._seed, step])
+            rows = rng.integers(len(windows), size=self._config.train.batch_size)
+            batch = load_frames(windows[torch.from_numpy(rows)], self.frames)
+            return batch.states, batch.actions, batch.index, *batch.frames
 
-def _build_batch(tensors: tuple[Tensor, ...]) -> CameraBatch:
-    values, mirrored, *frames = tensors
-    return CameraBatch(values, mirrored, tuple(frames))
+        def build(tensors: tuple[Tensor, ...]) -> FrameWindows:
+            return FrameWindows(tensors[0], tensors[1], tensors[2], tensors[3:])
 
-
-def _append_codes(demos: Demonstrations, codes: Tensor) -> Demonstrations:
-    obs: Any = np.concatenate([demos.obs, codes.numpy()], axis=1)
-    return replace(demos, obs=obs, codes=codes.shape[1])
+        self._source = PrefetchSource(load, build, self._device)
+        return self._source

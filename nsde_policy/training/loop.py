@@ -1,11 +1,12 @@
 """The training loop: fits a model to tensors in memory, independent of environments and files."""
 
+import copy
 import itertools
 import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,9 +21,6 @@ VALIDATION_PREFIX = "validation_"
 """Prefix of validation losses in the metrics."""
 MAX_VALIDATION_ROWS, MAX_FRAME_ROWS, VALIDATION_BATCH = 4096, 256, 1024
 """Most rows of held-out data whose loss is computed at each record, of rows with frames, and per batch."""
-
-Batch = TypeVar("Batch")
-FitCallback = Callable[[int, Mapping[str, float]], None]
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,6 @@ def fit(
     config: TrainConfig,
     *,
     seed: int,
-    callback: FitCallback | None = None,
 ) -> FitRecord:
     """Minimise the model's loss with AdamW; the model ends with the averaged weights, in evaluation mode.
 
@@ -52,7 +49,6 @@ def fit(
         data: Moved once to the model's device and sampled there by index.
         config: Optimisation settings.
         seed: Seed of the batches and of all randomness in the losses.
-        callback: Called with the step and its losses at every record.
     """
     started = time.perf_counter()
     training = Training(model, data, config, seed=seed)
@@ -62,15 +58,13 @@ def fit(
         losses = training.advance(1 if training.step == 0 else config.log_every)
         steps.append(training.step - 1)
         history.append(losses)
-        if callback is not None:
-            callback(training.step - 1, losses)
     training.finish()
     return FitRecord(
         steps, {name: [h[name] for h in history] for name in history[0]}, time.perf_counter() - started
     )
 
 
-class Training(Generic[Batch]):
+class Training:
     """A fit that can be advanced, saved and resumed (bit for bit on CPU).
 
     A model without stages has nothing to train and finishes with the first call of `advance`.
@@ -81,15 +75,16 @@ class Training(Generic[Batch]):
 
     def __init__(
         self,
-        model: TrainableModel[Batch],
-        data: TensorData | BatchSource[Batch],
+        model: TrainableModel[Any],
+        data: TensorData | BatchSource[Any],
         config: TrainConfig,
         *,
         seed: int,
     ) -> None:
-        self._model, self._config = model, config
+        self.model = model
+        self.config = config
         self._device = next(itertools.chain(model.parameters(), model.buffers())).device
-        self._source: BatchSource[Any] = (
+        self._source = (
             data if isinstance(data, BatchSource) else TableSource(data.to(self._device), config.batch_size)
         )
         self._generator = torch.Generator(self._device).manual_seed(seed)
@@ -110,7 +105,7 @@ class Training(Generic[Batch]):
         `is_stopped` is asked after every step, and ends the call if it returns True.
         """
         if self._run is None:
-            self.step = self._config.steps
+            self.step = self.config.steps
             return {}
         first, last = self._bounds(self._stage)
         for step in range(self.step, min(self.step + steps, last)):
@@ -126,9 +121,9 @@ class Training(Generic[Batch]):
             what = f"the {bad[0]} loss is {losses[bad[0]]}" if bad else "the weights are no longer finite"
             raise NsdePolicyError(
                 f"training diverged before step {self.step}: {what}; lower train.learning-rate "
-                f"({self._config.learning_rate:g}) or train.clip ({self._config.clip:g})"
+                f"({self.config.learning_rate:g}) or train.clip ({self.config.clip:g})"
             )
-        if self.step == last and self.step < self._config.steps:
+        if self.step == last and self.step < self.config.steps:
             self.is_within_step = True
             self._run.finish()
             self._run = self._start_stage(self._stage)
@@ -139,22 +134,7 @@ class Training(Generic[Batch]):
     def steps_to_record(self) -> int:
         """Steps to the next record of the losses, at the same steps in resumed trainings as in others."""
         first, _ = self._bounds(self._stage) if self._stages else (self.step, 0)
-        return self._config.log_every - (self.step - first) % self._config.log_every
-
-    @property
-    def warm_up_steps(self) -> int:
-        """First steps that are slower than the others."""
-        return StageRun.EAGER_STEPS + 1 if self._device.type == "cuda" else 1
-
-    def synchronize(self) -> None:
-        """Wait for all steps that a GPU has not finished."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-
-    @property
-    def model(self) -> TrainableModel[Batch]:
-        """The model that is trained."""
-        return self._model
+        return self.config.log_every - (self.step - first) % self.config.log_every
 
     def is_finite(self) -> bool:
         """Return whether all averaged weights are finite."""
@@ -164,22 +144,22 @@ class Training(Generic[Batch]):
         """Copy the averaged weights into the model and set evaluation mode."""
         if self._run is not None:
             self._run.finish()
-        self._model.eval()
+        self.model.eval()
 
     def averaged_weights(self) -> dict[str, Tensor]:
         """Return the model's state dict with averaged weights, as if training ended now."""
         run = self._run
         pairs = zip(run.parameters, run.average, strict=True) if run is not None else ()
         average = {id(parameter): mean for parameter, mean in pairs}
-        named = dict(self._model.named_parameters())
+        named = dict(self.model.named_parameters())
         return {
             name: (average.get(id(named[name]), tensor) if name in named else tensor).detach().clone()
-            for name, tensor in self._model.state_dict().items()
+            for name, tensor in self.model.state_dict().items()
         }
 
     def state(self) -> dict[str, Tensor]:
         """Return everything needed to resume, as tensors."""
-        state = {f"model.{name}": tensor for name, tensor in self._model.state_dict().items()}
+        state = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         state |= self._run.state() if self._run is not None else {}
         state["generator"] = self._generator.get_state()
         state["step"] = torch.tensor(self.step)
@@ -190,7 +170,7 @@ class Training(Generic[Batch]):
         try:
             self.step = int(state["step"])
             weights = {n.removeprefix("model."): t for n, t in state.items() if n.startswith("model.")}
-            self._model.load_state_dict(weights)
+            self.model.load_state_dict(weights)
             if self._stages:
                 self._run = self._start_stage(self._stage)
                 self._run.restore(state)
@@ -207,13 +187,13 @@ class Training(Generic[Batch]):
 
     def _bounds(self, stage: int) -> tuple[int, int]:
         """Return the first step of a stage and one past its last."""
-        total, n = self._config.steps, len(self._stages)
+        total, n = self.config.steps, len(self._stages)
         return total * stage // n, total * (stage + 1) // n
 
-    def _start_stage(self, stage: int) -> StageRun[Batch]:
+    def _start_stage(self, stage: int) -> StageRun[Any]:
         first, last = self._bounds(stage)
         return StageRun(
-            self._model, self._stages[stage], self._config, last - first, self._source, self._generator
+            self.model, self._stages[stage], self.config, last - first, self._source, self._generator
         )
 
 
@@ -225,18 +205,17 @@ class Validation:
 
     Args:
         data: Rows of held-out data, see `choose_rows`.
-        model: Another instance of the model that is trained.
         training: Training whose averaged weights are used.
         seed: Seed of the noise.
         device: Where the losses are computed.
     """
 
-    def __init__(self, data: Any, model: Any, training: Training[Any], *, seed: int, device: str) -> None:
-        self._training, self._seed, self._device = training, seed, device
+    def __init__(self, data: TensorData, training: Training, *, seed: int, device: str) -> None:
+        self._training = training
+        self._seed = seed
+        self._device = device
         self._data = data.to(device)
-        self._model = model
-        self._model.allocate_for(training.averaged_weights())
-        self._model.to(device).eval().requires_grad_(False)
+        self._model = copy.deepcopy(training.model).eval().requires_grad_(False)
 
     def losses(self) -> dict[str, float]:
         """Return the mean of each loss over the held-out data; empty for methods that are not trained."""

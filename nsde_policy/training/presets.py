@@ -4,16 +4,13 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nsde_policy.assets import find_demos
 from nsde_policy.methods.registry import get_method
-from nsde_policy.run_config import DemoConfig, RunConfig
+from nsde_policy.run_config import RunConfig
 from nsde_policy.tasks import Task
 from nsde_policy.tasks.training_defaults import AUTO_PRESET
-
-if TYPE_CHECKING:
-    from nsde_policy.data import Demonstrations
 
 logger = logging.getLogger(__name__)
 
@@ -49,12 +46,12 @@ def resolve_preset(
         return name, task.preset(name, method)
     from nsde_policy.data.split import split_episodes
     from nsde_policy.data.statistics import measure_statistics
-    from nsde_policy.training.environment import find_env_rate
+    from nsde_policy.training.demos import find_env_rate, load_training_demos
 
     given = replace(task.training.demos, **selection)
-    found = _load_demos(demos or find_demos(task.name), given)
-    if not found.rate_hz:
-        found = replace(found, rate_hz=find_env_rate(task))
+    every_column = replace(given, obs_columns=(), rate_hz=0.0)
+    found = load_training_demos(every_column, demos or find_demos(task.name))
+    found = replace(found, rate_hz=given.rate_hz or found.rate_hz or find_env_rate(task))
     statistics = measure_statistics(split_episodes(found, validation, seed=seed).training)
     config = task.preset(name, method, statistics=statistics)
     logger.info("preset auto: %s; chosen: %s", statistics.describe(), _describe_choice(config, overridden))
@@ -69,25 +66,11 @@ def choose_preset(task: Task, method: str) -> str:
 
 def _describe_choice(config: RunConfig, overridden: Collection[str]) -> str:
     """Describe the settings that `auto` chose and no flag sets, with the names of their flags."""
-    chosen: dict[str, Any] = {"steps": config.train.steps, "chunk": config.chunk}
+    chosen: dict[str, float] = {"steps": config.train.steps, "chunk": config.chunk}
     if get_method(config.method).adapt is not None:
-        model: Any = config.model
+        model = config.model
         parts = [model, getattr(model, "network", None), getattr(model, "sampling", None)]
         values = {field: value for part in parts if part is not None for field, value in vars(part).items()}
         chosen |= {field: values[field] for field in CHOSEN_FIELDS if field in values}
     kept = [f"{field} {value:g}" for field, value in chosen.items() if field not in overridden]
     return ", ".join(kept) or "nothing, flags set all"
-
-
-def _load_demos(path: Path, given: DemoConfig) -> "Demonstrations":
-    from nsde_policy.data import load_demonstrations
-
-    demos = load_demonstrations(
-        path,
-        obs_keys=given.obs_keys,
-        act_key=given.act_key,
-        angles=given.angles or None,
-        accept_omitted_chunks=given.accept_omitted_chunks,
-    )
-    demos = demos.take(given.episodes) if given.episodes else demos
-    return replace(demos, rate_hz=given.rate_hz or demos.rate_hz)

@@ -1,27 +1,27 @@
 """Train a method on demonstrations into a run directory; runs can be interrupted and resumed."""
 
-import json
 import logging
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.data.action_columns import NO_COLUMN, format_matches, match_changes
+from nsde_policy.data.augmentation import Mirror
 from nsde_policy.data.split import split_episodes
 from nsde_policy.data.types import Demonstrations
-from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import CheckpointError, ConfigError
-from nsde_policy.files import read_json, replace_file
+from nsde_policy.files import replace_file
 from nsde_policy.inference.loading import build_model, build_policy_spec, limit_parameters
 from nsde_policy.inference.torch_threads import count_threads, use_threads
 from nsde_policy.methods.base import TrainableModel
 from nsde_policy.methods.registry import METHODS
-from nsde_policy.planner.calibration import CALIBRATION_FILE, Calibration, CameraRange
+from nsde_policy.planner.calibration import CALIBRATION_FILE, Calibration
 from nsde_policy.run_config import RunConfig
-from nsde_policy.run_directory import ENCODER_FOLDER, DemoRecord, RunDirectory, RunRecord
-from nsde_policy.tasks.registry import TASKS, get_task
+from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord
+from nsde_policy.training.batches import BatchSource, TensorData
 from nsde_policy.training.checkpoints import Monitor, check_files, train_loop
 from nsde_policy.training.dataset import (
     augment,
@@ -32,9 +32,8 @@ from nsde_policy.training.dataset import (
     measure_demonstrations,
     resolve_first_action,
 )
-from nsde_policy.training.encoder import EncoderStage, ImageTraining, describe_cameras
-from nsde_policy.training.end_to_end import EndToEndModel, EndToEndStage
-from nsde_policy.training.environment import add_environment
+from nsde_policy.training.encoder import EncoderTraining, PolicyWithEncoder
+from nsde_policy.training.frames import FrameData, load_frames
 from nsde_policy.training.loop import MAX_FRAME_ROWS, MAX_VALIDATION_ROWS, Training, Validation, choose_rows
 from nsde_policy.training.std_scale import check_std_scale, fit_std_scale
 
@@ -44,31 +43,37 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def calibrate(demos: Demonstrations, record: RunRecord, frames: tuple[CameraRange, ...] = ()) -> Calibration:
-    """Measure the calibration on the demonstrations, with mirror images as in training.
+@dataclass(frozen=True)
+class TrainOptions:
+    """How a run is trained: what is neither a setting of the policy nor part of its data."""
 
-    It includes `frames`, the range of the frames of each camera.
-    """
-    config = record.config
-    changes = match_changes(demos.without_codes(), config.demos.first_action_from or ())
-    if described := format_matches(changes):
-        logger.info(
-            "actions that are changes per period: %s; a control session has to run at the rate of the policy",
-            described.replace("=", "changes"),
-        )
-    demos = augment(demos, config, task=record.task)
-    states = build_states(demos, **get_first_action(config.demos))
-    rate_hz = demos.rate_hz or get_task(record.task).rate_hz or 0.0
-    return Calibration.measure(
-        build_policy_spec(record),
-        states,
-        demos.act,
-        demos.episode_ends,
-        rate_hz=rate_hz,
-        action_limits=demos.act_limits,
-        delta_columns=tuple(action for action, column in enumerate(changes) if column != NO_COLUMN),
-        frames=frames,
-    )
+    device: str = "cpu"
+    """Device name of torch; `train` also takes "auto"."""
+    resume: bool = False
+    """Continue from the last checkpoint."""
+    save_every_s: float = 15.0
+    """Seconds between checkpoints."""
+    validation: float = 0.0
+    """Fraction of the episodes that is held out; the losses on them are recorded."""
+    scale_std: float = 0.0
+    """Fraction of the other episodes that is held out, to scale σ to them after training."""
+
+
+@dataclass(frozen=True)
+class TrainedTask:
+    """What a run records about its task, and the symmetry that it uses."""
+
+    name: str = "none"
+    env_kwargs: Mapping[str, object] = field(default_factory=dict)
+    """Keyword arguments of the environment that differ from those of the task."""
+    package: str | None = None
+    """Distribution that provides the task, if it is not built in."""
+    mirror: Mirror | None = None
+    """Mirror symmetry that doubles the demonstrations; None for no mirror images."""
+
+
+DEFAULT_OPTIONS = TrainOptions()
+WITHOUT_TASK = TrainedTask()
 
 
 def train_run(
@@ -76,166 +81,169 @@ def train_run(
     config: RunConfig,
     path: Path,
     *,
-    task: str,
-    env_kwargs: Mapping[str, object] | None = None,
     seed: int,
-    device: str = "cpu",
-    resume: bool = False,
-    save_every_s: float = 15.0,
-    monitor: Monitor | None = None,
-    validation: float = 0.0,
-    scale_std: float = 0.0,
+    task: TrainedTask = WITHOUT_TASK,
     images: Mapping[str, "LazyFrames"] | None = None,
-    encoder_monitor: Monitor | None = None,
+    monitor: Monitor | None = None,
+    options: TrainOptions = DEFAULT_OPTIONS,
 ) -> RunDirectory:
     """Train, or resume training, into a run directory.
 
     On CPU a resumed run gives bit-identical weights. An interrupt (Ctrl-C) saves a checkpoint first; a crash
-    loses the steps since the last one. The fraction `validation` of the episodes is held out of training,
-    statistics and calibration; σ is scaled to the fraction `scale_std` of the others, which are held
-    out of training as well. With `images`, frames by camera, an encoder is trained first, or jointly.
+    loses the steps since the last one. With `images`, frames by camera, an encoder is trained first, or
+    together with the policy. `monitor` is called at every record of the losses.
 
     Raises:
         CheckpointError: If `path` holds another run or other files, or another process is training into it.
-        ConfigError: If the demonstrations do not fit the task's environment.
+        ConfigError: If the method cannot train the encoder, or a model would have too many parameters.
     """
     run = RunDirectory(path)
-    check_std_scale(config, scale_std)
-    demos = add_environment(demos, task, env_kwargs or {}, config.demos.obs_keys, config.chunk)
-    known, unseen, held_out = split_episodes(demos, validation, seed=seed)
-    stage = joint = None
+    check_std_scale(config, options.scale_std)
+    known, unseen, held_out = split_episodes(demos, options.validation, seed=seed)
+    encoder = joint = None
     if images:
-        stage = _make_stage(ImageTraining(demos, images, config, held_out, task, run, seed, device))
-        joint = stage if isinstance(stage, EndToEndStage) else None
+        data = FrameData(demos, images, task.mirror, held_out, run.encoder.path)
+        encoder = EncoderTraining(data, config, run, seed=seed, device=options.device)
+        joint = encoder if encoder.is_joint else None
     with run.lock():
-        _check_directory(run, config, task, seed, has_images=bool(images), resume=resume)
-        if stage is not None:
-            encoded = _run_encoder(stage, save_every_s, encoder_monitor, resume=resume)
-            known, unseen, _ = split_episodes(encoded, validation, seed=seed)
-        known, scaled_to, _ = split_episodes(known, scale_std, seed=seed, flag="--scale-std")
-        config = _resolve_settings(known, config, task)
-        layout = measure_demonstrations(known, config, task=task, scale_codes=joint is None)
-        about = _describe_demos(demos, held_out)
-        record = _build_record(config, layout, task, seed, about, env_kwargs or {}, images or {})
-        model = _fit(run, record, known, unseen, joint, save_every_s, monitor, device=device, resume=resume)
-        fit_std_scale(run, scaled_to, device=device)
-        frames = stage.measure_frames() if stage is not None else ()
+        check_files(run, resume=options.resume, has_encoder=encoder is not None)
+        if encoder is not None:
+            encoded = _pretrain(encoder, run, monitor, options)
+            known, unseen, _ = split_episodes(encoded, options.validation, seed=seed)
+        known, scaled_to, _ = split_episodes(known, options.scale_std, seed=seed, flag="--scale-std")
+        config = _resolve_settings(known, config)
+        spec = measure_demonstrations(known, config, task.mirror, scale_features=joint is None)
+        record = _build_record(config, spec, task, seed, _describe_demos(demos, held_out))
+        if encoder is not None:
+            record = replace(record, cameras=encoder.data.cameras)
+        _check_record(run, record)
+        model = _build_model(record, joint)  # before files are written: some methods cannot train an encoder
         if joint is not None:
-            known, _, _ = split_episodes(joint.encode(model.encoder), validation, seed=seed)
-        replace_file(run.path / CALIBRATION_FILE, calibrate(known, record, frames).to_json().encode())
+            joint.check_settings(resume=options.resume)
+        _fit(run, record, model, _prepare_data(record, known, unseen, task.mirror, joint), monitor, options)
+        fit_std_scale(run, scaled_to, device=options.device)
+        if joint is not None:
+            joint.write_features()
+            known, _, _ = split_episodes(joint.read_features(), options.validation, seed=seed)
+        calibration = calibrate(known, record, task.mirror)
+        if encoder is not None:
+            calibration = replace(calibration, frames=encoder.measure_frames())
+        replace_file(run.path / CALIBRATION_FILE, calibration.to_json().encode())
     return run
 
 
-class _TrainingData(NamedTuple):
-    """Data that a run is trained on."""
-
-    table: Any
-    """All training data, which prepare the model."""
-    source: Any
-    """The data, or a source of their batches."""
-    held_out: Any | None
-    """Rows for validation."""
-
-
-def _prepare_data(
-    record: RunRecord, known: Demonstrations, unseen: Demonstrations | None, joint: EndToEndStage | None
-) -> _TrainingData:
-    """Build the training data of a run, and rows of unseen demonstrations for its validation."""
-    config, task, seed = record.config, record.task, record.seed
-    if unseen is not None:
-        logger.info("%d of %d episodes are held out for validation", len(unseen), record.demos.episodes)
-    rows: Any = None
-    if joint is None:
-        data = build_training_data(known, config, task=task)
-        if unseen is not None:
-            others = build_training_data(unseen, config, task=task)
-            rows = choose_rows(others, MAX_VALIDATION_ROWS, seed=seed)
-        return _TrainingData(data, data, rows)
-    windows = joint.build_data(known)
-    if unseen is not None:
-        chosen = choose_rows(joint.build_data(unseen, held_out=True), MAX_FRAME_ROWS, seed=seed)
-        rows = joint.load_frames(chosen)
-    return _TrainingData(windows, joint.make_source(windows), rows)
-
-
-def _fit(
-    run: RunDirectory,
-    record: RunRecord,
-    known: Demonstrations,
-    unseen: Demonstrations | None,
-    joint: EndToEndStage | None,
-    save_every_s: float,
-    monitor: Monitor | None,
-    *,
-    device: str,
-    resume: bool,
-) -> Any:
-    """Train a model on known demonstrations, or resume its training, and return it.
-
-    Raises:
-        CheckpointError: If the run in the directory has other settings than the one to resume.
-        ConfigError: If the method cannot train the encoder, or the model would have too many parameters.
-    """
-
-    def build() -> Any:
-        with limit_parameters(error=ConfigError):
-            policy = build_model(record)
-        return policy if joint is None else joint.build_model(policy)
-
-    _check_record(run, record)
-    model = build()  # before frames are decoded: some methods cannot train an encoder
-    data = _prepare_data(record, known, unseen, joint)
-    model.prepare(data.table)
-    training = _start_training(run, record, model.to(device), data.source, resume=resume)
-    checked = None
-    if data.held_out is not None:
-        checked = Validation(data.held_out, build(), training, seed=record.seed, device=device)
-    is_large = isinstance(model, EndToEndModel)  # convolutions gain from threads, small networks do not
-    with use_threads(count_threads()) if is_large else nullcontext():
-        train_loop(run, training, record.config.train, save_every_s, monitor, checked)
-    return model
-
-
-def _start_training(
-    run: RunDirectory, record: RunRecord, model: TrainableModel[Any], data: Any, *, resume: bool
-) -> Training[Any]:
-    """Start a run and write its record, or restore its last checkpoint."""
-    training = Training(model, data, record.config.train, seed=record.seed)
-    if resume and run.training.exists():
-        training.restore(run.read_training_state())
-        run.truncate_metrics(training.step)
-    else:
-        run.save_record(record)
-        run.truncate_metrics(-1)
-    return training
-
-
-def _make_stage(given: ImageTraining) -> EncoderStage | EndToEndStage:
-    """Build the encoder of images, to be trained before the policy or together with it."""
-    has_own_stage = get_encoder(given.config.demos.encoder).has_own_stage
-    return EncoderStage(given) if has_own_stage else EndToEndStage(given)
-
-
-def _run_encoder(
-    stage: EncoderStage | EndToEndStage, save_every_s: float, monitor: Monitor | None, *, resume: bool
+def _pretrain(
+    encoder: EncoderTraining, run: RunDirectory, monitor: Monitor | None, options: TrainOptions
 ) -> Demonstrations:
     """Train the encoder of images, unless that was finished before; return demonstrations with features.
 
     An encoder that is trained together with the policy is not trained here; its features are 0.
     """
-    if isinstance(stage, EndToEndStage):
-        return stage.add_blank_codes()
-    if not (resume and stage.is_finished()):
-        training = stage.start(resume=resume)
+    if encoder.is_joint:
+        return encoder.make_blank_features()
+    encoder.check_settings(resume=options.resume)
+    if not (options.resume and encoder.is_pretrained()):
+        training = encoder.start_pretraining(resume=options.resume)
         with use_threads(count_threads()):  # for convolutions
-            train_loop(stage.directory, training, stage.config.train, save_every_s, monitor, title="encoder")
-            stage.finish()
-    return stage.encode()
+            train_loop(run.encoder, training, training.config, options.save_every_s, monitor, title="encoder")
+            encoder.write_features()
+    return encoder.read_features()
 
 
-def _resolve_settings(demos: Demonstrations, config: RunConfig, task: str) -> RunConfig:
+class _TrainingData(NamedTuple):
+    """Data that a run is trained on."""
+
+    table: TensorData
+    """All training data, which prepare the model."""
+    source: TensorData | BatchSource[Any]
+    """The data, or a source of their batches."""
+    held_out: TensorData | None
+    """Rows for validation."""
+
+
+def _prepare_data(
+    record: RunRecord,
+    known: Demonstrations,
+    unseen: Demonstrations | None,
+    mirror: Mirror | None,
+    joint: EncoderTraining | None,
+) -> _TrainingData:
+    """Build the training data of a run, and rows of unseen demonstrations for its validation."""
+    config, seed = record.config, record.seed
+    held_out: TensorData | None = None
+    if unseen is not None:
+        logger.info("%d of %d episodes are held out for validation", len(unseen), record.demos.episodes)
+    if joint is None:
+        data = build_training_data(known, config, mirror)
+        if unseen is not None:
+            held_out = choose_rows(
+                build_training_data(unseen, config, mirror), MAX_VALIDATION_ROWS, seed=seed
+            )
+        return _TrainingData(data, data, held_out)
+    windows = joint.build_windows(known)
+    if unseen is not None:
+        chosen = choose_rows(joint.build_windows(unseen, held_out=True), MAX_FRAME_ROWS, seed=seed)
+        held_out = load_frames(chosen, joint.frames)
+    return _TrainingData(windows, joint.make_source(windows), held_out)
+
+
+def _build_model(record: RunRecord, joint: EncoderTraining | None) -> TrainableModel[Any]:
+    """Build the model of a run, with its encoder if they are trained together."""
+    with limit_parameters(error=ConfigError):
+        policy = build_model(record)
+    return policy if joint is None else joint.build_model(policy)
+
+
+def _fit(
+    run: RunDirectory,
+    record: RunRecord,
+    model: TrainableModel[Any],
+    data: _TrainingData,
+    monitor: Monitor | None,
+    options: TrainOptions,
+) -> None:
+    """Train a model, or resume its training."""
+    device, config = options.device, record.config.train
+    model.prepare(data.table)
+    training = Training(model.to(device), data.source, config, seed=record.seed)
+    if options.resume and run.training.exists():
+        training.restore(run.read_training_state())
+        run.truncate_metrics(training.step)
+    else:
+        run.save_record(record)
+        run.truncate_metrics(-1)
+    validation = None
+    if data.held_out is not None:
+        validation = Validation(data.held_out, training, seed=record.seed, device=device)
+    is_large = isinstance(model, PolicyWithEncoder)  # convolutions gain from threads, small networks do not
+    with use_threads(count_threads()) if is_large else nullcontext():
+        train_loop(run, training, config, options.save_every_s, monitor, validation)
+
+
+def calibrate(demos: Demonstrations, record: RunRecord, mirror: Mirror | None = None) -> Calibration:
+    """Measure the calibration on the demonstrations, with mirror images as in training."""
+    config = record.config
+    changes = match_changes(demos.without_image_features(), config.demos.first_action_from or ())
+    if described := format_matches(changes):
+        logger.info(
+            "actions that are changes per period: %s; a control session has to run at the rate of the policy",
+            described.replace("=", "changes"),
+        )
+    demos = augment(demos, mirror)
+    return Calibration.measure(
+        build_policy_spec(record),
+        build_states(demos, **get_first_action(config.demos)),
+        demos.act,
+        demos.episode_ends,
+        rate_hz=demos.rate_hz or 0.0,
+        action_limits=demos.act_limits,
+        delta_columns=tuple(action for action, column in enumerate(changes) if column != NO_COLUMN),
+    )
+
+
+def _resolve_settings(demos: Demonstrations, config: RunConfig) -> RunConfig:
     """Return the settings with what they leave to the demonstrations, and log what was inferred."""
-    if not (demos.rate_hz or get_task(task).rate_hz):
+    if not demos.rate_hz:
         logger.warning(
             "%s does not record its rate, which a control session needs: train with --rate HZ, or write it "
             "into the store with nsde-policy data set-rate %s HZ",
@@ -249,17 +257,12 @@ def _resolve_settings(demos: Demonstrations, config: RunConfig, task: str) -> Ru
 
 
 def _build_record(
-    config: RunConfig,
-    spec: StateSpec,
-    task: str,
-    seed: int,
-    demos: DemoRecord,
-    env_kwargs: Mapping[str, object],
-    images: Mapping[str, "LazyFrames"],
+    config: RunConfig, spec: StateSpec, task: TrainedTask, seed: int, demos: DemoRecord
 ) -> RunRecord:
-    """Return what a run records about itself, with the packages of plug-ins and the sizes of cameras."""
-    plugins, cameras = find_plugins(config, task), describe_cameras(images)
-    return RunRecord(config, spec, task, seed, demos, plugins=plugins, env_kwargs=env_kwargs, cameras=cameras)
+    """Return what a run records about itself, with the packages of plug-ins."""
+    found = {"method": METHODS.package_of(config.method), "task": task.package}
+    plugins = {kind: package for kind, package in found.items() if package}
+    return RunRecord(config, spec, task.name, seed, demos, plugins=plugins, env_kwargs=task.env_kwargs)
 
 
 def _describe_demos(demos: Demonstrations, held_out: tuple[int, ...]) -> DemoRecord:
@@ -273,41 +276,9 @@ def _describe_demos(demos: Demonstrations, held_out: tuple[int, ...]) -> DemoRec
     )
 
 
-def find_plugins(config: RunConfig, task: str) -> dict[str, str]:
-    """Name the distributions that provide a run's method and task, if they are not built in."""
-    found = {"method": METHODS.package_of(config.method), "task": TASKS.package_of(task)}
-    return {kind: package for kind, package in found.items() if package}
-
-
-def _check_directory(
-    run: RunDirectory, config: RunConfig, task: str, seed: int, *, has_images: bool, resume: bool
-) -> None:
-    """Check what a directory holds; before an encoder is trained, record what it is trained for.
-
-    Raises:
-        CheckpointError: If it holds other files, a run that is not to be resumed, or an encoder that was
-            begun for another training.
-    """
-    check_files(run, resume=resume)
-    has_stage = has_images and get_encoder(config.demos.encoder).has_own_stage
-    file = run.path / ENCODER_FOLDER / "request.json"
-    if run.config.exists() or not (has_stage or file.exists()):
-        return  # the record of the run is compared later
-    request = json.loads(json.dumps({"config": config.to_dict(), "task": task, "seed": seed}))
-    if file.exists() and (not has_stage or read_json(file, error=CheckpointError) != request):
-        raise CheckpointError(
-            f"{run.path} holds an encoder that was begun with other settings: resume with the same command "
-            "and --resume, or choose another --out"
-        )
-    file.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(file, json.dumps(request, indent=2).encode())
-
-
 def _check_record(run: RunDirectory, record: RunRecord) -> None:
     """Raise `CheckpointError` if the run in a directory has other settings than the one to resume."""
-    if not run.config.exists():
-        return
-    if not run.read_record().same_training(record):
+    if run.config.exists() and not run.read_record().same_training(record):
         raise CheckpointError(
             f"{run.path} was trained with other settings, another seed or other demonstrations; "
             "resume with the same ones or choose another --out"

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from nsde_policy.core.targets import Transitions
 from nsde_policy.data.angles import wrap_columns
 from nsde_policy.data.split import check_fraction
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import ConfigError
 from nsde_policy.inference.loading import load_model
+from nsde_policy.methods.base import PolicyModel
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
@@ -33,7 +35,7 @@ def check_std_scale(config: RunConfig, fraction: float) -> None:
     if fraction and not get_method(config.method).model_class().reports_std:
         raise ConfigError(f"the method {config.method} reports no σ to scale: leave out --scale-std")
     if fraction and config.demos.images:
-        raise ConfigError("σ of codes of images is not scaled: leave out --scale-std")
+        raise ConfigError("σ of features of images is not scaled: leave out --scale-std")
 
 
 def fit_std_scale(run: RunDirectory, demos: Demonstrations | None, *, device: str) -> np.ndarray | None:
@@ -49,7 +51,7 @@ def fit_std_scale(run: RunDirectory, demos: Demonstrations | None, *, device: st
     pairs = build_transitions(
         demos, **get_first_action(config.demos), history=config.model.history, final_action_weight=1.0
     )
-    ratios = measure_errors(model.to(device), pairs, config.model.history, record.layout.circular)
+    ratios = measure_errors(model.to(device), pairs, config.model.history, record.spec.circular)
     factor = fit_factors(ratios, (pairs.weight > 0).numpy())
     model.scale_std(torch.from_numpy(factor))
     run.save_weights(model.state_dict())
@@ -60,7 +62,9 @@ def fit_std_scale(run: RunDirectory, demos: Demonstrations | None, *, device: st
     return factor
 
 
-def measure_errors(model: Any, pairs: Any, history: int, circular: tuple[int, ...]) -> np.ndarray:
+def measure_errors(
+    model: PolicyModel[Any], pairs: Transitions, history: int, circular: tuple[int, ...]
+) -> np.ndarray:
     """Return the errors of predicted next states, in σ, (rows, d)."""
     device = next(model.parameters()).device
     found = []

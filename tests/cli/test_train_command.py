@@ -42,7 +42,7 @@ def test_command_trains_a_policy_for_a_custom_robot(
     assert f"trained {out}" in capsys.readouterr().out
     policy = Policy.from_pretrained(out)
     assert (policy.obs_dim, policy.act_dim) == (6, 3)
-    assert policy.record.layout.circular == (1,)  # from the attributes of the store
+    assert policy.record.spec.circular == (1,)  # from the attributes of the store
     assert np.isfinite(policy.select_action(np.zeros(6))).all()
     assert (out / "training.png").stat().st_size > 5000
 
@@ -69,7 +69,7 @@ def test_progress_of_a_method_without_training_shows_no_loss(
     args = ["--demos", str(arm_demos), "--task", "none", "--out", str(out), "--device", "cpu"]
     assert main(["train", "--policy", "knn", *args]) == 0
     *_, line = capsys.readouterr().err.splitlines()
-    assert line.startswith("step 1/1, ")
+    assert line.startswith("training step 1/1, ")
     assert line.endswith(": nothing to fit")
 
 

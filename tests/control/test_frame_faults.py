@@ -287,11 +287,11 @@ def test_encoder_that_returns_nan_is_a_fault_and_refused(policy: Policy):
     broken.reset()
     for weights in broken.encoder.parameters():
         weights.data *= 1e30
-    with pytest.raises(PolicyInputError, match=r"the encoder returned codes .* train it again"):
+    with pytest.raises(PolicyInputError, match=r"the encoder returned features .* train it again"):
         broken.select_action(observe(0))
     with run_robot(broken) as robot:
         assert robot.step() == [("planner_error", None)]
-        assert "the encoder returned codes" in robot.session.last.faults[0].detail
+        assert "the encoder returned features" in robot.session.last.faults[0].detail
 
 
 def test_encoded_frames_are_scored_with_their_plan(policy: Policy):

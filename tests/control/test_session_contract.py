@@ -58,9 +58,9 @@ class SessionMachine(RuleBasedStateMachine):
     def choose_answers(self, answer):
         self.attack.answer = hostile.VALUES[answer] if isinstance(answer, int) else answer
 
-    @rule(codes=st.one_of(st.none(), index(hostile.VALUES)))
-    def choose_codes(self, codes):
-        self.attack.codes = [0.1, -0.1] if codes is None else hostile.VALUES[codes]
+    @rule(features=st.one_of(st.none(), index(hostile.VALUES)))
+    def choose_features(self, features):
+        self.attack.features = [0.1, -0.1] if features is None else hostile.VALUES[features]
 
     @rule(position=st.sampled_from([None, hostile.START, (0.0, 100.0)]))
     def reset(self, position):

@@ -36,7 +36,7 @@ def exported(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("cameras") / "policy.onnx"
     files = export_policy(policy, out, cases=4)
     assert [file.path.name for file in files] == ["policy.onnx", "policy.encoder.onnx"]
-    assert "codes of 2 cameras" in files[1].as_text()
+    assert "features of 2 cameras" in files[1].as_text()
     return out
 
 
@@ -45,14 +45,14 @@ def runtime(exported: Path) -> RuntimePolicy:
     return RuntimePolicy.load(exported)
 
 
-def assert_same_codes(policy: Policy, graph: EncoderGraph, n: int) -> None:
-    codes = []
+def assert_same_features(policy: Policy, graph: EncoderGraph, n: int) -> None:
+    features = []
     for seed in range(n):
         given = observe_robot(policy, seed)
         state, *frames = given.values()
-        codes.append(graph.encode(state, frames))
-        np.testing.assert_allclose(codes[-1], policy.encode(given)[2:], rtol=0, atol=5e-5)
-    assert np.ptp(codes, axis=0).max() > 0.01, "codes do not depend on the frames"
+        features.append(graph.encode(state, frames))
+        np.testing.assert_allclose(features[-1], policy.encode(given)[2:], rtol=0, atol=5e-5)
+    assert np.ptp(features, axis=0).max() > 0.01, "features do not depend on the frames"
 
 
 def test_shift_of_two_cameras_is_undone_as_in_the_policy(
@@ -67,7 +67,7 @@ def test_shift_of_two_cameras_is_undone_as_in_the_policy(
         run()
 
     monkeypatch.setattr(graph, "run", count_runs)
-    assert_same_codes(policy, graph, 20)
+    assert_same_features(policy, graph, 20)
     assert 22 <= count <= 38, "the network looks twice at a shifted picture only"
 
 
@@ -152,7 +152,7 @@ def forge(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     [
         (lambda r: r.update(fingerprint="another"), "does not belong to policy.onnx; export both again"),
         (lambda r: r["cameras"][0].update(height=33), "does not belong to policy.onnx"),
-        (lambda r: r.update(codes=7), "the outputs of the graph are"),
+        (lambda r: r.update(image_features=7), "the outputs of the graph are"),
         (lambda r: r.update(size=16), "the inputs of the graph are"),
         (lambda r: r.update(measures_shift=False), "the inputs of the graph are"),
         (lambda r: r.update(cameras=[]), "needs cameras, got none"),

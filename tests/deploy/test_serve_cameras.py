@@ -115,7 +115,7 @@ def test_bad_frames_are_refused_and_the_connection_stays_open(running: RunningSe
                 raise ValueError(reply.message)
         connection.send(encode(make_request(7)))
         reply = decode(connection.recv(timeout=10), EncodeReply | Refusal)
-        assert (reply.id, reply.codes.shape) == (7, (1, 8))
+        assert (reply.id, reply.features.shape) == (7, (1, 8))
 
 
 def test_bomb_takes_no_memory():
@@ -141,20 +141,20 @@ def test_frames_for_a_policy_without_cameras_are_malformed():
 class SlowCamera(LinearPlanner):
     """A planner with a camera whose encoder waits, and returns what it is told."""
 
-    def __init__(self, codes: Any) -> None:
+    def __init__(self, features: Any) -> None:
         super().__init__()
-        self.spec = replace(SPEC, codes=1, cameras=(CAMERA,), encoder="keypoints")
-        self.codes, self.go_on = codes, threading.Event()
+        self.spec = replace(SPEC, image_features=1, cameras=(CAMERA,), encoder="keypoints")
+        self.features, self.go_on = features, threading.Event()
 
     def encode(self, observations: dict[str, np.ndarray]) -> np.ndarray:
         assert self.go_on.wait(10)
-        return np.append(observations["observation.state"], self.codes)
+        return np.append(observations["observation.state"], self.features)
 
 
 OBSERVED = {"observation.state": np.zeros(2), CAMERA.name: np.zeros(CAMERA.shape, np.uint8)}
 
 
-def test_late_codes_are_refused_and_plans_go_on():
+def test_late_features_are_refused_and_plans_go_on():
     planner = SlowCamera(0.25)
     with serve_in_thread(planner) as running, running.connect_and_greet() as connection:
         request = EncodeRequest(1, Array.pack(np.zeros((1, 2))), (zlib.compress(RAW),), 0.05)
@@ -181,11 +181,11 @@ def test_client_waits_for_codes_no_longer_than_twice_its_deadline():
 
 
 @pytest.mark.parametrize(
-    ("codes", "message"),
-    [([1.0, 2.0], r"codes have shape \(1, 2\), expected \(1, 1\)"), (np.nan, "the policy failed")],
+    ("features", "message"),
+    [([1.0, 2.0], r"features have shape \(1, 2\), expected \(1, 1\)"), (np.nan, "the policy failed")],
 )
-def test_wrong_codes_of_a_server_are_errors(codes: Any, message: str):
-    planner = SlowCamera(codes)
+def test_wrong_features_of_a_server_are_errors(features: Any, message: str):
+    planner = SlowCamera(features)
     planner.go_on.set()
     with (
         serve_in_thread(planner) as running,

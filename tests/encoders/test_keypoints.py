@@ -8,7 +8,7 @@ import torch
 
 from nsde_policy.config import TrainConfig
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.encoders.base_model import CameraBatch, mirror_frames, to_unit_rgb
+from nsde_policy.encoders.base_model import CameraBatch, mirror_frames
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.encoders.keypoints.model import KeypointModel, hide_patches, scale_brightness, shift_frames
 from nsde_policy.encoders.keypoints.networks import draw_bumps, locate_peaks, make_axis
@@ -52,11 +52,6 @@ def test_brightness_of_the_background_is_restored(gain: float):
     assert (restored.int() - moved.int()).abs().max() <= (1 if gain < 1 else 0)
 
 
-def test_brightness_of_a_black_frame_stays_finite():
-    black = torch.zeros(1, SIZE, SIZE, 3, dtype=torch.uint8)
-    assert (scale_brightness(black, make_scenes(1, seed=0)[1][0]) == 0).all()
-
-
 def test_patches_hide_half_of_the_frames():
     white = torch.full((400, SIZE, SIZE, 3), 255, dtype=torch.uint8)
     hidden = (hide_patches(white, 0.2, make_rng(0)) != 255).any(-1).float().mean((1, 2))
@@ -86,7 +81,7 @@ def test_levelled_keypoints_do_not_depend_on_the_brightness():
     config = replace(SMALL, level_brightness=True)
     model = KeypointModel(config, [CAMERA], plain_dim=2, generator=make_rng(0))
     values, frames = make_scenes(4, seed=2)
-    model.prepare(torch.zeros(2), torch.ones(2), [frames.float().median(0).values.to(torch.uint8)])
+    model.set_scene(torch.zeros(2), torch.ones(2), [frames.float().median(0).values.to(torch.uint8)])
     dark = (frames * 0.7).round().to(torch.uint8)
     with torch.no_grad():
         assert torch.allclose(model(values, frames), model(values, dark), atol=1e-4)
@@ -111,7 +106,7 @@ def train_model(config: KeypointConfig, *, is_measured: bool) -> KeypointModel:
     model = KeypointModel(config, [CAMERA], plain_dim=2, generator=make_rng(0))
     _, frames = make_scenes(200, seed=1)
     background = frames.float().median(0).values.to(torch.uint8)
-    model.prepare(torch.zeros(2), torch.ones(2), [background])
+    model.set_scene(torch.zeros(2), torch.ones(2), [background])
     training = Training(model, Scenes(config.train.batch_size, is_measured=is_measured), config.train, seed=0)
     while training.step < config.train.steps:
         training.advance(100)
@@ -126,8 +121,8 @@ def test_keypoints_of_unseen_frames_tell_where_the_square_is():
         model = train_model(SMALL, is_measured=False)
     constant = torch.full((300, 2), 0.5)
     (known, frames), (unknown, unseen) = make_scenes(300, 2), make_scenes(300, 3)
-    codes, codes_unseen = (torch.cat([model(constant, f), constant], 1) for f in (frames, unseen))
-    found = codes_unseen @ torch.linalg.lstsq(codes, known).solution
+    features, features_unseen = (torch.cat([model(constant, f), constant], 1) for f in (frames, unseen))
+    found = features_unseen @ torch.linalg.lstsq(features, known).solution
     error, guess = (found - unknown).abs().mean(), (known.mean(0) - unknown).abs().mean()
     assert error < 0.3 * guess, f"{20 * error:.2f} px, {20 * guess:.2f} px without looking"
 
@@ -167,13 +162,8 @@ def test_peaks_are_located_between_the_cells():
     ((one, two),) = locate_peaks(maps)
     assert torch.allclose(one, torch.stack([axis[5], axis[2]]))
     assert torch.allclose(two, torch.stack([(axis[3] + axis[4]) / 2, axis[3]]))
-
-
-def test_bumps_peak_at_their_points():
-    axis = make_axis(12, torch.zeros(()))
-    drawn = draw_bumps(torch.stack([axis[7], axis[2]])[None, None], 12, 0.2)[0, 0]
-    assert divmod(int(drawn.argmax()), 12) == (2, 7)
-    assert drawn.max() == pytest.approx(1.0)
+    bump = draw_bumps(one[None, None], 8, 0.2)[0, 0]
+    assert divmod(int(bump.argmax()), 8) == (2, 5)
 
 
 def test_shifting_moves_the_picture_and_repeats_the_edge():
@@ -196,18 +186,8 @@ def test_mirroring_twice_gives_the_frame_again(mirror):
     once = mirror_frames(frames, mirror)
     assert not torch.equal(once, frames)
     assert torch.equal(mirror_frames(once, mirror), frames)
-
-
-def test_antitranspose_is_the_mirror_of_push_t():
-    frame = np.random.default_rng(0).integers(0, 256, (96, 96, 3)).astype(np.uint8)
-    expected = frame[::-1, ::-1].transpose(1, 0, 2)
-    found = mirror_frames(torch.from_numpy(frame), "antitranspose")
-    assert (found.numpy() == expected).all()
-
-
-def test_colours_are_scaled_to_unit_range():
-    frame = torch.tensor([[[[0, 255, 51]]]], dtype=torch.uint8)
-    assert torch.allclose(to_unit_rgb(frame).flatten(), torch.tensor([-1.0, 1.0, -0.6]))
+    if mirror == "antitranspose":  # the mirror of Push-T
+        assert torch.equal(once, frames.flip(1, 2).transpose(1, 2))
 
 
 @pytest.mark.parametrize(

@@ -59,10 +59,10 @@ def test_policy_sees_the_centre_of_every_camera():
     centre = frames[:, 2:38, 2:38]
     values = torch.zeros(2, 2)
     with torch.no_grad():
-        codes = model(values, frames, frames.flip(1))
-        torch.testing.assert_close(codes, model(values, centre, centre.flip(1)))
-        assert (codes[:, 5:] - model(values, frames, frames)[:, 5:]).abs().max() > 0
-    assert codes.shape == (2, model.code_dim) == (2, 10)
+        features = model(values, frames, frames.flip(1))
+        torch.testing.assert_close(features, model(values, centre, centre.flip(1)))
+        assert (features[:, 5:] - model(values, frames, frames)[:, 5:]).abs().max() > 0
+    assert features.shape == (2, model.feature_dim) == (2, 10)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from nsde_policy.tasks import GymTask, Task, find_rate, get_task, get_task_of_ru
 from nsde_policy.tasks import adapter as adapters
 from nsde_policy.tasks.adapter import EnvAdapter
 from nsde_policy.training.run import train_run
+from nsde_policy.training.train import train
 from tests.helpers.environments import DictEnv, MatrixEnv
 
 HERE = "tests.helpers.environments"
@@ -44,7 +45,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory):
             ]
             config = get_task("none").preset("fast", "knn")
             config = config.replace_parts(demos={"obs_keys": obs_keys or ("state",)})
-            train_run(Demonstrations.from_episodes(episodes), config, path, task="none", seed=0)
+            train_run(Demonstrations.from_episodes(episodes), config, path, seed=0)
         return path
 
     return make
@@ -239,7 +240,7 @@ def test_a_run_remembers_its_environment(runs, tmp_path):
         [Episode(np.eye(4, dtype=np.float32), np.eye(4, 2, dtype=np.float32))]
     )
     kwargs = {"fault": "step"}
-    train_run(demos, config, tmp_path / "run", task=f"{HERE}:BrokenEnv", env_kwargs=kwargs, seed=0)
+    train(demos, config, tmp_path / "run", task=f"{HERE}:BrokenEnv", env_kwargs=kwargs, seed=0)
     record = RunDirectory(tmp_path / "run").read_record()
     assert (record.task, record.env_kwargs) == (f"{HERE}:BrokenEnv", kwargs)
     assert get_task_of_run(replace(record, task="pusht")).env_kwargs["fault"] == "step"

@@ -95,7 +95,7 @@ def test_only_policies_with_cameras_can_be_disturbed(capsys: pytest.CaptureFixtu
 def test_keypoints_are_drawn_where_they_are_in_the_frame(height: int, width: int, place: tuple[int, int]):
     spec = PolicySpec(
         obs_dim=3, act_dim=1, circular=(), low=(-1.0,) * 4, high=(1.0,) * 4, increment_std=(0.1,) * 4,
-        codes=2, history=1, chunk=1, longest_chunk=0, first_action_from=(), encoder="keypoints",
+        image_features=2, history=1, chunk=1, longest_chunk=0, first_action_from=(), encoder="keypoints",
         cameras=(CameraSpec("observation.images.top", height, width),),
     )  # fmt: skip
     obs = np.broadcast_to(np.array([9.0, 0.5, -0.5]), (4, 2, 3))  # x right of the middle, y above it

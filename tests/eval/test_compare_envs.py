@@ -49,7 +49,7 @@ def train(folder: Path, sizes: tuple[int, int]) -> list[Path]:
         config = get_task("none").preset("fast", method)
         config = config.replace_parts(train=TrainConfig(steps=4, batch_size=8, log_every=2).to_dict())
         runs.append(folder / f"{method}-0")
-        train_run(make_demos(*sizes), config, runs[-1], task="none", seed=0)
+        train_run(make_demos(*sizes), config, runs[-1], seed=0)
     return runs
 
 

@@ -30,7 +30,7 @@ class Counting(Regression):
 def counting(number: int, log: list[tuple[int, int]], *, horizon: int = 9, chunk: int = 8) -> Contender:
     record = RunDirectory(SHIPPED_POLICY).read_record()
     config = RegressionConfig(horizon=horizon)
-    model = Counting(config, record.layout, generator=torch.Generator().manual_seed(0))
+    model = Counting(config, record.spec, generator=torch.Generator().manual_seed(0))
     model.number, model.log = number, log
     record = replace(record, config=replace(record.config, model=config, chunk=chunk))
     return Contender(f"number {number}", record, model, Sampling())

@@ -96,7 +96,7 @@ def make_linear_demos(episodes: int = 60, length: int = 50) -> Demonstrations:
 def make_linear_policy(model: PolicyModel[Transitions], demos: Demonstrations) -> Policy:
     record = RunRecord(
         config=RunConfig(model=NeuralSDEConfig(history=1), chunk=CHUNK),
-        layout=SPEC,
+        spec=SPEC,
         task="none",
         seed=0,
         demos=DemoRecord("memory", "", len(demos), len(demos.obs)),
@@ -235,7 +235,7 @@ def test_angles_of_actions_are_compared_on_the_circle():
 
     spec = replace(SPEC, obs_dim=1, circular=(1,), low=(0.0, 0.0), high=(12.0, 7.0), increment_std=(1.0, 1.0))
     record = RunRecord(
-        config=RunConfig(model=NeuralSDEConfig(history=1), chunk=4), layout=spec, task="none", seed=0,
+        config=RunConfig(model=NeuralSDEConfig(history=1), chunk=4), spec=spec, task="none", seed=0,
         demos=DemoRecord("memory", "", 2, 80), versions={},
     )  # fmt: skip
     scored = ScoredEpisodes(demos, (0, 1), False, "a turning joint")
@@ -268,7 +268,7 @@ def test_likelihood_of_a_neural_sde_uses_recorded_histories_and_the_learned_diff
     )
     first = DemoConfig(first_action_from=())
     config = RunConfig(demos=first, model=model, train=TrainConfig(steps=20, batch_size=16), chunk=3)
-    run = train_run(demos, config, tmp_path / "run", task="none", seed=0)
+    run = train_run(demos, config, tmp_path / "run", seed=0)
     policy = Policy.from_pretrained(run.path)
     scored = ScoredEpisodes(demos, (0, 1, 2, 3), True, "its own episodes")
     found = score_episodes_offline(policy, scored, OfflineConfig(stride=1, samples=2), name="run")

@@ -12,13 +12,13 @@ from nsde_policy.cli.main import main
 from nsde_policy.config import TrainConfig
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.eval.offline.frames import ScoredEpisodes, select_episodes
-from nsde_policy.eval.offline.images import add_codes, find_needed_rows
+from nsde_policy.eval.offline.images import add_features, find_needed_rows
 from nsde_policy.eval.offline.score import OfflineConfig, score_episodes_offline
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.neural_sde.config import NetworkConfig, NeuralSDEConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.training.demos import load_training_demos, open_training_images
-from nsde_policy.training.run import train_run
+from nsde_policy.training.run import TrainOptions, train_run
 from tests.helpers.camera_robot import EPISODES, SIZES, STEPS, write_camera_store
 
 HELD_OUT = 2
@@ -39,7 +39,8 @@ def robot(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     )
     demos, images = load_training_demos(config.demos, store), open_training_images(config.demos, store)
     validation = HELD_OUT / EPISODES
-    train_run(demos, config, folder / "run", task="none", seed=0, images=images, validation=validation)
+    options = TrainOptions(validation=validation)
+    train_run(demos, config, folder / "run", seed=0, images=images, options=options)
     return folder / "run", store
 
 
@@ -50,7 +51,7 @@ def test_scores_equal_those_of_frames_that_are_encoded_one_by_one(robot: tuple[P
     assert len(scored.episodes) == HELD_OUT
     assert scored.images is not None
     images = scored.images
-    codes = [
+    features = [
         policy.encode(
             {
                 "observation.state": scored.demos.obs[i],
@@ -60,7 +61,9 @@ def test_scores_equal_those_of_frames_that_are_encoded_one_by_one(robot: tuple[P
         )
         for i, row in enumerate(images.rows)
     ]
-    demos = replace(scored.demos, obs=np.array(codes, np.float32), codes=policy.spec.codes)
+    demos = replace(
+        scored.demos, obs=np.array(features, np.float32), image_features=policy.spec.image_features
+    )
     config = OfflineConfig(samples=5, stride=3)
     expected = score_episodes_offline(
         policy, ScoredEpisodes(demos, scored.episodes, False, ""), config, name="run"
@@ -80,8 +83,8 @@ def test_only_needed_frames_are_encoded(robot: tuple[Path, Path]):
     needed = find_needed_rows(scored.demos, chosen, history=3)
     assert np.flatnonzero(needed).tolist() == [0, 1, STEPS + 3, STEPS + 4, STEPS + 5, STEPS + 6]
     assert scored.images is not None
-    codes = add_codes(scored.demos, scored.images, policy, needed).obs[:, policy.spec.plain_dim :]
-    assert np.array_equal((codes != 0).any(1), needed)
+    features = add_features(scored.demos, scored.images, policy, needed).obs[:, policy.spec.plain_dim :]
+    assert np.array_equal((features != 0).any(1), needed)
 
 
 def test_commands_score_runs_with_cameras(

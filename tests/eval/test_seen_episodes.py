@@ -16,7 +16,7 @@ from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.run import train_run
+from nsde_policy.training.run import TrainOptions, train_run
 from tests.helpers.demo_stores import write_store
 from tests.helpers.toy_problems import make_robot_demos
 
@@ -35,7 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
         chunk=2,
     )
     path = tmp_path_factory.mktemp("seen") / "run"
-    return train_run(DEMOS.take(TRAINED), config, path, task="none", seed=0, validation=0.5)
+    return train_run(DEMOS.take(TRAINED), config, path, seed=0, options=TrainOptions(validation=0.5))
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,9 @@ import numpy as np
 
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
+from nsde_policy.training.checkpoints import Monitor
 from nsde_policy.training.demos import load_training_demos, open_training_images
-from nsde_policy.training.run import train_run
+from nsde_policy.training.run import TrainOptions, train_run
 from tests.helpers.demo_stores import write_store
 
 EPISODES, STEPS, JOINTS = 6, 12, 7
@@ -73,12 +74,22 @@ def observe(frame: int = 0, *, arm: bool = False) -> dict[str, np.ndarray]:
     return {STATE: arrays["state"][frame], TOP: arrays["top"][frame], WRIST: arrays["wrist"][frame]}
 
 
-def train_camera_run(store: Path, path: Path, config: RunConfig, **options: Any) -> RunDirectory:
-    """Train on a store of the robot."""
+def train_camera_run(
+    store: Path,
+    path: Path,
+    config: RunConfig,
+    *,
+    seed: int = 0,
+    monitor: Monitor | None = None,
+    **options: Any,
+) -> RunDirectory:
+    """Train on a store of the robot; `options` are fields of `TrainOptions`."""
     return train_run(
         load_training_demos(config.demos, store),
         config,
         path,
+        seed=seed,
         images=open_training_images(config.demos, store),
-        **{"task": "none", "seed": 0, **options},
+        monitor=monitor,
+        options=TrainOptions(**options),
     )

@@ -120,15 +120,15 @@ def build_camera_policy(*cameras: str, anchors: int = 0, level: bool = False) ->
             if camera.locate_anchors is not None:  # the measured shift depends on the state, and may be 0
                 camera.locate_anchors.output.bias.copy_(camera.find_points(picture[None])[1].flatten())
                 camera.locate_anchors.output.weight.mul_(0.1)
-    d = 2 + encoder.code_dim + 2
+    d = 2 + encoder.feature_dim + 2
     layout = StateSpec(
         obs_dim=d - 2,
         act_dim=2,
         circular=(),
-        low=(0.0, 0.0, *[-1.0] * encoder.code_dim, 0.0, 0.0),
+        low=(0.0, 0.0, *[-1.0] * encoder.feature_dim, 0.0, 0.0),
         high=(1.0,) * d,
         increment_std=(0.1,) * d,
-        codes=encoder.code_dim,
+        image_features=encoder.feature_dim,
     )
     demos = DemoRecord("made up", "", 1, 2)
     record = RunRecord(config, layout, "none", 0, demos, {}, cameras=specs)

@@ -11,7 +11,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.tasks import get_task
-from nsde_policy.training.progress import train
+from nsde_policy.training.train import train
 from nsde_policy.viewer.app import App
 from nsde_policy.viewer.http import ViewerSettings
 from nsde_policy.viewer.messages import ClientMessage
@@ -88,9 +88,7 @@ def load_two_methods(folder: Path) -> list[PolicyRunner]:
     """Load the shipped Neural SDE and nearest neighbours, which train in an instant."""
     run = folder / "neighbours"
     config = get_task("pusht").preset("default", "knn")
-    train(
-        None, config, run, task="pusht", seed=0, device="cpu", resume=False, eval_every=0, tensorboard=False
-    )
+    train(None, config, run, task="pusht", seed=0)
     return load_runners([SHIPPED_POLICY, run])
 
 

@@ -28,7 +28,7 @@ from nsde_policy.methods.registry import METHODS, get_method
 from nsde_policy.methods.regression import RegressionConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import fingerprint
-from nsde_policy.training.run import train_run
+from nsde_policy.training.run import TrainOptions, train_run
 from tests.helpers.rng import make_draws, make_rng
 from tests.helpers.toy_problems import WITH_ANGLE, make_robot_demos
 
@@ -223,8 +223,9 @@ def test_an_interrupted_run_ends_with_the_weights_of_a_whole_one(method: str, tm
         chunk=case.steps,
     )
 
-    def train(name: str, **options: Any) -> Any:
-        return train_run(make_robot_demos(5), config, tmp_path / name, task="none", seed=3, **options)
+    def train(name: str, *, resume: bool = False, **options: Any) -> Any:
+        chosen = TrainOptions(resume=resume)
+        return train_run(make_robot_demos(5), config, tmp_path / name, seed=3, options=chosen, **options)
 
     def stop(progress: Any) -> None:
         if progress.step == 4:

@@ -20,7 +20,7 @@ from nsde_policy.methods.knn import NearestNeighbours, NearestNeighboursConfig, 
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.progress import plot_training
-from nsde_policy.training.run import train_run
+from nsde_policy.training.run import TrainOptions, train_run
 from tests.helpers.rng import make_draws, make_rng
 from tests.helpers.toy_problems import make_robot_demos
 
@@ -100,7 +100,10 @@ CONFIG = RunConfig(model=NearestNeighboursConfig(), train=TrainConfig(steps=7), 
 
 
 def train(path: Path, **options: Any) -> RunDirectory:
-    return train_run(make_robot_demos(), CONFIG, path, task="none", seed=0, **options)
+    monitor = options.pop("monitor", None)
+    return train_run(
+        make_robot_demos(), CONFIG, path, seed=0, monitor=monitor, options=TrainOptions(**options)
+    )
 
 
 def test_run_finishes_in_one_step(tmp_path: Path):

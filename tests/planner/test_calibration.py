@@ -20,6 +20,7 @@ from nsde_policy.planner.calibration import (
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.demos import load_training_demos
 from nsde_policy.training.run import calibrate
+from nsde_policy.training.train import prepare_task
 from tests.helpers.numpy_planner import CALIBRATION, SPEC
 
 
@@ -119,7 +120,8 @@ def test_shipped_calibration_matches_the_human_demonstrations(human_demos):
     demos = load_training_demos(record.config.demos, human_demos)
     assert demos.fingerprint == record.demos.fingerprint
     shipped = Calibration.read(SHIPPED_POLICY, build_policy_spec(record))
-    found = calibrate(demos, record)
+    demos, task = prepare_task(demos, record.config, record.task)
+    found = calibrate(demos, record, task.mirror)
     assert shipped.rate_hz == found.rate_hz == 10
     assert (shipped.step, shipped.acceleration) == (found.step, found.acceleration)
     assert np.allclose(shipped.precision, found.precision, rtol=1e-4)

@@ -34,10 +34,10 @@ def test_foreign_demonstrations_of_the_same_sizes_train_without_a_task(
     assert f"no record of a task in {store}: trained without one; --task NAME" in capsys.readouterr().err
     record = RunDirectory(Path("runs/none-knn-auto-0")).read_record()
     assert record.task == "none"
-    assert record.layout.circular == ()
+    assert record.spec.circular == ()
     assert not record.config.demos.mirror
     assert record.config.demos.first_action_from == (0, 1)
-    assert max(record.layout.high) < 1.0  # no mirror image at 512
+    assert max(record.spec.high) < 1.0  # no mirror image at 512
 
 
 @pytest.mark.parametrize(

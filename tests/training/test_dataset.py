@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nsde_policy.data import Demonstrations, load_demonstrations
 from nsde_policy.errors import ConfigError
-from nsde_policy.training.dataset import build_states, build_transitions, build_windows
+from nsde_policy.training.dataset import build_states, build_transitions, build_windows, find_window_frames
 
 LENGTHS = st.lists(st.integers(2, 12), min_size=1, max_size=6)
 
@@ -49,11 +49,6 @@ def test_state_holds_the_previous_action_and_next_state_the_current_one(lengths:
     np.testing.assert_array_equal(x_next[:, 3], x[:, 1])
 
 
-def test_action_before_the_first_is_zero_without_columns() -> None:
-    demos = make_labelled_demos([3, 2])
-    np.testing.assert_array_equal(build_states(demos, ())[demos.starts, 2:], 0)
-
-
 @pytest.mark.parametrize("columns", [(0,), (0, 2), (-2, 0)])
 def test_wrong_columns_for_the_first_action_are_rejected(columns: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="2 observation columns from 0 to 1"):
@@ -65,14 +60,10 @@ def test_constants_replace_the_action_before_the_first_in_unmatched_columns() ->
     first = build_states(demos, (-1, 0), (7.5,))[demos.starts, 2:]
     np.testing.assert_array_equal(first[:, 0], 7.5)
     np.testing.assert_array_equal(first[:, 1], demos.obs[demos.starts, 0])
+    np.testing.assert_array_equal(build_states(demos, ())[demos.starts, 2:], 0)
     for constants in ((), (1.0, 2.0), (math.nan,)):
         with pytest.raises(ConfigError, match="first_action must hold 1 finite"):
             build_states(demos, (-1, 0), constants)
-
-
-def test_history_of_zero_is_rejected() -> None:
-    with pytest.raises(ConfigError, match="at least 1, got 0"):
-        build_transitions(make_labelled_demos([3]), first_action_from=(), history=0)
 
 
 def test_increments_of_angles_have_no_jumps() -> None:
@@ -166,13 +157,9 @@ def test_windows_have_no_jumps_of_angles() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(4, 3, 3), (4, 0, 1), (4, 1, 0), (0, 1, 1)])
-def test_window_sizes_that_do_not_fit_are_rejected(sizes: tuple[int, int, int]) -> None:
+def test_sizes_that_do_not_fit_are_rejected(sizes: tuple[int, int, int]) -> None:
     horizon, history, chunk = sizes
     with pytest.raises(ConfigError, match="<= horizon"):
-        build_windows(
-            make_labelled_demos([5]),
-            first_action_from=(),
-            horizon=horizon,
-            history=history,
-            n_action_steps=chunk,
-        )
+        find_window_frames(make_labelled_demos([5]), horizon=horizon, history=history, n_action_steps=chunk)
+    with pytest.raises(ConfigError, match="at least 1, got 0"):
+        build_transitions(make_labelled_demos([3]), first_action_from=(), history=0)

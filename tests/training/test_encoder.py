@@ -1,6 +1,7 @@
-"""Tests of training with cameras: two stages in one run directory, resumed bit for bit, and bad frames."""
+"""Tests of training with cameras: the encoder before the policy or together with it, resumed bit for bit."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,25 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from nsde_policy.cli.main import main
-from nsde_policy.config import EncoderConfig, NetworkConfig, TrainConfig
-from nsde_policy.control import Session, SessionConfig
-from nsde_policy.control.faults import FaultKind
+from nsde_policy.config import EncoderConfig, ModelConfig, NetworkConfig, TrainConfig
+from nsde_policy.core.targets import Windows
+from nsde_policy.data.split import split_episodes
 from nsde_policy.encoders.keypoints.config import KeypointConfig
+from nsde_policy.encoders.resnet.config import ResNetConfig
 from nsde_policy.errors import CheckpointError, ConfigError, PolicyInputError
 from nsde_policy.inference.policy import Policy
+from nsde_policy.methods.knn import NearestNeighboursConfig
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
+from nsde_policy.methods.regression import RegressionConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory, fingerprint
+from nsde_policy.run_directory import RunDirectory, fingerprint
+from nsde_policy.tasks import get_task, with_observations
+from nsde_policy.training import encoder
 from nsde_policy.training.checkpoints import TrainingProgress
+from nsde_policy.training.dataset import build_training_data
+from nsde_policy.training.demos import load_training_demos, open_training_images
+from nsde_policy.training.encoder import EncoderTraining, PolicyWithEncoder
+from nsde_policy.training.frames import FrameData, load_frames
 from tests.helpers.camera_robot import (
     SIZES,
     STATE,
@@ -32,13 +42,19 @@ from tests.helpers.camera_robot import (
     write_camera_store,
 )
 
-CONFIG = RunConfig(
+STAGED = RunConfig(
     demos=DemoConfig(images=tuple(SIZES), encoder="keypoints", first_action_from=(0, 1)),
     encoder=KeypointConfig(
         train=TrainConfig(steps=4, batch_size=4, log_every=1), size=32, keypoints=2, width=8, anchors=1
     ),
     model=NeuralSDEConfig(network=NetworkConfig(width=16, depth=2)),
     train=TrainConfig(steps=20, batch_size=16, log_every=5),
+)
+JOINT = RunConfig(
+    demos=DemoConfig(images=("top",), encoder="resnet", first_action_from=(0, 1)),
+    encoder=ResNetConfig(size=40, crop=36, width=16, keypoints=4, features=6),
+    model=RegressionConfig(network=NetworkConfig(width=16, depth=2, dropout=0.0)),
+    train=TrainConfig(steps=16, batch_size=4, log_every=8, learning_rate=3e-3),
 )
 
 
@@ -47,8 +63,28 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_camera_store(tmp_path_factory.mktemp("cameras") / "store.zarr")
 
 
-def train(store: Path, path: Path, config: RunConfig = CONFIG, **options: Any) -> RunDirectory:
+def train(store: Path, path: Path, config: RunConfig = STAGED, **options: Any) -> RunDirectory:
     return train_camera_run(store, path, config, **{"save_every_s": 0.0, **options})
+
+
+def stop_in(title: str, step: int = 0) -> Callable[[TrainingProgress], None]:
+    """Return a monitor that interrupts the training of the encoder or of the policy."""
+
+    def stop(progress: TrainingProgress) -> None:
+        if progress.title == title and progress.step >= step:
+            raise KeyboardInterrupt
+
+    return stop
+
+
+def interrupt(store: Path, path: Path, title: str, step: int = 0, config: RunConfig = STAGED) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(store, path, config, monitor=stop_in(title, step))
+
+
+def assert_same_weights(one: RunDirectory, two: RunDirectory) -> None:
+    for a, b in ((one, two), (one.encoder, two.encoder)):
+        assert fingerprint(a.read_weights()) == fingerprint(b.read_weights())
 
 
 @pytest.fixture(scope="module")
@@ -61,89 +97,69 @@ def policy(run: RunDirectory) -> Policy:
     return Policy.from_pretrained(run.path)
 
 
-def test_run_holds_both_stages_and_plays(run: RunDirectory, policy: Policy):
+@pytest.fixture(scope="module")
+def joint_run(store: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    return train(store, tmp_path_factory.mktemp("run") / "run", JOINT, validation=0.3)
+
+
+@pytest.fixture(scope="module")
+def joint_policy(joint_run: RunDirectory) -> Policy:
+    return Policy.from_pretrained(joint_run.path)
+
+
+def test_run_holds_both_stages_and_acts(run: RunDirectory, policy: Policy):
     record = run.read_record()
     assert [(camera.name, camera.shape) for camera in record.cameras] == [
         (TOP, (32, 32, 3)),
         (WRIST, (24, 40, 3)),
     ]
-    assert (record.layout.obs_dim, record.layout.codes, record.layout.plain_dim) == (2 + 8, 8, 2)
-    assert [m["step"] for m in RunDirectory(run.path / ENCODER_FOLDER).read_metrics()] == [1, 2, 3, 4]
+    assert (record.spec.obs_dim, record.spec.image_features, record.spec.plain_dim) == (2 + 8, 8, 2)
+    assert [m["step"] for m in run.encoder.read_metrics()] == [1, 2, 3, 4]
+    assert policy.model.dimension_weight.tolist() == [1.0] * 2 + [0.5] * 8 + [1.0] * 2
     policy.reset(seed=0)
     actions = [policy.select_action(observe(frame)) for frame in range(10)]
     assert np.isfinite(actions).all()
     assert np.shape(actions) == (10, 2)
 
 
-def test_codes_of_training_are_those_of_the_policy(run: RunDirectory, policy: Policy):
-    codes = RunDirectory(run.path / ENCODER_FOLDER).read_tensors(
-        run.path / ENCODER_FOLDER / "codes.safetensors"
-    )
+def test_features_of_training_are_those_of_the_policy(run: RunDirectory, policy: Policy):
+    features = load_file(run.encoder.path / "codes.safetensors")["codes"]
     for frame in (0, 17, 71):
         encoded = policy.encode(observe(frame))
         assert encoded[:2] == pytest.approx(make_arrays()["state"][frame])
-        assert encoded[2:] == pytest.approx(codes["codes"][frame].double().numpy(), abs=1e-5)
+        assert encoded[2:] == pytest.approx(features[frame].double().numpy(), abs=1e-5)
 
 
-def test_batch_of_observations_is_encoded_row_by_row(policy: Policy):
-    rows = [observe(frame) for frame in (3, 40)]
-    batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-    assert policy.encode(batch) == pytest.approx(np.stack([policy.encode(row) for row in rows]), abs=1e-5)
-    assert policy.predict_action_chunk(batch).shape == (2, CONFIG.chunk, 2)
-
-
-@pytest.mark.parametrize("where", ["encoder", "policy"])
+@pytest.mark.parametrize(("title", "step"), [("encoder", 2), ("training", 10)])
 def test_run_interrupted_in_either_stage_resumes_bit_for_bit(
-    where: str, store: Path, run: RunDirectory, tmp_path: Path
+    title: str, step: int, store: Path, run: RunDirectory, tmp_path: Path
 ):
-    def stop(progress: TrainingProgress) -> None:
-        if progress.step >= progress.steps // 2:
-            raise KeyboardInterrupt
-
-    monitor = {"encoder": "encoder_monitor", "policy": "monitor"}[where]
-    with pytest.raises(KeyboardInterrupt):
-        train(store, tmp_path / "run", **{monitor: stop})
-    resumed = train(store, tmp_path / "run", resume=True)
-    for one, two in ((run, resumed), *[(RunDirectory(r.path / ENCODER_FOLDER) for r in (run, resumed))]):
-        assert fingerprint(one.read_weights()) == fingerprint(two.read_weights())
+    interrupt(store, tmp_path / "run", title, step)
+    assert_same_weights(run, train(store, tmp_path / "run", resume=True))
 
 
 def test_resume_with_another_encoder_is_refused(store: Path, tmp_path: Path):
-    def stop(progress: TrainingProgress) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(store, tmp_path / "run", encoder_monitor=stop)
-    other = replace(CONFIG, encoder=replace(CONFIG.encoder, blur=0.1))
+    interrupt(store, tmp_path / "run", "encoder")
+    other = replace(STAGED, encoder=replace(STAGED.encoder, blur=0.1))
     with pytest.raises(CheckpointError, match="other settings"):
         train(store, tmp_path / "run", other, resume=True)
     with pytest.raises(CheckpointError, match="already holds a run; continue with --resume"):
         train(store, tmp_path / "run")
-    for changed in (CONFIG.replace_parts(train={"steps": 9}), CONFIG.replace_parts(model={"noise": 0.2})):
-        with pytest.raises(CheckpointError, match="encoder that was begun with other settings"):
-            train(store, tmp_path / "run", changed, resume=True)
-    plain = replace(CONFIG, demos=DemoConfig(first_action_from=(0, 1)), encoder=EncoderConfig())
-    with pytest.raises(CheckpointError, match="encoder that was begun with other settings"):
+    plain = replace(STAGED, demos=DemoConfig(first_action_from=(0, 1)), encoder=EncoderConfig())
+    with pytest.raises(CheckpointError, match="files that are not a run"):
         train(store, tmp_path / "run", plain, resume=True)
 
 
-@pytest.mark.parametrize("when", ["stopped", "finished"])
 def test_resume_with_other_frames_is_refused_until_the_encoder_is_finished(
-    when: str, store: Path, run: RunDirectory, tmp_path: Path
+    store: Path, run: RunDirectory, tmp_path: Path
 ):
-    def stop(progress: TrainingProgress) -> None:
-        raise KeyboardInterrupt
-
-    monitor = {"stopped": "encoder_monitor", "finished": "monitor"}[when]
-    with pytest.raises(KeyboardInterrupt):
-        train(store, tmp_path / "run", **{monitor: stop})
     other = write_camera_store(tmp_path / "store.zarr", change_frames=True)
-    if when == "stopped":
-        with pytest.raises(CheckpointError, match=r"holds other camera frames than when .* was begun"):
-            train(other, tmp_path / "run", resume=True)
-        other = store
-    resumed = train(other, tmp_path / "run", resume=True)
-    assert fingerprint(resumed.read_weights()) == fingerprint(run.read_weights())
+    interrupt(store, tmp_path / "run", "encoder")
+    with pytest.raises(CheckpointError, match=r"holds other camera frames than when .* was begun"):
+        train(other, tmp_path / "run", resume=True)
+    with pytest.raises(KeyboardInterrupt):
+        train(store, tmp_path / "run", resume=True, monitor=stop_in("training"))
+    assert_same_weights(run, train(other, tmp_path / "run", resume=True))
 
 
 def test_encoder_of_another_run_is_refused(store: Path, run: RunDirectory, tmp_path: Path):
@@ -152,21 +168,20 @@ def test_encoder_of_another_run_is_refused(store: Path, run: RunDirectory, tmp_p
     mixed.encoder.model.write_bytes(other.encoder.model.read_bytes())
     with pytest.raises(CheckpointError, match=r"model\.safetensors belongs to another encoder"):
         Policy.from_pretrained(mixed.path)
-    with pytest.raises(CheckpointError, match=r"codes\.safetensors belongs to another encoder"):
-        train(store, mixed.path, resume=True)
-    shutil.copy(other.encoder.path / "codes.safetensors", mixed.encoder.path)
-    with pytest.raises(CheckpointError, match=r"model\.safetensors belongs to another encoder"):
-        train(store, mixed.path, resume=True)
-    for file in (run.model, run.encoder.model):  # as an earlier version wrote them
-        save_file(load_file(file), mixed.path / file.relative_to(run.path))
+    for file in ("codes", "model"):
+        with pytest.raises(CheckpointError, match=rf"{file}\.safetensors belongs to another encoder"):
+            train(store, mixed.path, resume=True)
+        shutil.copy(other.encoder.path / "codes.safetensors", mixed.encoder.path)
+    for part in (run.model, run.encoder.model):  # as an earlier version wrote them
+        save_file(load_file(part), mixed.path / part.relative_to(run.path))
     assert Policy.from_pretrained(mixed.path).encoder is not None
 
 
-def test_held_out_episodes_do_not_train_the_encoder(store: Path, run: RunDirectory, tmp_path: Path):
-    held = train(store, tmp_path / "run", validation=0.3)
-    assert len(held.read_record().demos.held_out) == 2
-    weights = (RunDirectory(r.path / ENCODER_FOLDER).read_weights() for r in (run, held))
-    assert len({fingerprint(each) for each in weights}) == 2
+def test_missing_encoder_is_refused(run: RunDirectory, tmp_path: Path):
+    damaged = RunDirectory(Path(shutil.copytree(run.path, tmp_path / "run")))
+    shutil.rmtree(damaged.encoder.path)
+    with pytest.raises(CheckpointError, match=r"encoder/model\.safetensors"):
+        Policy.from_pretrained(damaged.path)
 
 
 @pytest.mark.parametrize(
@@ -174,24 +189,9 @@ def test_held_out_episodes_do_not_train_the_encoder(store: Path, run: RunDirecto
     [
         ({TOP: None}, "observation.images.top is missing"),
         ({TOP: np.zeros((32, 32, 3))}, "got float64; convert values from 0 to 1 by .* 0 to 255 by"),
-        ({TOP: np.zeros((32, 32, 3), np.int64)}, "must hold uint8 from 0 to 255, got int64$"),
         ({TOP: np.zeros((3, 32, 32), np.uint8)}, r"must have shape \(32, 32, 3\), got \(3, 32, 32\); move"),
-        ({TOP: np.zeros((16, 16, 3), np.uint8)}, r"must have shape \(32, 32, 3\), got \(16, 16, 3\)"),
-        ({TOP: np.zeros((32, 32), np.uint8)}, r"must have shape \(32, 32, 3\), got \(32, 32\)"),
-        ({WRIST: "picture"}, "must hold uint8"),
-        (
-            {TOP: np.zeros((1, 32, 32, 3), np.uint8)},
-            r"must have shape \(32, 32, 3\), got \(1, 32, 32, 3\); give observation.state and frames both",
-        ),
         ({STATE: np.zeros((1, 2))}, r"must have shape \(n, 32, 32, 3\), got \(32, 32, 3\); give"),
-        (
-            {
-                STATE: np.zeros((1, 2)),
-                TOP: np.zeros((1, 32, 32, 3), np.uint8),
-                WRIST: np.zeros((2, 24, 40, 3), np.uint8),
-            },
-            "observation.images.wrist has 2 rows, observation.images.top has 1",
-        ),
+        ({STATE: np.zeros(3)}, r"must have shape \(2,\)"),
     ],
 )
 def test_wrong_frames_are_named_and_refused(change: dict[str, Any], message: str, policy: Policy):
@@ -199,31 +199,15 @@ def test_wrong_frames_are_named_and_refused(change: dict[str, Any], message: str
         policy.select_action({**observe(), **change})
 
 
-def test_vector_instead_of_a_dict_is_refused(policy: Policy):
+def test_batch_of_observations_is_encoded_row_by_row(policy: Policy):
+    rows = [observe(frame) for frame in (3, 40)]
+    batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    assert policy.encode(batch) == pytest.approx(np.stack([policy.encode(row) for row in rows]), abs=1e-5)
+    uneven = {**batch, WRIST: batch[WRIST][:1]}
+    with pytest.raises(PolicyInputError, match=r"images\.wrist has 1 rows, observation\.\S+ has 2"):
+        policy.encode(uneven)
     with pytest.raises(PolicyInputError, match=r"needs a dict of observations: 'observation.state' \(2,\)"):
         policy.select_action([0.1, 0.2])
-    with pytest.raises(PolicyInputError, match="must have 2 values"):
-        policy.select_action({**observe(), STATE: np.zeros(3)})
-
-
-def test_images_need_an_encoder_and_an_encoder_needs_images():
-    with pytest.raises(ConfigError, match="no images are named"):
-        replace(CONFIG, demos=replace(CONFIG.demos, images=()))
-    with pytest.raises(ConfigError, match="needs settings EncoderConfig"):
-        replace(CONFIG, demos=replace(CONFIG.demos, encoder="identity"))
-    assert RunConfig.from_dict(CONFIG.to_dict()) == CONFIG
-
-
-def test_losses_weigh_all_codes_together(policy: Policy):
-    assert policy.model.dimension_weight.tolist() == [1.0] * 2 + [0.5] * 8 + [1.0] * 2
-    assert not any("dimension_weight" in name for name in policy.model.state_dict())
-
-
-def test_camera_folder_missing_in_a_run_is_reported(run: RunDirectory, tmp_path: Path):
-    for name in ("config.json", "model.safetensors", "calibration.json"):
-        (tmp_path / name).write_bytes((run.path / name).read_bytes())
-    with pytest.raises(CheckpointError, match=r"encoder/model\.safetensors"):
-        Policy.from_pretrained(tmp_path)
 
 
 def test_training_uses_the_threads_of_the_environment_and_leaves_those_of_the_caller(
@@ -231,43 +215,131 @@ def test_training_uses_the_threads_of_the_environment_and_leaves_those_of_the_ca
 ):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     used: list[int] = []
-    config = CONFIG.replace_parts(train={"steps": 2}, encoder={"train": TrainConfig(steps=1)})
+    config = STAGED.replace_parts(train={"steps": 1}, encoder={"train": TrainConfig(steps=1, batch_size=2)})
     torch.set_num_threads(2)
     try:
-        train(store, tmp_path / "run", config, encoder_monitor=lambda _: used.append(torch.get_num_threads()))
-        assert (used, torch.get_num_threads()) == ([1], 2)
+        train(store, tmp_path / "run", config, monitor=lambda _: used.append(torch.get_num_threads()))
+        assert (used, torch.get_num_threads()) == ([1, 2], 2)  # convolutions, then a small network
     finally:
         torch.set_num_threads(1)
 
 
-def test_session_takes_frames_and_names_bad_ones(policy: Policy):
-    now = [0.0]
-    config = SessionConfig(rate_hz=10.0)
-    with Session(policy, config, calibration=policy.calibration, clock=lambda: now[0]) as session:
-        commands = []
-        for frame in range(3):
-            now[0] = 0.1 * frame
-            commands.append(session.step(observe(frame)))
-        now[0] = 0.3
-        commands.append(session.step({**observe(3), TOP: np.zeros((8, 8, 3), np.uint8)}))
-        assert session.last is not None
-        (fault,) = session.last.faults
-    assert (fault.kind, fault.camera) == (FaultKind.WRONG_FRAME, TOP)
-    assert "observation.images.top must have shape (32, 32, 3), got (8, 8, 3)" in fault.detail
-    assert np.isfinite(commands).all()
+def start_training(store: Path, run: RunDirectory) -> EncoderTraining:
+    demos, images = load_training_demos(JOINT.demos, store), open_training_images(JOINT.demos, store)
+    data = FrameData(demos, images, None, run.read_record().demos.held_out, run.encoder.path)
+    return EncoderTraining(data, JOINT, run, seed=0, device="cpu")
 
 
-def test_own_cameras_are_named_on_the_command_line(store: Path, tmp_path: Path):
-    flags = {"encoder.train.steps": 1, "encoder.train.batch-size": 2, "encoder.size": 32, "encoder.width": 8}
-    flags |= {
-        "encoder.keypoints": 1,
-        "train.steps": 4,
-        "preset": "fast",
-        "device": "cpu",
-        "out": tmp_path / "run",
-    }
+def test_joint_training_changes_the_encoder_and_calibrates_its_features(
+    store: Path, joint_run: RunDirectory, joint_policy: Policy
+):
+    record = joint_run.read_record()
+    assert (record.spec.image_features, record.spec.plain_dim) == (6, 2)
+    assert {record.spec.low[2:8], record.spec.high[2:8]} == {(-1.0,) * 6, (1.0,) * 6}
+    losses = [line["square"] for line in joint_run.read_metrics()]
+    assert losses[-1] < losses[0]
+    assert all("validation_square" in line for line in joint_run.read_metrics())
+    assert joint_policy.encoder is not None
+    start, trained = start_training(store, joint_run).model.state_dict(), joint_policy.encoder.state_dict()
+    assert all(not torch.equal(start[name], trained[name]) for name in start if "weight" in name)
+    known = [frame for frame in range(72) if frame // 12 not in record.demos.held_out]
+    encoded = np.stack([joint_policy.encode(observe(frame)) for frame in known])
+    expected = (encoded[:, 2:].mean(0) + 1) / 2
+    assert joint_policy.calibration.mean[2:8] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_joint_loss_is_that_of_the_encoded_windows(
+    held_out: bool, store: Path, joint_run: RunDirectory, joint_policy: Policy
+):
+    training = start_training(store, joint_run)
+    blank, full = (
+        (part.validation if held_out else part.training) or part.training
+        for part in (
+            split_episodes(training.make_blank_features(), 0.3, seed=0),
+            split_episodes(training.read_features(), 0.3, seed=0),
+        )
+    )
+    assert joint_policy.encoder is not None
+    model = PolicyWithEncoder(joint_policy.model, joint_policy.encoder).eval()
+    rows = torch.arange(0, 24, 7)
+    batch = load_frames(training.build_windows(blank, held_out=held_out)[rows], training.frames)
+    windows = build_training_data(full, JOINT)
+    assert isinstance(windows, Windows)
+    generator = torch.Generator()
+    found = model.loss(batch, generator).parts["square"]
+    torch.testing.assert_close(found, joint_policy.model.loss(windows[rows], generator).parts["square"])
+
+
+def test_mirrored_frames_follow_the_others_in_the_table(
+    joint_policy: Policy, monkeypatch: pytest.MonkeyPatch
+):
+    assert joint_policy.encoder is not None
+    monkeypatch.setattr(joint_policy.encoder, "mirror", "left_right")
+    model = PolicyWithEncoder(joint_policy.model, joint_policy.encoder)
+    table = torch.randint(0, 256, (3, 4, 4, 3), dtype=torch.uint8)
+    found = model.gather(table, torch.tensor([2, 4]))
+    assert found[0].equal(table[2])
+    assert found[1].equal(table[1].flip(1))
+
+
+@pytest.mark.parametrize("memory", [2**30, 0], ids=["in memory", "from a file"])
+def test_interrupted_joint_training_resumes_bit_for_bit(
+    memory: int, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(encoder, "MEMORY_BYTES", memory)
+    short = JOINT.replace_parts(train={"steps": 4, "log_every": 2, "batch_size": 2})
+    whole = train(store, tmp_path / "whole", short)
+    interrupt(store, tmp_path / "run", "training", 2, short)
+    resumed = train(store, tmp_path / "run", short, resume=True)
+    assert_same_weights(whole, resumed)
+    other = write_camera_store(tmp_path / "other.zarr", change_frames=True)
+    with pytest.raises(CheckpointError, match="holds other camera frames"):
+        train(other, resumed.path, short, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (NeuralSDEConfig(), "'neural_sde' predicts future observations.*--encoder keypoints"),
+        (NearestNeighboursConfig(), "'knn' is not trained.*--encoder keypoints"),
+    ],
+)
+def test_methods_that_cannot_train_an_encoder_are_refused(
+    model: ModelConfig, message: str, store: Path, tmp_path: Path
+):
+    with pytest.raises(ConfigError, match=message):
+        train(store, tmp_path / "run", replace(JOINT, model=model, chunk=4))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("camera", "settings"),
+    [
+        ("wrist", {"encoder.train.steps": 1, "encoder.train.batch-size": 2, "encoder.keypoints": 1}),
+        ("top", {"encoder": "resnet", "policy": "diffusion", "encoder.crop": 36, "encoder.features": 4}),
+    ],
+)
+def test_own_cameras_are_named_on_the_command_line(
+    camera: str, settings: dict[str, Any], store: Path, tmp_path: Path
+):
+    flags = {"encoder.size": 40, "encoder.width": 16, "train.steps": 2, "train.batch-size": 2, **settings}
+    flags |= {"preset": "fast", "device": "cpu", "out": tmp_path / "run"}
     given = [part for name, value in flags.items() for part in (f"--{name}", str(value))]
-    assert main(["train", "--demos", str(store), "--images", "wrist", *given]) == 0
-    record = RunDirectory(tmp_path / "run").read_record()
-    assert [camera.name for camera in record.cameras] == [WRIST]
-    assert record.layout.codes == 2
+    assert main(["train", "--demos", str(store), "--images", camera, *given]) == 0
+    policy = Policy.from_pretrained(tmp_path / "run")
+    assert [each.name for each in policy.spec.cameras] == [f"observation.images.{camera}"]
+    assert np.isfinite(policy.select_action(observe(0))).all()
+
+
+def test_preset_of_diffusion_for_pixels_is_the_published_one():
+    pixels = with_observations(get_task("pusht"), "pixels")
+    config = pixels.preset("pixels", "diffusion")
+    assert config.encoder == ResNetConfig(size=96, crop=84, width=64, keypoints=32, features=64)
+    model: Any = config.model
+    assert (model.unet.channels, model.unet.step_embedding) == ((512, 1024, 2048), 128)
+    assert (model.history, model.horizon, config.chunk, config.demos.mirror) == (2, 16, 8, False)
+    train = config.train
+    assert (train.batch_size, train.learning_rate, train.weight_decay) == (64, 1e-4, 1e-6)
+    assert (train.warmup * train.steps, train.ema, train.ema_power) == (500, 0.9999, 0.75)
+    assert pixels.preset("default", "diffusion").demos.encoder == "keypoints"

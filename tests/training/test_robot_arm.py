@@ -114,68 +114,48 @@ def test_session_starts_where_the_robot_is_if_the_first_plan_is_late(arm: Policy
 
 
 @pytest.mark.slow
-def test_exported_graph_gives_the_same_commands(arm: Policy, tmp_path: Path):
+def test_exported_graph_and_server_give_the_same_commands(arm: Policy, tmp_path: Path):
     obs = make_arm_demos().obs[40]
     expected = run_session(arm, obs)
     export_policy(arm, tmp_path / "arm.onnx", cases=2)
     runtime = RuntimePolicy.load(tmp_path / "arm.onnx")
-    assert runtime.spec.first_action == arm.spec.first_action
     assert runtime.calibration == arm.calibration
     np.testing.assert_allclose(run_session(runtime, obs), expected, atol=1e-4)
-
-
-def test_server_gives_the_same_commands(arm: Policy):
-    obs = make_arm_demos().obs[40]
     with (
         serve_in_thread(arm, calibration=arm.calibration) as server,
         RemotePolicy.connect(server.url, timeout_s=10, deadline_s=5) as remote,
     ):
         assert replace(remote.spec, longest_chunk=0) == arm.spec, "the server limits the length of plans"
-        np.testing.assert_allclose(run_session(remote, obs), run_session(arm, obs), atol=1e-6)
+        np.testing.assert_allclose(run_session(remote, obs), expected, atol=1e-6)
 
 
-def test_delta_actions_start_at_their_median_and_keep_their_limits(tmp_path: Path):
+@pytest.mark.parametrize("offset", [0.0, 0.5])
+def test_delta_actions_keep_their_limits_and_the_rate_of_the_policy(
+    offset: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     demos = make_arm_demos()
     delta = np.diff(demos.act[:, :JOINTS], axis=0, append=demos.act[-1:, :JOINTS])
-    delta[demos.episode_ends - 1] = delta[demos.episode_ends - 2]
-    demos = replace(demos, act=np.concatenate([delta + 0.5, demos.act[:, JOINTS:]], axis=1))
+    delta[demos.episode_ends - 1] = 0.0
+    demos = replace(demos, act=np.concatenate([delta + offset, demos.act[:, JOINTS:]], axis=1))
     policy = train(demos, tmp_path)
     assert set(policy.spec.first_action_from) == {-1}
     first = demos.act[demos.starts]
     assert all(value in first[:, column] for column, value in enumerate(policy.spec.first_action))
     limits = open_session(policy, Sim()).resolved.limits
-    assert limits.speed[:JOINTS] == pytest.approx(measure_speed(demos)[:JOINTS], rel=0.05)
-    assert np.isfinite(run_session(policy, demos.obs[0])).all()
-
-
-def test_a_session_of_delta_actions_runs_at_the_policy_rate_only(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    demos = make_arm_demos()
-    delta = np.diff(demos.act[:, :JOINTS], axis=0, append=demos.act[-1:, :JOINTS])
-    delta[demos.episode_ends - 1] = 0.0
-    demos = replace(demos, act=np.concatenate([delta, demos.act[:, JOINTS:]], axis=1))
-    policy = train(demos, tmp_path)
+    assert limits.speed[:JOINTS] == pytest.approx(measure_speed(demos)[:JOINTS], rel=0.1)
     expected = "changes per period: action 0-6 changes observation 0-6; a control session has to run at"
-    assert capsys.readouterr().err.count(expected) == 1
-    with (
-        serve_in_thread(policy, calibration=policy.calibration) as server,
-        RemotePolicy.connect(server.url, timeout_s=10, deadline_s=5) as remote,
-    ):
-        for planner in (policy, remote):
-            assert planner.calibration.delta_columns == tuple(range(JOINTS))
-            with pytest.raises(ConfigError, match=r"rate_hz is 100, but actions 0, 1, .* set rate_hz to 20"):
-                planner.session(rate_hz=100)
-            planner.session(rate_hz=20).close()
+    assert capsys.readouterr().err.count(expected) == (not offset)
+    if not offset:
+        with pytest.raises(ConfigError, match=r"rate_hz is 100, but actions 0, 1, .* set rate_hz to 20"):
+            policy.session(rate_hz=100)
 
 
-def test_environment_gives_a_rate_that_the_store_does_not_record(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_environment_gives_what_the_store_does_not_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     demos = make_arm_demos(episodes=2)
     pendulum = Demonstrations(demos.obs[:, :3], 0.1 * demos.act[:, :1], demos.episode_ends)
     policy = train(pendulum, tmp_path, [*NEIGHBOURS, "--env", "Pendulum-v1"])
     assert policy.calibration.rate_hz == pytest.approx(20.0)
+    assert (policy.calibration.action_low, policy.calibration.action_high) == ((-2.0,), (2.0,))
     assert "--rate HZ" not in capsys.readouterr().err
 
 
@@ -196,30 +176,15 @@ def test_sizes_of_another_environment_are_refused_before_training(
     assert not run.exists()
 
 
-def test_another_rate_than_the_recorded_one_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    policy = train(make_arm_demos(episodes=2), tmp_path, [*NEIGHBOURS, "--rate", "33"])
+def test_recorded_action_space_and_another_rate_are_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    space = {"low": [-2.5] * JOINTS + [None], "high": [2.5] * JOINTS + [None]}
+    flags = [*NEIGHBOURS, "--validation", "0.1", "--rate", "33"]
+    policy = train(make_arm_demos(), tmp_path, flags, action_space=space)
     assert policy.calibration.rate_hz == 33.0
     assert capsys.readouterr().err.count("--rate 33 overrides the recorded rate, 20 Hz") == 1
-
-
-def test_held_out_episodes_do_not_drop_the_recorded_action_space(tmp_path: Path):
-    space = {"low": [-2.5] * 8, "high": [2.5] * 8}
-    policy = train(make_arm_demos(), tmp_path, [*NEIGHBOURS, "--validation", "0.1"], action_space=space)
-    assert policy.calibration.action_high == (2.5,) * 8
-
-
-def test_recorded_action_space_limits_commands_exactly(tmp_path: Path):
-    space = {"low": [-2.5] * JOINTS + [None], "high": [2.5] * JOINTS + [None]}
-    limits = open_session(train(make_arm_demos(), tmp_path, action_space=space), Sim()).resolved.limits
+    limits = open_session(policy, Sim(), 33.0).resolved.limits
     assert limits.low.tolist() == [-2.5] * JOINTS + [0.0]
     assert limits.high.tolist() == [2.5] * JOINTS + [1.0]
-
-
-def test_action_space_of_the_environment_limits_commands_exactly(tmp_path: Path):
-    demos = make_arm_demos(episodes=2)
-    pendulum = Demonstrations(demos.obs[:, :3], 0.1 * demos.act[:, :1], demos.episode_ends, rate_hz=20.0)
-    policy = train(pendulum, tmp_path, [*NEIGHBOURS, "--env", "Pendulum-v1"])
-    assert (policy.calibration.action_low, policy.calibration.action_high) == ((-2.0,), (2.0,))
 
 
 @pytest.mark.parametrize(
@@ -227,10 +192,7 @@ def test_action_space_of_the_environment_limits_commands_exactly(tmp_path: Path)
     [
         3,
         {"low": [0]},
-        {"low": [0, 1], "high": [1, 2]},
-        {"low": ["a"] * 8, "high": [1] * 8},
         {"low": [-1] * 7 + [2], "high": [1] * 8},
-        {"low": [-1] * 8, "high": [1] * 7 + [float("nan")]},
         {"low": [-1] * 8, "high": [1] * 7 + [float("inf")]},
     ],
 )
@@ -254,14 +216,3 @@ def test_store_without_a_rate_says_how_to_give_it(tmp_path: Path, capsys: pytest
     assert "--rate HZ" not in capsys.readouterr().err
     assert Policy.from_pretrained(tmp_path / "timed").calibration.rate_hz == 20.0
     assert load_demonstrations(tmp_path / "arm.zarr").rate_hz is None
-
-
-def test_held_out_episodes_of_the_arm_are_scored(tmp_path: Path):
-    store = write_arm_store(tmp_path / "arm.zarr", make_arm_demos())
-    args = ["train", "--demos", str(store), "--out", str(tmp_path / "run"), "--validation", "0.2"]
-    assert main([*args, "--device", "cpu", *NEURAL_SDE]) == 0
-    scores = tmp_path / "scores.json"
-    assert main(["score", str(tmp_path / "run"), "--demos", str(store), "--json", str(scores)]) == 0
-    found = json.loads(scores.read_text())
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert found["episodes"] == config["demos"]["held_out"]

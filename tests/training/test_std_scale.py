@@ -1,5 +1,6 @@
 """Tests for training/std_scale.py: σ is scaled to held-out episodes, once, and in every command."""
 
+from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
 
@@ -13,10 +14,11 @@ from nsde_policy.data import Demonstrations
 from nsde_policy.data.split import split_episodes
 from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
+from nsde_policy.methods.neural_sde.model import NeuralSDE
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.dataset import build_transitions, get_first_action
-from nsde_policy.training.run import train_run
+from nsde_policy.training.dataset import build_transitions, get_first_action, measure_demonstrations
+from nsde_policy.training.run import TrainOptions, train_run
 from nsde_policy.training.std_scale import fit_factors, measure_errors
 from tests.helpers.toy_problems import make_robot_demos
 
@@ -26,8 +28,9 @@ CONFIG = RunConfig(
 )
 
 
-def train(path: Path, **options: float | bool) -> RunDirectory:
-    return train_run(make_robot_demos(), CONFIG, path, task="none", seed=3, **options)
+def train(path: Path, *, resume: bool = False) -> RunDirectory:
+    options = TrainOptions(validation=0.2, scale_std=0.3, resume=resume)
+    return train_run(make_robot_demos(), CONFIG, path, seed=3, options=options)
 
 
 def fit(run: RunDirectory, demos: Demonstrations) -> np.ndarray:
@@ -36,7 +39,7 @@ def fit(run: RunDirectory, demos: Demonstrations) -> np.ndarray:
     pairs = build_transitions(
         demos, **get_first_action(record.config.demos), history=2, final_action_weight=1.0
     )
-    return fit_factors(measure_errors(model, pairs, 2, record.layout.circular), (pairs.weight > 0).numpy())
+    return fit_factors(measure_errors(model, pairs, 2, record.spec.circular), (pairs.weight > 0).numpy())
 
 
 def test_factors_are_those_of_normal_errors():
@@ -59,47 +62,41 @@ def test_rare_large_errors_do_not_widen_the_usual_interval():
 
 @pytest.mark.parametrize("kind", ["shared", "separate"])
 def test_scaling_multiplies_the_standard_deviation_alone(kind: str):
-    from dataclasses import replace
-
-    from nsde_policy.methods.neural_sde.model import NeuralSDE
-    from nsde_policy.training.dataset import measure_demonstrations
-
     config = replace(CONFIG.model, network=NetworkConfig(kind=kind, width=16, depth=2, dropout=0.0))
-    layout = measure_demonstrations(make_robot_demos(), replace(CONFIG, model=config), task="none")
-    model = NeuralSDE(config, layout, generator=torch.Generator().manual_seed(0)).eval()
-    states = torch.randn(5, 2, layout.dim, generator=torch.Generator().manual_seed(1))
+    spec = measure_demonstrations(make_robot_demos(), replace(CONFIG, model=config))
+    model = NeuralSDE(config, spec, generator=torch.Generator().manual_seed(0)).eval()
+    states = torch.randn(5, 2, spec.dim, generator=torch.Generator().manual_seed(1))
     before = model.predict_step(states)
-    factor = torch.linspace(0.5, 2.0, layout.dim)
+    factor = torch.linspace(0.5, 2.0, spec.dim)
     model.scale_std(factor)
     after = model.predict_step(states)
     assert torch.equal(after.mean, before.mean)
     torch.testing.assert_close(after.std, before.std * factor, rtol=1e-4, atol=0)
 
 
-def test_calibrated_run_fits_the_held_out_episodes_and_resumes(tmp_path: Path):
-    run = train(tmp_path / "run", validation=0.2, scale_std=0.3)
+def test_scaled_run_fits_the_held_out_episodes_and_resumes(tmp_path: Path):
+    run = train(tmp_path / "run")
     known, _, held_out = split_episodes(make_robot_demos(), 0.2, seed=3)
-    _, calibrated_on, _ = split_episodes(known, 0.3, seed=3)
+    _, scaled_to, _ = split_episodes(known, 0.3, seed=3)
     assert run.read_record().demos.held_out == held_out
-    assert calibrated_on is not None
-    np.testing.assert_allclose(fit(run, calibrated_on), 1.0, rtol=0.02)
+    assert scaled_to is not None
+    np.testing.assert_allclose(fit(run, scaled_to), 1.0, rtol=0.02)
     weights = run.read_weights()
-    train(tmp_path / "run", validation=0.2, scale_std=0.3, resume=True)
+    train(tmp_path / "run", resume=True)
     again = run.read_weights()
     assert all(torch.equal(weights[name], again[name]) for name in weights)
 
 
-def test_method_without_std_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    out = str(tmp_path / "run")
-    args = ["--policy", "knn", "--preset", "fast", "--scale-std", "0.1", "--out", out]
-    assert main(["train", *args]) == 2
-    assert "the method knn reports no σ to scale: leave out --scale-std" in capsys.readouterr().err
-
-
-def test_invalid_fraction_is_refused_before_demonstrations_are_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--policy knn --preset fast --scale-std 0.1", "the method knn reports no σ to scale"),
+        ("--task pusht --demos missing.zarr --scale-std 1", "need --scale-std < 1.0, got 1.0"),
+    ],
+)
+def test_what_cannot_be_scaled_is_refused_before_demonstrations_are_read(
+    flags: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    args = ["--task", "pusht", "--demos", str(tmp_path / "missing.zarr"), "--scale-std", "1"]
-    assert main(["train", *args, "--out", str(tmp_path / "run")]) == 2
-    assert "need --scale-std < 1.0, got 1.0" in capsys.readouterr().err
+    assert main(["train", *flags.split(), "--out", str(tmp_path / "run")]) == 2
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

@@ -82,7 +82,7 @@ def check_command(command: CommandT) -> CommandT:
     device = getattr(command, "device", "cpu")
     if device == "cpu":
         return command
-    from nsde_policy.training.progress import pick_device
+    from nsde_policy.training.train import pick_device
 
     return replace(command, device=pick_device(device))  # type: ignore[type-var]
 

@@ -10,14 +10,14 @@ from nsde_policy.data.frames import resize_frames
 from nsde_policy.deploy.export.onnx_writer import build_file
 from nsde_policy.deploy.export.parity import measure_difference
 from nsde_policy.deploy.runtime.graph import EncoderGraph
-from nsde_policy.deploy.runtime.metadata import CODES, GRAPH_FORMAT, MEASURED, EncoderRecord
+from nsde_policy.deploy.runtime.metadata import FEATURES, GRAPH_FORMAT, MEASURED, EncoderRecord
 from nsde_policy.encoders.base_model import EncoderModel
 from nsde_policy.errors import NsdePolicyError
 from nsde_policy.planner.interface import PolicySpec
 
-CODE_TOLERANCE = 1e-4
-"""Largest allowed difference of codes, in units of the widest range of a code in the demonstrations; that of
-a measured shift, in units of half a frame."""
+FEATURE_TOLERANCE = 1e-4
+"""Largest allowed difference of features, in units of the widest range of a feature in demonstrations, and of
+measured shifts, in units of half a frame."""
 BLOCKS = 6
 """The pictures of the comparison are this many blocks of random colours wide and high."""
 LARGEST_SHIFT = 3
@@ -33,7 +33,7 @@ def build_encoder_graph(
         format=GRAPH_FORMAT,
         cameras=spec.cameras,
         plain_dim=spec.plain_dim,
-        codes=spec.codes,
+        image_features=spec.image_features,
         size=encoder.size,
         measures_shift=encoder.measures_shift,
         fingerprint=fingerprint,
@@ -46,10 +46,10 @@ def build_encoder_graph(
 
 
 def measure_code_parity(encoder: EncoderModel, spec: PolicySpec, graph: EncoderGraph, cases: int) -> float:
-    """Measure the largest difference between a graph and its encoder, in units of `CODE_TOLERANCE`'s.
+    """Measure the largest difference between a graph and its encoder, in units of `FEATURE_TOLERANCE`'s.
 
     Raises:
-        NsdePolicyError: If it exceeds `CODE_TOLERANCE`.
+        NsdePolicyError: If it exceeds `FEATURE_TOLERANCE`.
     """
 
     def encode(*inputs: Tensor) -> tuple[Tensor, ...]:
@@ -59,12 +59,12 @@ def measure_code_parity(encoder: EncoderModel, spec: PolicySpec, graph: EncoderG
         return (encoder(*rows)[0],)
 
     low, high = (np.array(values[spec.plain_dim : spec.obs_dim]) for values in (spec.low, spec.high))
-    scales = {CODES: np.max(high - low), MEASURED: np.array(encoder.size / 2)}
+    scales = {FEATURES: np.max(high - low), MEASURED: np.array(encoder.size / 2)}
     worst = measure_difference(graph, encode, _draw_observations(encoder, spec, cases=cases), scales)
-    if worst > CODE_TOLERANCE:
+    if worst > FEATURE_TOLERANCE:
         raise NsdePolicyError(
-            f"the exported encoder differs from the policy's by {worst:.2g} ranges of its codes in {cases} "
-            f"cases, at most {CODE_TOLERANCE:g} is allowed; nothing was written"
+            f"the exported encoder differs from the policy's by {worst:.2g} ranges of its features in "
+            f"{cases} cases, at most {FEATURE_TOLERANCE:g} is allowed; nothing was written"
         )
     return worst
 

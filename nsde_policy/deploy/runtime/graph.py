@@ -8,7 +8,7 @@ import numpy as np
 
 from nsde_policy.data.frames import resize_frames
 from nsde_policy.deploy.runtime.metadata import (
-    CODES,
+    FEATURES,
     FRAME,
     MEASURED,
     SHIFT,
@@ -117,7 +117,7 @@ class EncoderGraph(LoadedGraph[EncoderRecord]):
             frames: A frame of each camera, (height, width, 3) uint8.
 
         Returns:
-            Codes, (codes,) float32.
+            Features, (features,) float32.
         """
         with np.errstate(over="ignore"):  # values beyond float32 become infinite
             self.inputs[VALUES][:] = values
@@ -129,7 +129,7 @@ class EncoderGraph(LoadedGraph[EncoderRecord]):
         if self.record.measures_shift and (shift := np.rint(self.outputs[MEASURED])).any():
             self.inputs[SHIFT][:] = shift
             self.run()
-        return self.outputs[CODES].copy()
+        return self.outputs[FEATURES].copy()
 
 
 def _create_session(content: bytes, threads: int) -> Any:

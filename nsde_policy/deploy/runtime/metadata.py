@@ -17,8 +17,8 @@ RECORD_KEY = "nsde_policy"
 ACTIONS, PATH, STD = "actions", "path", "std"
 """Names of the outputs: actions (steps, act_dim); from methods that predict states also the path
 (steps + 1, d) and σ of each action (steps, act_dim)."""
-VALUES, FRAME, SHIFT, CODES, MEASURED = "values", "frame", "shift", "codes", "measured_shift"
-"""Names of the encoder's inputs and outputs; frames are `frame_0`, `frame_1` and so on."""
+VALUES, FRAME, SHIFT, FEATURES, MEASURED = "values", "frame", "shift", "codes", "measured_shift"
+"""Names of the encoder's inputs and outputs in files; frames are `frame_0`, `frame_1` and so on."""
 
 Shapes = dict[str, tuple[int, ...]]
 """Shapes of arrays by name."""
@@ -100,8 +100,8 @@ class EncoderRecord(BaseConfig):
     """Cameras of the policy, in the order of the frames."""
     plain_dim: Annotated[int, Meta(ge=1, le=LARGEST_SIZE)]
     """Number of low-dimensional values of an observation."""
-    codes: Annotated[int, Meta(ge=1, le=LARGEST_SIZE)]
-    """Number of values that encode the frames of all cameras."""
+    image_features: Annotated[int, Meta(ge=1, le=LARGEST_SIZE)]
+    """Number of features of the frames of all cameras."""
     size: Annotated[int, Meta(ge=1, le=LARGEST_SIDE)]
     """Height and width of the frames that the graph takes; others are resized first."""
     measures_shift: bool
@@ -129,9 +129,9 @@ class EncoderRecord(BaseConfig):
     @property
     def outputs(self) -> Shapes:
         """Names and shapes of the outputs."""
-        shapes: Shapes = {CODES: (self.codes,)}
+        shapes: Shapes = {FEATURES: (self.image_features,)}
         return shapes | ({MEASURED: (len(self.cameras), 2)} if self.measures_shift else {})
 
     def describe(self) -> str:
         """Say how many cameras the graph encodes."""
-        return f"codes of {len(self.cameras)} camera{'s' if len(self.cameras) > 1 else ''}"
+        return f"features of {len(self.cameras)} camera{'s' if len(self.cameras) > 1 else ''}"

@@ -50,7 +50,11 @@ class RuntimePolicy(NumpyPolicy):
                 raise CheckpointError(f"no {encoder_path}: copy {encoder_path.name} beside {path.name}")
             encoder = EncoderGraph.load(encoder_path, threads=threads)
             found = encoder.record
-            fits = (found.cameras, found.plain_dim, found.codes) == (spec.cameras, spec.plain_dim, spec.codes)
+            fits = (found.cameras, found.plain_dim, found.image_features) == (
+                spec.cameras,
+                spec.plain_dim,
+                spec.image_features,
+            )
             if not fits or found.fingerprint != graph.record.fingerprint:
                 raise CheckpointError(f"{encoder_path} does not belong to {path.name}; export both again")
         return cls(graph, encoder, seed=seed)

@@ -18,7 +18,7 @@ class KeypointEncoder(IdentityEncoder):
 
     name = "keypoints"
     config = KeypointConfig
-    codes_are_positions = True
+    features_are_positions = True
 
     def model_class(self) -> type[EncoderModel]:
         """Return the class of the autoencoder."""

@@ -25,7 +25,7 @@ class KeypointConfig(TrainedEncoderConfig):
     size: Annotated[int, Meta(ge=32, le=512)] = 96
     """Height and width that frames are resized to, a multiple of 8."""
     keypoints: Size = 16
-    """Keypoints per camera; each is two numbers of the code."""
+    """Keypoints per camera; each is two features."""
     width: Annotated[int, Meta(ge=8, le=MAX_SIZE)] = 16
     """Channels of the first layer, a multiple of 8; deeper layers have up to four times as many."""
     known_points: Annotated[int, Meta(ge=0, le=MAX_SIZE)] = 4

@@ -28,16 +28,16 @@ class FoldedKeypoints(nn.Module):
         measures_shift = self.model.measures_shift
         frames = given[1:] if measures_shift else given
         scaled = self.model.scale(values[None])
-        codes, measured = [], []
+        features, measured = [], []
         for i, (camera, network, frame) in enumerate(
             zip(self.model.autoencoders(), self.networks, frames, strict=True)
         ):
             (level,) = self.model.level(camera, frame[None])
             steady = _undo_shift(level, given[0][i]) if measures_shift else level.permute(2, 0, 1)
             keypoints, anchors = camera.split_points(network(steady))
-            codes.append(keypoints.flatten())
+            features.append(keypoints.flatten())
             measured.append(camera.measure_shift(anchors, scaled)[0] * (self.model.size / 2))
-        return (torch.cat(codes), torch.stack(measured)) if measures_shift else (torch.cat(codes),)
+        return (torch.cat(features), torch.stack(measured)) if measures_shift else (torch.cat(features),)
 
 
 def _undo_shift(frame: Tensor, shift: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ from nsde_policy.methods.base import LossParts, Stage
 
 ERROR_UNIT = 20.0
 """The squared error of a frame is divided by this number, which makes its gradients about as large as 1."""
-POINT_WIDTH = 64
-"""Units per hidden layer of the network from measured values to positions."""
+POINT_NETWORK = NetworkConfig(width=64, depth=2, dropout=0.0)
+"""Network from measured values to positions."""
 
 
 class CameraAutoencoder(nn.Module):
@@ -66,10 +66,7 @@ class CameraAutoencoder(nn.Module):
 
 def _build_locator(plain_dim: int, points: int, generator: torch.Generator) -> MLP | None:
     """Build the network from measured values to positions in a frame; None for no positions."""
-    if not points:
-        return None
-    network = NetworkConfig(width=POINT_WIDTH, depth=2, dropout=0.0)
-    return MLP(plain_dim, 2 * points, network, generator=generator)
+    return MLP(plain_dim, 2 * points, POINT_NETWORK, generator=generator) if points else None
 
 
 def _locate(network: MLP | None, values: Tensor) -> Tensor:
@@ -101,7 +98,7 @@ class KeypointModel(StagedEncoderModel):
     ) -> None:
         super().__init__()
         self.config, self.size = config, config.size
-        self.code_dim = 2 * config.keypoints * len(cameras)
+        self.feature_dim = 2 * config.keypoints * len(cameras)
         self.register_buffer("low", torch.full((plain_dim,), -1.0))
         self.register_buffer("high", torch.ones(plain_dim))
         self.cameras = nn.ModuleList(CameraAutoencoder(config, plain_dim, generator) for _ in cameras)
@@ -111,7 +108,7 @@ class KeypointModel(StagedEncoderModel):
         losses = ("redraw", "shift", "steadiness") if self.config.anchors else ("redraw",)
         return (Stage(losses, tuple(self.parameters())),)
 
-    def prepare(self, low: Tensor, high: Tensor, backgrounds: Sequence[Tensor]) -> None:
+    def set_scene(self, low: Tensor, high: Tensor, backgrounds: Sequence[Tensor]) -> None:
         """Store the range of the measured values, (plain_dim,), and backgrounds (size, size, 3) uint8."""
         self.low.copy_(low)
         self.high.copy_(torch.where(high > low, high, low + 1))
@@ -119,37 +116,39 @@ class KeypointModel(StagedEncoderModel):
             camera.background.copy_(background)
 
     def forward(self, values: Tensor, *frames: Tensor) -> Tensor:
-        """Return the keypoints of all cameras, (n, code_dim), camera by camera, x and y by turns.
+        """Return the keypoints of all cameras, (n, feature_dim), camera by camera, x and y by turns.
 
         With anchors, the shift of each camera is undone in the picture, in whole pixels. Keypoints could be
         corrected instead, but the network looks at a grid coarser than the pixels: moving the picture by less
         than a cell of it changes keypoints by more than their precision.
         """
-        codes, measured = self.encode_and_measure(values, None, *frames)
+        features, measured = self.encode_and_measure(values, None, *frames)
         if not self.measures_shift:
-            return codes
+            return features
         shift = measured.round()
         if shift.is_cuda:  # finding the shifted rows would wait for the device
             return self.encode_and_measure(values, shift, *frames)[0]
         rows = shift.flatten(1).any(1).nonzero()[:, 0]
         if len(rows):
             chosen = (frame[rows] for frame in frames)
-            codes = codes.index_copy(0, rows, self.encode_and_measure(values[rows], shift[rows], *chosen)[0])
-        return codes
+            features = features.index_copy(
+                0, rows, self.encode_and_measure(values[rows], shift[rows], *chosen)[0]
+            )
+        return features
 
     def encode_and_measure(
         self, values: Tensor, shift: Tensor | None, *frames: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Encode frames after undoing a shift, (n, cameras, 2) in pixels, and measure their shift then."""
         scaled = self.scale(values)
-        codes, measured = [], []
+        features, measured = [], []
         for i, (camera, given) in enumerate(zip(self.autoencoders(), frames, strict=True)):
             level = self.level(camera, given)
             steady = level if shift is None else shift_frames(level, -shift[:, i].long())
             keypoints, anchors = camera.find_points(steady)
-            codes.append(keypoints.flatten(1))
+            features.append(keypoints.flatten(1))
             measured.append(camera.measure_shift(anchors, scaled) * (self.size / 2))
-        return torch.cat(codes, dim=1), torch.stack(measured, dim=1)
+        return torch.cat(features, dim=1), torch.stack(measured, dim=1)
 
     @property
     def measures_shift(self) -> bool:

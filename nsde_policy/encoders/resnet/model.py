@@ -111,12 +111,12 @@ class ResNetModel(EncoderModel):
     ) -> None:
         super().__init__()
         self.config, self.size = config, config.size
-        self.code_dim = config.features * len(cameras)
+        self.feature_dim = config.features * len(cameras)
         with weights_from(generator):
             self.cameras = nn.ModuleList(CameraNetwork(config) for _ in cameras)
 
     def forward(self, values: Tensor, *frames: Tensor) -> Tensor:
-        """Return the features of all cameras, (n, code_dim); frames are cropped already, or in the centre."""
+        """Return the features of all cameras, (n, feature_dim); frames are cropped, or in the centre."""
         crop, start = self.config.crop, (self.size - self.config.crop) // 2
         centre = slice(start, start + crop)
         features = [

@@ -55,8 +55,8 @@ class NeuralSDEConfig(ModelConfig):
     """Train a network for the denoiser's strength."""
     schedule: Literal["together", "sequential"] = "together"
     """Train all parts at once, or the flow, then the denoiser, then the diffusion."""
-    code_weight: Positive = 4.0
-    """Weight of all dimensions together that encode images, in the losses; at most 1 for each."""
+    feature_weight: Positive = 4.0
+    """Weight of all features of images together in the losses; at most 1 for each."""
     variance_floor: Annotated[float, Meta(gt=0, lt=1)] = 1e-6
     """Smallest variance of a step, in squared standard deviations of the increments."""
     network: NetworkConfig = field(default_factory=NetworkConfig)

@@ -59,7 +59,7 @@ class NeuralSDE(PolicyModel[Transitions]):
         self.config: NeuralSDEConfig = config
         self.dim = spec.dim
         self.learned = LearnedSDE(config, spec, generator)
-        self.register_buffer("dimension_weight", _weigh_codes(config, spec), persistent=False)
+        self.register_buffer("dimension_weight", _weigh_features(config, spec), persistent=False)
         self.strength = (
             build_state_mlp(config, self.layout, self.dim, generator) if config.learned_strength else None
         )
@@ -295,13 +295,13 @@ class NeuralSDE(PolicyModel[Transitions]):
         return increment_log_prob(current, self.layout.increment(path[:-1], path[1:]), column).sum(0)
 
 
-def _weigh_codes(config: NeuralSDEConfig, spec: StateSpec) -> Tensor:
-    """Return the weight of each dimension: 1, and less for codes of images if there are many.
+def _weigh_features(config: NeuralSDEConfig, spec: StateSpec) -> Tensor:
+    """Return the weight of each dimension: 1, and less for features of images if there are many.
 
-    Codes are redundant; without this, they would outweigh the action.
+    Features are redundant; without this, they would outweigh the action.
     """
-    if not spec.codes:
+    if not spec.image_features:
         return torch.ones(())
     weight = torch.ones(spec.dim)
-    weight[spec.plain_dim : spec.obs_dim] = min(1.0, config.code_weight / spec.codes)
+    weight[spec.plain_dim : spec.obs_dim] = min(1.0, config.feature_weight / spec.image_features)
     return weight

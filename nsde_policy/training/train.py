@@ -1,0 +1,105 @@
+"""Train on the demonstrations of a task: load them, add what the task knows, and choose a device."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from nsde_policy.assets import find_demos
+from nsde_policy.data.types import Demonstrations
+from nsde_policy.errors import ConfigError
+from nsde_policy.run_config import RunConfig
+from nsde_policy.run_directory import RunDirectory
+from nsde_policy.tasks import TASKS, get_task, with_env_kwargs
+from nsde_policy.training.checkpoints import Monitor
+from nsde_policy.training.demos import (
+    add_environment,
+    find_mirror,
+    load_training_demos,
+    open_training_images,
+    report_store,
+)
+from nsde_policy.training.run import DEFAULT_OPTIONS, TrainedTask, TrainOptions, train_run
+from nsde_policy.training.std_scale import check_std_scale
+
+if TYPE_CHECKING:
+    from nsde_policy.data.images import LazyFrames
+
+
+def train(
+    demos: Path | Demonstrations | None,
+    config: RunConfig,
+    path: Path,
+    *,
+    task: str,
+    env_kwargs: Mapping[str, object] | None = None,
+    seed: int,
+    monitor: Monitor | None = None,
+    options: TrainOptions = DEFAULT_OPTIONS,
+) -> RunDirectory:
+    """Train into a run directory with a progress bar.
+
+    Args:
+        demos: Store of the demonstrations, or the demonstrations; None for those of the task that are
+            embedded in the package.
+        config: Settings of the run.
+        path: Run directory.
+        task: Name of the task, or its environment, see `get_task`.
+        env_kwargs: Keyword arguments of the environment, recorded in the run.
+        seed: Seed of weights, batches and noise.
+        monitor: Called at every record of the losses, for example a `ProgressMonitor`.
+        options: Device, resuming and episodes to hold out.
+    """
+    check_std_scale(config, options.scale_std)
+    images: dict[str, LazyFrames] = {}
+    if not isinstance(demos, Demonstrations):
+        store = demos or find_demos(get_task(task).name)
+        demos = load_training_demos(config.demos, store, task=task)
+        report_store(demos, config.demos, store)
+        images = open_training_images(config.demos, store)
+    demos, trained = prepare_task(demos, config, task, env_kwargs)
+    options = replace(options, device=_prepare_device(options.device, config))
+    return train_run(
+        demos, config, path, seed=seed, task=trained, images=images, monitor=monitor, options=options
+    )
+
+
+def prepare_task(
+    demos: Demonstrations, config: RunConfig, name: str, env_kwargs: Mapping[str, object] | None = None
+) -> tuple[Demonstrations, TrainedTask]:
+    """Return the demonstrations with what the task adds, and what the run needs to know about the task.
+
+    Raises:
+        ConfigError: If the demonstrations do not fit the environment of the task, or the settings ask for
+            mirror images and the task has no mirror symmetry.
+    """
+    task = with_env_kwargs(get_task(name), env_kwargs or {})
+    demos = add_environment(demos, task, config.demos.obs_keys, config.chunk)
+    mirror = find_mirror(config.demos, name)
+    return demos, TrainedTask(name, env_kwargs or {}, TASKS.package_of(name), mirror)
+
+
+def _prepare_device(name: str, config: RunConfig) -> str:
+    """Return the device to train on; small networks are trained on one CPU thread."""
+    device = pick_device(name)
+    if device == "cpu" and not config.model.gains_from_threads:
+        torch.set_num_threads(1)
+    return device
+
+
+def pick_device(name: str) -> str:
+    """Return a device name that torch can use; "auto" prefers a GPU.
+
+    Raises:
+        ConfigError: If torch cannot use the device.
+    """
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(1, device=name).tolist()
+    except Exception as error:  # of several types, by the backend that is missing
+        reason = str(error).splitlines()[0][:100]
+        raise ConfigError(f"device {name!r} cannot be used here ({reason}); try --device cpu") from None
+    return "cpu" if torch.device(name).type == "cpu" else name
