@@ -18,7 +18,7 @@ from nsde_policy.errors import NsdePolicyError
 from nsde_policy.run_directory import SIMULATORS
 from nsde_policy.tasks import get_task
 
-PACKAGES = ("torch", "numpy", "gymnasium", "pymunk", "pygame", "zarr", "safetensors")
+PACKAGES = ("torch", "numpy", "gymnasium", "pymunk", "pygame", "zarr", "diffusers", "safetensors")
 OPTIONAL_PACKAGES = ("matplotlib", "imageio", "imageio-ffmpeg", "av", *SIMULATORS)
 
 

@@ -34,6 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 HEAVY = {
     "torch",
+    "diffusers",
     "gymnasium",
     "zarr",
     "pygame",

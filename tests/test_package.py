@@ -42,7 +42,7 @@ def test_the_version_is_the_same_everywhere():
 
 def test_the_core_install_stays_small():
     names = {re.split(r"[^\w-]", d)[0] for d in PROJECT["dependencies"]}
-    required = {"torch", "gymnasium", "pymunk", "pygame", "zarr", "numpy"}
+    required = {"torch", "gymnasium", "pymunk", "pygame", "zarr", "diffusers", "numpy"}
     assert names - required == {"msgspec", "pooch", "requests", "safetensors", "tqdm", "tyro", "websockets"}
 
 

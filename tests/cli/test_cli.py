@@ -98,6 +98,8 @@ def test_output_works_on_ascii_terminals(tmp_path):
     ("line", "code", "error"),
     [
         ("data info /nowhere 2>/dev/full", 2, ""),
+        ("data info /nowhere 2>&-", 2, ""),
+        (f"{INFO} >&-", 0, ""),
         (f"{INFO} >/dev/full", 2, "nsde-policy: the output cannot be used: No space left on device\n"),
         (f"{INFO} | true", 141, ""),
     ],

@@ -8,7 +8,6 @@ as sine and cosine.
 """
 
 import functools
-import itertools
 import math
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, NamedTuple
@@ -183,13 +182,11 @@ def build_denoiser(config: DiffusionConfig, act_dim: int, obs_dim: int) -> Abstr
 
 @functools.cache
 def noise_schedule() -> tuple[float, ...]:
-    """Return ᾱ_t, the fraction of the actions' variance that remains at level t, t = 0 … 99.
+    """Return ᾱ_t, the fraction of the actions' variance that remains at level t, t = 0 … 99."""
+    from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
 
-    The cosine schedule of Nichol and Dhariwal (2021), `squaredcos_cap_v2` in diffusers.
-    """
-    cosines = [math.cos((t / LEVELS + 0.008) / 1.008 * math.pi / 2) ** 2 for t in range(LEVELS + 1)]
-    betas = [min(1 - after / before, 0.999) for before, after in itertools.pairwise(cosines)]
-    return tuple((1 - torch.tensor(betas)).cumprod(0).tolist())
+    scheduler = DDPMScheduler(num_train_timesteps=LEVELS, beta_schedule="squaredcos_cap_v2")
+    return tuple(scheduler.alphas_cumprod.tolist())
 
 
 class ChainStep(NamedTuple):
