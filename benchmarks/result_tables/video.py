@@ -77,6 +77,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "video_calls": partial(video_trials, "video", *METHODS),
     "video_ablation": partial(video_trials, "video", *METHODS, without=True),
     "video_small_ablation": partial(video_trials, "video_fast"),
+    "video_superres": partial(video_trials, "video_superres"),
     "video_settings": partial(video_trials, "video_settings"),
     "video_scaling": video_scaling,
     "video_costs": video_costs,
