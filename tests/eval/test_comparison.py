@@ -85,7 +85,7 @@ def damaged(**changes: Any) -> str:
         (damaged(seeds=[0, 10]), "seeds outside 0 to 10"),
         (damaged(entries=[]), "at least one entry"),
         (damaged(entries__0__chunk=KeyError), "missing required field `chunk` - at `\\$.entries\\[0\\]`"),
-        (damaged(entries__0__train_s=float("nan")), "NaN is not a finite number"),
+        (damaged(entries__0__train_s=float("nan")), "not valid JSON"),
         (damaged(entries__0__condition__wind=1.0), "no setting 'wind'"),
         (damaged(entries__0__episodes__steps=[1]), "columns must have the same length"),
         (damaged(entries__0__episodes__seed=[7] * 60), "ascending order"),
