@@ -5,7 +5,7 @@ expert commanded after seeing that observation.
 """
 
 import hashlib
-import math
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -183,9 +183,9 @@ def convert_to_float32(values: Numbers, name: str) -> Floats:
 
 def check_rate(rate_hz: float | None) -> None:
     """Raise `DemoError` unless the rate is a positive number or None."""
-    is_number = isinstance(rate_hz, int | float) and math.isfinite(rate_hz) and rate_hz > 0
+    is_number = isinstance(rate_hz, int | float) and 0 < rate_hz <= sys.float_info.max
     if rate_hz is not None and not is_number:
-        raise DemoError(f"rate_hz must be a positive number of frames per second, got {rate_hz!r}")
+        raise DemoError(f"rate_hz must be a positive number of frames per second, got {rate_hz!r:.40}")
 
 
 def check_lengths(lengths: dict[str, int]) -> None:

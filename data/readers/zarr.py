@@ -2,6 +2,7 @@
 
 import math
 import operator
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -88,9 +89,9 @@ def _read_act_limits(store: Store, act_dim: int) -> ActionLimits | None:
 
 
 def _parse_limit(value: float | None, unlimited: float) -> float:
-    """Return a finite limit, or `unlimited` for None; raise `ValueError` for NaN and infinity."""
+    """Return a finite limit, or `unlimited` for None; raise `ValueError` if it is not finite as a float."""
     if value is None:
         return unlimited
-    if not math.isfinite(value):
+    if not abs(value) <= sys.float_info.max:
         raise ValueError(value)
     return float(value)

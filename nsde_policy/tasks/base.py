@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -103,7 +103,7 @@ class Task(abc.ABC):
 
     def _read_success(self, name: str, value: Any) -> bool:
         number = value.item() if getattr(value, "size", None) == 1 else value
-        if not isinstance(number, bool | int | float) or not math.isfinite(number):
+        if not isinstance(number, bool | int | float) or not abs(number) <= sys.float_info.max:
             raise EnvError(
                 f"environment {self.env_id or self.name}: info[{name!r}] is {type(value).__name__} "
                 f"{' '.join(repr(value).split()):.60}, expected True or False"

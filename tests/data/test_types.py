@@ -63,6 +63,7 @@ def test_fingerprint_depends_on_numbers_ends_and_angles_only() -> None:
         ({"angles": (-1,)}, "columns 0 to 2"),
         ({"act_angles": (2,)}, "act has columns 0 to 1"),
         ({"rate_hz": "fast"}, "rate_hz"),
+        ({"rate_hz": 10**400}, "rate_hz"),
     ],
 )
 def test_invalid_fields_are_rejected(change: dict[str, Any], message: str) -> None:

@@ -194,6 +194,7 @@ def test_recorded_action_space_and_another_rate_are_used(tmp_path: Path, capsys:
         {"low": [0]},
         {"low": [-1] * 7 + [2], "high": [1] * 8},
         {"low": [-1] * 8, "high": [1] * 7 + [float("inf")]},
+        {"low": [-1] * 8, "high": [1] * 7 + [10**400]},
     ],
 )
 def test_invalid_action_space_of_a_store_is_damage(tmp_path: Path, space: object):
