@@ -14,6 +14,7 @@ from nsde_policy.bounds import Count
 from nsde_policy.config import BaseConfig, Sampling
 from nsde_policy.data import Demonstrations
 from nsde_policy.data.angles import wrap_columns
+from nsde_policy.errors import ConfigError
 from nsde_policy.eval.offline.frames import (
     EPISODE_PARTS,
     FrameBatch,
@@ -66,6 +67,9 @@ def score_episodes_offline(
     """
     chunk = chunk or policy.chunk
     demos = scored.demos
+    longest = int(max(demos.lengths))
+    if config.horizon is not None and config.horizon > longest:
+        raise ConfigError(f"the longest episode has {longest} frames: lower --horizon {config.horizon}")
     horizon = policy.check_steps(config.horizon or choose_horizon(policy, demos))
     stride = config.stride or choose_stride(demos)
     scorer = FrameScorer(policy, demos, config, horizon, sampling, device)

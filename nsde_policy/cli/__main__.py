@@ -2,7 +2,13 @@
 
 import os
 import signal
+import socket
 import sys
+import threading
+import time
+
+PATIENCE_S = 1.0
+"""Seconds that a program has to end by itself after a second Ctrl-C."""
 
 
 def start() -> int:
@@ -13,10 +19,27 @@ def start() -> int:
     from nsde_policy.cli.main import main
 
     signal.signal(signal.SIGINT, usual)
+    end_at_second_interrupt()
     try:
         return main()
     finally:
         signal.signal(signal.SIGINT, quiet)
+
+
+def end_at_second_interrupt() -> None:
+    """End the program soon after a second Ctrl-C, even in a computation in which Python cannot react."""
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)  # gets the number of every signal
+
+    def watch() -> None:
+        interrupts = 0
+        while interrupts < 2:
+            interrupts += reader.recv(1)[0] == signal.SIGINT
+        time.sleep(PATIENCE_S)
+        os._exit(130)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 if __name__ == "__main__":

@@ -124,6 +124,22 @@ def test_an_interrupt_during_imports_is_quiet(tmp_path):
     assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")
 
 
+def test_a_second_interrupt_ends_a_computation_in_which_python_cannot_react():
+    script = (
+        "import hashlib, signal\nfrom nsde_policy.cli.__main__ import end_at_second_interrupt\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\nend_at_second_interrupt()\n"
+        "print('ready', flush=True)\nhashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"ready\n"
+        program.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            program.wait(2)
+        program.send_signal(signal.SIGINT)
+        assert program.wait(60) == 130
+
+
 def test_library_log_messages_go_to_stderr_once(capsys):
     for _ in range(2):
         assert main(["--version"]) == 0
