@@ -58,6 +58,7 @@ def test_a_device_that_torch_cannot_use_is_refused_before_the_work(command, caps
     ("args", "expected"),
     [
         ("eval --seed-start -1", "need --seed-start >= 0, got -1"),
+        (f"train --seed {2**64}", "need --seed <= 9223372036854775807"),
         ("eval --episodes 0", "need --episodes >= 1"),
         ("eval --alpha nan", "--alpha"),
         ("eval --camera-noise inf", "need --camera-noise <= 1e+30"),
