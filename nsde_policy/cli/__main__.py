@@ -13,6 +13,7 @@ PATIENCE_S = 1.0
 
 def start() -> int:
     """Import the commands, run one and return its exit code."""
+    open_missing_streams()
     usual = signal.getsignal(signal.SIGINT)
     quiet = usual if usual == signal.SIG_IGN else lambda *_: os._exit(130)  # ignored in the background
     signal.signal(signal.SIGINT, quiet)
@@ -24,6 +25,15 @@ def start() -> int:
         return main()
     finally:
         signal.signal(signal.SIGINT, quiet)
+
+
+def open_missing_streams() -> None:
+    """Open standard streams that were closed, so that no other file takes their place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            stream = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 def end_at_second_interrupt() -> None:

@@ -96,7 +96,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     0, 2 for invalid input, 1 for a bug, 130 if interrupted, 141 if the reader of the output has closed it.
     """
     args = list(sys.argv[1:] if argv is None else argv)
-    _open_missing_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # for terminals without … or π
     debug = "--debug" in args
@@ -116,15 +115,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BaseException as error:
         return _report_error(error, debug)
     return code
-
-
-def _open_missing_streams() -> None:
-    """Open standard streams that were closed, so that no other file takes their place."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:
-            os.dup2(os.open(os.devnull, os.O_RDWR), number)
-            stream = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115
-            setattr(sys, name, stream)
 
 
 def parse_command(args: list[str]) -> Command:
