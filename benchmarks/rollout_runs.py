@@ -106,7 +106,7 @@ class Suite:
         yield from self._train_group(cameras, args.parallel_cameras)
 
     def _train_group(self, folders: list[str], count: int) -> Iterator[str]:
-        """Train runs, `count` at a time, each in a process of its own; yield those that are finished."""
+        """Train runs, `count` at a time, each in its own process; yield each run when it is finished."""
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(count, context, max_tasks_per_child=1) as processes:
             jobs = {}

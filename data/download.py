@@ -2,7 +2,7 @@
 
     download(task.training.public_demos, "demos.zarr")
 
-The archive is downloaded and extracted in a temporary folder beside the target. The store is renamed to its
+The archive is downloaded and extracted in a temporary folder next to the target. The store is renamed to its
 final name only after its content has been checked, so an interrupted download never leaves a partial store.
 """
 

@@ -54,7 +54,7 @@ class Row:
     """One line per bug: the input that caused it, and what happened."""
 
     def count(self, answer: str | int, what: str) -> None:
-        """Count an answer."""
+        """Add the answer of one attempt, or a number of attempts that were survived."""
         if answer == REFUSED:
             self.refused += 1
         elif answer == SURVIVED or isinstance(answer, int):

@@ -138,7 +138,7 @@ class PushTDynamics:
         self.is_block_touched = True
 
     def _record(self, name: str, *arguments: object) -> None:
-        """Append a call of a method to those that a copy repeats."""
+        """Record a call of a method, so that a copy can repeat it."""
         self._calls.append((name, arguments))
 
 

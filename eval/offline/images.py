@@ -64,7 +64,7 @@ def find_needed_rows(demos: Demonstrations, scored: Mask, history: int) -> Mask:
 def add_features(
     demos: Demonstrations, images: RecordedImages, policy: Policy, needed: Mask
 ) -> Demonstrations:
-    """Return the demonstrations with features of their frames, zeros for those that are not needed.
+    """Return the demonstrations with the features of their frames, or zeros where none are needed.
 
     Frames are decoded block by block and encoded in batches: memory does not grow with their number.
     """

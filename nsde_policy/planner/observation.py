@@ -104,8 +104,8 @@ def check_observation(obs: np.ndarray, spec: PolicySpec) -> np.ndarray:
 def find_implausible(obs: np.ndarray, spec: PolicySpec) -> str | None:
     """Return why one observation is implausible compared with the demonstrations, or None.
 
-    It detects degrees instead of radians, another unit of length, and columns in another order, as far as a
-    single observation shows them.
+    It detects degrees in place of radians, wrong units of length and swapped columns, if one observation is
+    enough to show them.
     """
     tiny = compared = 0
     plain = obs[: spec.plain_dim].tolist()  # features of images are always in the range of the frame

@@ -61,7 +61,7 @@ def find_task(demos: Path | None) -> FoundTask:
 
 
 def check_recorded_task(task: Task, demos: Path) -> None:
-    """Raise `ConfigError` if demonstrations were made in another environment than that of a task.
+    """Raise `ConfigError` if demonstrations were not recorded in the environment of a task.
 
     Demonstrations without a record fit any task.
 

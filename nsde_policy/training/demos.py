@@ -27,8 +27,7 @@ def load_training_demos(config: DemoConfig, path: Path, *, task: str = "none") -
     """Load the demonstrations of a store that the settings select.
 
     Raises:
-        ConfigError: If they were made in another environment than that of the task, or their sizes are not
-            those of the task.
+        ConfigError: If they were recorded in another environment, or do not have the sizes of the task.
     """
     check_recorded_task(get_task(task), path)
     demos = load_demonstrations(

@@ -90,7 +90,7 @@ class PolicyWithEncoder(TrainableModel[FrameWindows]):
 
     @staticmethod
     def split_weights(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Divide a state dict into that of the policy and that of the encoder."""
+        """Split a state dict into the weights of the policy and of the encoder."""
         policy, encoder = (
             {name.removeprefix(part): tensor for name, tensor in weights.items() if name.startswith(part)}
             for part in ("policy.", "encoder.")

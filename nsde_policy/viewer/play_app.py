@@ -202,7 +202,7 @@ def find_common_task(runners: Sequence[PolicyRunner]) -> Task:
 
 
 def check_sizes(runner: PolicyRunner, table: LiveTable) -> None:
-    """Raise `ConfigError` if a policy does not have the sizes of those that can play on a table."""
+    """Raise `ConfigError` if the sizes of a policy do not fit the table."""
     spec = runner.policy.spec
     found = spec.plain_dim, len(spec.cameras), spec.act_dim
     if found not in table.sizes:

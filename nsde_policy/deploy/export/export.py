@@ -66,7 +66,7 @@ def export_policy(
 
     Args:
         policy: A trained policy.
-        out: NAME.onnx; the graph of the encoder is NAME.encoder.onnx beside it.
+        out: NAME.onnx; the encoder is written to NAME.encoder.onnx in the same folder.
         steps: Actions per plan; the policy's chunk by default.
         sampling: Replaces the policy's sampling settings.
         cases: Random inputs for which each graph is compared with the policy.

@@ -47,7 +47,7 @@ class RuntimePolicy(NumpyPolicy):
         if spec.cameras:
             encoder_path = encoder_file(path)
             if not encoder_path.exists():
-                raise CheckpointError(f"no {encoder_path}: copy {encoder_path.name} beside {path.name}")
+                raise CheckpointError(f"no {encoder_path}: copy it to the folder of {path.name}")
             encoder = EncoderGraph.load(encoder_path, threads=threads)
             found = encoder.record
             fits = (found.cameras, found.plain_dim, found.image_features) == (
