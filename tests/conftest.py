@@ -2,17 +2,23 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import settings
 
+from tests.helpers.browser import chromium
 from tests.helpers.shared_files import make_once
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)  # no failures on a busy machine
 settings.load_profile("repeatable")
@@ -21,7 +27,7 @@ DEFAULT_DEMOS = Path(__file__).parents[2] / "shared/demos/pusht_cchi_v7_replay.z
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that use a `browser` fixture, and skip tests marked `gpu` without CUDA."""
+    """Mark tests that use the `browser` fixture, and skip tests marked `gpu` without CUDA."""
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.browser)
@@ -51,6 +57,13 @@ def onnx_operators() -> None:
         apis = registration.onnxscript_apis
         once = cache(lambda: apis.get_torchlib_ops())
         registration.onnxscript_apis = SimpleNamespace(get_torchlib_ops=once)
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    """Run a browser for one file of tests: while it runs, the process cannot run another event loop."""
+    with chromium() as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

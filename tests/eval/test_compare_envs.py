@@ -1,6 +1,6 @@
 """Tests for `compare` and `report` in environments without a task of their own, for runs of task none."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from nsde_policy.run_config import TrainConfig
 from nsde_policy.tasks import get_task
 from nsde_policy.training.run import train_run
 from tests.eval.test_report import Page
-from tests.helpers.browser import DESKTOP, PHONE, chromium, open_page, wait_until
+from tests.helpers.browser import DESKTOP, PHONE, open_page, wait_until
 from tests.helpers.comparisons import make_comparison, make_entry
 
 if TYPE_CHECKING:
@@ -98,12 +98,6 @@ def test_page_without_a_scene_has_scores_videos_and_curves(report: Path):
     assert page.data()["runs"][0]["success"] is None
     links = {attributes["href"] for tag, attributes in page.elements if tag == "a"}
     assert links <= {f"#{name}" for name in names}
-
-
-@pytest.fixture(scope="module")
-def browser() -> "Iterator[Browser]":
-    with chromium() as found:
-        yield found
 
 
 def test_page_without_a_scene_works_in_a_browser(browser: "Browser", report: Path):

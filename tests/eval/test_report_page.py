@@ -1,6 +1,5 @@
 """Tests of the report page in a real browser: opened from a file, without network requests."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +8,7 @@ import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.eval.report.replays import Replays
-from tests.helpers.browser import DESKTOP, PHONE, MonitoredPage, chromium, open_page, wait_until
+from tests.helpers.browser import DESKTOP, PHONE, MonitoredPage, open_page, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -18,12 +17,6 @@ pytestmark = pytest.mark.browser
 
 EPISODES, FIRST = 3, 100_029  # which the shipped policy solves in 62 steps
 LABELS = ["Neural SDE", "Regression, theirs"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> "Iterator[Browser]":
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -1,22 +1,9 @@
-"""A browser and two methods for all tests of the viewer."""
-
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+"""Two methods for all tests of the viewer."""
 
 import pytest
 
 from nsde_policy.viewer.policy_runner import PolicyRunner
-from tests.helpers.browser import chromium
 from tests.helpers.viewer_servers import load_two_methods
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
-
-
-@pytest.fixture(scope="session")
-def browser() -> "Iterator[Browser]":
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture(scope="session")
