@@ -16,7 +16,7 @@ import torch
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.deploy.export import export_policy
-from nsde_policy.deploy.export.plan_module import PlanTracer
+from nsde_policy.deploy.export.plan_module import trace_plan
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import Graph
 from nsde_policy.encoders.keypoints.model import KeypointModel
@@ -59,8 +59,8 @@ def _list_state_jobs(folder: Path) -> dict[str, Job]:
     policy = Policy.from_pretrained()
     export_policy(policy, folder / "policy.onnx", steps=ACTIONS, cases=64)
     export_policy(policy, folder / "first.onnx", steps=1, cases=64)
-    tracer = PlanTracer(policy, ACTIONS)
-    archive = torch.export.export(tracer.module, tracer.build_example(), strict=False).module()
+    plan = trace_plan(policy, ACTIONS)
+    archive = torch.export.export(plan.module, plan.draw_example(), strict=False).module()
     runtime, runtime_first = (RuntimePolicy.load(folder / name) for name in ("policy.onnx", "first.onnx"))
     memory = runtime.spec.new_history()
     memory.add_observation(OBS)

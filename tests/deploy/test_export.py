@@ -9,8 +9,7 @@ import torch
 from nsde_policy.cli.main import main
 from nsde_policy.config import NetworkConfig
 from nsde_policy.deploy.export import export_policy
-from nsde_policy.deploy.export.export import measure_parity
-from nsde_policy.deploy.export.plan_module import PlanTracer
+from nsde_policy.deploy.export.plan_module import trace_plan
 from nsde_policy.deploy.runtime.graph import Graph
 from nsde_policy.deploy.runtime.metadata import RECORD_KEY
 from nsde_policy.errors import CheckpointError, ConfigError, NsdePolicyError
@@ -51,9 +50,9 @@ def test_exported_file_has_no_notes_and_is_the_same_each_time(tmp_path):
 
 def test_outputs_of_another_policy_fail_the_parity_check(tmp_path):
     export_policy(build_policy(make_neural_sde_config(), seed=1), tmp_path / "policy.onnx", steps=2, cases=1)
-    asked = PlanTracer(build_policy(make_neural_sde_config(), seed=0), steps=2)
-    with pytest.raises(NsdePolicyError, match="differs from the policy by"):
-        measure_parity(asked, Graph.load(tmp_path / "policy.onnx"), cases=5)
+    asked = trace_plan(build_policy(make_neural_sde_config(), seed=0), steps=2)
+    with pytest.raises(NsdePolicyError, match="the graph of 2 actions differs from the policy by"):
+        asked.check_parity(Graph.load(tmp_path / "policy.onnx"), cases=5)
 
 
 def test_failed_export_writes_no_file_and_keeps_an_earlier_one(tmp_path):

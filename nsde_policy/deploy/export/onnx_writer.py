@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nsde_policy.deploy.runtime.metadata import RECORD_KEY
-from nsde_policy.deploy.runtime.onnx_file import AnyRecord, graph_sha256
+from nsde_policy.deploy.runtime.metadata import RECORD_KEY, EncoderRecord, GraphRecord
+from nsde_policy.deploy.runtime.onnx_file import graph_sha256
 from nsde_policy.errors import NsdePolicyError, import_optional, summarize_error
 
 OPSET = 20
@@ -27,7 +27,7 @@ def check_packages() -> None:
         import_optional(package, "onnx")
 
 
-def build_file(module: nn.Module, example: tuple[Tensor, ...], record: AnyRecord) -> bytes:
+def build_file(module: nn.Module, example: tuple[Tensor, ...], record: GraphRecord | EncoderRecord) -> bytes:
     """Trace a module and return the content of its file, which holds the record.
 
     Args:

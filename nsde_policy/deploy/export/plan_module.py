@@ -1,13 +1,15 @@
 """A plan as a module that can be traced: states and noise are its inputs, so that it is deterministic."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from nsde_policy.config import Sampling
-from nsde_policy.deploy.runtime.metadata import GraphInput
+from nsde_policy.deploy.export.traced import TracedFunction
+from nsde_policy.deploy.runtime.metadata import ACTIONS, PATH, STD, GraphInput, GraphRecord
 from nsde_policy.errors import NsdePolicyError
 from nsde_policy.inference.loading import LoadedModel
 from nsde_policy.inference.policy import Policy
@@ -15,6 +17,10 @@ from nsde_policy.methods.base import Draws
 
 MAX_TRACED_CALLS = 64
 """Largest number of sequential network calls in a graph; 100 steps of DDPM are too many."""
+PLAN_TOLERANCE = 1e-5
+"""Largest allowed difference, in ranges of the demonstrations."""
+STATE_MARGIN = 0.1
+"""States are drawn from the demonstrated range, widened by this fraction on both sides."""
 
 
 class FixedDraws(Draws):
@@ -74,32 +80,48 @@ class PlanModule(nn.Module):
         return (self.model.plan(states[None], steps=self.steps, draws=draws, sampling=self.sampling)[0],)
 
 
-class PlanTracer:
-    """The plan of a policy for a fixed number of actions, ready to be traced."""
+def trace_plan(policy: Policy, steps: int, sampling: Sampling | None = None) -> TracedFunction:
+    """Prepare the plan of a policy for a fixed number of actions for tracing."""
+    model, spec = policy.model.eval().requires_grad_(False), policy.spec
+    chosen = model.config.sampling if sampling is None else sampling
+    calls = model.network_calls(policy.check_steps(steps), chosen)
+    if calls > MAX_TRACED_CALLS:
+        raise NsdePolicyError(
+            f"{steps} actions take {calls} network calls, a graph has at most {MAX_TRACED_CALLS}; "
+            "use fewer --steps, or --sampling scheduler=ddim steps=10"
+        )
+    draws = RecordingDraws()
+    with torch.no_grad():  # plan once to find the noise that a plan draws
+        model.plan(torch.zeros(1, spec.history, spec.dim), steps=steps, draws=draws, sampling=chosen)
+    reference = PlanModule(model, steps, chosen, spec.obs_dim)
+    module = model.fold_for_export(chosen) or reference
+    low, high, step = (np.array(values) for values in (spec.low, spec.high, spec.increment_std))
 
-    def __init__(self, policy: Policy, steps: int, sampling: Sampling | None = None) -> None:
-        model = policy.model.eval().requires_grad_(False)
-        chosen = model.config.sampling if sampling is None else sampling
-        calls = model.network_calls(policy.check_steps(steps), chosen)
-        if calls > MAX_TRACED_CALLS:
-            raise NsdePolicyError(
-                f"{steps} actions take {calls} network calls, a graph has at most {MAX_TRACED_CALLS}; "
-                "use fewer --steps, or --sampling scheduler=ddim steps=10"
+    def draw_inputs(cases: int) -> Iterator[list[np.ndarray]]:
+        """Draw plausible states with history, and noise, all float32."""
+        rng = np.random.default_rng(0)
+        for _ in range(cases):
+            now = low + (high - low) * rng.uniform(-STATE_MARGIN, 1 + STATE_MARGIN, len(low))
+            before = step * rng.standard_normal((spec.history - 1, len(low)))
+            states = np.concatenate([now[None], now - before.cumsum(0)])
+            noise = (
+                rng.standard_normal(given.shape) if given.kind == "normal" else rng.random(given.shape)
+                for given in draws.inputs
             )
-        self.steps = steps
-        self.reference = PlanModule(model, steps, chosen, policy.spec.obs_dim)
-        self.foresees = model.foresees_states
-        self.spec = replace(policy.spec, longest_chunk=steps, chunk=min(policy.chunk, steps))
-        draws, shape = RecordingDraws(), (policy.spec.history, policy.spec.obs_dim + policy.spec.act_dim)
-        with torch.no_grad():  # plan once to find the noise that a plan draws
-            model.plan(torch.zeros(1, *shape), steps=steps, draws=draws, sampling=chosen)
-        self.inputs = (GraphInput("states", "states", shape), *draws.inputs)
-        self.module: nn.Module = model.fold_for_export(chosen) or self.reference
-        self.module.eval().requires_grad_(False)
+            yield [np.asarray(values, np.float32) for values in (states, *noise)]
 
-    def build_example(self) -> tuple[Tensor, ...]:
-        """Return example inputs in the middle of the demonstrated range."""
-        spec = self.spec
-        middle = 0.5 * (torch.tensor(spec.low) + torch.tensor(spec.high))
-        noise = (torch.full(given.shape, 0.5) for given in self.inputs[1:])
-        return middle.expand(spec.history, -1).clone(), *noise
+    scale = high - low
+    return TracedFunction(
+        record=GraphRecord(
+            spec=replace(spec, longest_chunk=steps, chunk=min(policy.chunk, steps)),
+            steps=steps,
+            foresees=model.foresees_states,
+            calibration=policy.calibration,
+            inputs=(GraphInput("states", "states", (spec.history, spec.dim)), *draws.inputs),
+        ),
+        module=module.eval().requires_grad_(False),
+        reference=reference,
+        draw_inputs=draw_inputs,
+        scales={ACTIONS: scale[spec.obs_dim :], PATH: scale, STD: scale[spec.obs_dim :]},
+        tolerance=PLAN_TOLERANCE,
+    )

@@ -15,7 +15,6 @@ from nsde_policy.deploy.runtime.metadata import (
     VALUES,
     EncoderRecord,
     GraphRecord,
-    is_frame,
 )
 from nsde_policy.deploy.runtime.onnx_file import AnyRecord, read_record
 from nsde_policy.errors import CheckpointError, import_optional, summarize_error
@@ -38,7 +37,7 @@ class LoadedGraph(Generic[AnyRecord]):
         self._session = _create_session(content, threads)
         self._check_signature()
         self.inputs = {
-            name: np.zeros(shape, np.uint8 if is_frame(name) else np.float32)
+            name: np.zeros(shape, np.uint8 if name.startswith(FRAME) else np.float32)
             for name, shape in self.record.input_shapes.items()
         }
         self.outputs = {name: np.zeros(shape, np.float32) for name, shape in self.record.outputs.items()}

@@ -24,11 +24,6 @@ Shapes = dict[str, tuple[int, ...]]
 """Shapes of arrays by name."""
 
 
-def is_frame(name: str) -> bool:
-    """Return whether an input of this name is a camera frame."""
-    return name.startswith(f"{FRAME}_")
-
-
 @dataclass(frozen=True)
 class GraphInput(BaseConfig):
     """One float32 input of the graph."""
@@ -39,11 +34,28 @@ class GraphInput(BaseConfig):
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class GraphRecord(BaseConfig):
-    """Inputs, outputs and origin of an exported graph."""
+@dataclass(frozen=True, kw_only=True)
+class FileRecord(BaseConfig):
+    """Origin of an exported graph; subclasses add its inputs and outputs."""
 
-    format: int
+    format: int = GRAPH_FORMAT
+    fingerprint: str = ""
+    """SHA-256 of the weights of the exported run, the same in all files of one export."""
+    graph_sha256: str = ""
+    """SHA-256 of the graph in the file, to detect damage."""
+    made_with: tuple[str, ...] = ()
+    """Versions of the packages that exported it."""
+
+    def __post_init__(self) -> None:
+        problem = f"format {self.format}, this version reads {GRAPH_FORMAT}; export it again"
+        require(self, self.format == GRAPH_FORMAT, problem)
+        super().__post_init__()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphRecord(FileRecord):
+    """Inputs, outputs and origin of the exported plan of a policy."""
+
     spec: PolicySpec
     """Sizes of the policy; its longest chunk is `steps`."""
     steps: Annotated[int, Meta(ge=1, le=10_000)]
@@ -54,16 +66,8 @@ class GraphRecord(BaseConfig):
     """Limits and statistics for a control session."""
     inputs: tuple[GraphInput, ...]
     """`states`, (history, obs_dim + act_dim), newest first; then noise in the order it is drawn."""
-    fingerprint: str
-    """SHA-256 of the weights of the exported run."""
-    graph_sha256: str
-    """SHA-256 of the graph in the file, to detect damage."""
-    made_with: tuple[str, ...]
-    """Versions of the packages that exported it."""
 
     def __post_init__(self) -> None:
-        problem = f"format {self.format}, this version reads {GRAPH_FORMAT}; export it again"
-        require(self, self.format == GRAPH_FORMAT, problem)
         super().__post_init__()
         self.calibration.check(self.spec)
         states = GraphInput("states", "states", (self.spec.history, self.spec.dim))
@@ -91,11 +95,10 @@ class GraphRecord(BaseConfig):
         return f"{self.steps} actions"
 
 
-@dataclass(frozen=True)
-class EncoderRecord(BaseConfig):
+@dataclass(frozen=True, kw_only=True)
+class EncoderRecord(FileRecord):
     """Inputs, outputs and origin of the exported encoder of a policy with cameras."""
 
-    format: int
     cameras: tuple[CameraSpec, ...]
     """Cameras of the policy, in the order of the frames."""
     plain_dim: Annotated[int, Meta(ge=1, le=LARGEST_SIZE)]
@@ -107,14 +110,8 @@ class EncoderRecord(BaseConfig):
     measures_shift: bool
     """Whether it measures how far each camera is shifted: it then takes `shift`, whole pixels to undo, and
     returns `measured_shift`. A second call undoes what the first has measured, unless that rounds to 0."""
-    fingerprint: str
-    """The same as in the graph of the plan."""
-    graph_sha256: str
-    made_with: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        problem = f"format {self.format}, this version reads {GRAPH_FORMAT}; export it again"
-        require(self, self.format == GRAPH_FORMAT, problem)
         super().__post_init__()
         require(self, bool(self.cameras), "an encoder needs cameras, got none")
 
