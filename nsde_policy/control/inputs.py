@@ -14,13 +14,7 @@ from nsde_policy.errors import ConfigError, PolicyInputError
 from nsde_policy.planner.calibration import Calibration, OODDetector
 from nsde_policy.planner.checks import check_array
 from nsde_policy.planner.interface import PolicySpec
-from nsde_policy.planner.observation import (
-    Encode,
-    convert_observation,
-    encode_plain,
-    find_implausible,
-    find_non_finite,
-)
+from nsde_policy.planner.observation import convert_observation, find_implausible, find_non_finite
 
 TIME_TOLERANCE_S = 1e-9
 
@@ -47,7 +41,7 @@ class InputMonitor:
         resolved: ResolvedConfig,
         *,
         calibration: Calibration,
-        encode: Encode | None = None,
+        encode: Callable[[Mapping[str, object]], np.ndarray] | None,
     ) -> None:
         self._spec, self._max_ahead, self._encode = spec, 1 / config.rate_hz, encode
         self._max_age, self._max_gap = resolved.max_age_s, resolved.max_gap_s
@@ -107,10 +101,7 @@ class InputMonitor:
         faults: list[Fault] = []
         try:
             named = obs if self._spec.cameras and isinstance(obs, Mapping) else None
-            if named is not None:
-                values = encode_plain(named, self._spec)
-            else:
-                values = convert_observation(obs, self._spec, self._encode)
+            values = convert_observation(obs, self._spec)
             if values.ndim != 1:
                 raise PolicyInputError(f"a session takes one observation, got a batch {values.shape}")
             if (reason := find_non_finite(values)) is not None:

@@ -8,7 +8,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -44,7 +44,7 @@ from nsde_policy.errors import (
     RemoteError,
     summarize_error,
 )
-from nsde_policy.inference.base import NumpyPolicy, require_int, require_seed
+from nsde_policy.inference.base import BasePolicy, require_int, require_seed
 from nsde_policy.planner.calibration import Calibration
 from nsde_policy.planner.checks import check_plan
 from nsde_policy.planner.history import History
@@ -65,7 +65,7 @@ _REASONS = {"late": "timeout", "failed": "failed", "stopping": "connection"}
 """Reason of a `RemoteError` by the code of a refusal; "refused" for all others."""
 
 
-class RemotePolicy(NumpyPolicy):
+class RemotePolicy(BasePolicy[np.random.Generator]):
     """A policy behind `nsde-policy serve`, with the methods of `Policy`.
 
         with RemotePolicy.connect("ws://127.0.0.1:8765") as policy:
@@ -108,7 +108,6 @@ class RemotePolicy(NumpyPolicy):
         self._connection: ClientConnection | None
         self._connection, spec, calibration = self._open(time.monotonic() + timeout_s)
         super().__init__(spec, calibration)
-        self._reseed(0)
 
     @classmethod
     def connect(cls, url: str, **options: Any) -> Self:
@@ -189,9 +188,15 @@ class RemotePolicy(NumpyPolicy):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _plan_with(self, history: History, rng: np.random.Generator) -> np.ndarray:
-        seed = int(rng.integers(MAX_PLAN_SEED))
-        return self.plan_from(history.states(), steps=self.spec.chunk, seed=seed).actions
+    def _make_generator(self, seed: int) -> np.random.Generator:
+        return np.random.default_rng(seed)
+
+    def _draw_chunks(self, histories: Sequence[History], generator: np.random.Generator) -> list[np.ndarray]:
+        chunks = []
+        for history in histories:
+            seed = int(generator.integers(MAX_PLAN_SEED))
+            chunks.append(self.plan_from(history.states(), steps=self.spec.chunk, seed=seed).actions)
+        return chunks
 
     def _send(self, request: PlanRequest | EncodeRequest, kind: type[Reply], ends: float) -> Reply:
         if self._connection is None:

@@ -6,9 +6,9 @@ It needs numpy only. Subclasses plan with torch (`Policy`), an exported graph (`
 import abc
 import operator
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Generic, Literal, SupportsIndex, TypeVar
 
 import numpy as np
 
@@ -24,13 +24,15 @@ from nsde_policy.planner.observation import (
     check_observation,
     check_plausible_frames,
     convert_observation,
-    encode_plain,
     find_non_finite,
     parse_frames,
 )
 
+Generator = TypeVar("Generator")
+"""Random generator of a policy: that of torch, or that of numpy."""
 
-class BasePolicy(abc.ABC):
+
+class BasePolicy(abc.ABC, Generic[Generator]):
     """A `Planner` that returns one action per control period.
 
     It plans `chunk` actions at once and plans again when all of them were executed:
@@ -41,24 +43,25 @@ class BasePolicy(abc.ABC):
         executed    x x x x x x x x | x x …
     """
 
-    def __init__(self, spec: PolicySpec, calibration: Calibration | None) -> None:
+    def __init__(self, spec: PolicySpec, calibration: Calibration | None, *, seed: int = 0) -> None:
         self._spec = spec
         self.calibration: Calibration = (calibration or Calibration.from_spec(spec)).check(spec)
         """Limits and statistics measured on the demonstrations, used by a control session."""
         self._queue: deque[np.ndarray] = deque()
         self._history = spec.new_history()
+        self._generator = self._make_generator(require_seed(seed))
 
     @abc.abstractmethod
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan."""
 
     @abc.abstractmethod
-    def _plan_chunk(self, history: History) -> np.ndarray:
-        """Plan a chunk from `history` with the policy's own random generator, (chunk, act_dim)."""
+    def _draw_chunks(self, histories: Sequence[History], generator: Generator) -> list[np.ndarray]:
+        """Plan a chunk from each history with noise from `generator`, each (chunk, act_dim)."""
 
     @abc.abstractmethod
-    def _reseed(self, seed: int) -> None:
-        """Restart the policy's own random generator."""
+    def _make_generator(self, seed: int) -> Generator:
+        """Return a random generator."""
 
     def encode(self, observations: Mapping[str, object]) -> np.ndarray:
         """Encode named observations as the vector that the policy was trained on, (obs_dim,).
@@ -70,37 +73,34 @@ class BasePolicy(abc.ABC):
         Raises:
             PolicyInputError: If a part is missing, or has the wrong shape or type.
         """
-        return self._encode(observations, plausible=False)
+        plain, frames = self._parse(observations, plausible=False)
+        return self._append_codes(plain, frames)
 
-    def _encode(self, observations: Mapping[str, object], *, plausible: bool) -> np.ndarray:
-        plain, frames = self._parse(observations, plausible=plausible)
-        return self._append_codes(plain, frames) if frames else plain
-
-    def _parse(
-        self, observations: Mapping[str, object], *, plausible: bool
-    ) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Split named observations into low-dimensional part and frames.
+    def _parse(self, obs: object, *, plausible: bool) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Split observations into low-dimensional part and frames.
 
         Args:
-            observations: As for `encode`.
+            obs: Observations in any form that `observation.py` accepts.
             plausible: Raise `PolicyInputError` if a frame is black, uniform or noise.
 
         Returns:
             The low-dimensional part, (plain_dim,) or (n, plain_dim), and the frames of each camera,
-            (n, height, width, 3).
+            (n, height, width, 3); all of it, (obs_dim,) or (n, obs_dim), if it is encoded already.
         """
-        plain, cameras = encode_plain(observations, self._spec), self._spec.cameras
-        if not cameras:
+        plain, cameras = convert_observation(obs, self._spec), self._spec.cameras
+        if not cameras or not isinstance(obs, Mapping):
             return plain, []
         if (reason := find_non_finite(plain)) is not None:
             raise PolicyInputError(reason)
-        frames = parse_frames(observations, cameras, rows=len(plain) if plain.ndim == 2 else None)
+        frames = parse_frames(obs, cameras, rows=len(plain) if plain.ndim == 2 else None)
         if plausible:
             check_plausible_frames(frames, self.calibration.frames)
         return plain, frames
 
     def _append_codes(self, plain: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
         """Append the features of their frames to low-dimensional observations, (obs_dim,) or (n, obs_dim)."""
+        if not frames:
+            return plain
         rows = np.atleast_2d(plain)
         features = self._encode_frames(rows, frames)
         if not np.isfinite(features).all():
@@ -141,7 +141,7 @@ class BasePolicy(abc.ABC):
         self._queue.clear()
         self._history = self._spec.new_history()
         if seed is not None:
-            self._reseed(seed)
+            self._generator = self._make_generator(require_seed(seed))
 
     def select_action(self, obs: object) -> np.ndarray:
         """Return the action for this control period, (act_dim,).
@@ -154,19 +154,30 @@ class BasePolicy(abc.ABC):
             PolicyInputError: If the observation has the wrong shape, is not finite, or is implausible
                 compared with the demonstrations.
         """
-        if self._spec.cameras and isinstance(obs, Mapping):
-            given, frames = self._parse(obs, plausible=True)
-        else:
-            given, frames = convert_observation(obs, self._spec, self.encode), []
+        given, frames = self._parse(obs, plausible=True)
         is_batch = given.ndim == 2
         if is_batch and len(given) != 1:
             raise PolicyInputError(f"select_action takes one observation, got {len(given)}")
         self._observe(check_observation(given[0] if is_batch else given, self._spec), frames)
         if not self._queue:
-            self._queue.extend(self._plan_chunk(self._history))
+            self._queue.extend(*self._draw_chunks([self._history], self._generator))
         action = self._queue.popleft()
         self._history.add_action(action)
         return action[None] if is_batch else action
+
+    def predict_action_chunk(self, obs: object, *, generator: Generator | None = None) -> np.ndarray:
+        """Plan from first observations, as at the start of an episode.
+
+        Returns:
+            Actions (chunk, act_dim) for one observation, (B, chunk, act_dim) for a batch (B, obs_dim).
+        """
+        given = self._append_codes(*self._parse(obs, plausible=True))
+        histories = []
+        for row in np.atleast_2d(given):
+            histories.append(self._spec.new_history())
+            histories[-1].add_observation(check_observation(row, self._spec))
+        chunks = self._draw_chunks(histories, self._generator if generator is None else generator)
+        return np.stack(chunks) if given.ndim == 2 else chunks[0]
 
     def _observe(self, plain: np.ndarray, frames: list[np.ndarray]) -> None:
         """Add a checked observation to the history.
@@ -202,42 +213,6 @@ class BasePolicy(abc.ABC):
     def _check_states(self, states: object) -> np.ndarray:
         """Return `states` as float64, or raise `PolicyInputError` if shape or values are wrong."""
         return check_array(states, (self._spec.history, self._spec.dim), "states")
-
-    def _start_histories(self, obs: object) -> tuple[list[History], bool]:
-        """Return a history for each of one or several first observations, and whether they are a batch."""
-        given = convert_observation(obs, self._spec, partial(self._encode, plausible=True))
-        histories = []
-        for row in np.atleast_2d(given):
-            history = self._spec.new_history()
-            history.add_observation(check_observation(row, self._spec))
-            histories.append(history)
-        return histories, given.ndim == 2
-
-
-class NumpyPolicy(BasePolicy):
-    """A policy that draws its noise with numpy, for machines without torch."""
-
-    @abc.abstractmethod
-    def _plan_with(self, history: History, rng: np.random.Generator) -> np.ndarray:
-        """Plan a chunk from `history` with noise from `rng`, (chunk, act_dim)."""
-
-    def _reseed(self, seed: int) -> None:
-        self._rng = np.random.default_rng(require_seed(seed))
-
-    def _plan_chunk(self, history: History) -> np.ndarray:
-        return self._plan_with(history, self._rng)
-
-    def predict_action_chunk(
-        self, obs: object, *, generator: np.random.Generator | None = None
-    ) -> np.ndarray:
-        """Plan from first observations, as at the start of an episode.
-
-        Returns:
-            Actions (chunk, act_dim) for one observation, (B, chunk, act_dim) for a batch (B, obs_dim).
-        """
-        histories, is_batch = self._start_histories(obs)
-        chunks = [self._plan_with(history, generator or self._rng) for history in histories]
-        return np.stack(chunks) if is_batch else chunks[0]
 
 
 def require_int(value: SupportsIndex, name: str) -> int:

@@ -1,6 +1,6 @@
 """A trained run as a policy: takes observations, returns actions."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -23,11 +23,8 @@ from nsde_policy.planner.history import History
 from nsde_policy.planner.interface import Plan
 from nsde_policy.run_directory import RunDirectory, RunRecord
 
-Observed = np.ndarray | Tensor | Sequence[float] | Mapping[str, object]
-"""An observation in any form that `observation.py` accepts."""
 
-
-class Policy(BasePolicy):
+class Policy(BasePolicy[torch.Generator]):
     """A trained model that returns actions.
 
         policy = Policy.from_pretrained("runs/pusht")
@@ -45,13 +42,12 @@ class Policy(BasePolicy):
         calibration: Calibration | None = None,
         encoder: EncoderModel | None = None,
     ) -> None:
-        super().__init__(build_policy_spec(record), calibration)
+        super().__init__(build_policy_spec(record), calibration, seed=record.seed)
         self.record, self.model, self.encoder = record, model, encoder
         self.chunk = record.config.chunk
         self.threads = 1
         """Torch threads of a plan on a CPU."""
         self._device = "cpu"
-        self._generator = torch.Generator().manual_seed(record.seed)
 
     @classmethod
     def from_pretrained(cls, path: Path | str | None = None) -> Self:
@@ -83,22 +79,12 @@ class Policy(BasePolicy):
 
         return self._run(encode).double().cpu().numpy()
 
-    def _reseed(self, seed: int) -> None:
-        self._generator = torch.Generator().manual_seed(require_seed(seed))
+    def _make_generator(self, seed: int) -> torch.Generator:
+        return torch.Generator().manual_seed(seed)
 
-    def _plan_chunk(self, history: History) -> np.ndarray:
-        return check_plan(self.plan(history, generator=self._generator), self.spec).actions
-
-    def predict_action_chunk(self, obs: Observed, *, generator: torch.Generator | None = None) -> np.ndarray:
-        """Plan from first observations, as at the start of an episode.
-
-        Returns:
-            Actions (chunk, act_dim) for one observation, (B, chunk, act_dim) for a batch (B, obs_dim).
-        """
-        histories, is_batch = self._start_histories(obs)
-        plans = self.plan_batch(histories, generators=[generator or self._generator] * len(histories))
-        chunks = np.stack([check_plan(plan, self.spec).actions for plan in plans])
-        return chunks if is_batch else chunks[0]
+    def _draw_chunks(self, histories: Sequence[History], generator: torch.Generator) -> list[np.ndarray]:
+        plans = self.plan_batch(histories, generators=[generator] * len(histories))
+        return [check_plan(plan, self.spec).actions for plan in plans]
 
     def plan(
         self,
@@ -137,7 +123,7 @@ class Policy(BasePolicy):
             PlanError: If the plan is not finite, as from states far outside the demonstrated range.
         """
         states, steps = self._check_states(states), self.check_steps(steps)
-        draws = Draws([torch.Generator().manual_seed(require_seed(seed))], self._device)
+        draws = Draws([self._make_generator(require_seed(seed))], self._device)
         return check_plan(self._run(lambda: self._plan_with_std(states, draws, steps)), self.spec)
 
     def _plan_with_std(self, states: np.ndarray, draws: Draws, steps: int) -> Plan:

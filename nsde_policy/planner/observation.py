@@ -5,7 +5,7 @@ encoder turns into one vector (`encoders/`). What these functions return is trus
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -32,17 +32,9 @@ PROBLEMS = {
     "detail": ("blurred", "noise"),
 }
 """What a frame is called if a value is too low or too high."""
-FLOAT_ADVICE = (
-    "; convert values from 0 to 1 by (255 * frame).round().astype(numpy.uint8), those from 0 to 255 by "
-    "frame.astype(numpy.uint8)"
-)
-"""How to convert a frame of floats."""
-
-Encode = Callable[[Mapping[str, object]], np.ndarray]
-"""Encodes a dict of named observations as a vector, or as one row per row of a batch."""
 
 
-def encode_plain(observations: Mapping[str, object], spec: PolicySpec) -> np.ndarray:
+def _encode_plain(observations: Mapping[str, object], spec: PolicySpec) -> np.ndarray:
     """Encode the low-dimensional part of named observations, (plain_dim,) or a batch (B, plain_dim)."""
     from nsde_policy.encoders import get_encoder  # a plug-in, found when a policy needs it
 
@@ -55,19 +47,16 @@ def encode_plain(observations: Mapping[str, object], spec: PolicySpec) -> np.nda
     return _check_shape(to_floats(plain, "observation"), spec.plain_dim)
 
 
-def convert_observation(given: object, spec: PolicySpec, encode: Encode | None = None) -> np.ndarray:
+def convert_observation(given: object, spec: PolicySpec) -> np.ndarray:
     """Return one observation (obs_dim,) or a batch (B, obs_dim), which may not be finite.
 
-    Args:
-        given: Observation in any form that this module accepts.
-        spec: Sizes and ranges of the policy.
-        encode: Encodes named observations; by default their low-dimensional part is encoded.
+    Of named observations with frames it is the low-dimensional part, (plain_dim,) or (B, plain_dim).
 
     Raises:
         PolicyInputError: If it has the wrong shape, or does not hold numbers.
     """
     if isinstance(given, Mapping):
-        return encode_plain(given, spec) if encode is None else _check_shape(encode(given), spec.obs_dim)
+        return _encode_plain(given, spec)
     array = to_floats(given, "observation")
     if spec.cameras and array.shape[-1:] != (spec.obs_dim,):
         raise PolicyInputError(
@@ -171,21 +160,16 @@ def parse_frame(
     if given is None:
         found = ", ".join(repr(key) for key in observations if key != camera.name) or "nothing"
         raise PolicyInputError(f"{camera.name} is missing, found {found:.120}")
+    shape = "(n, {}, {}, {})".format(*camera.shape) if is_batch else str(camera.shape)
+    wanted = f"{camera.name} must be an array {shape} of uint8 from 0 to 255"
     try:
         detach = getattr(given, "detach", None)  # a tensor, of a library that need not be installed
         frame = np.asarray(detach().cpu() if callable(detach) else given)
     except Exception:  # the conversion is code of the object, which may raise anything
-        wanted = f"{camera.name} must be an array {camera.shape} uint8"
         raise PolicyInputError(f"{wanted}, got {describe_value(given)}") from None
-    if frame.dtype != np.uint8:
-        problem = f"{camera.name} must hold uint8 from 0 to 255, got {frame.dtype!s:.40}"
-        raise PolicyInputError(problem + (FLOAT_ADVICE if frame.dtype.kind == "f" else ""))
-    if frame.shape[-3:] != camera.shape or frame.ndim != (4 if is_batch else 3) or not len(frame):
-        shape = "(n, {}, {}, {})".format(*camera.shape) if is_batch else camera.shape
-        hint = "; move the colours to the last axis" if frame.shape[-3:-2] == (3,) else ""
-        if frame.shape[-3:] == camera.shape:
-            hint = f"; give {STATE_KEY} and frames both with an axis of rows in front, or both without"
-        raise PolicyInputError(f"{camera.name} must have shape {shape}, got {frame.shape}{hint}")
+    has_shape = frame.shape[-3:] == camera.shape and frame.ndim == (4 if is_batch else 3) and len(frame)
+    if frame.dtype != np.uint8 or not has_shape:
+        raise PolicyInputError(f"{wanted}, got {frame.shape} of {frame.dtype!s:.40}")
     return np.require(frame if is_batch else frame[None], requirements=["C", "W"])
 
 

@@ -86,17 +86,6 @@ def test_history_repeats_the_first_state_and_is_newest_first(policy):
     assert before.tolist() == pytest.approx([*START, *START[:2]], abs=1e-4)
 
 
-def test_invalid_observations_raise(policy):
-    policy.reset()
-    for obs, message in (
-        (np.zeros(4), r"\(5,\) or \(B, 5\), got \(4,\)"),
-        (np.zeros((2, 5)), "takes one observation, got 2"),
-        ([np.inf, 0, 0, 0, 0], "must be finite"),
-    ):
-        with pytest.raises(PolicyInputError, match=message):
-            policy.select_action(obs)
-
-
 def test_planning_with_an_empty_history_raises(policy):
     with pytest.raises(PolicyInputError, match="the history is empty"):
         policy.plan(policy.spec.new_history(), generator=torch.Generator())

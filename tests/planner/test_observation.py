@@ -36,21 +36,6 @@ def test_arrays_lists_tensors_and_mappings_give_the_same_plan(policy):
     assert all(np.array_equal(chunk, chunks[0]) for chunk in chunks)
 
 
-def test_batch_of_observations_gives_a_batch_of_chunks(policy):
-    many = np.stack([START, START + 3, START - 3])
-    chunks = policy.predict_action_chunk(many, generator=torch.Generator().manual_seed(0))
-    assert chunks.shape == (3, 8, 2)
-    one = policy.predict_action_chunk(START, generator=torch.Generator().manual_seed(0))
-    assert np.allclose(chunks[0], one, atol=1e-3)
-    halves = {
-        "observation.state": many[:, :2],
-        "observation.environment_state": torch.from_numpy(many[:, 2:]),
-    }
-    assert np.array_equal(
-        policy.predict_action_chunk(halves, generator=torch.Generator().manual_seed(0)), chunks
-    )
-
-
 @pytest.mark.parametrize(
     ("obs", "message"),
     [

@@ -1,6 +1,7 @@
 """An exported policy with the methods of `Policy`, on numpy and onnxruntime."""
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -9,7 +10,7 @@ import numpy as np
 from nsde_policy.deploy.runtime.graph import EncoderGraph, Graph
 from nsde_policy.deploy.runtime.metadata import ACTIONS, PATH, STD, GraphRecord
 from nsde_policy.errors import CheckpointError, ConfigError
-from nsde_policy.inference.base import NumpyPolicy, require_int, require_seed
+from nsde_policy.inference.base import BasePolicy, require_int, require_seed
 from nsde_policy.planner.checks import check_plan
 from nsde_policy.planner.history import History
 from nsde_policy.planner.interface import Plan
@@ -20,7 +21,7 @@ def encoder_file(path: Path) -> Path:
     return path.with_name(f"{path.stem}.encoder{path.suffix}")
 
 
-class RuntimePolicy(NumpyPolicy):
+class RuntimePolicy(BasePolicy[np.random.Generator]):
     """A policy written by `nsde-policy export`.
 
         policy = RuntimePolicy.load("policy.onnx")
@@ -32,11 +33,10 @@ class RuntimePolicy(NumpyPolicy):
     """
 
     def __init__(self, graph: Graph, encoder: EncoderGraph | None = None, *, seed: int = 0) -> None:
-        super().__init__(graph.record.spec, graph.record.calibration)
+        super().__init__(graph.record.spec, graph.record.calibration, seed=seed)
         self.record: GraphRecord = graph.record
         self._graph, self._encoder = graph, encoder
         self._lock = threading.Lock()
-        self._reseed(seed)
 
     @classmethod
     def load(cls, path: Path | str, *, seed: int = 0, threads: int = 1) -> Self:
@@ -66,8 +66,11 @@ class RuntimePolicy(NumpyPolicy):
             rows = [self._encoder.encode(*row) for row in zip(values, zip(*frames, strict=True), strict=True)]
         return np.stack(rows).astype(np.float64)
 
-    def _plan_with(self, history: History, rng: np.random.Generator) -> np.ndarray:
-        return self._plan(history.states(), self.spec.chunk, rng).actions
+    def _make_generator(self, seed: int) -> np.random.Generator:
+        return np.random.default_rng(seed)
+
+    def _draw_chunks(self, histories: Sequence[History], generator: np.random.Generator) -> list[np.ndarray]:
+        return [self._plan(each.states(), self.spec.chunk, generator).actions for each in histories]
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan."""
@@ -76,7 +79,7 @@ class RuntimePolicy(NumpyPolicy):
             raise ConfigError(
                 f"need steps from 1 to {longest} for this graph, got {steps}; export more --steps"
             )
-        return self._plan(states, steps, np.random.default_rng(require_seed(seed)))
+        return self._plan(states, steps, self._make_generator(require_seed(seed)))
 
     def _plan(self, states: np.ndarray, steps: int, rng: np.random.Generator) -> Plan:
         graph, checked = self._graph, self._check_states(states)
