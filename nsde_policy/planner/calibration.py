@@ -4,15 +4,17 @@ They are measured at the end of training and stored as `calibration.json` in the
 only.
 """
 
-import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
+from nsde_policy.bounds import NonNegative, Number, Positive
 from nsde_policy.config import BaseConfig, require
 from nsde_policy.core.spec import wrap_angle
 from nsde_policy.errors import CheckpointError, ConfigError
@@ -28,10 +30,9 @@ POSITION_MARGIN = 0.05
 """How far commands may leave the demonstrated range on either side, as a fraction of the range."""
 RIDGE = 1e-4
 """Added to the variance of every feature, in squared ranges, so that constant features can be inverted."""
-
-
 LOOKS = ("brightness", "contrast", "detail")
 """What `describe_frame` measures on a camera frame."""
+GreyValue = Annotated[float, Meta(ge=0, le=255)]
 
 
 @dataclass(frozen=True)
@@ -40,19 +41,18 @@ class CameraRange(BaseConfig):
 
     camera: str
     """Name of the camera, as in the spec of the policy."""
-    low: tuple[float, ...]
+    low: tuple[GreyValue, ...]
     """Smallest brightness, contrast and detail, grey values from 0 to 255."""
-    high: tuple[float, ...]
+    high: tuple[GreyValue, ...]
     """Largest brightness, contrast and detail."""
-    still: tuple[float, ...]
+    still: tuple[NonNegative, ...]
     """Largest change of each low-dimensional observation while frames were equal bit for bit."""
 
     def __post_init__(self) -> None:
-        sizes = {len(self.low), len(self.high)}
-        require(self, sizes == {len(LOOKS)}, f"need {len(LOOKS)} limits, got {self.low} and {self.high}")
-        ordered = all(0 <= low <= high <= 255 for low, high in zip(self.low, self.high, strict=True))
-        require(self, ordered, f"need 0 <= low <= high <= 255, got {self.low} and {self.high}")
-        require(self, all(0 <= v < math.inf for v in self.still), f"need still >= 0, got {self.still!s:.80}")
+        super().__post_init__()
+        ordered = [low <= high for low, high in zip(self.low, self.high, strict=False)]
+        is_valid = len(self.low) == len(self.high) == len(LOOKS) and all(ordered)
+        require(self, is_valid, f"need {len(LOOKS)} limits, low <= high, got {self.low} and {self.high}")
 
     @classmethod
     def measure(
@@ -99,21 +99,21 @@ def measure_change(obs: np.ndarray, before: np.ndarray, circular: Sequence[int])
 class Calibration(BaseConfig):
     """Statistics of the demonstrations, per control period."""
 
-    rate_hz: float
+    rate_hz: NonNegative
     """Control periods per second; 0 if the demonstrations do not state it."""
-    step: tuple[float, ...]
+    step: tuple[Positive, ...]
     """Largest change of each action over one period, (act_dim,)."""
-    acceleration: tuple[float, ...]
+    acceleration: tuple[Positive, ...]
     """Largest change of `step` from one period to the next, (act_dim,)."""
-    mean: tuple[float, ...]
+    mean: tuple[Number, ...]
     """Mean of the features of a state, angles as sine and cosine; empty if not measured."""
-    precision: tuple[tuple[float, ...], ...]
+    precision: tuple[tuple[Number, ...], ...]
     """Regularised inverse covariance of the features."""
-    threshold: float
+    threshold: Number
     """Mahalanobis distance beyond which a state is out of distribution."""
-    action_low: tuple[float, ...] = ()
+    action_low: tuple[Number, ...] = ()
     """Smallest action, (act_dim,); empty for the demonstrated range with a margin."""
-    action_high: tuple[float, ...] = ()
+    action_high: tuple[Number, ...] = ()
     """Largest action, (act_dim,); empty for the demonstrated range with a margin."""
     delta_columns: tuple[int, ...] = ()
     """Action columns that are changes of an observation over one period; they may be sent only once."""
@@ -121,10 +121,7 @@ class Calibration(BaseConfig):
     """Range of the frames of each camera; empty without cameras or if not measured."""
 
     def __post_init__(self) -> None:
-        require(self, 0 <= self.rate_hz < math.inf, f"need rate_hz >= 0, got {self.rate_hz}")
-        for name in ("step", "acceleration"):
-            values = getattr(self, name)
-            require(self, all(0 < v < math.inf for v in values), f"need {name} > 0, got {values}")
+        super().__post_init__()
         require(self, len(self.step) == len(self.acceleration), "need as many steps as accelerations")
         sizes = len(self.action_low), len(self.action_high)
         require(self, sizes in ((0, 0), 2 * (len(self.step),)), f"need as many limits as steps, got {sizes}")
@@ -135,9 +132,6 @@ class Calibration(BaseConfig):
         require(self, is_valid, f"delta_columns must be columns of {len(self.step)} actions, got {columns}")
         square = all(len(row) == len(self.mean) for row in self.precision)
         require(self, square and len(self.precision) == len(self.mean), "precision must be square")
-        numbers = [*self.mean, *(value for row in self.precision for value in row), self.threshold]
-        numbers += [*self.action_low, *self.action_high]
-        require(self, all(map(math.isfinite, numbers)), "every number must be finite")
 
     @classmethod
     def measure(
@@ -170,13 +164,13 @@ class Calibration(BaseConfig):
         """
         steps, turns = [], []
         columns = np.array(spec.first_action_from or (-1,) * spec.act_dim)
-        for start, end in _iterate_episodes(episode_ends):
+        for start, end in pairwise([0, *episode_ends]):
             before = np.where(columns < 0, np.nan, states[start : start + 1, spec.obs_dim :])
             commands = np.concatenate([before, actions[start:end]]).astype(np.float64)
             steps.append(np.diff(commands, axis=0))
             turns.append(np.diff(steps[-1], axis=0, prepend=0.0))
         step, acceleration = _measure_limits(np.concatenate(steps), np.concatenate(turns), spec, actions)
-        features = _Features(spec)(states.astype(np.float64))
+        features = _compute_features(states.astype(np.float64), spec)
         precision = np.linalg.inv(np.atleast_2d(np.cov(features.T)) + RIDGE * np.eye(features.shape[1]))
         mean = features.mean(axis=0)
         low, high = find_action_limits(spec, actions, action_limits)
@@ -192,13 +186,6 @@ class Calibration(BaseConfig):
             delta_columns=delta_columns,
             frames=frames,
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to plain dicts and numbers; `frames` only if there are cameras, as in earlier versions."""
-        values = super().to_dict()
-        if not self.frames:
-            del values["frames"]
-        return values
 
     @classmethod
     def from_spec(cls, spec: PolicySpec) -> "Calibration":
@@ -279,50 +266,35 @@ class OODDetector:
     """
 
     def __init__(self, calibration: Calibration, spec: PolicySpec) -> None:
-        self._features, self.threshold = _Features(spec), calibration.threshold
+        self._spec, self._threshold = spec, calibration.threshold
         self._mean, self._precision = np.array(calibration.mean), np.array(calibration.precision)
-
-    @property
-    def is_calibrated(self) -> bool:
+        self.is_calibrated = bool(calibration.mean)
         """Whether statistics of the demonstrations are available."""
-        return bool(len(self._mean))
 
     def distance(self, state: np.ndarray) -> float | None:
         """Return the distance of a state (d,) from the mean of the demonstrations; None if not calibrated."""
         if not self.is_calibrated:
             return None
-        features = self._features(state[None].astype(np.float64))
+        features = _compute_features(state[None].astype(np.float64), self._spec)
         return float(_mahalanobis(features - self._mean, self._precision)[0])
 
     def is_ood(self, distance: float | None) -> bool:
         """Return whether fewer than one in a thousand demonstrated states was as far away."""
-        return self.is_calibrated and distance is not None and distance > self.threshold
+        return self.is_calibrated and distance is not None and distance > self._threshold
 
 
-class _Features:
-    """States scaled by the demonstrated ranges, angles as sine and cosine, (n, d) → (n, d + angles)."""
-
-    def __init__(self, spec: PolicySpec) -> None:
-        self._low, self._angles = np.array(spec.low), list(spec.circular)
-        self._range = np.array(spec.high) - self._low
-
-    def __call__(self, states: np.ndarray) -> np.ndarray:
-        features = (states - self._low) / self._range
-        angles = states[:, self._angles]
-        features[:, self._angles] = np.sin(angles)
-        return np.concatenate([features, np.cos(angles)], axis=1)
+def _compute_features(states: np.ndarray, spec: PolicySpec) -> np.ndarray:
+    """Scale states by the demonstrated ranges, angles as sine and cosine, (n, d) → (n, d + angles)."""
+    circular = list(spec.circular)
+    angles = states[:, circular]
+    features = (states - np.array(spec.low)) / (np.array(spec.high) - np.array(spec.low))
+    features[:, circular] = np.sin(angles)
+    return np.concatenate([features, np.cos(angles)], axis=1)
 
 
 def _mahalanobis(centred: np.ndarray, precision: np.ndarray) -> np.ndarray:
     distances: np.ndarray = np.sqrt(np.maximum(np.einsum("ni,ij,nj->n", centred, precision, centred), 0.0))
     return distances
-
-
-def _iterate_episodes(ends: Sequence[int] | np.ndarray) -> Iterator[tuple[int, int]]:
-    start = 0
-    for end in ends:
-        yield start, int(end)
-        start = int(end)
 
 
 def _measure_limits(
