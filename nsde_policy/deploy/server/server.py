@@ -129,8 +129,8 @@ class PolicyServer(WebsocketServer):
         client, answered, why = self._last_client, 0, "closed"
         self._log("connected", client=client, peer=_format_peer(connection))
         try:
-            if await self._greet(connection):
-                with self._admit():
+            with self._admit():
+                if await self._greet(connection):
                     await self._send(connection, self._welcome)
                     async for data in connection:
                         await self._send(connection, await self._answer(data, client))
@@ -147,15 +147,12 @@ class PolicyServer(WebsocketServer):
             self._log("disconnected", client=client, answered=answered, why=why, clients=self.client_count)
 
     async def _greet(self, connection: ServerConnection) -> bool:
-        """Receive the greeting; return whether the connection becomes a client."""
+        """Receive the greeting; return whether the client has the same protocol."""
         async with asyncio.timeout(self._settings.patience_s):
             hello: Hello = decode(await connection.recv(), Hello)
         if hello.protocol != PROTOCOL:
             problem = f"the server has protocol {PROTOCOL} (nsde-policy {__version__}), got {hello.protocol}"
             await self._close_with(connection, Refusal(None, "wrong_version", problem))
-            return False
-        if self.client_count >= self._settings.max_clients:  # others have greeted since the HTTP request
-            await connection.close(1013, "too many clients")
             return False
         return True
 
