@@ -13,7 +13,7 @@ from nsde_policy.bounds import Count, NonNegative, Positive
 from nsde_policy.config import BaseConfig, check_names, require
 from nsde_policy.control.faults import FaultKind, OnFault
 from nsde_policy.control.limits import Limits
-from nsde_policy.errors import ConfigError, PolicyInputError
+from nsde_policy.errors import ConfigError
 from nsde_policy.planner.calibration import Calibration
 from nsde_policy.planner.checks import check_array
 from nsde_policy.planner.interface import PolicySpec
@@ -116,10 +116,7 @@ class SessionConfig(BaseConfig):
             )
         initial = self.initial_command
         if initial is not None:
-            try:
-                initial = check_array(initial, (spec.act_dim,), "initial_command")
-            except PolicyInputError as error:
-                raise ConfigError(str(error)) from None
+            initial = check_array(initial, (spec.act_dim,), "initial_command")
         longest = spec.longest_chunk or math.inf
         if self.chunk and self.chunk > longest:
             raise ConfigError(f"chunk is {self.chunk}, a plan of this policy has at most {longest} commands")

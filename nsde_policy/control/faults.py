@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from nsde_policy.control.limits import Limiter
+from nsde_policy.errors import summarize_error
 from nsde_policy.planner.checks import check_array
 
 
@@ -107,10 +108,6 @@ def respond_to_faults(
     return "hold", limiter.hold(dt), None
 
 
-def describe_error(error: BaseException | None) -> str:
+def describe_error(error: BaseException) -> str:
     """Format an exception on one line, for the detail of a fault."""
-    try:
-        text = " ".join(str(error).split())
-    except Exception:  # `__str__` is code of the exception
-        text = "its message cannot be printed"
-    return f"{type(error).__name__}: {text:.200}"
+    return f"{type(error).__name__}: {summarize_error(error)}"

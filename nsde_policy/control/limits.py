@@ -12,7 +12,7 @@ import numpy as np
 
 from nsde_policy.errors import ConfigError
 from nsde_policy.planner.calibration import POSITION_MARGIN, Calibration
-from nsde_policy.planner.checks import describe_value, is_finite, to_floats
+from nsde_policy.planner.checks import is_finite, to_floats
 from nsde_policy.planner.interface import PolicySpec
 
 ZERO = 1e-30
@@ -54,12 +54,8 @@ class Limits:
 
     def with_jerk(self, jerk: object) -> "Limits":
         """Return the same limits with a limit of the jerk, one number or (act_dim,)."""
-        try:
-            each = np.broadcast_to(to_floats(jerk, "jerk_limit"), self.low.shape)
-        except ValueError:
-            expected = f"one number or {len(self.low)}"
-            raise ConfigError(f"jerk_limit must be {expected}, got {describe_value(jerk)}") from None
-        return replace(self, jerk=each)
+        given = to_floats(jerk, "jerk_limit")
+        return replace(self, jerk=given if given.ndim else np.full_like(self.low, given))
 
     @classmethod
     def from_demos(cls, spec: PolicySpec, calibration: Calibration, *, policy_hz: float) -> "Limits":
@@ -115,11 +111,6 @@ class Limiter:
     def command(self) -> np.ndarray:
         """The last command, (act_dim,)."""
         return np.array([axis.command for axis in self._axes])
-
-    @property
-    def velocity(self) -> np.ndarray:
-        """Velocity of the command, units per second, (act_dim,)."""
-        return np.array([axis.velocity for axis in self._axes])
 
     @property
     def at_rest(self) -> bool:
@@ -243,10 +234,6 @@ class _JerkAxis:
         # One derivative higher: the speed of this axis is an acceleration, its acceleration a jerk.
         self._rate = _Axis(-speed, speed, acceleration, jerk, command=0.0)
         self._target_speed = 0.0
-
-    @property
-    def velocity(self) -> float:
-        return self._rate.command
 
     @property
     def at_rest(self) -> bool:

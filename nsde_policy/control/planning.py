@@ -7,7 +7,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from nsde_policy.control.report import Recorder
 from nsde_policy.errors import PlanError
 from nsde_policy.planner.history import History
 from nsde_policy.planner.interface import Plan, Planner
+from nsde_policy.planner.worker import PlannerThread
 
 SPARE_COMMANDS = 1
 """Commands planned beyond those to execute: for a plan that is a little late, and to interpolate to the end
@@ -40,16 +40,6 @@ class PlanJobResult:
     """Time from request to result, seconds."""
     newest: np.ndarray | None = None
     """Newest state at the time of the request, with encoded frames, (d,); None if encoding failed."""
-
-
-class PlanWorker(Protocol):
-    """Runs plan jobs outside the thread of the control loop, such as a `PlannerThread`."""
-
-    def submit(self, function: Callable[[], PlanJobResult]) -> Future[PlanJobResult]:
-        """Start a job; the session submits the next one only after it has the result."""
-
-    def close(self) -> object:
-        """Release the worker without waiting for a running job."""
 
 
 class PlanScheduler:
@@ -78,7 +68,7 @@ class PlanScheduler:
         resolved: ResolvedConfig,
         *,
         clock: Callable[[], float],
-        worker: PlanWorker,
+        worker: PlannerThread,
         recorder: Recorder,
     ) -> None:
         self._planner, self._spec, self._worker = planner, planner.spec, worker
@@ -178,7 +168,7 @@ class PlanScheduler:
             if not isinstance(result, PlanJobResult) or result.job is not job:
                 raise PlanError(f"the worker returned {type(result).__name__}, not the result of its job")
         except Exception as error:  # a worker may raise anything
-            if isinstance(error, TimeoutError) and not _is_done(future):
+            if isinstance(error, TimeoutError) and not future.done():
                 return None
             result = PlanJobResult(job, None, error, 0.0)
         self.pending = None
@@ -289,11 +279,3 @@ class PlanScheduler:
             return Fault(FaultKind.NON_FINITE_PLAN, self._clock(), str(error))
         except Exception as error:  # a plan may be an object of any kind
             return Fault(FaultKind.NON_FINITE_PLAN, self._clock(), describe_error(error))
-
-
-def _is_done(future: "Future[PlanJobResult]") -> bool:
-    """Return whether a job has ended; a worker's future may be any object."""
-    try:
-        return bool(future.done())
-    except Exception:
-        return False

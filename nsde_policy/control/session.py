@@ -28,7 +28,7 @@ from nsde_policy.control.faults import Fault, FaultKind, get_reaction, respond_t
 from nsde_policy.control.inputs import CheckedObservation, InputMonitor
 from nsde_policy.control.interpolation import PlanFollower
 from nsde_policy.control.limits import Limiter
-from nsde_policy.control.planning import PlanScheduler, PlanWorker
+from nsde_policy.control.planning import PlanScheduler
 from nsde_policy.control.report import CommandRecord, PeriodCommands, Recorder, SessionReport
 from nsde_policy.errors import ConfigError, PolicyInputError, SessionStoppedError
 from nsde_policy.planner.calibration import Calibration
@@ -46,7 +46,7 @@ class Session:
         calibration: Measurements of the demonstrations: rate, limits, out-of-distribution threshold.
         clock: Returns the current time in seconds; all times of the session are on this clock.
         sleep: Waits for a number of seconds, for `ticks`.
-        worker: Runs plan jobs; by default a `PlannerThread` of the session.
+        worker: Runs plan jobs; by default a thread of the session. `submit` and `close` are enough.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Session:
         calibration: Calibration | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        worker: PlanWorker | None = None,
+        worker: PlannerThread | None = None,
     ) -> None:
         self.config = config = config or SessionConfig()
         self.spec = spec = planner.spec
