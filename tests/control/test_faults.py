@@ -8,12 +8,12 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from benchmarks.attacks import _hostile_session as hostile
 from nsde_policy.control.faults import FaultKind
 from nsde_policy.errors import PolicyInputError, SessionStoppedError
 from nsde_policy.planner.interface import Plan
+from tests.helpers import hostile_session as hostile
 from tests.helpers.numpy_planner import FailingWalker, Sim
-from tests.helpers.sessions import OBS, PERIOD, make_session, run_session
+from tests.helpers.sessions import OBS, PERIOD, make_session
 
 
 class Robot:
@@ -183,13 +183,6 @@ def test_there_is_no_command_before_the_first_valid_observation_unless_a_positio
         assert placed.command.tolist() == [20.0, 30.0]
     placed.step()
     assert placed.session._scheduler.current.knots[0].tolist() == [20.0, 30.0]
-
-
-def test_a_sequence_without_faults_has_an_empty_report():
-    sim = Sim()
-    session = make_session(sim)
-    run_session(session, sim, 50)
-    assert (session.report().faults, session.report().held) == ({}, 0)
 
 
 def test_the_documented_table_of_faults_is_complete():

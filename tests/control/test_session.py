@@ -1,18 +1,21 @@
-"""Tests for control/session.py: closing, garbage collection, and sessions with the shipped policy."""
+"""Tests of a session without faults: settings, timing, closing, report and log."""
 
+import dataclasses
 import gc
-from itertools import pairwise
+import json
+from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 
 from nsde_policy.control import Session, SessionConfig
-from nsde_policy.errors import ConfigError, PolicyInputError, SessionStoppedError
-from nsde_policy.inference.policy import Policy
-from tests.helpers.numpy_planner import CALIBRATION, Sim, Walker
-from tests.helpers.sessions import OBS, PERIOD, make_session, run_session
-
-START = np.array([235.0, 124.0, 299.6, 145.2, 5.378])
+from nsde_policy.control.clock import TimeGrid
+from nsde_policy.control.faults import FaultKind
+from nsde_policy.errors import ConfigError, NsdePolicyError, PolicyInputError, SessionStoppedError
+from tests.helpers.numpy_planner import CALIBRATION, SPEC, FailingWalker, Sim, Walker
+from tests.helpers.sessions import NO_LIMITS, OBS, PERIOD, make_session, run_session
+from tests.helpers.simulated_time import DelayedPlanner
 
 
 def open_session(**settings):
@@ -47,7 +50,7 @@ def test_a_closed_session_takes_no_step_but_its_plan_still_has_commands(ahead):
 
 @pytest.mark.parametrize("position", [[1.0], "here", [np.nan, 0.0], [10**400, 0], [[1.0, 2.0]]])
 def test_an_invalid_position_raises_and_changes_nothing(position):
-    with pytest.raises(ConfigError, match="initial_command must"):
+    with pytest.raises(PolicyInputError, match="initial_command must"):
         make_session(Sim(), initial_command=position)
     sim = Sim()
     session = make_session(sim)
@@ -58,27 +61,144 @@ def test_an_invalid_position_raises_and_changes_nothing(position):
     assert session._limiter.command.tolist() == before.tolist()
 
 
-@pytest.fixture(scope="module")
-def policy():
-    return Policy.from_pretrained()
-
-
-def test_the_shipped_policy_has_a_rate_and_its_uncertainty_grows_along_a_plan(policy):
-    assert policy.session(rate_hz=50, deadline_s=0.05, limits="from_demos").resolved.policy_hz == 10
+def test_ticks_do_not_drift_and_skip_periods_that_have_passed():
     sim = Sim()
-    session = Session(policy, SessionConfig(), calibration=policy.calibration, clock=sim.clock)
-    sigmas = []
-    for _ in range(4):
-        session.step(START, sim.now)
-        sigmas.append(session.last.sigma)
-        sim.now += PERIOD
-    assert all((later > sooner).all() for sooner, later in pairwise(sigmas))
-    assert not session.last.is_ood
+
+    def sleep(seconds):
+        sim.now += seconds + 0.0003  # wakes up late every time
+
+    found, busy = [], [0.0, 0.002, 0.0, 0.035, 0.0, 0.0]
+    ticks = TimeGrid(rate_hz=100.0, policy_hz=10.0).ticks(sim.clock, sleep)
+    for seconds in busy:
+        found.append(next(ticks) - 100.0)
+        sim.now += seconds
+    assert found == pytest.approx([0.0, 0.01, 0.02, 0.03, 0.06, 0.07])
 
 
-def test_a_state_unlike_the_demonstrations_is_out_of_distribution(policy):
-    config = SessionConfig(fault_when_ood=True)
-    session = Session(policy, config, calibration=policy.calibration, clock=Sim().clock)
-    session.step([510.0, 20.0, 30.0, 480.0, 1.0])
-    assert session.last.is_ood
-    assert session.report().faults == {"out_of_distribution": 1}
+def test_action_at_repeats_the_last_command_for_an_earlier_time():
+    sim = Sim()
+    session = make_session(sim, rate_hz=50)
+    run_session(session, sim, 8, rate=50)
+    last = session.action_at(sim.now + 0.005)
+    assert np.array_equal(session.action_at(sim.now - 0.05), last)
+    assert session.report().faults == {}
+
+
+def test_action_at_reports_a_clock_jump_for_a_time_far_from_now_and_for_no_time():
+    sim = Sim()
+    session = make_session(sim, rate_hz=50)
+    run_session(session, sim, 8, rate=50)
+    for number, time in enumerate((sim.now + 1.1 * PERIOD, "noon", [], float("nan")), start=1):
+        assert np.isfinite(session.action_at(time)).all()
+        assert session.report().faults == {"clock_jump": number}
+
+
+@pytest.mark.parametrize(("rate", "longest"), [(10, 0.5), (50, 0.3)])
+def test_a_gap_of_three_policy_periods_or_five_control_periods_is_not_a_clock_jump(rate, longest):
+    for gap, faults in ((longest - 0.01, 0), (longest + 0.01, 1)):
+        sim = Sim()
+        session = make_session(sim, rate_hz=rate)
+        session.step(OBS, sim.now)
+        sim.now += gap
+        session.step(OBS, sim.now)
+        assert session.report().faults.get("clock_jump", 0) == faults
+
+
+def test_a_late_plan_is_held_once_and_its_past_commands_are_dropped():
+    sim = Sim()
+
+    def sleep(seconds):
+        sim.now += seconds
+
+    session = make_session(sim, DelayedPlanner(Walker(), 0.2, sleep=sleep), limits=NO_LIMITS, blend=0.0)
+    session.step(OBS, sim.now)
+    assert [fault.kind for fault in session.last.faults] == [FaultKind.LATE_PLAN]
+    sim.now += PERIOD
+    command = session.step(OBS, sim.now)
+    assert command == pytest.approx(session._scheduler.current.knots[4], abs=1e-9)
+    assert session.report().missed_deadlines == 1
+
+
+@pytest.mark.parametrize("kind", [Path, str])
+def test_report_and_log_agree(tmp_path, kind):
+    sim = Sim()
+    planner = FailingWalker(sim)
+    session = make_session(sim, planner, log=kind(tmp_path / "log" / "session.jsonl"))
+    run_session(session, sim, 9)
+    planner.trouble = "raise"
+    run_session(session, sim, 9)
+    session.close()
+    lines = [json.loads(line) for line in (tmp_path / "log" / "session.jsonl").read_text().splitlines()]
+    report = json.loads(session.report().to_json())
+    assert len(lines) == report["commands"] == 18
+    assert sum("planner_error" in line["faults"] for line in lines) == report["faults"]["planner_error"] == 1
+    assert "planner_error 1" in session.report().to_text()
+    assert report["rate_hz"] == pytest.approx(10, rel=0.1)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_ends_the_log_and_not_the_loop(caplog):
+    sim = Sim()
+    with make_session(sim, log="/dev/full") as session:
+        run_session(session, sim, 400)
+    assert session.report().commands == 400
+    assert "/dev/full is incomplete: No space left on device" in caplog.text
+
+
+def test_a_log_that_cannot_be_written_raises(tmp_path):
+    with pytest.raises(NsdePolicyError, match="cannot be written"):
+        make_session(Sim(), log=tmp_path)
+
+
+def test_a_session_slower_than_its_policy_raises():
+    with pytest.raises(
+        ConfigError, match=r"rate_hz is 5, the policy's rate is 10: .* set rate_hz to 10 or more"
+    ):
+        make_session(Sim(), rate_hz=5)
+
+
+def test_deltas_are_sent_at_the_policy_rate_only():
+    deltas = dataclasses.replace(CALIBRATION, delta_columns=(0, 1))
+    with pytest.raises(ConfigError, match=r"rate_hz is 50, but actions 0, 1 .* at 10 Hz.* set rate_hz to 10"):
+        Session(Walker(), SessionConfig(rate_hz=50), calibration=deltas)
+    session = Session(Walker(), SessionConfig(rate_hz=10), calibration=deltas)
+    with pytest.raises(ConfigError, match=r"actions 0, 1 .* call step\(\) once per period"):
+        session.action_at(0.0)
+
+
+def test_a_policy_of_unknown_rate_needs_policy_hz():
+    with pytest.raises(ConfigError, match="set policy_hz"):
+        Session(Walker(), SessionConfig())
+
+
+def test_a_chunk_longer_than_a_plan_raises():
+    planner = Walker(dataclasses.replace(SPEC, longest_chunk=8))
+    with pytest.raises(ConfigError, match="chunk is 50, a plan of this policy has at most 8 commands"):
+        make_session(Sim(), planner, chunk=50)
+    assert make_session(Sim(), planner, chunk=8).resolved.chunk == 8
+    assert make_session(Sim(), chunk=50).resolved.chunk == 50
+
+
+def test_an_out_of_distribution_fault_needs_a_calibration():
+    with pytest.raises(ConfigError, match="fault_when_ood needs a calibration"):
+        make_session(Sim(), fault_when_ood=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rate": 10}, "no setting 'rate'; the closest is 'rate_hz' of rate_hz, deadline_s, limits"),
+        ({"rate_hz": "fast"}, "rate_hz must be float, got 'fast'"),
+        ({"deadline_s": float("nan")}, "need deadline_s > 0"),
+        ({"max_age_s": float("inf")}, "need max_age_s <= 1e.30, got inf"),
+        ({"chunk": 2.5}, "chunk must be int . null, got 2.5"),
+        ({"limits": "none"}, "limits must be 'from_demos' or Limits"),
+        ({"on_fault": "panic"}, "on_fault must be 'hold', 'stop' or a callback"),
+        ({"log": 3}, "log must be the path of a file, got 3"),
+        ({"on_fault": {"clock_jmp": "stop"}}, "no fault 'clock_jmp'; the closest is 'clock_jump' of non"),
+        ({"on_fault": MappingProxyType({"late_plan": "panic"})}, "'stop' or a callback, got 'panic'"),
+    ],
+)
+def test_unknown_and_invalid_settings_raise(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        SessionConfig(**settings)

@@ -9,9 +9,9 @@ from hypothesis import seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from benchmarks.attacks import _hostile_session as hostile
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.errors import PolicyInputError
+from tests.helpers import hostile_session as hostile
 from tests.helpers.numpy_planner import CALIBRATION, Sim, Walker
 from tests.helpers.sessions import OBS, PERIOD, make_session, run_session
 

@@ -2,9 +2,24 @@
 
 import numpy as np
 
-from benchmarks.attacks._hostile_session import CALIBRATION as CALIBRATION
-from benchmarks.attacks._hostile_session import SPEC as SPEC
+from nsde_policy.planner.calibration import Calibration
 from nsde_policy.planner.interface import Plan, PolicySpec
+
+SPEC = PolicySpec(
+    obs_dim=3,
+    act_dim=2,
+    history=2,
+    chunk=4,
+    longest_chunk=0,
+    first_action_from=(0, 1),
+    circular=(2,),
+    low=(0.0, 0.0, 0.0, 0.0, 0.0),
+    high=(100.0, 100.0, 6.3, 100.0, 100.0),
+    increment_std=(2.0, 2.0, 0.1, 2.0, 2.0),
+)
+CALIBRATION = Calibration(
+    rate_hz=10.0, step=(10.0, 8.0), acceleration=(6.0, 5.0), mean=(), precision=(), threshold=0.0
+)
 
 
 class Walker:

@@ -12,9 +12,8 @@ PERIOD = 0.1
 NO_LIMITS = Limits(np.full(2, -1e6), np.full(2, 1e6), np.full(2, 1e9), np.full(2, 1e12))
 
 
-def make_session(sim, planner=None, *, delay_s=None, **settings):
+def make_session(sim, planner=None, *, delay_s=None, worker=None, **settings):
     """Open a session on a simulated clock; with `delay_s`, it plans ahead in a simulated worker."""
-    worker = None
     if delay_s is not None:
         settings["plan_ahead"] = True
         worker = SimulatedWorker(sim.clock, delay_s=delay_s)
