@@ -18,8 +18,7 @@ from experiment import MAIN, REPORTED, SMOKE, TUNING, Rollouts, Training, list_r
 from policy_training import DEVICE_FILE, train_policy
 
 from nsde_policy.errors import ConfigError, MissingDependencyError
-from nsde_policy.eval.compare.files import merge_comparisons, read_comparison
-from nsde_policy.eval.compare.result import ACTIONS, Comparison
+from nsde_policy.eval.compare.result import ACTIONS, Comparison, merge_comparisons, read_comparison
 from nsde_policy.eval.compare.run import EntryCache, add_latency
 from nsde_policy.eval.compare.table import format_comparison
 from nsde_policy.eval.evaluate import EvaluationConfig, change_sampling

@@ -3,7 +3,6 @@
 import inspect
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,9 +11,7 @@ import numpy as np
 
 from nsde_policy.errors import NsdePolicyError, summarize_error
 from nsde_policy.eval.episode import EpisodeLog, EpisodeResult
-from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.rollout import RolloutConfig
-from nsde_policy.tasks import Task
 from nsde_policy.tasks.adapter import EnvAdapter
 from nsde_policy.tasks.gym import import_user_module
 
@@ -120,9 +117,10 @@ def _list_parameters(function: Callable[..., object]) -> Sequence[inspect.Parame
 class ExpertPlayer:
     """A scripted expert and an environment of a task, which play episodes one after the other."""
 
-    def __init__(self, name: str, task: Task, config: RolloutConfig) -> None:
-        self.task, self._images = task, config.images
-        self._env = EnvAdapter.open(task, config.env_kwargs)
+    def __init__(self, name: str, config: RolloutConfig) -> None:
+        assert config.task is not None
+        self.task, self._images = config.task, config.images
+        self._env = EnvAdapter.open(self.task, config.env_kwargs)
         self._expert = ScriptedExpert(name, self._env.env)
 
     def play_batch(self, seeds: Sequence[int]) -> list[EpisodeResult]:
@@ -139,16 +137,3 @@ class ExpertPlayer:
             acting_s += time.perf_counter() - started
             log.step(action)
         return log.score(seed, plans=log.steps, planned=log.steps, network_calls=0, planning_s=acting_s)
-
-
-@dataclass(frozen=True)
-class ExpertPool(RolloutPool):
-    """Processes in which a scripted expert plays episodes."""
-
-    expert: str = ""
-    """Name of the expert, `module:Class`."""
-
-    def make_player(self) -> ExpertPlayer:
-        """Make the expert and its environment."""
-        assert self.config.task is not None
-        return ExpertPlayer(self.expert, self.config.task, self.config)

@@ -4,23 +4,22 @@ import itertools
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
 from nsde_policy.assets import USUAL_OBSERVATIONS, get_shipped_name, resolve_run
-from nsde_policy.bounds import Count, Natural
-from nsde_policy.config import BaseConfig
+from nsde_policy.bounds import Natural
 from nsde_policy.data import Episode
 from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
 from nsde_policy.data.types import MIN_STEPS
 from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.episode import CompressedFrames
-from nsde_policy.eval.evaluate import change_sampling
-from nsde_policy.eval.expert import ExpertPool, ScriptedExpert, is_expert
+from nsde_policy.eval.evaluate import EvaluationConfig, change_sampling
+from nsde_policy.eval.expert import ScriptedExpert, is_expert
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.rollout import RolloutConfig, make_adapter
 from nsde_policy.inference.policy import Policy
@@ -38,23 +37,13 @@ SEEDS = 2**32
 
 
 @dataclass(frozen=True)
-class GenerateConfig(BaseConfig):
-    """Number, seeds and sampling of generated episodes."""
+class GenerateConfig(EvaluationConfig):
+    """Number, seeds and sampling of generated episodes, which are never disturbed."""
 
-    episodes: Count
-    """Number of episodes in the finished store."""
     seed_start: Natural = 300_000
     """First seed; consecutive ones are tried."""
-    env: str | None = None
-    """Task or environment to play, see `get_task`; None for the one that the policy was trained for."""
-    env_kwargs: Mapping[str, object] = field(default_factory=dict)
-    """Keyword arguments of the environment."""
     only_success: bool = False
     """Leave out episodes that fail."""
-    chunk: int | None = None
-    """Actions executed before replanning; None for the policy's own."""
-    sampling: tuple[str, ...] = ()
-    """Changes to the sampling settings, name=value."""
     obs: str = USUAL_OBSERVATIONS
     """Observations to record in addition to the usual ones, such as "pixels"."""
 
@@ -168,7 +157,7 @@ def _load_expert(name: str, config: GenerateConfig) -> Demonstrator:
     env = EnvAdapter.open(task, {})
     ScriptedExpert(name, env.env)
     images = find_recorded_images(env, task, config.obs)
-    pool = ExpertPool(None, RolloutConfig(task, images=images), expert=name)
+    pool = RolloutPool(None, RolloutConfig(task, images=images), expert=name)
     settings = {"policy": name, **_name_images(images)}
     return Demonstrator(pool, task, env, _make_provenance("expert", task, config, settings, {}))
 

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -19,6 +19,7 @@ from nsde_policy.bounds import Count
 from nsde_policy.config import BaseConfig
 from nsde_policy.errors import EnvError
 from nsde_policy.eval.episode import EpisodeResult, Trace
+from nsde_policy.eval.expert import ExpertPlayer
 from nsde_policy.eval.rollout import Player, RolloutConfig
 from nsde_policy.inference.torch_threads import use_threads
 
@@ -71,11 +72,8 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-class EpisodePlayer(Protocol):
-    """What a process of a pool plays episodes with."""
-
-    def play_batch(self, seeds: Sequence[int]) -> list[EpisodeResult]:
-        """Play one episode per seed to its end."""
+EpisodePlayer = Player | ExpertPlayer
+"""What a process of a pool plays episodes with."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +87,8 @@ class RolloutPool(BaseConfig):
     device: str = "cpu"
     batch: Count = 1
     """Episodes that a process plays side by side."""
+    expert: str | None = None
+    """Scripted expert, `module:Class`, that plays instead of a policy."""
 
     def evaluate(self, seeds: Iterable[int], *, traced: bool = False) -> Iterator[EpisodeResult]:
         """Play one episode per seed; the seeds may be endless. Traces stay empty unless `traced`."""
@@ -124,7 +124,9 @@ class RolloutPool(BaseConfig):
             ) from error
 
     def make_player(self) -> EpisodePlayer:
-        """Load the policy and make its environments."""
+        """Load the policy or the expert and make its environments."""
+        if self.expert is not None:
+            return ExpertPlayer(self.expert, self.config)
         return Player(self.path, self.config, device=self.device, batch=self.batch)
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -27,9 +26,6 @@ from nsde_policy.run_directory import RunRecord
 from nsde_policy.tasks import Task, find_rate, get_task_of_run
 from nsde_policy.tasks.adapter import EnvAdapter
 from nsde_policy.tasks.gym import choose_mujoco_renderer
-
-Frames = Literal["none", "last", "all"]
-"""Observations of an episode that pictures are kept of; MuJoCo without a GPU takes 0.1 s for one."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +71,7 @@ class EpisodeRunner:
         executed    hold x x x x x x x x …
     """
 
-    def __init__(self, player: "Player", env: EnvAdapter, seed: int, *, frames: Frames = "none") -> None:
+    def __init__(self, player: "Player", env: EnvAdapter, seed: int, *, frames: bool = False) -> None:
         policy, config = player.policy, player.config
         self.generator = make_generator(seed)
         self.history = policy.spec.new_history()
@@ -126,7 +122,7 @@ class EpisodeRunner:
 
     def _observe(self, obs: np.ndarray) -> None:
         self.history.add_observation(self._encode(self._disturbances.add_noise(obs)))
-        if self._frames == "all" or (self._frames == "last" and self.ended):
+        if self._frames:
             picture = next(iter(self._env.last_frames.values()), None)
             picture = self._env.render() if picture is None else picture
             self._log.trace.frames.append(CompressedPicture.compress(picture))
@@ -173,17 +169,17 @@ class Player:
             flags = ", ".join(f"--camera-{name}" for name in given)
             raise ConfigError(f"this policy has no cameras to disturb: leave out {flags}")
 
-    def play(self, seed: int, *, frames: Frames = "none") -> EpisodeResult:
+    def play(self, seed: int, *, frames: bool = False) -> EpisodeResult:
         """Play one episode to its end.
 
         Args:
             seed: Seed of the episode.
-            frames: The environment's own pictures that are kept in the trace, if the task cannot draw.
+            frames: Whether the environment's own pictures are kept in the trace, if the task cannot draw.
         """
         env = self._envs[0]
         has_cameras = bool(self.policy.spec.cameras)  # whose frames are kept as they are
-        frames = frames if has_cameras or not self.task.drawing.can_draw else "none"
-        if frames != "none" and not has_cameras:
+        frames = frames and (has_cameras or not self.task.drawing.can_draw)
+        if frames and not has_cameras:
             env = self._render_env = self._render_env or self.make_render_env()
         (result,) = self._play([EpisodeRunner(self, env, seed, frames=frames)])
         return result

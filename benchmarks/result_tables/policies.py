@@ -6,9 +6,8 @@ from typing import Any
 
 import msgspec
 
-from nsde_policy.eval.compare.files import read_comparison
 from nsde_policy.eval.compare.modes import ModeOutcomes, estimate_diversity
-from nsde_policy.eval.compare.result import Comparison
+from nsde_policy.eval.compare.result import Comparison, read_comparison
 from nsde_policy.eval.compare.row import Row
 from nsde_policy.eval.compare.table import format_costs
 from nsde_policy.eval.statistics import mean

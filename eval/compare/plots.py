@@ -1,4 +1,4 @@
-"""Plots of a comparison: scores with intervals, scores against latency, and sweeps.
+"""Plots of a comparison: scores against latency, and sweeps.
 
 Blue is the reference. Every other row has its own colour and marker, the same in all figures.
 """
@@ -60,7 +60,6 @@ def draw_comparison(comparison: Comparison, out: Path, *, reference: str | None 
     styles, deciding = choose_styles(comparison, reference), comparison.columns[-1:]
     with plot_style(**STYLE_CHANGES):
         figures = {
-            "scores": draw_scores(comparison, styles),
             "score_vs_latency": draw_latency(comparison, styles),
             "chunk": draw_sweeps(comparison, styles, ["chunk"], deciding),
             "demos": draw_sweeps(comparison, styles, ["demos"], comparison.columns),
@@ -78,37 +77,6 @@ def choose_styles(comparison: Comparison, reference: str | None) -> Styles:
     for i, name in enumerate(name for name in names if name != first):
         styles[name] = RowStyle(ROW_COLOURS[i % len(ROW_COLOURS)], MARKERS[(i + 1) % len(MARKERS)], False)
     return styles
-
-
-def draw_scores(comparison: Comparison, styles: Styles) -> "Figure | None":
-    """Draw one line per row, the best on top: scores with their 95 % intervals.
-
-    They are score and success, or success, entropy and success × entropy of a task with modes.
-    """
-    rows = comparison.main_rows()[::-1]
-    if not rows:
-        return None
-    scores = [*comparison.columns]
-    if comparison.mode_columns:
-        scores = ["success", *comparison.mode_columns]
-    size = (1.4 + 2.6 * len(scores), 0.62 + 0.24 * len(rows))
-    figure, axes = make_figure(1, len(scores), size, sharey=True)
-    for axis, score in zip(axes[0], scores, strict=True):
-        for y, row in enumerate(rows):
-            estimate = getattr(row, score)
-            if estimate is not None:
-                _draw_estimate(axis, y, estimate, styles[row.name], horizontal=True)
-        axis.grid(axis="x", **GRID)
-        axis.set_xlabel(comparison.column_title(score))
-        axis.set_ylim(-0.6, len(rows) - 0.4)
-        axis.spines["left"].set_visible(False)
-        axis.tick_params(axis="y", length=0)
-        whole = score in ("entropy", "product")
-        axis.set_xlim(*(WHOLE_RANGE if whole else _score_limits(rows, score)))
-    axes[0, 0].set_yticks(range(len(rows)), [row.label for row in rows])
-    for text, row in zip(axes[0, 0].get_yticklabels(), rows, strict=True):
-        text.set_fontweight("bold" if styles[row.name].bold else "normal")
-    return figure
 
 
 def draw_latency(comparison: Comparison, styles: Styles) -> "Figure | None":
@@ -170,16 +138,13 @@ def _draw_sweep(panel: "Axes", swept: Sweep, styles: Styles, axis: str, score: s
     panel.grid(axis="y", **GRID)
 
 
-def _draw_estimate(
-    axis: "Axes", at: float, score: Estimate, style: RowStyle, *, horizontal: bool = False
-) -> None:
+def _draw_estimate(axis: "Axes", x: float, score: Estimate, style: RowStyle) -> None:
     """Draw a marker at the score and a line over its interval."""
     low, high = _find_ends(score)
-    reach = [[max(score.value - low, 0.0)], [max(high - score.value, 0.0)]]
     axis.errorbar(
-        *((score.value, at) if horizontal else (at, score.value)),
-        xerr=reach if horizontal else None,
-        yerr=None if horizontal else reach,
+        x,
+        score.value,
+        yerr=[[max(score.value - low, 0.0)], [max(high - score.value, 0.0)]],
         fmt=style.marker,
         color=style.colour,
         elinewidth=1.0 + 0.4 * style.bold,

@@ -5,15 +5,18 @@ A row is one method under one setting; its trainings with several seeds are pool
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from nsde_policy.errors import ComparisonError
+from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.compare.entries import Entry, Setting, format_json_lines
 from nsde_policy.eval.compare.row import Row, choose_reference
+from nsde_policy.eval.disturbances import Condition
+from nsde_policy.files import read_json
 from nsde_policy.tasks import Task, get_task
 
 FORMAT = 2
@@ -176,3 +179,59 @@ class Comparison(
         del head["entries"]
         entries = ",\n".join(entry.to_json() for entry in self.entries)
         return f'{{\n{format_json_lines(head, " ")},\n "entries": [\n{entries}\n ]\n}}\n'
+
+
+def read_comparison(path: Path) -> Comparison:
+    """Read comparison.json; raise `ComparisonError` if it cannot be read."""
+    values = read_json(path, error=ComparisonError)
+    if "format" not in values:
+        raise ComparisonError(f"{path} is not a comparison: it has no 'format'")
+    if values["format"] != FORMAT:
+        raise ComparisonError(f"{path} has format {values['format']!r}; this version reads format {FORMAT}")
+    try:
+        comparison = msgspec.convert(values, Comparison)
+        for entry in values["entries"]:
+            Condition.from_dict(entry["condition"])  # raises for unknown disturbances, which msgspec ignores
+    except (msgspec.ValidationError, ConfigError) as error:
+        raise ComparisonError(f"{path} is not a valid comparison: {error}") from None
+    return comparison
+
+
+def merge_comparisons(comparisons: Sequence[Comparison]) -> Comparison:
+    """Merge comparisons of the same task, environment's arguments and seeds.
+
+    An entry that occurs in several is kept once, with the costs known to any of them.
+    """
+    first, *rest = comparisons
+    for other in rest:
+        a, b = (
+            (repr(c.task), json.dumps(c.env_kwargs, sort_keys=True), "{} to {}".format(*c.seeds))
+            for c in (first, other)
+        )
+        titles = ("tasks", "environment arguments", "ranges of seeds")
+        for title, one, another in zip(titles, a, b, strict=True):
+            if one != another:
+                raise ComparisonError(
+                    f"comparisons of different {title} do not mix: {one} and {another}; "
+                    "use the same --episodes, --seed-start, --env and --env-kwargs"
+                )
+    entries: dict[tuple[Setting, int], Entry] = {}
+    machine: dict[str, list[str]] = {}
+    for comparison in comparisons:
+        for role, device in comparison.machine.items():
+            machine.setdefault(role, []).append(device)
+        for entry in comparison.entries:
+            known = entries.setdefault((entry.setting, entry.train_seed), entry)
+            if known.episodes != entry.episodes:
+                raise ComparisonError(
+                    f"two different results of {entry.name!r}, training seed {entry.train_seed}, chunk "
+                    f"{entry.chunk}, {entry.demos} demonstrations: use different names, or leave one out"
+                )
+            entries[entry.setting, entry.train_seed] = msgspec.structs.replace(
+                known, latency_ms=known.latency_ms or entry.latency_ms, train_s=known.train_s or entry.train_s
+            )
+    return msgspec.structs.replace(
+        first,
+        entries=tuple(entries.values()),
+        machine={role: " and ".join(dict.fromkeys(devices)) for role, devices in machine.items()},
+    )

@@ -11,9 +11,8 @@ import torch
 
 from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.compare.entries import DECIMALS, Entry, Episodes, Latency
-from nsde_policy.eval.compare.files import merge_comparisons, read_comparison
 from nsde_policy.eval.compare.names import choose_names
-from nsde_policy.eval.compare.result import ACTIONS, Comparison
+from nsde_policy.eval.compare.result import ACTIONS, Comparison, merge_comparisons, read_comparison
 from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.episode import EpisodeResult
 from nsde_policy.eval.evaluate import EvaluationConfig, change_sampling, evaluate_policy
@@ -138,7 +137,7 @@ def load_records(runs: Sequence[Path], *, env: str | None = None) -> dict[Path, 
         if task.env_id is None:
             raise ComparisonError(
                 f"{run} was trained without a task, so it has no environment to roll out in: give one with "
-                "--env, or score it on recorded episodes with --demos STORE"
+                "--env, or use `nsde-policy score` on recorded episodes"
             )
         if (stopped := RunDirectory(run).describe_unfinished()) is not None:
             raise ComparisonError(stopped)

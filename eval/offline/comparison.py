@@ -47,19 +47,9 @@ class OfflineComparison:
         return self.runs[0]
 
     @property
-    def episodes(self) -> int:
-        """Number of scored episodes."""
-        return len(self.reference.error("sample").total)
-
-    @property
     def horizon(self) -> int:
         """Number of actions that are compared for all runs."""
         return min(run.horizon for run in self.runs)
-
-    @property
-    def longest(self) -> OfflineScore:
-        """Score with the longest horizon, which draws the baselines."""
-        return max(self.runs, key=lambda run: run.horizon)
 
     def to_json(self) -> str:
         """Return scores and paired differences as JSON."""
@@ -79,15 +69,13 @@ class OfflineComparison:
         whole = {"selection": self.note, "differences": differences, "runs": runs}
         return json.dumps(whole, indent=2, allow_nan=False)
 
-    def tables(self) -> list[Table]:
-        """Return scores and, for several runs, differences."""
-        differences = tabulate_differences(self.runs, self.reference, OFFLINE_COLUMNS, note=self._explain())
-        scores = self._tabulate_scores()
-        return [scores, differences] if len(self.runs) > 1 else [replace(scores, note=self._explain())]
-
     def as_text(self) -> str:
-        """Return Markdown tables."""
-        return "\n\n".join(table.to_markdown() for table in self.tables())
+        """Return Markdown tables: scores and, for several runs, differences."""
+        scores, note = self._tabulate_scores(), self._explain()
+        if len(self.runs) == 1:
+            return replace(scores, note=note).to_markdown()
+        differences = tabulate_differences(self.runs, self.reference, OFFLINE_COLUMNS, note=note)
+        return f"{scores.to_markdown()}\n\n{differences.to_markdown()}"
 
     def _explain(self) -> str:
         """Return how to read the tables."""
@@ -169,7 +157,7 @@ def compare_offline(
             chunk=chunk,
             device=device,
         )
-        found.append(replace(score, name=label, path=path))
+        found.append(replace(score, name=label))
     note = f"{len(scored[0].demos)} episodes of {demos}{_describe_knowledge(scored, labels)}"
     chosen = choose_reference(found, reference)
     others = (run for run in found if run is not chosen)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nsde_policy.eval.offline.comparison import BASELINE_PREDICTORS, OfflineComparison
-from nsde_policy.eval.offline.result import COVERAGE_LEVELS, COVERAGES, NO_COVERAGE, PREDICTORS
+from nsde_policy.eval.offline.result import COVERAGE_LEVELS, COVERAGES, PREDICTORS
 from nsde_policy.eval.offline.sums import EpisodeSums
-from nsde_policy.eval.render.plotting import encode_figure, make_figure, plot_style, pyplot, save_figures
+from nsde_policy.eval.render.plotting import make_figure, plot_style, save_figures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,23 +25,15 @@ def draw_offline_comparison(comparison: OfflineComparison, out: Path) -> list[Pa
         return save_figures({"offline": _draw_comparison(comparison)}, out)
 
 
-def render_offline_comparison(comparison: OfflineComparison) -> bytes:
-    """Return the figure of several scores as PNG."""
-    with plot_style():
-        figure = _draw_comparison(comparison)
-        content = encode_figure(figure, "png")
-        pyplot().close(figure)
-    return content
-
-
 def _draw_comparison(comparison: OfflineComparison) -> "Figure":
     """Draw error by horizon of each run and the baselines, and two kinds of coverage."""
     figure, axes = make_figure(1, 3, (10.0, 3.2))
     errors, *coverages = axes[0]
     for run, colour in zip(comparison.runs, itertools.cycle(SERIES_COLOURS), strict=False):
         draw_error(errors, run.error("sample"), run.label, colour)
+    longest = max(comparison.runs, key=lambda run: run.horizon)
     for name, grey in zip(BASELINE_PREDICTORS, ("#555555", "#aaaaaa"), strict=True):
-        draw_error(errors, comparison.longest.error(name), PREDICTORS[name], grey, line="--")
+        draw_error(errors, longest.error(name), PREDICTORS[name], grey, line="--")
     errors.set_title("one sampled plan")
     errors.set_xlabel("horizon, control periods")
     errors.set_ylabel("action error, standard deviations")
@@ -49,36 +41,19 @@ def _draw_comparison(comparison: OfflineComparison) -> "Figure":
     errors.xaxis.get_major_locator().set_params(integer=True)
     figure.legend(*errors.get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=4)
     for axis, name in zip(coverages, ("coverage_actions", "coverage_plans"), strict=True):
-        found = {run.label: run.coverage(name) for run in comparison.runs}
-        draw_coverage(axis, found)
-        missing = [label for label, each in found.items() if each is None]
-        if missing:
-            names = "" if len(missing) == len(found) else f"{', '.join(missing)}: "
-            _explain_missing(axis, names + NO_COVERAGE[name])
+        draw_coverage(axis, {run.label: run.coverage(name) for run in comparison.runs})
         axis.set_title(f"coverage, {COVERAGES[name]}")
         axis.set_ylabel("recorded steps inside")
         axis.set_ylim(0, 1.02)
     return figure
 
 
-def _explain_missing(axis: "Axes", text: str) -> None:
-    """Write below a panel, or into an empty one, why bars are missing."""
-    if axis.patches:
-        axis.set_xlabel(f"{axis.get_xlabel()}\n{text}")
-    else:
-        axis.text(0.5, 0.25, text, transform=axis.transAxes, ha="center", va="center", color="#555555")
-
-
 def draw_error(axis: "Axes", error: EpisodeSums, title: str, colour: str, *, line: str = "-") -> None:
     """Draw an error by horizon, (episodes, horizon), with its 95 % interval as a band."""
     value, low, high = error.estimate()
     horizon = np.arange(1, len(value) + 1)
-    if len(value) == 1:
-        reach = np.nan_to_num(np.stack([value - low, high - value]).clip(0))
-        axis.errorbar(horizon, value, reach, fmt="o", ms=4, lw=1.3, capsize=3, color=colour, label=title)
-        axis.set_xticks([1])
-        return
-    axis.plot(horizon, value, line, lw=1.3, color=colour, label=title)
+    marker = "o" if len(value) == 1 else None
+    axis.plot(horizon, value, line, lw=1.3, color=colour, label=title, marker=marker)
     axis.fill_between(horizon, low, high, color=colour, alpha=0.18, lw=0)
 
 

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import torch
 
 from nsde_policy.core.targets import Transitions
-from nsde_policy.data import Demonstrations
+from nsde_policy.data import Demonstrations, LazyFrames
 from nsde_policy.errors import ConfigError, DemoError
-from nsde_policy.eval.offline.images import RecordedImages, open_recorded_images
+from nsde_policy.eval.offline.images import open_recorded_images
 from nsde_policy.inference.policy import Policy
 from nsde_policy.planner.interface import PolicySpec
 from nsde_policy.planner.observation import find_implausible
@@ -21,7 +21,6 @@ from nsde_policy.run_config import DemoConfig
 from nsde_policy.run_directory import DemoRecord, RunRecord
 from nsde_policy.training.dataset import build_transitions, get_first_action
 from nsde_policy.training.demos import load_training_demos
-from nsde_policy.training.frames import list_rows
 
 logger = logging.getLogger(__name__)
 
@@ -51,19 +50,20 @@ class ScoredEpisodes:
     """Whether the run was trained on them."""
     note: str
     """One sentence about the selection."""
-    images: RecordedImages | None = None
-    """Their camera frames, which are encoded when they are scored; None for a policy without cameras."""
+    cameras: tuple[LazyFrames, ...] = ()
+    """Frames of each camera of the policy, for all episodes of the store."""
+    first_frames: tuple[int, ...] = ()
+    """Position of the first frame of each scored episode in them."""
     is_known: bool = True
     """Whether episodes of the training can be recognised; runs of earlier versions do not record them."""
 
     def select(self, episodes: Sequence[int]) -> "ScoredEpisodes":
         """Return some of the episodes, by their position among these."""
-        rows = list_rows(self.demos, episodes)
         return replace(
             self,
             demos=self.demos.select(episodes),
             episodes=tuple(self.episodes[i] for i in episodes),
-            images=None if self.images is None else self.images.select(rows),
+            first_frames=tuple(self.first_frames[i] for i in episodes),
         )
 
 
@@ -94,14 +94,16 @@ def select_episodes(policy: Policy, path: Path, *, accept_omitted_chunks: bool =
     if not trained:
         _check_rate(demos, settings.rate_hz or policy.calibration.rate_hz)
         _warn_if_implausible(demos, policy.spec)
-    images = open_recorded_images(policy, settings, path, len(demos.obs)) if record.cameras else None
+    cameras = open_recorded_images(policy, settings, path, len(demos.obs)) if record.cameras else ()
     everything = tuple(range(len(demos)))
     unseen = tuple(i for i in everything if i not in (trained or ()))
     note = _describe_selection(path, len(demos), len(unseen), is_known=trained is not None)
     obs_angles = tuple(column for column in spec.circular if column < spec.obs_dim)
     act_angles = tuple(column - spec.obs_dim for column in spec.circular if column >= spec.obs_dim)
     demos = replace(demos, angles=obs_angles, act_angles=act_angles)
-    scored = ScoredEpisodes(demos, everything, not unseen, note, images, is_known=trained is not None)
+    scored = ScoredEpisodes(
+        demos, everything, not unseen, note, cameras, tuple(demos.starts), is_known=trained is not None
+    )
     return scored.select(unseen) if unseen and trained else scored
 
 

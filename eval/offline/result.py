@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -37,12 +36,6 @@ COVERAGES = {
     "coverage_plans": "action, sampled plans",
 }
 """Intervals whose coverage is measured, and their titles."""
-NO_COVERAGE = {
-    "coverage_actions": "the method reports no σ",
-    "coverage_observations": "the method reports no σ",
-    "coverage_plans": "sampled without noise",
-}
-"""Why a score has no coverage."""
 SMALLEST_SPREAD = 1e-6
 """An action whose standard deviation is below this fraction of its demonstrated range counts as constant."""
 
@@ -82,9 +75,6 @@ class OfflineScore:
     sums: Mapping[str, Mapping[str, EpisodeSums]]
     """Sums of each of `EPISODE_PARTS` by figure: log-likelihoods (episodes,), squared errors (episodes,
     horizon, act_dim) and coverages (episodes, levels, dimensions)."""
-
-    path: Path | None = None
-    """Run directory, if there is one."""
 
     @property
     def method(self) -> str:

@@ -23,7 +23,7 @@ from nsde_policy.eval.offline.frames import (
     find_parts,
     iterate_frames,
 )
-from nsde_policy.eval.offline.images import add_features, find_needed_rows
+from nsde_policy.eval.offline.images import add_features
 from nsde_policy.eval.offline.result import COVERAGE_LEVELS, ActionScale, OfflineScore
 from nsde_policy.eval.offline.sums import EpisodeSums, FloatArray
 from nsde_policy.inference.policy import Policy
@@ -74,11 +74,9 @@ def score_episodes_offline(
     stride = config.stride or choose_stride(demos)
     scorer = FrameScorer(policy, demos, config, horizon, sampling, device)
     parts = find_parts(demos, chunk=chunk, stride=stride)
-    chosen = np.any(list(parts.values()), axis=0)
-    total = int(chosen.sum())
-    if scored.images is not None:
-        needed = find_needed_rows(demos, chosen, policy.spec.history)
-        demos = add_features(demos, scored.images, policy, needed)
+    total = int(np.any(list(parts.values()), axis=0).sum())
+    if scored.cameras:
+        demos = add_features(demos, scored.cameras, scored.first_frames, policy)
     batches = iterate_frames(
         demos, policy.record, parts, horizon=horizon, batch=max(1, ROWS // config.samples)
     )

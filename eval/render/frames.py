@@ -1,6 +1,5 @@
 """Frames of an episode: the scene, the futures that the policy expects, and a caption."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,7 +8,7 @@ import numpy as np
 from nsde_policy.eval.episode import EpisodeResult
 from nsde_policy.eval.render.forecast import sample_episode_forecasts
 from nsde_policy.eval.render.keypoints import draw_keypoints
-from nsde_policy.eval.render.pictures import Tile, add_caption, fit_picture
+from nsde_policy.eval.render.pictures import add_caption, fit_picture
 from nsde_policy.eval.rollout import Player
 from nsde_policy.planner.interface import PolicySpec
 from nsde_policy.tasks.base import Task
@@ -35,7 +34,7 @@ class RenderedEpisode:
     @classmethod
     def play(cls, player: Player, seed: int) -> "RenderedEpisode":
         """Play an episode exactly as evaluation does; forecasts are sampled afterwards, with other noise."""
-        result = player.play(seed, frames="all")
+        result = player.play(seed, frames=True)
         spec = player.policy.spec if player.policy.spec.cameras else None
         forecasts = sample_episode_forecasts(player, result) if spec or player.task.drawing.can_draw else []
         return cls(player.task, result, forecasts, player.rate_hz or FALLBACK_RATE_HZ, spec)
@@ -65,23 +64,3 @@ class RenderedEpisode:
             threshold=self.task.drawing.success_progress,
             success=self.result.success if step == len(self) - 1 else None,
         )
-
-
-def draw_summary(task: Task, result: EpisodeResult, size: int) -> Tile:
-    """Draw a whole episode as one tile: its last observation, with the trail of earlier ones if possible."""
-    best = "" if result.max_progress is None else f", {format_progress(result.max_progress)}"
-    if result.success is None:
-        outcome = f"{task.score_name} {result.score:.4g}, {result.steps} steps"
-    else:
-        outcome = f"success after {result.steps_to_success} steps" if result.success else f"failure{best}"
-    if result.trace.frames:
-        picture = fit_picture(result.trace.frames[-1].decompress(), size)
-    else:
-        obs = np.array(result.trace.obs)
-        picture = task.drawing.draw(obs[-1], size=size, past=obs)
-    return Tile(picture, f"{result.seed}: {outcome}", good=result.success is not False)
-
-
-def format_progress(progress: float) -> str:
-    """Format a progress with two digits, rounded down so that 0.949 does not read as 0.95."""
-    return f"{math.floor(progress * 100) / 100:.2f}"

@@ -1,18 +1,13 @@
-"""Captions, contact sheets and PNG files."""
+"""Captions of pictures, and several pictures in a row."""
 
 import io
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 
 import numpy as np
 
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 import pygame
-
-from nsde_policy.errors import NsdePolicyError
-from nsde_policy.files import check_writable, replace_file
 
 PixelPosition = tuple[float, float]
 InkColour = tuple[int, int, int]
@@ -25,36 +20,24 @@ _TRACK = (226, 228, 232)
 _PAGE = (255, 255, 255)
 
 
-@dataclass(frozen=True)
-class Tile:
-    """One picture of a contact sheet."""
+def join_pictures(pictures: Mapping[str, np.ndarray], *, title: str) -> np.ndarray:
+    """Lay pictures of one size out in a row under a title, (height, width, 3) uint8.
 
-    picture: np.ndarray
-    """(side, side, 3) uint8; all tiles of a sheet share one side."""
-    caption: str
-    good: bool
-    """If not, the tile gets a red frame and a red caption."""
-
-
-def draw_contact_sheet(tiles: Sequence[Tile], *, columns: int, title: str) -> np.ndarray:
-    """Lay tiles out in rows under a title, (height, width, 3) uint8."""
-    side = len(tiles[0].picture)
+    Args:
+        pictures: (side, side, 3) uint8 by caption.
+        title: Text above all of them.
+    """
+    side = len(next(iter(pictures.values())))
     gap, caption_height, title_height = side // 16, side // 8, side // 5
-    rows = -(-len(tiles) // columns)
-    width = columns * (side + gap) + gap
-    height = title_height + rows * (side + caption_height + gap) + gap
-    sheet = pygame.Surface((width, height))
+    width = len(pictures) * (side + gap) + gap
+    sheet = pygame.Surface((width, title_height + side + caption_height + 2 * gap))
     sheet.fill(_PAGE)
     pygame.font.init()
-    _write(sheet, title, (gap, title_height // 3), round(title_height * 0.62), _INK, width - 2 * gap)
-    for i, tile in enumerate(tiles):
-        x = gap + (i % columns) * (side + gap)
-        y = title_height + gap + (i // columns) * (side + caption_height + gap)
-        sheet.blit(pygame.surfarray.make_surface(tile.picture.swapaxes(0, 1)), (x, y))
-        if not tile.good:
-            pygame.draw.rect(sheet, _BAD, (x, y, side, side), width=max(side // 64, 1))
-        at = (x, y + side + caption_height // 5)
-        _write(sheet, tile.caption, at, round(caption_height * 0.72), _INK if tile.good else _BAD, side)
+    _write(sheet, title, (gap, title_height // 3), round(title_height * 0.62), width - 2 * gap)
+    for i, (caption, picture) in enumerate(pictures.items()):
+        x, y = gap + i * (side + gap), title_height + gap
+        sheet.blit(pygame.surfarray.make_surface(picture.swapaxes(0, 1)), (x, y))
+        _write(sheet, caption, (x, y + side + caption_height // 5), round(caption_height * 0.72), side)
     return np.ascontiguousarray(pygame.surfarray.array3d(sheet).swapaxes(0, 1))
 
 
@@ -70,19 +53,11 @@ def fit_picture(picture: np.ndarray, size: int) -> np.ndarray:
     return np.ascontiguousarray(pygame.surfarray.array3d(square).swapaxes(0, 1))
 
 
-def _write(
-    sheet: pygame.Surface, text: str, at: PixelPosition, height: int, colour: InkColour, width: int
-) -> None:
+def _write(sheet: pygame.Surface, text: str, at: PixelPosition, height: int, width: int) -> None:
     """Write one line, in a smaller font if it would be wider than `width`."""
     while height > 6 and pygame.font.Font(None, height).size(text)[0] > width:
         height -= 1
-    sheet.blit(pygame.font.Font(None, height).render(text, True, colour), at)
-
-
-def save_png(picture: np.ndarray, path: Path) -> None:
-    """Write an image array as PNG atomically."""
-    check_png(path)
-    replace_file(path, encode_png(picture))
+    sheet.blit(pygame.font.Font(None, height).render(text, True, _INK), at)
 
 
 def encode_png(picture: np.ndarray) -> bytes:
@@ -90,13 +65,6 @@ def encode_png(picture: np.ndarray) -> bytes:
     buffer = io.BytesIO()
     pygame.image.save(pygame.surfarray.make_surface(picture.swapaxes(0, 1)), buffer, "picture.png")
     return buffer.getvalue()
-
-
-def check_png(path: Path) -> None:
-    """Raise `NsdePolicyError` if a picture cannot be written to `path`."""
-    if path.suffix.lower() != ".png" or path.is_dir():
-        raise NsdePolicyError(f"{path} is not the name of a picture; expected a file name that ends in .png")
-    check_writable(path)
 
 
 _SMOOTHING = 3

@@ -1,8 +1,8 @@
-"""Show evaluated episodes as videos and a contact sheet."""
+"""Show evaluated episodes as videos."""
 
 import math
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,25 +10,18 @@ from typing import Any
 from tqdm import tqdm
 
 from nsde_policy.assets import get_shipped_name
-from nsde_policy.errors import ConfigError, NsdePolicyError, import_optional
+from nsde_policy.errors import NsdePolicyError, import_optional
 from nsde_policy.eval.episode import EpisodeResult
-from nsde_policy.eval.evaluate import Evaluation
-from nsde_policy.eval.render.frames import (
-    RenderedEpisode,
-    draw_summary,
-    format_progress,
-)
-from nsde_policy.eval.render.pictures import check_png, draw_contact_sheet, save_png
+from nsde_policy.eval.evaluate import Evaluation, EvaluationConfig
+from nsde_policy.eval.render.frames import RenderedEpisode
 from nsde_policy.eval.rollout import Player, RolloutConfig
-from nsde_policy.files import replace_file
+from nsde_policy.files import check_writable, replace_file
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.torch_threads import use_threads
-from nsde_policy.tasks import Task, get_task_of_run
+from nsde_policy.tasks import get_task_of_run
 
 FRAME_SIDE = 512
 """Side of the scene in videos, pixels."""
-TILE_SIDE = 256
-SHEET = "contact-sheet.png"
 VIDEO_FPS = 30
 """Frames per second of a video, whatever the control rate; every player supports it."""
 HOLD_S = 1
@@ -37,58 +30,39 @@ _ENCODING = ["-crf", "20", "-preset", "veryfast", "-tune", "animation", "-movfla
 
 
 class Renderer:
-    """Writes videos and a contact sheet of an evaluation; raises errors before episodes are rolled out.
+    """Writes videos of an evaluation; raises errors before episodes are rolled out.
 
     Args:
         path: Run directory; None for the shipped policy.
-        env: Task or environment to play, see `get_task`; None for the one that the policy was trained for.
-        env_kwargs: Keyword arguments of the environment.
+        config: Environment and seeds of the evaluation.
         out: Folder for files; by default the run's folder `eval`, or `out/eval` for the shipped policy.
         videos: Number of failures and of successes to write videos of.
-        seed: Seed of the first episode, with which pictures of the environment are tried.
     """
 
     def __init__(
-        self,
-        path: Path | None,
-        out: Path | None = None,
-        *,
-        env: str | None = None,
-        env_kwargs: Mapping[str, object] | None = None,
-        videos: int = 3,
-        seed: int = 0,
+        self, path: Path | None, config: EvaluationConfig, out: Path | None = None, *, videos: int = 3
     ) -> None:
-        if videos < 0:
-            raise ConfigError(f"videos must be at least 0, got {videos}")
-        task = get_task_of_run(Policy.from_pretrained(path).record, env)  # before any folder is made
+        task = get_task_of_run(Policy.from_pretrained(path).record, config.env)  # before any folder is made
         if not task.drawing.can_draw:
-            check_render(Player(path, RolloutConfig(task, env_kwargs or {})), seed)
+            check_render(Player(path, RolloutConfig(task, config.env_kwargs)), config.seed_start)
         self._path, self._videos = path, videos
-        self._out = out or choose_eval_folder(path)
+        self.out = out or choose_eval_folder(path)
         import_video_writer()
-        check_png(self._out / SHEET)
+        check_writable(self.out / "episode.mp4")
 
     def write(self, evaluation: Evaluation) -> list[Path]:
-        """Roll out the episodes again exactly as evaluated, and return the files written."""
+        """Roll out some episodes again exactly as evaluated, and return the files written."""
+        seeds = [(each.seed, each.success) for each in evaluation.scores.episodes]
+        player, files = Player(self._path, evaluation.config), []
         with use_threads(1):
-            return self._write(Player(self._path, evaluation.config), evaluation.scores.episodes)
-
-    def _write(self, player: Player, episodes: Sequence[EpisodeResult]) -> list[Path]:
-        filmed = choose_video_seeds([(each.seed, each.success) for each in episodes], self._videos)
-        tiles, files = [], [self._out / SHEET]
-        for episode in tqdm(episodes, "drawing", unit="episode", leave=False, disable=None):
-            if episode.seed in filmed:
-                rendered = RenderedEpisode.play(player, episode.seed)
-                for old in self._out.glob(f"seed-{episode.seed}-*.mp4"):
+            for seed in tqdm(
+                choose_video_seeds(seeds, self._videos), "drawing", unit="video", leave=False, disable=None
+            ):
+                episode = RenderedEpisode.play(player, seed)
+                for old in self.out.glob(f"seed-{seed}-*.mp4"):
                     old.unlink()  # of an earlier evaluation, perhaps with another outcome
-                files.append(self._out / f"{format_outcome(rendered.result)}.mp4")
-                replace_file(files[-1], encode_video(rendered))
-                result = rendered.result
-            else:
-                result = player.play(episode.seed, frames="last")
-            tiles.append(draw_summary(player.task, result, TILE_SIDE))
-        title = format_title(player.task, episodes)
-        save_png(draw_contact_sheet(tiles, columns=count_columns(len(tiles)), title=title), files[0])
+                files.append(self.out / f"{format_outcome(episode.result)}.mp4")
+                replace_file(files[-1], encode_video(episode))
         return files
 
 
@@ -115,26 +89,15 @@ def choose_video_seeds(outcomes: Iterable[tuple[int, bool | None]], each: int) -
     return [seed for found in seeds.values() for seed in found[:each]]
 
 
-def format_title(task: Task, episodes: Sequence[EpisodeResult]) -> str:
-    """Return the title of a contact sheet: how many episodes succeed, or the mean score."""
-    if all(episode.success is None for episode in episodes):
-        score = sum(episode.score for episode in episodes) / len(episodes)
-        return f"{len(episodes)} episodes, mean {task.score_name.replace('_', ' ')} {score:.4g}"
-    won = sum(bool(episode.success) for episode in episodes)
-    return f"{won} of {len(episodes)} episodes succeed; failures are framed"
-
-
 def format_outcome(result: EpisodeResult) -> str:
     """Return the stem of an episode's file names: seed, outcome, and the best progress of a failure."""
     if result.success is None:
         return f"seed-{result.seed}-episode"
-    best = "" if result.max_progress is None else f"-{format_progress(result.max_progress)}"
-    return f"seed-{result.seed}-" + ("success" if result.success else f"failure{best}")
-
-
-def count_columns(tiles: int) -> int:
-    """Return the number of columns of a contact sheet that is a little wider than high."""
-    return math.ceil(math.sqrt(1.6 * tiles))
+    if result.success:
+        return f"seed-{result.seed}-success"
+    best = result.max_progress
+    rounded = "" if best is None else f"-{math.floor(best * 100) / 100:.2f}"  # down: 0.949 is not 0.95
+    return f"seed-{result.seed}-failure{rounded}"
 
 
 def encode_video(episode: RenderedEpisode, *, size: int = FRAME_SIDE) -> bytes:

@@ -30,15 +30,15 @@ function labels(values) {
 }
 
 /**
- * Draw lines [{row, points: [[x, y], …]}]. Options: `y` [low, high], by default the range of the data; `limit`, a
- * value to mark; `unit` after the last x; `height`. Return a function that draws a cursor at x, or removes it if null.
+ * Draw lines [{row, points: [[x, y], …]}] with y from 0 to 1. `limit` is a value of y to mark, `unit` is written after
+ * the last x. Return a function that draws a cursor at x, or removes it if null.
  */
-function chart(place, lines, { y = null, limit = null, unit = "", height = 150 } = {}) {
+function chart(place, lines, { limit, unit, height }) {
   const width = Math.max(place.clientWidth, 200);
   const points = lines.flatMap((line) => line.points);
   const xs = points.map((point) => point[0]);
   const [x0, x1] = [Math.min(...xs), Math.max(...xs)];
-  const [y0, y1] = y ?? range(points.map((point) => point[1]));
+  const [y0, y1] = [0, 1];
   const yTicks = ticks(y0, y1, 4);
   const yLabels = labels(yTicks);
   const longest = Math.max(0, ...yLabels.map((label) => label.length));
@@ -73,35 +73,8 @@ function chart(place, lines, { y = null, limit = null, unit = "", height = 150 }
   return (x) => now.setAttribute("d", x === null ? "" : `M${atX(Math.min(x, x1))} ${top}V${height - bottom}`);
 }
 
-/** Return the range of values with a margin; of many values, without the few largest: losses start high. */
-function range(values) {
-  const sorted = [...values].sort((a, b) => a - b);
-  const last = sorted.length - 1;
-  const [low, high] = [sorted[0], sorted[last < 40 ? last : Math.floor(0.985 * last)]];
-  const margin = 0.06 * (high - low || Math.abs(high) || 1);
-  return [low - margin, high + margin];
-}
-
-/** Draw what the runs logged, one chart per name. */
-function drawTraining() {
-  const container = find("#training .curves");
-  const names = [...new Set(DATA.runs.flatMap((run) => Object.keys(run.curves)))];
-  const drawn = names.map((name) => {
-    const runs = DATA.runs.filter((run) => run.curves[name]);
-    const place = make("div", { class: "chart", role: "img", "aria-label": `${name} over training steps` });
-    const marks = [...new Set(runs.map((run) => run.row))].map(markOf);
-    const lines = runs.map((run) => ({ row: run.row, points: run.curves[name] }));
-    return { figure: make("div", {}, make("h3", {}, `${name} `, ...marks), place), place, lines };
-  });
-  container.replaceChildren(...drawn.map(({ figure }) => figure));
-  for (const { place, lines } of drawn) chart(place, lines, { unit: " steps" });
-}
-
 /** Return the coloured mark of a row. */
 function markOf(row) {
   const symbol = DATA.marks[row % DATA.marks.length];
   return make("span", { class: `mark s${row % DATA.colours}`, "aria-hidden": "true" }, symbol);
 }
-
-drawTraining();
-redraws.push(drawTraining);

@@ -124,7 +124,7 @@ function drawProgress() {
     ? [{ row: DATA.runs[i].row, points: frames.map((frame, t) => [t / DATA.hz, frame.at(-1)]) }] : []);
   const place = find("#progress");
   place.hidden = find(".controls").hidden = lines.length === 0;
-  if (lines.length) state.cursor = chart(place, lines, { y: [0, 1], limit: DATA.threshold, unit: " s", height: 128 });
+  if (lines.length) state.cursor = chart(place, lines, { limit: DATA.threshold, unit: " s", height: 128 });
 }
 
 function draw() {
@@ -183,7 +183,7 @@ find("#time").addEventListener("input", (event) => moveTo(Number(event.target.va
 find("#previous").addEventListener("click", () => neighbour(-1));
 find("#next").addEventListener("click", () => neighbour(1));
 document.addEventListener("keydown", (event) => {
-  const focused = event.target.closest("button, input, select, summary, a, video");
+  const focused = event.target.closest("button, input, select, a");
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const actions = { n: () => neighbour(1), p: () => neighbour(-1) };
   if (!focused) {

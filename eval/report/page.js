@@ -1,5 +1,5 @@
 "use strict";
-// Shared parts of the report's scripts: its data, helpers, videos, and drawing again when the width changes.
+// Shared parts of the report's scripts: its data, helpers, and drawing again when the width changes.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const find = (selector, within = document) => within.querySelector(selector);
@@ -24,17 +24,6 @@ window.addEventListener("resize", () => {
   resizeTimer = setTimeout(redraw, 120);
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-
-// Videos play while they are visible.
-if (!matchMedia("(prefers-reduced-motion: reduce)").matches) {
-  const visibility = new IntersectionObserver((entries) => {
-    for (const { target, isIntersecting } of entries) {
-      if (isIntersecting) target.play().catch(() => {}); // a browser may forbid autoplay
-      else target.pause();
-    }
-  }, { threshold: 0.6 });
-  for (const video of document.querySelectorAll("video")) visibility.observe(video);
-}
 
 /** Resize the bitmap of a canvas to the screen and return its context, in units of CSS pixels. */
 function fitCanvas(canvas, width, height) {

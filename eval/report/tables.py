@@ -6,9 +6,9 @@ from html import escape
 
 import numpy as np
 
+from nsde_policy.eval.report.collect import ReportRun
 from nsde_policy.eval.statistics import MIN_PAIRS, NO_DIFFERENCE, Difference, Estimate
 from nsde_policy.eval.tables import EMPTY_CELL, Cell, Table
-from nsde_policy.run_directory import RunRecord
 
 MARKS = ("●", "■", "◆", "▲", "▼", "★", "✚", "◇", "○")
 """Marks of the rows, so that they can be told apart without colours, or if colours repeat."""
@@ -87,12 +87,13 @@ def _draw_interval(score: Estimate, low: float, high: float, number: int) -> str
     )
 
 
-def format_settings_table(records: Sequence[tuple[str, RunRecord]]) -> str:
-    """Format the settings in which runs differ, given as labels and records; empty without any."""
+def format_settings_table(runs: Mapping[str, ReportRun]) -> str:
+    """Format the settings in which runs differ, by label; empty without any."""
     columns = [
-        _flatten({**record.config.to_dict(), "seed": record.seed})
-        | {"demos.fingerprint": record.demos.fingerprint[:12]}
-        for _, record in records
+        {"run": run.path, **_flatten({**run.record.config.to_dict(), "seed": run.record.seed})}
+        | {"demos.fingerprint": run.record.demos.fingerprint[:12]}
+        for run in runs.values()
+        if run.record is not None
     ]
     lines = []
     for name in dict.fromkeys(name for settings in columns for name in settings):
@@ -101,8 +102,7 @@ def format_settings_table(records: Sequence[tuple[str, RunRecord]]) -> str:
         ]
         if len({*values} - {EMPTY_CELL}) > 1:
             lines.append([name, *values])
-    table = Table("settings", ["setting", *(label for label, _ in records)], lines)
-    return format_table(table) if lines else ""
+    return format_table(Table("settings", ["setting", *runs], lines)) if lines else ""
 
 
 def _flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:

@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from nsde_policy.eval.render.gif import encode_gif
-from nsde_policy.eval.render.pictures import Tile, draw_contact_sheet
+from nsde_policy.eval.render.pictures import join_pictures
 from nsde_policy.files import replace_file
 from nsde_policy.video.pixels import to_bytes
 
@@ -31,10 +31,9 @@ def write_animation(
     pictures = []
     for k, frames in enumerate((*seen, *predicted), 1 - len(seen)):
         scale = -(-LEAST_SIDE // len(frames[0]))
-        tiles = [
-            Tile(np.kron(frame, np.ones((scale, scale, 1), np.uint8)), title, good=True)
+        row = {
+            title: np.kron(frame, np.ones((scale, scale, 1), np.uint8))
             for title, frame in zip(videos, frames, strict=True)
-        ]
-        title = f"frame +{k}" if k > 0 else f"frame {k}, given"
-        pictures.append(draw_contact_sheet(tiles, columns=len(tiles), title=title))
+        }
+        pictures.append(join_pictures(row, title=f"frame +{k}" if k > 0 else f"frame {k}, given"))
     replace_file(path, encode_gif(pictures, period_s=period_s, hold_s=1.0, colours=256))

@@ -1,52 +1,28 @@
-"""`nsde-policy eval` and `nsde-policy score`: score a policy in an environment, or on recorded episodes."""
+"""`nsde-policy eval` and `nsde-policy score`: score policies in an environment, or on recorded episodes."""
 
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsde_policy.bounds import Count, Natural, NonNegative, Number, SeedNumber
+from tyro.conf import Positional
+
+from nsde_policy.assets import resolve_run
+from nsde_policy.bounds import Count, Natural, NonNegative, SeedNumber
 from nsde_policy.cli.shared import options
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoredPolicyFlags:
-    """The policy to score, and how it samples."""
+class Evaluate:
+    """Roll out a policy in an environment and print scores with 95 % intervals."""
 
     run_dir: options.RunFlag = None
     obs: options.ShippedObsFlag = "state"
-    alpha: Number | None = None
-    """Denoiser strength of a Neural SDE; 0 disables it; by default as in training."""
-    diffusion: Number | None = None
-    """Factor on the diffusion of a Neural SDE; 0 follows the drift only."""
-    sampling: options.SamplingFlag = ()
-    device: options.DeviceFlag = "cpu"
-    out: Path | None = None
-    """Directory for --render; default RUN/eval, or out/eval for the shipped policy."""
-    json: options.JsonFileFlag = None
-
-    def open_run(self) -> Path | None:
-        """Return the run directory, None for the shipped policy; warn if its training stopped early."""
-        options.check_json_file(self.json)
-        run = options.choose_run(self.run_dir, self.obs)
-        options.warn_if_unfinished(run)
-        return run
-
-    @property
-    def sampling_changes(self) -> tuple[str, ...]:
-        """All changes to the sampling settings."""
-        named = {"alpha": self.alpha, "diffusion": self.diffusion}
-        return (*(f"{name}={value}" for name, value in named.items() if value is not None), *self.sampling)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluate(ScoredPolicyFlags):
-    """Roll out a policy in an environment and print scores with 95 % intervals."""
-
     episodes: options.EpisodesFlag = 50
     seed_start: options.SeedStartFlag = 100_000
     env: options.EnvFlag = None
     env_kwargs: options.EnvKwargsFlag = None
     chunk: options.ChunkFlag = None
+    sampling: options.SamplingFlag = ()
     latency_steps: Natural = 0
     """Delay between an observation and the plan made from it, in control periods."""
     obs_noise: NonNegative = 0.0
@@ -66,37 +42,30 @@ class Evaluate(ScoredPolicyFlags):
     camera_distractor: NonNegative = 0.0
     """Radius of a red disc at a random place of every frame; 1 is the height of the frame."""
     workers: options.WorkersFlag = 0
+    device: options.DeviceFlag = "cpu"
     render: bool = False
-    """Write videos of some episodes and a contact sheet of all."""
+    """Write videos of some episodes."""
     videos: Natural = 3
     """With --render: number of failures and number of successes to write as videos."""
+    out: Path | None = None
+    """Directory for --render; default RUN/eval, or out/eval for the shipped policy."""
+    json: options.JsonFileFlag = None
 
     def run(self) -> None:
         """Roll out, print the scores, render episodes."""
         from nsde_policy.eval.disturbances import CameraCondition, Condition
         from nsde_policy.eval.evaluate import EvaluationConfig, evaluate_policy
 
-        run = self.open_run()
-        env_kwargs = options.parse_env_kwargs(self.env_kwargs)
-        renderer = None
-        if self.render:
-            from nsde_policy.eval.render.video import Renderer
-
-            renderer = Renderer(
-                run,
-                self.out,
-                env=self.env,
-                env_kwargs=env_kwargs,
-                videos=self.videos,
-                seed=self.seed_start,
-            )
+        options.check_json_file(self.json)
+        run = options.choose_run(self.run_dir, self.obs)
+        options.warn_if_unfinished(run)
         config = EvaluationConfig(
             self.episodes,
             self.seed_start,
             self.env,
-            env_kwargs,
+            options.parse_env_kwargs(self.env_kwargs),
             self.chunk,
-            self.sampling_changes,
+            self.sampling,
             Condition(self.latency_steps, self.obs_noise, self.push),
             CameraCondition(
                 self.camera_shift,
@@ -107,22 +76,29 @@ class Evaluate(ScoredPolicyFlags):
                 self.camera_distractor,
             ),
         )
+        renderer = None
+        if self.render:
+            from nsde_policy.eval.render.video import Renderer
+
+            renderer = Renderer(run, config, self.out, videos=self.videos)
         found = evaluate_policy(run, config, workers=self.workers, device=self.device)
         scores = found.scores
         options.print_results(self.json, scores.to_json(**found.context), scores.as_text())
         if renderer is not None:
             files = renderer.write(found)
-            print(f"wrote {files[0].name} and {len(files) - 1} mp4 to {files[0].parent}", file=sys.stderr)
+            print(f"wrote {len(files)} mp4 to {renderer.out}", file=sys.stderr)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreCommand(ScoredPolicyFlags):
-    """Score a policy on recorded episodes, without an environment.
+class ScoreCommand:
+    """Score policies on recorded episodes, without an environment.
 
-    Prints the likelihood per step, action errors by horizon and the coverage of σ, with 95 % intervals.
-    Episodes that the run was trained on are left out.
+    Prints the likelihood per step, action errors by horizon and the coverage of σ, with 95 % intervals, and
+    paired differences of several runs. Episodes that a run was trained on are left out.
     """
 
+    runs: Positional[tuple[Path, ...]] = (Path("shipped"),)
+    """Run directories; default: the policy of this package."""
     demos: Path
     """Store of recorded episodes."""
     horizon: Count | None = None
@@ -134,19 +110,28 @@ class ScoreCommand(ScoredPolicyFlags):
     seed: SeedNumber = 0
     """Seed of the sampled plans."""
     accept_omitted_chunks: options.AcceptOmittedChunksFlag = False
+    sampling: options.SamplingFlag = ()
+    reference: str | None = None
+    """Run to compare the others with; default neural_sde."""
+    device: options.DeviceFlag = "cpu"
     render: bool = False
     """Draw the scores into --out."""
+    out: Path | None = None
+    """Directory for --render; default RUN/eval of the first run, or out/eval for the shipped policy."""
+    json: options.JsonFileFlag = None
 
     def run(self) -> None:
         """Score, print the tables and draw the figure."""
-        from nsde_policy.assets import SHIPPED_POLICY
         from nsde_policy.eval.offline.comparison import compare_offline
         from nsde_policy.eval.offline.figures import draw_offline_comparison
         from nsde_policy.eval.offline.score import OfflineConfig
         from nsde_policy.eval.render.plotting import pyplot
         from nsde_policy.eval.render.video import choose_eval_folder
 
-        run = self.open_run()
+        options.check_json_file(self.json)
+        runs = [resolve_run(path) for path in self.runs]
+        for run in runs:
+            options.warn_if_unfinished(run)
         config = OfflineConfig(
             horizon=self.horizon,
             samples=self.samples,
@@ -156,10 +141,16 @@ class ScoreCommand(ScoredPolicyFlags):
         )
         if self.render:
             pyplot()  # fail before the work starts, not after it
-        runs = [run or SHIPPED_POLICY]
-        changes = self.sampling_changes
-        found = compare_offline(runs, self.demos, config=config, sampling=changes, device=self.device)
-        options.print_results(self.json, found.reference.to_json(), found.as_text())
+        found = compare_offline(
+            runs,
+            self.demos,
+            config=config,
+            sampling=self.sampling,
+            reference=self.reference,
+            device=self.device,
+        )
+        results = found.to_json() if len(runs) > 1 else found.reference.to_json()
+        options.print_results(self.json, results, found.as_text())
         if self.render:
-            files = draw_offline_comparison(found, self.out or choose_eval_folder(run))
+            files = draw_offline_comparison(found, self.out or choose_eval_folder(runs[0]))
             print(f"wrote {files[0]}", file=sys.stderr)

@@ -60,7 +60,7 @@ def test_a_device_that_torch_cannot_use_is_refused_before_the_work(command, caps
         ("eval --seed-start -1", "need --seed-start >= 0, got -1"),
         (f"train --seed {2**64}", "need --seed <= 9223372036854775807"),
         ("eval --episodes 0", "need --episodes >= 1"),
-        ("eval --alpha nan", "--alpha"),
+        ("eval --push nan", "--push"),
         ("eval --camera-noise inf", "need --camera-noise <= 1e+30"),
         ("eval --obs-noise 500", "need obs_noise < 100.0, got 500.0"),
         (f"eval --latency-steps {'9' * 400}", "need --latency-steps <= 9223372036854775807"),

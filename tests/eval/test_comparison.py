@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare.entries import Entry, Episodes
-from nsde_policy.eval.compare.files import merge_comparisons, read_comparison
-from nsde_policy.eval.compare.result import Comparison
+from nsde_policy.eval.compare.result import Comparison, merge_comparisons, read_comparison
 from nsde_policy.eval.compare.table import format_comparison
 from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.episode import EpisodeResult

@@ -8,17 +8,11 @@ import numpy as np
 import pytest
 
 from nsde_policy.errors import MissingDependencyError
-from nsde_policy.eval.compare.plots import (
-    choose_styles,
-    draw_comparison,
-    draw_latency,
-    draw_scores,
-    draw_sweeps,
-)
+from nsde_policy.eval.compare.plots import choose_styles, draw_comparison, draw_latency, draw_sweeps
 from nsde_policy.eval.disturbances import Condition
 from tests.helpers.comparisons import make_comparison, make_entry, make_full_comparison
 
-FIGURES = {"scores", "score_vs_latency", "chunk", "demos", "robustness"}
+FIGURES = {"score_vs_latency", "chunk", "demos", "robustness"}
 
 
 def list_names(folder: Path) -> set[str]:
@@ -34,28 +28,29 @@ def test_all_figures_are_written(tmp_path: Path):
     written = draw_comparison(msgspec.structs.replace(full, entries=(*entries, odd)), tmp_path)
     assert {path.name for path in written} == list_names(tmp_path)
     assert list_names(tmp_path) == {f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
-    text = (tmp_path / "scores.svg").read_text()
+    text = (tmp_path / "score_vs_latency.svg").read_text()
     labels = ("Neural SDE", "Diffusion Policy, DDIM-10", "Nearest neighbours", r"a $\frac{$")
     assert all(label in text for label in labels)
 
 
 def test_figures_without_data_are_left_out(tmp_path: Path):
-    alone = make_comparison(make_entry(latency_ms=None))
-    draw_comparison(alone, tmp_path / "alone")
-    assert list_names(tmp_path / "alone") == {"scores.png", "scores.svg"}
+    assert draw_comparison(make_comparison(make_entry(latency_ms=None)), tmp_path) == []
     late = make_comparison(*(make_entry(condition=Condition(late)) for late in (1, 3)))
     draw_comparison(late, tmp_path / "late")
     assert list_names(tmp_path / "late") == {"robustness.png", "robustness.svg"}
 
 
 def test_a_repeated_path_is_drawn_without_interval():
-    entry = make_entry()
-    repeated = msgspec.structs.replace(entry.episodes, path=(0,) * len(entry.episodes))
-    for episodes, has_interval in ((entry.episodes, True), (repeated, False)):
-        rows = make_comparison(msgspec.structs.replace(entry, episodes=episodes))
-        figure = draw_scores(rows, choose_styles(rows, None))
+    entries = [make_entry(), make_entry("knn")]
+    for path, has_interval in ((None, True), ((0,) * len(entries[0].episodes), False)):
+        changed = (
+            msgspec.structs.replace(each, episodes=msgspec.structs.replace(each.episodes, path=path))
+            for each in entries
+        )
+        rows = make_comparison(*changed)
+        figure = draw_latency(rows, choose_styles(rows, None))
         bars = [bar for axis in figure.axes for lines in axis.collections for bar in lines.get_segments()]
-        assert (max(np.ptp(bar[:, 0]) for bar in bars) > 0) == has_interval
+        assert (max(np.ptp(bar[:, 1]) for bar in bars) > 0) == has_interval
 
 
 def test_legends_name_every_row_once_with_the_reference_in_bold():

@@ -215,8 +215,7 @@ def test_deterministic_plans_have_no_coverage(linear_demos: Demonstrations, tmp_
     alone = OfflineComparison((found,), "toy episodes")
     (line,) = [line for line in alone.as_text().splitlines() if line.startswith(f"| {found.label} |")]
     assert line.split(" | ")[1:3] == ["–", "–"], "no likelihood"
-    drawn = next(path for path in draw_offline_comparison(alone, tmp_path) if path.suffix == ".svg")
-    assert "sampled without noise" in drawn.read_text()
+    assert draw_offline_comparison(alone, tmp_path)
     assert json.loads(found.to_json())["parts"]["all"]["coverage"] == {}
 
 
@@ -359,11 +358,10 @@ def test_omitted_chunks_of_a_scored_store_are_accepted_on_request(
 ):
     arrays = {"data/state": np.eye(40, 4), "data/action": np.zeros((40, 3))}
     store = write_store(tmp_path / "still.zarr", arrays, every_chunk=False)
-    for command in ("score", "compare", "report"):
-        args = [command, str(two_runs[0]), "--demos", str(store), "--out", str(tmp_path / command)]
-        assert main(args) == 2
-        assert "--accept-omitted-chunks" in capsys.readouterr().err
-    assert main(["score", str(two_runs[0]), "--demos", str(store), "--accept-omitted-chunks"]) == 0
+    args = ["score", str(two_runs[0]), "--demos", str(store)]
+    assert main(args) == 2
+    assert "--accept-omitted-chunks" in capsys.readouterr().err
+    assert main([*args, "--accept-omitted-chunks"]) == 0
 
 
 def test_store_of_another_rate_is_refused_and_other_units_are_reported(
@@ -384,18 +382,15 @@ def test_store_of_another_rate_is_refused_and_other_units_are_reported(
     assert "implausible" not in capsys.readouterr().err
 
 
-def test_unfinished_run_is_reported_by_eval_and_refused_by_compare(
+def test_unfinished_run_is_reported(
     two_runs: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     sde, _, store = two_runs
     early = tmp_path / "early"
     shutil.copytree(sde, early)
     (early / "metrics.jsonl").write_text('{"step": 4, "seconds": 1.0}\n')
-    given = ["--demos", str(store)]
-    assert main(["score", str(early), *given, "--samples", "2"]) == 0
+    assert main(["score", str(early), "--demos", str(store), "--samples", "2"]) == 0
     assert "stopped at step 4 of 10: finish it with train --resume" in capsys.readouterr().err
-    assert main(["compare", str(early), *given, "--out", str(tmp_path / "out")]) == 2
-    assert "stopped at step 4 of 10" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
@@ -448,21 +443,16 @@ def test_runs_that_held_out_different_episodes_cannot_be_paired(two_runs: tuple[
         compare_offline([sde, other], store)
 
 
-def test_compare_and_report_work_for_runs_without_an_environment(
+def test_command_compares_several_runs(
     two_runs: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     *runs, store = map(str, two_runs)
-    out = tmp_path / "compare"
-    assert main(["compare", *runs, "--demos", store, "--out", str(out), "--device", "cpu"]) == 0
-    text = capsys.readouterr().out
-    assert "| minus Neural SDE, sde | error |" in text
-    assert "repeat the last action" in text
-    assert {file.suffix for file in out.glob("offline.*")} == {".json", ".md", ".png", ".svg"}
-    page = tmp_path / "report.html"
-    assert main(["report", *runs, "--demos", store, "--out", str(page)]) == 0
-    html = page.read_text()
-    for words in ('id="offline"', "Recorded episodes", "data:image/png", '"curves":{"', "held out"):
-        assert words in html
-    assert main(["compare", *runs, "--demos", store, "--out", str(out), "--reference", "nothing"]) == 2
-    assert main(["compare", *runs, "--out", str(out)]) == 2
-    assert "--demos STORE" in capsys.readouterr().err
+    file = tmp_path / "scores.json"
+    flags = ["--demos", store, "--samples", "2"]
+    assert main(["score", *runs, *flags, "--json", str(file)]) == 0
+    assert "| minus Neural SDE, sde | error |" in capsys.readouterr().out
+    assert [len(values["parts"]) for values in json.loads(file.read_text())["runs"]] == [3, 3]
+    assert main(["score", *runs, *flags, "--reference", "nothing"]) == 2
+    assert "no row 'nothing' to refer to" in capsys.readouterr().err
+    assert main(["compare", *runs, "--out", str(tmp_path)]) == 2
+    assert "use `nsde-policy score` on recorded episodes" in capsys.readouterr().err

@@ -12,7 +12,6 @@ from nsde_policy.cli.main import main
 from nsde_policy.config import TrainConfig
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.eval.offline.frames import ScoredEpisodes, select_episodes
-from nsde_policy.eval.offline.images import add_features, find_needed_rows
 from nsde_policy.eval.offline.score import OfflineConfig, score_episodes_offline
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.neural_sde.config import NetworkConfig, NeuralSDEConfig
@@ -49,17 +48,15 @@ def test_scores_equal_those_of_frames_that_are_encoded_one_by_one(robot: tuple[P
     policy = Policy.from_pretrained(run)
     scored = select_episodes(policy, store)
     assert len(scored.episodes) == HELD_OUT
-    assert scored.images is not None
-    images = scored.images
     features = [
         policy.encode(
             {
                 "observation.state": scored.demos.obs[i],
-                "observation.images.top": images.cameras[0][int(row)],
-                "observation.images.wrist": images.cameras[1][int(row)],
+                "observation.images.top": scored.cameras[0][row],
+                "observation.images.wrist": scored.cameras[1][row],
             }
         )
-        for i, row in enumerate(images.rows)
+        for i, row in enumerate(STEPS * episode + k for episode in scored.episodes for k in range(STEPS))
     ]
     demos = replace(
         scored.demos, obs=np.array(features, np.float32), image_features=policy.spec.image_features
@@ -72,19 +69,6 @@ def test_scores_equal_those_of_frames_that_are_encoded_one_by_one(robot: tuple[P
     for part, sums in found.sums.items():
         for name, values in sums.items():
             assert np.allclose(values.total, expected.sums[part][name].total, rtol=1e-4, atol=1e-5), name
-
-
-def test_only_needed_frames_are_encoded(robot: tuple[Path, Path]):
-    run, store = robot
-    policy = Policy.from_pretrained(run)
-    scored = select_episodes(policy, store)
-    chosen = np.zeros(len(scored.demos.obs), bool)
-    chosen[[0, STEPS + 5]] = True  # the first frame of one episode, the sixth of the other
-    needed = find_needed_rows(scored.demos, chosen, history=3)
-    assert np.flatnonzero(needed).tolist() == [0, 1, STEPS + 3, STEPS + 4, STEPS + 5, STEPS + 6]
-    assert scored.images is not None
-    features = add_features(scored.demos, scored.images, policy, needed).obs[:, policy.spec.plain_dim :]
-    assert np.array_equal((features != 0).any(1), needed)
 
 
 def test_commands_score_runs_with_cameras(

@@ -10,9 +10,9 @@ import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.envs.pusht import drawing
-from nsde_policy.errors import CheckpointError, ConfigError, MissingDependencyError, NsdePolicyError
+from nsde_policy.errors import CheckpointError, MissingDependencyError, NsdePolicyError
 from nsde_policy.eval.episode import EpisodeResult
-from nsde_policy.eval.evaluate import Evaluation
+from nsde_policy.eval.evaluate import Evaluation, EvaluationConfig
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.render import video as rendering
 from nsde_policy.eval.render.forecast import FORECAST_SAMPLES, FORECAST_STEPS
@@ -23,6 +23,7 @@ from nsde_policy.eval.scores import score_episodes
 
 STEPS = 12
 SEEDS = (100_000, 100_001, 100_002)
+CONFIG = EvaluationConfig(3)
 
 
 @pytest.fixture(scope="module")
@@ -91,15 +92,15 @@ def test_files_are_named_by_outcome_and_show_the_first_of_each():
 
 
 @pytest.mark.slow
-def test_videos_and_contact_sheet_are_written(found, tmp_path):
+def test_videos_are_written(found, tmp_path):
     import imageio.v2 as imageio
 
     out = tmp_path / "eval"
     out.mkdir()
     (out / f"seed-{SEEDS[0]}-success.mp4").touch()  # of an earlier evaluation
-    files = rendering.Renderer(None, out, videos=3).write(found)
+    files = rendering.Renderer(None, CONFIG, out, videos=3).write(found)
     names = {f"{rendering.format_outcome(episode)}.mp4" for episode in found.scores.episodes}
-    assert {path.name for path in out.iterdir()} == {rendering.SHEET, *names}  # all failed, so early
+    assert {path.name for path in out.iterdir()} == names  # all failed, so early
     assert {*files} == {*out.iterdir()}
 
     with imageio.get_reader(out / min(names)) as video:
@@ -117,7 +118,7 @@ def test_videos_and_contact_sheet_are_written(found, tmp_path):
 def test_missing_extra_fails_before_playing(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     with pytest.raises(MissingDependencyError, match=r"nsde-policy\[video\]"):
-        rendering.Renderer(None, tmp_path)
+        rendering.Renderer(None, CONFIG, tmp_path)
     assert main(["eval", "--render", "--out", str(tmp_path)]) == 2
     said = capsys.readouterr()
     assert said.out == ""
@@ -126,14 +127,12 @@ def test_missing_extra_fails_before_playing(monkeypatch, tmp_path, capsys):
 
 def test_unwritable_output_fails_before_playing():
     with pytest.raises(NsdePolicyError, match="cannot be written"):
-        rendering.Renderer(None, Path("/dev/null/eval"))
-    with pytest.raises(ConfigError, match="videos must be at least 0"):
-        rendering.Renderer(None, videos=-1)
+        rendering.Renderer(None, CONFIG, Path("/dev/null/eval"))
 
 
 def test_no_folder_is_made_outside_run_directories(tmp_path):
     with pytest.raises(CheckpointError):
-        rendering.Renderer(tmp_path / "typo")
+        rendering.Renderer(tmp_path / "typo", CONFIG)
     assert not list(tmp_path.iterdir())
 
 

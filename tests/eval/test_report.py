@@ -15,13 +15,11 @@ import pytest
 from nsde_policy.cli.main import main
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare import run as comparing
-from nsde_policy.eval.compare.files import read_comparison
-from nsde_policy.eval.compare.result import Comparison
+from nsde_policy.eval.compare.result import Comparison, read_comparison
 from nsde_policy.eval.episode import Trace
-from nsde_policy.eval.report.collect import CURVE_POINTS, ReportRun, read_curves, thin_curve
+from nsde_policy.eval.report.collect import ReportRun
 from nsde_policy.eval.report.page import format_page
 from nsde_policy.eval.report.replays import Replays
-from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
 from tests.helpers.comparisons import make_comparison, make_entry
 
@@ -136,19 +134,6 @@ def test_page_allows_only_its_own_style_and_script():
     assert all(value.startswith(("#", "data:")) for value in named if value)
 
 
-def test_curves_are_averaged_and_hold_finite_values_only(tmp_path: Path):
-    points = [(float(step), float(step % 2)) for step in range(4 * CURVE_POINTS)]
-    few = thin_curve(points)
-    assert len(few) == CURVE_POINTS
-    assert {value for _, value in few} == {0.5}
-    assert few[-1][0] == points[-1][0]
-    run = RunDirectory(tmp_path)
-    run.append_metrics({"step": 1, "seconds": 0.1, "flow": 2.0, "note": "text"})
-    run.append_metrics({"step": 2, "seconds": 0.2, "flow": float("nan")})
-    assert read_curves(run) == {"flow": [(1.0, 2.0)]}
-    assert read_curves(RunDirectory(tmp_path / "none")) == {}
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Train a Neural SDE and a regression for a few steps."""
@@ -161,7 +146,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 STEPS = 60
 SHORT = ["--episodes", "2", "--workers", "1", "--env-kwargs", f'{{"max_episode_steps": {STEPS}}}']
-PLAY = [*SHORT, "--latency-rounds", "0", "--videos", "0"]
+PLAY = [*SHORT, "--latency-rounds", "0"]
 LENGTHS = [STEPS + 1, STEPS + 1]
 
 
@@ -169,14 +154,13 @@ def report(*args: str | Path) -> int:
     return main(["report", *map(str, args), *PLAY])
 
 
-def test_page_holds_episodes_curves_and_settings(runs: list[Path], tmp_path: Path):
+def test_page_holds_episodes_and_settings(runs: list[Path], tmp_path: Path):
     out, kept = tmp_path / "report.html", tmp_path / "kept"
     assert report(*runs, "--out", out, "--cache", kept) == 0
     text = out.read_text()
     data = Page(text).data()
     assert [run["lengths"] for run in data["runs"]] == [LENGTHS, LENGTHS]
-    assert all(set(run["curves"]) for run in data["runs"])
-    for words in ("demos.final_action_weight", "&quot;width&quot;: 16", "pymunk", str(runs[0]), "regression"):
+    for words in ("demos.final_action_weight", "pymunk", str(runs[0]), "regression"):
         assert words in text
     from nsde_policy.eval.rollout import Player, RolloutConfig
 
