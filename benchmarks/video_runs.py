@@ -11,6 +11,7 @@ options of sampling.
 import argparse
 import json
 import multiprocessing
+import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
@@ -29,12 +30,16 @@ from nsde_policy.eval.video.evaluate import Predictor, VideosToScore, evaluate_v
 from nsde_policy.files import replace_file
 from nsde_policy.inference.torch_threads import use_threads
 from nsde_policy.video.base import shift_state, stack_state
-from nsde_policy.video.collisions import COLLISION_SEEDS, CollisionsConfig, make_collisions
 from nsde_policy.video.config import VideoConfig
 from nsde_policy.video.pixels import RGB_CHANNELS, to_unit
 from nsde_policy.video.run import load_video_model, train_video
-from nsde_policy.video.sources import open_training_videos
+from nsde_policy.video.windows import Videos
 
+sys.path.append(str(Path(__file__).parents[1] / "examples"))
+from collisions import CollisionsConfig, make_collisions
+
+COLLISION_SEEDS = {"train": 0, "test": 1_000_000, "tuning": 2_000_000}
+"""Seeds of the videos: settings are chosen on `tuning`, scores are reported on `test`."""
 REDUCED_DELTA = 1e-3
 """δ of the paper's reduced loss."""
 SMOKE_VIDEOS = 4
@@ -141,9 +146,11 @@ def run_job(job: Job) -> str:
     """Train one model and score it; return a line to print."""
     torch.set_float32_matmul_precision("high")
     started = time.perf_counter()
-    videos = open_training_videos("collisions", job.config, count=job.videos, device=job.device)
+    frames = make_collisions(
+        job.videos, CollisionsConfig(size=job.config.size), seed=COLLISION_SEEDS["train"], device=job.device
+    )
     train_video(
-        videos,
+        Videos.from_tensor(frames, stride=job.config.stride, name="collisions"),
         job.config,
         job.path,
         seed=job.seed,

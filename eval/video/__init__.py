@@ -1,1 +1,1 @@
-"""Scores of predicted videos: pixels, motion, positions, contacts and distances between sets of videos."""
+"""Scores of predicted videos: pixels, motion and distances between sets of videos."""

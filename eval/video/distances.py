@@ -23,7 +23,8 @@ def frechet_distance(a: Features, b: Features) -> float:
     With Σ = RᵀR, the trace of the root is the sum of the singular values of R_a R_bᵀ. Unlike roots of the
     eigenvalues of Σ_a Σ_b, these are exact to rounding even if there are fewer videos than features.
     """
-    a, b = _check_features(a, b)
+    if min(len(a), len(b)) < 2:
+        raise ComparisonError(f"the Fréchet distance needs at least two videos, got {min(len(a), len(b))}")
     factors = [(each - each.mean(0)) / np.sqrt(len(each) - 1) for each in (a, b)]
     first, second = (np.asarray(np.linalg.qr(each, mode="r")) for each in factors)
     spread = np.square(first).sum() + np.square(second).sum()
@@ -46,27 +47,7 @@ def estimate_distance(
     """
     n = len(true)
     value = frechet_distance(predicted, true)
-    if len(predicted) != n:
-        raise ComparisonError(f"need one prediction per true video, got {len(predicted)} and {n}")
     rng = np.random.default_rng(seed)
     found = [frechet_distance(predicted[rows], true[rows]) for rows in rng.integers(n, size=(resamples, n))]
     low, high = np.quantile(found, [0.025, 0.975]) - np.mean(found) + value
     return Estimate(value, max(float(low), 0.0), float(high), n)
-
-
-def _check_features(a: Features, b: Features) -> tuple[Features, Features]:
-    """Return both sets in float64; raise `ComparisonError` if they cannot be compared."""
-    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    if (
-        first.ndim != 2
-        or second.ndim != 2
-        or first.shape[1] != second.shape[1]
-        or min(len(first), len(second)) < 2
-    ):
-        raise ComparisonError(
-            f"cannot compare features of shapes {first.shape} and {second.shape}: need at least two rows "
-            "each, and equally many columns"
-        )
-    if not (np.isfinite(first).all() and np.isfinite(second).all()):
-        raise ComparisonError("features hold values that are not finite")
-    return first, second

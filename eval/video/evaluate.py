@@ -1,8 +1,7 @@
 """Score predictors of video on the same test videos: means and 95 % intervals per frame, JSON and a table."""
 
 import json
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -24,6 +23,8 @@ from nsde_policy.video.windows import Videos
 Predictor = Callable[[Tensor, int], Tensor]
 """Takes context frames (n, context, size, size, 3) uint8, oldest first, and the number of steps; returns
 frames (n, steps, 3, size, size) with values from -1 to 1."""
+FrameSums = dict[str, tuple[Tensor, Tensor]]
+"""Total and count of each figure by its name, (n, steps); their ratio is the figure."""
 VIDEO_FIGURES = {
     "psnr": "PSNR, dB",
     "ssim": "SSIM",
@@ -71,22 +72,6 @@ def make_predictor(model: VideoModel, *, seed: int = 0, **changes: float | None)
         return model.generate(seen, steps=steps, sampling=sampling, generator=generator)
 
     return predict
-
-
-class FilmedPredictor:
-    """Predictor that keeps the frames of the first video that `evaluate_video` scores."""
-
-    def __init__(self, predict: Predictor) -> None:
-        self._predict = predict
-        self.frames = torch.empty(0)
-        """Predicted frames (steps, 3, size, size) with values from -1 to 1; none before the first call."""
-
-    def __call__(self, frames: Tensor, steps: int) -> Tensor:
-        """Predict a batch; batches come in the order of the videos."""
-        found = self._predict(frames, steps)
-        if not len(self.frames):
-            self.frames = found[0]
-        return found
 
 
 BASELINES_OF_VIDEO: dict[str, Predictor] = {
@@ -169,15 +154,11 @@ class VideoScores:
     rows: Mapping[str, VideoRow]
     """Figures by the label of the predictor."""
 
-    def to_dict(self) -> dict[str, object]:
-        """Return all figures as plain numbers and lists."""
-        rows = {label: row.to_dict() for label, row in self.rows.items()}
-        facts = {name: getattr(self, name) for name in ("context", "steps", "videos", "windows")}
-        return {**facts, "rows": rows}
-
     def to_json(self, **facts: object) -> str:
-        """Return `to_dict` as JSON, after further facts such as the seed."""
-        return json.dumps({**facts, **self.to_dict()}, indent=2, allow_nan=False)
+        """Return all figures as JSON, after further facts such as the seed."""
+        facts |= {name: getattr(self, name) for name in ("context", "steps", "videos", "windows")}
+        rows = {label: row.to_dict() for label, row in self.rows.items()}
+        return json.dumps({**facts, "rows": rows}, indent=2, allow_nan=False)
 
     def format_table(self) -> str:
         """Format the means over all frames as a Markdown table with 95 % intervals over videos."""
@@ -220,71 +201,61 @@ def evaluate_video(
             f"(2 or more) and {steps} to predict (1 or more)"
         )
     all_predictors = {**predictors, **BASELINES_OF_VIDEO}
-    found = {label: _Collected(network) for label in (*all_predictors, TRUE_VIDEOS)}
+    sums: dict[str, list[FrameSums]] = {label: [] for label in all_predictors}
+    features: dict[str, list[Features]] = {label: [] for label in (*all_predictors, TRUE_VIDEOS)}
     for start in range(0, len(videos), batch_size):
         frames = videos.frames[start : start + batch_size, : context + steps].to(device)
         seen, true = to_unit(frames[:, :context]), to_unit(frames[:, context:])
+        shown = {TRUE_VIDEOS: true}
         for label, predictor in all_predictors.items():
-            predicted = predictor(frames[:, :context], steps)
-            check_prediction(predicted, true, label)
-            predicted = predicted.float().clamp(-1, 1)
-            found[label].add_sums(score_frames(predicted, true, last=seen[:, -1:]))
-            found[label].add_features(seen, predicted)
-        found[TRUE_VIDEOS].add_features(seen, true)
-    true_videos = found.pop(TRUE_VIDEOS)
-    origin = torch.arange(len(videos)) if videos.origin is None else videos.origin
-    distinct, place = np.unique(origin.numpy(), return_inverse=True)
+            shown[label] = check_prediction(predictor(frames[:, :context], steps), true, label)
+            sums[label].append(score_frames(shown[label], true, last=seen[:, -1:]))
+        if network is not None:
+            for label, each in shown.items():
+                features[label].append(network.compute(torch.cat([seen, each], dim=1)))
+    origin = np.arange(len(videos)) if videos.origin is None else videos.origin.numpy()
+    distinct, place = np.unique(origin, return_inverse=True)
     windows = torch.from_numpy(place)
-    rows = {label: each.finish(true_videos, windows) for label, each in found.items()}
+    rows = {
+        label: VideoRow(_add_up(sums[label], windows), _measure_fvd(features[label], features[TRUE_VIDEOS]))
+        for label in all_predictors
+    }
     return VideoScores(context, steps, len(distinct), len(videos), rows)
 
 
-class _Collected:
-    """Sums and features of one predictor, batch by batch."""
-
-    def __init__(self, network: FeatureNetwork | None) -> None:
-        self._network = network
-        self._sums: dict[str, list[tuple[Tensor, Tensor]]] = defaultdict(list)
-        self._features: list[Features] = []
-
-    def add_sums(self, sums: Mapping[str, tuple[Tensor, Tensor]]) -> None:
-        """Add the sums of a batch."""
-        for name, pair in sums.items():
-            self._sums[name].append(pair)
-
-    def add_features(self, seen: Tensor, frames: Tensor) -> None:
-        """Add the features of clips: the context `seen`, then `frames`."""
-        if self._network is not None:
-            self._features.append(self._network.compute(torch.cat([seen, frames], dim=1)))
-
-    def finish(self, true: Self, origin: Tensor) -> VideoRow:
-        """Join all batches, add up the windows of each video, and compute FVD from the true videos."""
-        sums = {}
-        for name, pairs in self._sums.items():
-            parts = (torch.cat(part).double().cpu() for part in zip(*pairs, strict=True))
-            total, count = (
-                part.new_zeros(int(origin.max()) + 1, part.shape[1]).index_add(0, origin, part)
-                for part in parts
+def _add_up(batches: Sequence[FrameSums], origin: Tensor) -> dict[str, EpisodeSums]:
+    """Join all batches, and add up the windows of each video."""
+    found = {}
+    for name in batches[0]:
+        pairs = zip(*(batch[name] for batch in batches), strict=True)
+        total, count = (
+            torch.zeros(int(origin.max()) + 1, part[0].shape[1], dtype=torch.float64).index_add(
+                0, origin, torch.cat(part).double().cpu()
             )
-            sums[name] = EpisodeSums(np.asarray(total), np.asarray(count))
-        if self._network is None:
-            return VideoRow(sums)
-        both = (np.concatenate(each._features) for each in (self, true))
-        return VideoRow(sums, estimate_distance(*both))
+            for part in pairs
+        )
+        found[name] = EpisodeSums(np.asarray(total), np.asarray(count))
+    return found
 
 
-def check_prediction(predicted: Tensor, true: Tensor, label: str) -> None:
-    """Raise `ComparisonError` unless predicted frames have the shape of the true ones and are finite."""
+def _measure_fvd(predicted: Sequence[Features], true: Sequence[Features]) -> Estimate | None:
+    """Return FVD from the features of all batches; None without features."""
+    return estimate_distance(np.concatenate(predicted), np.concatenate(true)) if true else None
+
+
+def check_prediction(predicted: Tensor, true: Tensor, label: str) -> Tensor:
+    """Return predicted frames from -1 to 1; raise `ComparisonError` for another shape or NaN."""
     if predicted.shape != true.shape:
         raise ComparisonError(
             f"{label} returned frames of shape {tuple(predicted.shape)}, expected {tuple(true.shape)}"
         )
     if not bool(predicted.isfinite().all()):
         raise ComparisonError(f"{label} returned frames with values that are not finite")
+    return predicted.float().clamp(-1, 1)
 
 
-def score_frames(predicted: Tensor, true: Tensor, *, last: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return total and count of each figure, (n, steps); their ratio is the figure.
+def score_frames(predicted: Tensor, true: Tensor, *, last: Tensor) -> FrameSums:
+    """Return total and count of each figure.
 
     Args:
         predicted: Frames, (n, steps, 3, size, size).

@@ -168,12 +168,9 @@ class FeatureNetwork:
 
     def _run(self, clips: Tensor) -> Tensor:
         pixels = clips.to(next(self.module.parameters()).device, torch.float32)
-        if pixels.shape[-2:] != (self.size, self.size):
-            flat = functional.interpolate(
-                pixels.flatten(0, 1), (self.size, self.size), mode="bilinear", antialias=True
-            )
-            pixels = flat.reshape(*pixels.shape[:3], self.size, self.size)
-        features: Tensor = self.module(pixels.transpose(1, 2).contiguous())
+        size = self.size, self.size
+        resized = functional.interpolate(pixels.flatten(0, 1), size, mode="bilinear", antialias=True)
+        features: Tensor = self.module(resized.view(*pixels.shape[:3], *size).transpose(1, 2).contiguous())
         return features
 
 

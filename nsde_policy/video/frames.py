@@ -68,11 +68,10 @@ class VideoFrames:
             self._file = FrameFile([self._frames], len(self), size=self.size, folder=folder)
         return self._file
 
-    def fits(self, device: torch.device, limit: int | None) -> bool:
+    def fits(self, device: torch.device) -> bool:
         """Return whether all frames are, or may be, kept on a device."""
         if self._table is not None:
             return True
-        if limit is None:
-            is_gpu = device.type == "cuda"
-            limit = torch.cuda.mem_get_info(device)[0] // 2 if is_gpu else TABLE_BYTES
+        is_gpu = device.type == "cuda"
+        limit = torch.cuda.mem_get_info(device)[0] // 2 if is_gpu else TABLE_BYTES
         return len(self) * self.size * self.size * 3 <= limit

@@ -47,11 +47,11 @@ class VideoRecord:
         if not file.exists():
             raise CheckpointError(f"{path} holds no video model: it has no config.json")
         values = read_json(file, error=CheckpointError)
-        if "format" not in values and "increment_std" in values:
-            values = upgrade_record(values)
-        if values.get("kind") != VIDEO_KIND:
-            raise CheckpointError(f"{path} was not written by `nsde-policy video train`")
         try:
+            if "format" not in values and "increment_std" in values:
+                values = upgrade_record(values)
+            if values.get("kind") != VIDEO_KIND:
+                raise CheckpointError(f"{path} was not written by `nsde-policy video train`")
             if values["format"] != RUN_FORMAT:
                 raise CheckpointError(f"run format {values['format']}, this version reads {RUN_FORMAT}")
             return cls(
@@ -62,7 +62,7 @@ class VideoRecord:
                 versions=dict(values["versions"]),
             )
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-            if isinstance(error, PluginError):
+            if isinstance(error, PluginError | CheckpointError):
                 raise
             raise CheckpointError(f"{file} is not a valid record of a video run: {error}") from error
 
@@ -86,41 +86,28 @@ class VideoRecord:
 
 
 def upgrade_record(values: dict[str, Any]) -> dict[str, Any]:
-    """Convert the config.json of a video run that version 0.2 wrote.
-
-    Raises:
-        CheckpointError: If the run predicts latents or takes actions, which this version does not, or is
-            damaged.
-    """
-    try:
-        old = values["config"]
-        if old["actions"] or old["latents"]:
-            what = "takes actions" if old["actions"] else "predicts latents"
-            raise CheckpointError(
-                f"the model {what}, which version 0.2 was the last to support: train it again"
-            )
-        return {
-            "format": RUN_FORMAT,
-            "kind": VIDEO_KIND,
-            "config": {
-                "method": values["method"],
-                "model": _upgrade_model(old["model"], values["increment_std"]),
-                **{name: old[name] for name in ("train", "size", "stride")},
-                "unroll": {
-                    "substeps": old["unroll"]["calls"],
-                    **{name: value for name, value in old["unroll"].items() if name != "calls"},
-                },
+    """Convert the config.json of a video run that version 0.2 wrote."""
+    old = values["config"]
+    return {
+        "format": RUN_FORMAT,
+        "kind": VIDEO_KIND,
+        "config": {
+            "method": values["method"],
+            "model": _upgrade_model(old["model"], values["increment_std"]),
+            **{name: old[name] for name in ("train", "size", "stride")},
+            "unroll": {
+                "substeps": old["unroll"]["calls"],
+                **{name: value for name, value in old["unroll"].items() if name != "calls"},
             },
-            "videos": {
-                "episodes": values["source_videos"],
-                "frames": 0,
-                **{name: values[name] for name in ("source", "fingerprint", "held_out")},
-            },
-            "versions": {"nsde_policy": values["version"]},
-            **{name: values[name] for name in ("seed", "increment_std")},
-        }
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"config.json is not a valid record of a video run: {error!r}") from error
+        },
+        "videos": {
+            "episodes": values["source_videos"],
+            "frames": 0,
+            **{name: values[name] for name in ("source", "fingerprint", "held_out")},
+        },
+        "versions": {"nsde_policy": values["version"]},
+        **{name: values[name] for name in ("seed", "increment_std")},
+    }
 
 
 def _upgrade_model(old: dict[str, Any], increment_std: float) -> dict[str, Any]:

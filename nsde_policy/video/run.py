@@ -72,9 +72,7 @@ def train_video(
         for number, (directory, train, unrolled) in enumerate(stages):
             model.unrolled = unrolled
             directory.path.mkdir(exist_ok=True)
-            source = videos.source(
-                model.window, train.batch_size, device=device, seed=seed + number, folder=path
-            )
+            source = videos.source(model.window, train.batch_size, device, seed + number, path)
             training = Training(model, source, train, seed=seed + number)
             if resume and directory.training.exists():
                 training.restore(directory.read_training_state())

@@ -1,22 +1,10 @@
-"""Videos of a run: those that it is trained on, and those that it has not seen."""
+"""Videos that a run was not trained on."""
 
 from pathlib import Path
 
 from nsde_policy.errors import ConfigError
-from nsde_policy.video.collisions import COLLISION_SEEDS, COLLISIONS, CollisionsConfig, make_collisions
-from nsde_policy.video.config import VideoConfig
 from nsde_policy.video.record import VideoRecord
 from nsde_policy.video.windows import Videos, open_videos
-
-
-def open_training_videos(data: str, config: VideoConfig, *, count: int, device: str) -> Videos:
-    """Open a store of videos, or simulate `count` videos of collisions on the device."""
-    if data != COLLISIONS:
-        return open_videos(Path(data), size=config.size, stride=config.stride)
-    made = make_collisions(
-        count, CollisionsConfig(size=config.size), seed=COLLISION_SEEDS["train"], device=device
-    )
-    return Videos.from_tensor(made, stride=config.stride, name=COLLISIONS)
 
 
 def open_unseen(record: VideoRecord, path: Path) -> Videos:

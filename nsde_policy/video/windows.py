@@ -1,7 +1,6 @@
 """Videos for training: windows of consecutive frames, drawn on the device or read ahead from a file."""
 
 import hashlib
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,26 +26,6 @@ VIDEO_KEY = "img"
 """Array of a store that video models are trained on; of several cameras, this one is predicted."""
 SAMPLED_WINDOWS, SAMPLED_FRAMES = 64, 9
 """Windows that increments and the fingerprint are measured on, and most frames of one."""
-
-
-def find_windows(
-    episode_ends: Ints, length: int, stride: int = 1, videos: Sequence[int] | Ints | None = None
-) -> Ints:
-    """Return the first row of every window of `length` frames, `stride` rows apart, inside one video.
-
-    Args:
-        episode_ends: One past the last row of each video.
-        length: Frames of a window.
-        stride: Rows from one frame of a window to the next.
-        videos: Indices of the videos to use; None for all.
-    """
-    ends = np.asarray(episode_ends, np.int64)
-    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
-    counts = np.maximum(ends - starts - stride * (length - 1), 0)
-    if videos is not None:
-        starts, counts = starts[videos], counts[videos]
-    before = np.cumsum(counts) - counts
-    return np.repeat(starts - before, counts) + np.arange(counts.sum())
 
 
 class WindowTable(BatchSource[VideoBatch]):
@@ -90,8 +69,6 @@ class Videos:
     @classmethod
     def from_tensor(cls, frames: Tensor, *, stride: int = 1, name: str = "memory") -> Self:
         """Use generated videos, (videos, T, size, size, 3) uint8, where they are."""
-        if frames.ndim != 5 or frames.shape[2] != frames.shape[3] or frames.shape[4] != 3:
-            raise DemoError(f"videos have shape {tuple(frames.shape)}, expected (videos, T, size, size, 3)")
         n, length = frames.shape[:2]
         return cls(
             VideoFrames(frames.flatten(0, 1), frames.shape[2], name),
@@ -153,11 +130,18 @@ class Videos:
     @property
     def starts(self) -> Ints:
         """First row of each video."""
-        return (np.concatenate([np.zeros(1, np.int64), self.episode_ends[:-1]]))[self.chosen]
+        return np.concatenate([np.zeros(1, np.int64), self.episode_ends[:-1]])[self.chosen]
 
     def find_windows(self, length: int) -> Ints:
-        """Return the first row of every window of `length` frames; raise `DemoError` if there is none."""
-        found = find_windows(self.episode_ends, length, self.stride, self.chosen)
+        """Return the first row of every window of `length` frames inside one video.
+
+        Raises:
+            DemoError: If there is none.
+        """
+        ends = self.episode_ends[self.chosen]
+        counts = np.maximum(ends - self.starts - self.stride * (length - 1), 0)
+        before = np.cumsum(counts) - counts
+        found = np.repeat(self.starts - before, counts) + np.arange(counts.sum())
         if not len(found):
             every = f" after taking every {self.stride}th frame" if self.stride > 1 else ""
             raise DemoError(
@@ -179,9 +163,7 @@ class Videos:
         batch_size: int,
         device: torch.device | str,
         seed: int,
-        *,
-        limit: int | None = None,
-        folder: Path | None = None,
+        folder: Path,
     ) -> BatchSource[VideoBatch]:
         """Return a source of random windows: on the device if all frames fit, else from a file.
 
@@ -190,12 +172,10 @@ class Videos:
             batch_size: Windows per batch.
             device: Where batches are used.
             seed: Seed of the windows that are read from a file; a `WindowTable` uses the trainer's generator.
-            limit: Most bytes of frames to keep on the device; None for half of a GPU's free memory, or
-                `TABLE_BYTES` of a CPU's.
-            folder: Where the file is made; None for the system's folder of temporary files.
+            folder: Where the file is made.
         """
         device, found = torch.device(device), self.find_windows(length)
-        if self.frames.fits(device, limit):
+        if self.frames.fits(device):
             return WindowTable(
                 self.frames.load(device),
                 torch.from_numpy(found).to(device),
@@ -203,7 +183,7 @@ class Videos:
                 stride=self.stride,
                 batch_size=batch_size,
             )
-        self.frames.open_file(folder or Path(tempfile.gettempdir()))
+        self.frames.open_file(folder)
 
         def load(step: int) -> tuple[Tensor, ...]:
             rng = np.random.default_rng([seed, step])
@@ -214,8 +194,6 @@ class Videos:
 
     def split(self, share: float, *, seed: int = 0) -> tuple["Videos", "Videos | None"]:
         """Return videos for training and held-out ones, at least one; None for a share of 0."""
-        if not 0 <= share < 1:
-            raise ConfigError(f"need --validation >= 0 and < 1, a share of the videos, got {share:g}")
         if share == 0:
             return self, None
         if len(self) < 2:
@@ -248,8 +226,6 @@ def open_videos(path: Path | str, *, size: int, stride: int = 1) -> Videos:
     Raises:
         DemoError: If the store is damaged, or has no colour frames.
     """
-    if min(size, stride) < 1:
-        raise ConfigError(f"need size >= 1 and stride >= 1, got {size} and {stride}")
     store = Store(Path(path))
     ends, arrays = store.open_episodes([f"data/{VIDEO_KEY}"])
     count = int(ends[-1])

@@ -43,7 +43,7 @@ def test_invalid_flags_are_explained_with_exit_code_2(args, expected, capsys):
 
 DEVICE_COMMANDS = (
     *("train", "eval", "score --demos x.zarr", "compare shipped", "report shipped", "serve"),
-    *("video train collisions", "video eval run"),
+    *("video train x.zarr", "video eval run"),
 )
 
 

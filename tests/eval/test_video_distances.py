@@ -1,16 +1,17 @@
 """Tests of distances between sets of videos and of feature networks."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from examples.collisions import CollisionsConfig, make_collisions
 from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.video.distances import estimate_distance, frechet_distance
 from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video
 from nsde_policy.eval.video.i3d import FeatureNetwork
-from nsde_policy.video.collisions import CollisionsConfig, make_collisions
 from nsde_policy.video.pixels import to_unit
 
 
@@ -47,14 +48,11 @@ def test_the_interval_of_a_distance_contains_it_and_shrinks_with_more_videos():
     few, many = (estimate_distance(rows[:n] + 0.5, rows[:n] * 1.3, resamples=60) for n in (40, 400))
     assert few.low < few.value < few.high
     assert many.high - many.low < 0.6 * (few.high - few.low)
-    with pytest.raises(ComparisonError, match="one prediction per"):
-        estimate_distance(rows[:5], rows)
 
 
-@pytest.mark.parametrize("bad", [np.zeros((1, 3)), np.zeros((4, 2)), np.zeros(3), np.full((4, 3), np.nan)])
-def test_features_that_cannot_be_compared_are_rejected(bad):
-    with pytest.raises(ComparisonError, match=r"cannot compare|not finite"):
-        frechet_distance(bad, np.zeros((4, 3)))
+def test_a_distance_needs_two_videos():
+    with pytest.raises(ComparisonError, match="at least two videos, got 1"):
+        frechet_distance(np.zeros((1, 3)), np.zeros((4, 3)))
 
 
 class Flatten(torch.nn.Module):
@@ -83,6 +81,9 @@ def test_a_network_gets_the_last_frames_resized(videos):
     frozen = small.compute(torch.cat([frames[:, :4], frames[:, 3:4].expand(-1, 3, -1, -1, -1)], dim=1))
     assert row.estimate("fvd").value == pytest.approx(frechet_distance(frozen, true), rel=1e-9)
     assert "FVD" in scores.format_table()
-    assert scores.to_dict()["rows"]["repeat the last frame"]["fvd"]["value"] == row.estimate("fvd").value
+    assert (
+        json.loads(scores.to_json())["rows"]["repeat the last frame"]["fvd"]["value"]
+        == row.estimate("fvd").value
+    )
     with pytest.raises(ConfigError, match="needs clips of 7 frames, the videos have 6"):
         small.compute(frames[:, :6])

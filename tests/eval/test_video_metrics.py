@@ -9,11 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
+from examples.collisions import CollisionsConfig, make_collisions
 from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video
 from nsde_policy.eval.video.figures import write_animation
 from nsde_policy.eval.video.metrics import measure_motion, ssim
-from nsde_policy.video.collisions import CollisionsConfig, make_collisions
 from nsde_policy.video.pixels import psnr, to_unit
 
 PIXELS = torch.Generator().manual_seed(3)
@@ -34,9 +34,9 @@ def frames(videos):
 
 
 def test_frames_between_frames_do_not_change_them(videos):
-    fine = make_collisions(6, CollisionsConfig(frames=8, substeps=5), seed=5, keep=2)
-    assert fine.shape == (2, 40, 64, 64, 3)
-    assert torch.equal(fine[:, ::5], videos[:2])
+    fine = make_collisions(6, CollisionsConfig(frames=8, substeps=5), seed=5)
+    assert fine.shape == (6, 40, 64, 64, 3)
+    assert torch.equal(fine[:, ::5], videos)
 
 
 def direct_ssim(a: np.ndarray, b: np.ndarray) -> float:

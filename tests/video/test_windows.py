@@ -7,7 +7,8 @@ import torch
 from nsde_policy.data.frames import resize_frames
 from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.training.batches import PrefetchSource
-from nsde_policy.video.windows import Videos, WindowTable, find_windows, open_videos
+from nsde_policy.video import frames
+from nsde_policy.video.windows import Videos, WindowTable, open_videos
 from tests.helpers.demo_stores import write_store
 
 LENGTHS = (15, 10, 15)
@@ -29,21 +30,24 @@ def store(tmp_path_factory):
     return write_store(tmp_path_factory.mktemp("videos") / "rows.zarr", changes)
 
 
-@pytest.mark.parametrize(("length", "stride"), [(1, 1), (5, 1), (3, 4), (10, 1), (11, 1), (16, 1)])
-def test_windows_are_all_those_inside_one_video(length, stride):
+@pytest.mark.parametrize(("length", "stride"), [(1, 1), (5, 1), (3, 4), (10, 1), (11, 1)])
+def test_windows_are_all_those_inside_one_video(store, length, stride):
     reach = stride * (length - 1)
     episode = np.repeat(np.arange(3), LENGTHS)
     expected = [s for s in range(40 - reach) if episode[s] == episode[s + reach]]
-    assert find_windows(ENDS, length, stride).tolist() == expected
+    videos = open_videos(store, size=8, stride=stride)
+    assert videos.find_windows(length).tolist() == expected
     chosen = [s for s in expected if episode[s] in (0, 2)]
-    assert find_windows(ENDS, length, stride, [0, 2]).tolist() == chosen
+    assert videos.select([0, 2]).find_windows(length).tolist() == chosen
 
 
-@pytest.mark.parametrize("limit", [None, 0], ids=["table", "file"])
-def test_sources_draw_every_window_and_nothing_else(store, tmp_path, limit):
+@pytest.mark.parametrize("kind", [WindowTable, PrefetchSource])
+def test_sources_draw_every_window_and_nothing_else(store, tmp_path, monkeypatch, kind):
+    if kind is PrefetchSource:
+        monkeypatch.setattr(frames, "TABLE_BYTES", 0)
     videos = open_videos(store, size=8, stride=3)
-    source = videos.source(4, 32, "cpu", 0, limit=limit, folder=tmp_path)
-    assert isinstance(source, WindowTable if limit is None else PrefetchSource)
+    source = videos.source(4, 32, "cpu", 0, tmp_path)
+    assert isinstance(source, kind)
     generator, seen = torch.Generator().manual_seed(0), set()
     for step in range(20):
         source.prepare(step)
@@ -53,13 +57,14 @@ def test_sources_draw_every_window_and_nothing_else(store, tmp_path, limit):
         rows = batch.frames[:, :, 0, 0, 0].long()
         assert (rows.diff(dim=1) == 3).all()
         seen |= {*rows[:, 0].tolist()}
-    assert sorted(seen) == find_windows(ENDS, 4, 3).tolist()
+    assert sorted(seen) == videos.find_windows(4).tolist()
     source.close()
 
 
-def test_a_file_gives_the_batches_of_a_step_again_and_vanishes(store, tmp_path):
+def test_a_file_gives_the_batches_of_a_step_again_and_vanishes(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(frames, "TABLE_BYTES", 0)
     videos = open_videos(store, size=8)
-    first, second = (videos.source(3, 5, "cpu", 7, limit=0, folder=tmp_path) for _ in range(2))
+    first, second = (videos.source(3, 5, "cpu", 7, tmp_path) for _ in range(2))
     first.prepare(0)
     first.prepare(3)
     second.prepare(3)
@@ -69,15 +74,16 @@ def test_a_file_gives_the_batches_of_a_step_again_and_vanishes(store, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_frames_are_resized_and_read_back_the_same_from_store_table_and_file(tmp_path):
+def test_frames_are_resized_and_read_back_the_same_from_store_table_and_file(tmp_path, monkeypatch):
     path = write_store(tmp_path / "s.zarr")
     images = np.rint(np.asarray(_read_images(path)))
     expected = resize_frames(images.astype(np.uint8), 6)
     starts = np.array([26, 0, 16])
-    for limit in (None, 0):
+    for limit in (frames.TABLE_BYTES, 0):
+        monkeypatch.setattr(frames, "TABLE_BYTES", limit)
         videos = open_videos(path, size=6, stride=2)
         assert np.array_equal(videos.read(starts, 4).frames[1], expected[0:8:2])
-        videos.source(4, 2, "cpu", 0, limit=limit, folder=tmp_path).close()
+        videos.source(4, 2, "cpu", 0, tmp_path).close()
         found = videos.read(starts, 4).frames.numpy()
         assert np.array_equal(found, np.stack([expected[s : s + 8 : 2] for s in starts]))
 
@@ -88,18 +94,17 @@ def _read_images(path):
     return open_images(path)[:]
 
 
-def test_a_split_is_by_whole_videos():
+def test_a_split_is_by_whole_videos(tmp_path):
     videos = make_numbered(videos=5)
     training, validation = videos.split(0.4, seed=3)
     assert sorted([*training.chosen, *validation.chosen]) == [0, 1, 2, 3, 4]
     assert len(validation) == 2
     for part in (training, validation):
-        rows = part.source(12, 50, "cpu", 0).draw(torch.Generator().manual_seed(0)).frames[:, 0, 0, 0, 0]
+        batch = part.source(12, 50, "cpu", 0, tmp_path).draw(torch.Generator().manual_seed(0))
+        rows = batch.frames[:, 0, 0, 0, 0]
         assert {*rows.tolist()} == {12 * video for video in part.chosen.tolist()}
     assert videos.split(0) == (videos, None)
     assert len(videos.split(0.001)[1]) == 1
-    with pytest.raises(ConfigError, match=r"got 1"):
-        videos.split(1)
     with pytest.raises(ConfigError, match="at least 2 videos"):
         make_numbered(videos=1).split(0.5)
 
@@ -114,7 +119,7 @@ def test_the_increment_is_the_root_mean_square_change_of_a_pixel(store):
 def test_what_gives_no_window_is_refused(store, tmp_path):
     videos = open_videos(store, size=8, stride=4)
     with pytest.raises(DemoError, match=r"longest of 3 videos has 4 frames .* needs 5"):
-        videos.source(5, 2, "cpu", 0)
+        videos.source(5, 2, "cpu", 0, tmp_path)
     with pytest.raises(DemoError, match="no array 'data/img'"):
         open_videos(write_store(tmp_path / "a.zarr", {"data/img": None}), size=8)
     grey = np.zeros((40, 8, 8), np.uint8)
@@ -124,14 +129,12 @@ def test_what_gives_no_window_is_refused(store, tmp_path):
     (lost / "data" / "img" / "1.0.0.0").unlink()
     with pytest.raises(DemoError, match=r"is missing.*restore it"):
         open_videos(lost, size=8)
-    with pytest.raises(DemoError, match=r"expected \(videos, T, size, size, 3\)"):
-        Videos.from_tensor(torch.zeros((2, 5, 8, 6, 3), dtype=torch.uint8))
 
 
 @pytest.mark.gpu
-def test_a_captured_graph_draws_other_windows_with_each_replay():
+def test_a_captured_graph_draws_other_windows_with_each_replay(tmp_path):
     videos = make_numbered(device="cuda", videos=20)
-    source = videos.source(5, 16, "cuda", 0)
+    source = videos.source(5, 16, "cuda", 0, tmp_path)
     generator = torch.Generator("cuda").manual_seed(0)
     source.draw(generator)
     graph = torch.cuda.CUDAGraph()
@@ -144,4 +147,4 @@ def test_a_captured_graph_draws_other_windows_with_each_replay():
         rows = batch.frames[:, :, 0, 0, 0].long()
         assert (rows.diff(dim=1) == 1).all()
         seen |= {*rows[:, 0].tolist()}
-    assert seen == {*find_windows(videos.episode_ends, 5).tolist()}
+    assert seen == {*videos.find_windows(5).tolist()}

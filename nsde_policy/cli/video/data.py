@@ -9,9 +9,6 @@ from tyro.conf import Positional, arg
 
 from nsde_policy.bounds import Count
 
-DEFAULT_STRIDES = {"clevrer": 5}
-"""Strides of sets of videos; 1 for the others."""
-
 
 @dataclass(frozen=True)
 class VideoData:
@@ -31,8 +28,8 @@ class VideoData:
     """Zarr directory to create, or to continue with the same settings."""
     split: Literal["train", "validation", "test"] = "train"
     """Part of KTH, by persons as in Schuldt et al. (2004), or of CLEVRER, by number."""
-    stride: Count | None = None
-    """Keep every n-th frame; default: 5 for CLEVRER, else 1."""
+    stride: Count = 1
+    """Keep every n-th frame; 5 is usual for CLEVRER."""
     size: Count = 64
     """Height and width of the stored frames."""
     crop: bool = False
@@ -52,12 +49,11 @@ class VideoData:
         else:
             find = find_kth if self.kind == "kth" else find_clevrer
             videos = find(self.root, self.split)
-        stride = DEFAULT_STRIDES.get(self.kind, 1) if self.stride is None else self.stride
         try:
             report = write_videos(
                 videos,
                 self.out,
-                FrameConfig(size=self.size, stride=stride, crop=self.crop),
+                FrameConfig(size=self.size, stride=self.stride, crop=self.crop),
                 progress=lambda items: tqdm(items, "decoding", unit="video", leave=False, disable=None),
             )
         except KeyboardInterrupt:

@@ -35,8 +35,8 @@ class NeuralSDEVideoConfig(VideoModelConfig):
     flow_loss: Literal["square", "log"] = "square"
     """Square loss, or the paper's log(r² + δ)."""
     delta: Positive = 0.04
-    """δ of the log loss, in squared standard deviations of the increments; on `collisions` 0.04 is the
-    paper's 0.001 in pixels from -1 to 1."""
+    """δ of the log loss, in squared standard deviations of the increments; on simulated
+    collisions 0.04 is the paper's 0.001 in pixels from -1 to 1."""
     interpolation: Literal["none", "uniform"] = "none"
     """Train on recorded states only, or on states between two frames too, which several substeps need."""
     denoiser: bool = True

@@ -1,11 +1,16 @@
-"""Videos of colliding shapes, simulated and drawn on the device: a stand-in for CLEVRER.
+"""Simulate videos of colliding shapes, a stand-in for CLEVRER, and write them into a store.
+
+    python examples/collisions.py train.zarr --device cuda                # videos to train on
+    python examples/collisions.py test.zarr --videos 512 --seed 1000000    # other videos, to score
 
 3 to 5 discs, squares and triangles of distinct colours move on a dark table of 64 × 64 pixels. They bounce
 off its walls and off each other, elastically, as discs whose mass is their radius squared. A quarter of them
 start at rest. Between two frames the physics takes 20 steps; frames between them can be kept.
 """
 
+import argparse
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -13,6 +18,7 @@ from torch import Tensor
 
 from nsde_policy.bounds import Count
 from nsde_policy.config import BaseConfig, require
+from nsde_policy.data import DemoWriter
 
 OBJECTS = 5
 """Most objects of a video."""
@@ -29,10 +35,8 @@ RADII, SPEEDS = (4.5, 7.7), (0.8, 2.9)
 """Smallest and largest radius, pixels of a frame of 64, and speed at the start, pixels per frame."""
 RESTING = 0.25
 """Share of the objects that rest at the start."""
-COLLISIONS = "collisions"
-"""Name of the simulated videos instead of a store."""
-COLLISION_SEEDS = {"train": 0, "test": 1_000_000, "tuning": 2_000_000}
-"""Seeds of the videos: settings are chosen on `tuning`, scores are reported on `test`."""
+RATE_HZ = 10.0
+"""Frames per second that a store states."""
 DRAW_BATCH = 2048
 """Frames that are drawn at once."""
 
@@ -74,17 +78,16 @@ def make_collisions(
     *,
     seed: int,
     device: torch.device | str = "cpu",
-    keep: int | None = None,
 ) -> Tensor:
-    """Simulate n videos and draw the first `keep`, or all; the same n, seed and device give the same ones.
+    """Simulate and draw n videos; the same n, seed and device give the same ones.
 
     Returns:
-        Frames, (videos, frames · substeps, size, size, 3) uint8.
+        Frames, (n, frames · substeps, size, size, 3) uint8.
     """
     generator = torch.Generator(device).manual_seed(seed)
     objects, position, velocity = _draw_starts(n, generator)
     positions = _simulate_motion(objects, position, velocity, config)
-    return _draw_frames(Objects(*(part[:keep] for part in objects)), positions[:keep], config.size)
+    return _draw_frames(objects, positions, config.size)
 
 
 def _draw_starts(n: int, generator: torch.Generator) -> tuple[Objects, Tensor, Tensor]:
@@ -186,3 +189,27 @@ def _draw_batch(objects: Objects, position: Tensor, size: int) -> Tensor:
         colour = palette[objects.colour[:, k]][:, None, None]
         picture = torch.lerp(picture, colour, share[..., None])
     return picture.round().to(torch.uint8)
+
+
+def main() -> None:
+    """Parse the command line and write the videos."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path, help="zarr store to create")
+    parser.add_argument("--videos", type=int, default=16_384, help="number of videos")
+    parser.add_argument("--frames", type=int, default=16, help="frames of each video")
+    parser.add_argument("--size", type=int, default=64, help="height and width of a frame")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all videos")
+    parser.add_argument("--device", default="cpu", help="where to simulate; another one gives other videos")
+    args = parser.parse_args()
+    config = CollisionsConfig(size=args.size, frames=args.frames)
+    videos = make_collisions(args.videos, config, seed=args.seed, device=args.device)
+    with DemoWriter(args.out, rate_hz=RATE_HZ) as writer:
+        for video in videos:
+            writer.append(None, {"img": video.cpu().numpy()})
+    print(f"{args.out} holds {len(videos)} videos")
+
+
+if __name__ == "__main__":
+    main()
