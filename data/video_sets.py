@@ -5,7 +5,6 @@ A store of videos has the layout of a recording without observations and actions
 """
 
 import hashlib
-import logging
 import os
 import re
 from collections import Counter
@@ -22,13 +21,9 @@ from nsde_policy.data.zarr_store.writer import DemoWriter
 from nsde_policy.errors import DemoError
 from nsde_policy.files import read_file
 
-logger = logging.getLogger(__name__)
-
 Split = Literal["train", "validation", "test"]
 SUFFIXES = (".avi", ".gif", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".webm", ".wmv")
 """Ends of the names of files that are videos."""
-MAX_FILES = 1_000_000
-"""Most files of a folder with all folders below it."""
 SAME_RATE = 0.01
 """Videos of a set have the same rate if it differs by less than this share."""
 
@@ -40,7 +35,7 @@ KTH_PERSONS: Mapping[Split, tuple[int, ...]] = {
 }
 """Persons of each part, as in Schuldt, Laptev and Caputo (2004)."""
 KTH_SEQUENCES = "00sequences.txt"
-_KTH_NAME = re.compile(r"person(\d+)_([a-z]+)_d([1-4])_uncomp\.avi", re.I)
+_KTH_NAME = re.compile(rf"(person(\d\d)_({'|'.join(KTH_ACTIONS)})_d([1-4]))_uncomp\.avi")
 _KTH_LINE = re.compile(r"(person\d\d_[a-z]+_d\d)\s+frames?\s+([\d\s,-]+)", re.I)
 CLEVRER_NUMBERS: Mapping[Split, tuple[int, int]] = {
     "train": (0, 10_000),
@@ -98,49 +93,25 @@ def find_videos(root: Path) -> VideoSet:
     if root.is_file():
         return VideoSet((VideoItem(root, root.name),), {"set": "folder"})
     files = [path for path in _list_files(root) if path.suffix.lower() in SUFFIXES]
-    if not files:
-        raise DemoError(f"{root} holds no videos; expected files that end with {', '.join(SUFFIXES)}")
-    return VideoSet(
-        tuple(VideoItem(path, path.relative_to(root).as_posix()) for path in files), {"set": "folder"}
-    )
+    items = [VideoItem(path, path.relative_to(root).as_posix()) for path in files]
+    return _make_set(items, root, f"files that end with {', '.join(SUFFIXES)}", {"set": "folder"})
 
 
 def find_kth(root: Path, split: Split) -> VideoSet:
     """Find the videos of one part of KTH, in one folder per action or all in one folder.
 
-    If `00sequences.txt` lies beside them, each of its sequences becomes an episode, else each video.
+    If `00sequences.txt` lies next to them, each of its sequences becomes an episode, else each video.
     """
-    items, seen = [], Counter[str]()
-    spans = _read_sequences(root)
+    spans, items = _read_sequences(root), {}
     for path in _list_files(root):
-        if path.suffix.lower() != ".avi":
-            continue
-        name = path.name.lower()
-        if not (match := _KTH_NAME.fullmatch(name)) or match[2] not in KTH_ACTIONS:
-            raise DemoError(
-                f"{path} is not named like a video of KTH: expected person01_boxing_d1_uncomp.avi and so on, "
-                f"with the actions {', '.join(KTH_ACTIONS)}"
-            )
-        person = int(match[1])
-        if not any(person in persons for persons in KTH_PERSONS.values()):
-            raise DemoError(f"{path} is of an unknown person {person}: KTH has persons 1 to 25")
-        seen[name] += 1
-        if seen[name] > 1:
-            raise DemoError(f"{root} holds {name} twice; keep one of them")
-        if person in KTH_PERSONS[split]:
-            info = {"person": person, "action": KTH_ACTIONS.index(match[2]), "scenario": int(match[3])}
-            items.append(VideoItem(path, name, info, spans.get(name.removesuffix("_uncomp.avi"), ())))
-    if not items:
-        raise DemoError(
-            f"{root} holds {sum(seen.values())} videos of KTH, none of them of the {split} persons "
-            f"{', '.join(map(str, KTH_PERSONS[split]))}"
-        )
-    if absent := {*KTH_PERSONS[split]} - {item.info["person"] for item in items}:
-        logger.warning("%s: no videos of the %s persons %s", root, split, ", ".join(map(str, sorted(absent))))
-    return VideoSet(
-        tuple(sorted(items, key=lambda item: item.name)),
-        {"set": "kth", "split": split, "sequences": bool(spans)},
-    )
+        match = _KTH_NAME.fullmatch(path.name.lower())
+        if match and (person := int(match[2])) in KTH_PERSONS[split]:
+            info = {"person": person, "action": KTH_ACTIONS.index(match[3]), "scenario": int(match[4])}
+            items[match[0]] = VideoItem(path, match[0], info, spans.get(match[1], ()))
+    persons = ", ".join(map(str, KTH_PERSONS[split]))
+    expected = f"person01_boxing_d1_uncomp.avi and so on, here of the {split} persons {persons}"
+    settings = {"set": "kth", "split": split, "sequences": bool(spans)}
+    return _make_set([items[name] for name in sorted(items)], root, expected, settings)
 
 
 def _read_sequences(root: Path) -> dict[str, tuple[Span, ...]]:
@@ -151,10 +122,8 @@ def _read_sequences(root: Path) -> dict[str, tuple[Span, ...]]:
     text = read_file(path, 2**20, error=DemoError).decode("utf-8", "replace")
     found: dict[str, tuple[Span, ...]] = {}
     for name, ranges in _KTH_LINE.findall(text):
-        spans = tuple((int(a) - 1, int(b)) for a, b in re.findall(r"(\d{1,6})\s*-\s*(\d{1,6})", ranges))
-        if any(not 0 <= start < stop for start, stop in spans):
-            raise DemoError(f"{path} has an invalid range of frames for {name}: {ranges.strip()}")
-        found[name.lower()] = spans
+        spans = re.findall(r"(\d{1,6})\s*-\s*(\d{1,6})", ranges)
+        found[name.lower()] = tuple((int(first) - 1, int(last)) for first, last in spans)
     if not found:
         raise DemoError(
             f"{path} holds no lines like 'person01_boxing_d1 frames 1-95, 96-185'; correct or remove it"
@@ -165,27 +134,22 @@ def _read_sequences(root: Path) -> dict[str, tuple[Span, ...]]:
 def find_clevrer(root: Path, split: Split) -> VideoSet:
     """Find the videos of one part of CLEVRER, `video_<split>/*/video_00000.mp4`."""
     folder, (first, end) = root / f"video_{split}", CLEVRER_NUMBERS[split]
-    if not folder.is_dir():
-        raise DemoError(
-            f"{root} has no folder video_{split}; expected CLEVRER as distributed, with "
-            f"video_{split}/video_{first:05}-{first + 1000:05}/video_{first:05}.mp4"
-        )
-    items: dict[int, VideoItem] = {}
+    items = {}
     for path in _list_files(folder):
-        if path.suffix.lower() != ".mp4":
-            continue
         match = _CLEVRER_NAME.fullmatch(path.name)
-        if not match or not first <= (number := int(match[1])) < end:
-            raise DemoError(
-                f"{path} is not one of the {split} videos of CLEVRER, video_{first:05}.mp4 to "
-                f"video_{end - 1:05}.mp4"
-            )
-        if number in items:
-            raise DemoError(f"{folder} holds {path.name} twice; keep one of them")
-        items[number] = VideoItem(path, path.name, {"video": number})
+        if match and first <= (number := int(match[1])) < end:
+            items[number] = VideoItem(path, path.name, {"video": number})
+    expected = f"video_{first:05}.mp4 to video_{end - 1:05}.mp4"
+    settings = {"set": "clevrer", "split": split}
+    return _make_set([items[number] for number in sorted(items)], folder, expected, settings)
+
+
+def _make_set(
+    items: Sequence[VideoItem], root: Path, expected: str, settings: Mapping[str, object]
+) -> VideoSet:
     if not items:
-        raise DemoError(f"{folder} holds no videos; expected video_{first:05}.mp4 to video_{end - 1:05}.mp4")
-    return VideoSet(tuple(items[number] for number in sorted(items)), {"set": "clevrer", "split": split})
+        raise DemoError(f"{root} holds no videos; expected {expected}")
+    return VideoSet(tuple(items), settings)
 
 
 def _list_files(root: Path) -> list[Path]:
@@ -196,8 +160,6 @@ def _list_files(root: Path) -> list[Path]:
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         found += [Path(folder, name) for name in names if not name.startswith(".")]
-        if len(found) > MAX_FILES:
-            raise DemoError(f"{root} holds more than {MAX_FILES} files; name the folder of the videos")
     return sorted(found)
 
 

@@ -132,37 +132,24 @@ def test_a_damaged_video_and_one_of_another_rate_stop_writing(tmp_path):
         write_videos(find_videos(tmp_path), tmp_path / "y.zarr", SMALL)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("person26_walking_d1_uncomp.avi", "unknown person 26: KTH has persons 1 to 25"),
-        ("person11_flying_d1_uncomp.avi", "not named like a video of KTH: expected person01"),
-        ("boxing/person11_walking_d1_uncomp.avi", "holds person11_walking_d1_uncomp.avi twice"),
-        ("00sequences.txt", "no lines like"),
-    ],
-)
-def test_files_that_do_not_belong_to_kth_are_named(tmp_path, name, message):
+def test_sequences_that_cannot_be_read_are_refused(tmp_path):
     write_kth(tmp_path, [11])
-    (tmp_path / "boxing").mkdir()
-    (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(DemoError, match=message):
+    (tmp_path / "00sequences.txt").write_bytes(b"x")
+    with pytest.raises(DemoError, match="no lines like"):
         find_kth(tmp_path, "train")
 
 
 def test_missing_parts_of_a_set_are_named(tmp_path):
     write_kth(tmp_path / "kth", [11])
     write_clevrer(tmp_path / "clevrer", [0])
-    with pytest.raises(DemoError, match="holds 1 videos of KTH, none of them of the test persons 2, 3"):
+    with pytest.raises(DemoError, match=r"holds no videos; expected person01.* of the test persons 2, 3"):
         find_kth(tmp_path / "kth", "test")
-    with pytest.raises(DemoError, match=r"no folder video_test; .*video_15000-16000/video_15000"):
+    with pytest.raises(DemoError, match=r"folder .*video_test does not exist"):
         find_clevrer(tmp_path / "clevrer", "test")
     with pytest.raises(DemoError, match="does not exist"):
         find_videos(tmp_path / "none")
-    (tmp_path / "clevrer/video_validation").mkdir()
-    with pytest.raises(DemoError, match="holds no videos; expected video_10000"):
-        find_clevrer(tmp_path / "clevrer", "validation")
     write_scene(tmp_path / "clevrer/video_validation/video_00001.mp4", 1)
-    with pytest.raises(DemoError, match="not one of the validation videos"):
+    with pytest.raises(DemoError, match="holds no videos; expected video_10000"):
         find_clevrer(tmp_path / "clevrer", "validation")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DemoError, match="holds no videos; expected files that end with"):
