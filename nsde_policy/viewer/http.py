@@ -29,7 +29,8 @@ SOCKET = "/live"
 """Path of the websocket."""
 NO_TOKEN, FULL = (4403, "token"), (4503, "full")
 """Close codes and reasons of websockets that are not admitted."""
-_HOST = re.compile(r"[\w.-]+(:\d+)?|\[[\da-fA-F:.]+\](:\d+)?", re.ASCII)
+_HOST = re.compile(r"(?:([\w.-]+)|\[([\da-fA-F:.]+)\])(?::\d+)?", re.ASCII)
+"""A `Host` header: a name, or an IPv6 address in brackets, and a port."""
 _CONTENT_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 
 
@@ -61,7 +62,8 @@ class ViewerSettings(ServerSettings):
         """Return why a request is refused, or None; guards against DNS rebinding and foreign pages."""
         hosts, origins = request.headers.get_all("Host"), request.headers.get_all("Origin")
         host = hosts[0] if len(hosts) == 1 else ""
-        if not _HOST.fullmatch(host) or (self.token is None and not is_loopback(_host_name(host))):
+        match = _HOST.fullmatch(host)
+        if match is None or (self.token is None and not is_loopback(match[1] or match[2])):
             return f"without a token the page is served to localhost only, got host {host[:80]!r}"
         schemes = ("http", "https") if self.tls is None else ("https",)  # a proxy may add TLS
         if origins and origins not in [[f"{scheme}://{host}"] for scheme in schemes]:
@@ -114,14 +116,6 @@ def respond_with_file(suffix: str, body: bytes, host: str) -> Response:
         }
     )
     return Response(200, "OK", headers, body)
-
-
-def _host_name(host: str) -> str:
-    """Return the name in a `Host` header, without port and brackets."""
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
 
 
 def _read_token(path: str) -> str:

@@ -2,9 +2,7 @@
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from statistics import median
 
 from nsde_policy.errors import NsdePolicyError
 from nsde_policy.viewer.app import App
@@ -23,7 +21,6 @@ ReportError = Callable[[NsdePolicyError], None]
 
 FRAME_S = 1 / 30
 """Shortest time between two frames, at any speed."""
-_TIMED_PERIODS = 3000
 
 
 class SimulationThread(threading.Thread):
@@ -38,12 +35,8 @@ class SimulationThread(threading.Thread):
         self._queue: dict[tuple[str, ...], tuple[ClientMessage, ReportError]] = {}
         self._wake = threading.Condition()
         self._stopping = False
-        self._late: deque[float] = deque(maxlen=_TIMED_PERIODS)
-        self._worked: deque[float] = deque(maxlen=_TIMED_PERIODS)
         self.clients = 0
         """Connected clients; without any, no frames are made."""
-        self.periods = 0
-        """Control periods so far."""
         self.failure: BaseException | None = None
         """Exception that ended the thread, if any."""
         self.on_failure: Callable[[], None] = lambda: None
@@ -63,16 +56,6 @@ class SimulationThread(threading.Thread):
             self._queue[message.queue_key] = message, report
             self._wake.notify()
 
-    def timing(self) -> dict[str, float]:
-        """Return how late control periods began and how long they took, milliseconds."""
-        late, worked = sorted(self._late) or [0.0], list(self._worked) or [0.0]
-        return {
-            "periods": self.periods,
-            "late_ms": round(1e3 * median(late), 3),
-            "late_p99_ms": round(1e3 * late[int(0.99 * (len(late) - 1))], 3),
-            "work_ms": round(1e3 * median(worked), 3),
-        }
-
     def run(self) -> None:
         """Run the app until `stop`; called by `start`."""
         try:
@@ -91,12 +74,8 @@ class SimulationThread(threading.Thread):
                     changed = True
                 except NsdePolicyError as error:
                     report(error)
-            now = clock()
-            if now >= due:
-                self.periods += 1
+            if clock() >= due:
                 changed |= bool(self._notify_on_error(app.tick))
-                self._late.append(now - due)
-                self._worked.append(clock() - now)
                 due = max(due + app.period_s, clock())
             due = min(due, clock() + app.period_s)  # the speed may have changed
             if revision != app.revision:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import get_args
@@ -11,7 +10,6 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from nsde_policy import __version__
 from nsde_policy.deploy.server.auth import Log
 from nsde_policy.deploy.server.connection import WebsocketServer
 from nsde_policy.errors import NsdePolicyError, RemoteError
@@ -84,7 +82,7 @@ class ViewerServer(WebsocketServer):
                 await self._stop.wait()
         finally:
             self.simulation.stop()
-        self._log("stopped", **self.simulation.timing())
+        self._log("stopped")
         if self.simulation.failure is not None:
             raise self.simulation.failure
 
@@ -106,12 +104,8 @@ class ViewerServer(WebsocketServer):
         if path == SOCKET:
             return None  # `_serve_client` checks the token, because a page cannot read an answer from here
         # The other files are public: a browser asks for them without the token in the page's address.
-        if path in ("/", "/healthz") and not self._settings.accepts_token(request):
+        if path == "/" and not self._settings.accepts_token(request):
             return self._refuse(connection, "a token is required in the address: ?token=…")
-        if path == "/healthz":
-            facts = {"status": "ok", "version": __version__, "clients": len(self._clients)}
-            facts |= self.simulation.timing()
-            return connection.respond(HTTPStatus.OK, json.dumps(facts) + "\n")
         if path not in self._files:
             return connection.respond(HTTPStatus.NOT_FOUND, f"{path[:80]} does not exist\n")
         return respond_with_file(*self._files[path], request.headers["Host"])
