@@ -201,7 +201,7 @@ class Player:
         has_display = any(os.environ.get(variable) for variable in ("DISPLAY", "WAYLAND_DISPLAY"))
         if not has_display and sys.platform == "linux":
             os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # SDL would print that it finds no display
-            choose_mujoco_renderer(name)
+            choose_mujoco_renderer()
         kwargs = {**self.config.env_kwargs, "render_mode": "rgb_array"}
         return make_adapter(self.task, self.policy.record, kwargs)
 

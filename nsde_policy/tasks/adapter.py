@@ -12,7 +12,7 @@ from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.errors import EnvError
 from nsde_policy.tasks.base import AnyEnv, Info, Task
-from nsde_policy.tasks.gym import INSTALL_EGL, close_env, open_env, run_env_code
+from nsde_policy.tasks.gym import close_env, open_env, run_env_code
 
 MAX_STEPS = 20_000
 """An episode that takes longer is an error: most likely the environment never ends it."""
@@ -20,6 +20,8 @@ LARGEST_NUMBER = float(np.finfo(np.float32).max)
 """Largest observation and reward: policies and stores hold float32."""
 LARGEST_FIGURE = 1e100
 """Largest score; squares of larger ones overflow."""
+INSTALL_EGL = "apt-get install libegl1 libgl1-mesa-dri libopengl0"
+"""Command that installs what MuJoCo needs to draw pictures without a display, and without a GPU."""
 RENDER_HINT = f"; leave out --render, or for MuJoCo without a display run: {INSTALL_EGL}"
 
 

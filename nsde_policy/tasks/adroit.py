@@ -3,7 +3,6 @@
 import contextlib
 import io
 from collections.abc import Mapping
-from typing import Any
 
 from nsde_policy.errors import import_optional
 from nsde_policy.tasks.base import AnyEnv, Task
@@ -47,20 +46,7 @@ class AdroitTask(Task):
         import_optional("mujoco", "adroit")
         with contextlib.redirect_stderr(io.StringIO()):  # a notice on older versions, in every process
             import_optional("gymnasium_robotics", "adroit")
-        env = super().make_env(**kwargs)
-        if kwargs.get("render_mode"):
-            _fix_camera(env)
-        return env
-
-
-def _fix_camera(env: AnyEnv) -> None:
-    """Aim the camera at the scene of a start; by default it aims at the scene of the first picture drawn."""
-    import numpy as np
-
-    env.reset(seed=0)
-    inner: Any = env.unwrapped
-    centre = np.median(inner.data.geom_xpos, axis=0)
-    inner.mujoco_renderer.default_cam_config = {**inner.mujoco_renderer.default_cam_config, "lookat": centre}
+        return super().make_env(**kwargs)
 
 
 for _member in GOALS:

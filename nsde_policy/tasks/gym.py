@@ -16,8 +16,6 @@ from nsde_policy.errors import ConfigError, EnvError, NsdePolicyError, summarize
 from nsde_policy.tasks.base import AnyEnv, Task
 from nsde_policy.tasks.reporting import Reporting
 
-INSTALL_EGL = "apt-get install libegl1 libgl1-mesa-dri libopengl0"
-"""Command that installs what MuJoCo needs to draw pictures without a display, and without a GPU."""
 _ENV_ID = re.compile(r"[\w./-]+-v\d+|[\w.]+:[\w./-]+")
 _env_folder: str | None = None
 """Working directory of the environments of this process, if one of them has left ours."""
@@ -169,24 +167,10 @@ def import_user_module(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
-def choose_mujoco_renderer(name: str) -> None:
-    """Let MuJoCo draw pictures without a display, with EGL or else OSMesa, unless MUJOCO_GL chooses one.
-
-    Args:
-        name: What the error calls the environment.
-
-    Raises:
-        EnvError: If neither library is installed.
-    """
-    if "mujoco" not in sys.modules or os.environ.get("MUJOCO_GL"):
-        return
-    found = next((each for each in ("EGL", "OSMesa") if find_library(each)), None)
-    if found is None:
-        raise EnvError(
-            f"environment {name} cannot be rendered: found no display, and neither libEGL nor libOSMesa, "
-            f"with which MuJoCo draws without one; leave out --render, or run: {INSTALL_EGL}"
-        )
-    os.environ["MUJOCO_GL"] = found.lower()
+def choose_mujoco_renderer() -> None:
+    """Let MuJoCo draw pictures without a display, with EGL or else OSMesa, unless MUJOCO_GL chooses one."""
+    if "mujoco" in sys.modules and not os.environ.get("MUJOCO_GL"):
+        os.environ["MUJOCO_GL"] = "egl" if find_library("EGL") else "osmesa"
 
 
 def find_rate(task: Task, env: AnyEnv) -> float | None:

@@ -9,11 +9,9 @@ import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.data import load_demonstrations
-from nsde_policy.errors import EnvError, MissingDependencyError
+from nsde_policy.errors import MissingDependencyError
 from nsde_policy.eval.replay import read_seeds, replay_demonstrations
-from nsde_policy.eval.rollout import Player, RolloutConfig
 from nsde_policy.tasks import TASKS, find_task, get_task
-from nsde_policy.tasks import gym as gym_tasks
 
 NAMES = ("adroit-door", "adroit-hammer", "adroit-pen", "adroit-relocate")
 HERE = "tests.tasks.test_adroit"
@@ -85,32 +83,6 @@ def test_eval_scores_and_renders_without_a_display(run: Path, tmp_path: Path):
     assert {each["success"] for each in found["episodes"]} <= {True, False}
     picture = np.asarray(imread(next(tmp_path.glob("*.mp4")), index=0))
     assert picture[100:300, 50:250].std() > 10, "the first picture is blank"
-
-
-@pytest.mark.slow
-def test_camera_does_not_depend_on_when_the_first_picture_is_drawn():
-    pytest.importorskip("gymnasium_robotics", reason="needs the extra adroit")
-    pictures = []
-    for draws_start in (True, False):
-        env = get_task("adroit-door").make_env(render_mode="rgb_array")
-        gym_tasks.choose_mujoco_renderer("adroit-door")
-        env.reset(seed=0)
-        if draws_start:
-            env.render()
-        for _ in range(20):
-            env.step(env.action_space.low)
-        pictures.append(env.render())
-        env.close()
-    assert np.array_equal(*pictures)
-
-
-@pytest.mark.slow
-def test_missing_renderer_names_the_packages(run: Path, monkeypatch: pytest.MonkeyPatch):
-    for name in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(gym_tasks, "find_library", lambda name: None)
-    with pytest.raises(EnvError, match=r"AdroitHandPen-v1 cannot be rendered.*apt-get install libegl1"):
-        Player(run, RolloutConfig()).make_render_env()
 
 
 @pytest.mark.parametrize("name", NAMES)
