@@ -123,29 +123,17 @@ def _measure_errors(demos: Demonstrations) -> np.ndarray:
 def _compare(demos: Demonstrations, act: np.ndarray, obs: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """Return the RMS difference of every action column from every observation column, in units of `scale`.
 
-    (act_dim, obs_dim); infinite for constant columns, which match by coincidence.
+    (act_dim, obs_dim); infinite for constant columns, which match by coincidence. Angles differ by less than
+    half a turn.
     """
-    varies = [np.ptp(part, axis=0) > 0 for part in (demos.act, demos.obs)]
-    comparable = np.outer(varies[0] & (scale > 0), varies[1])
-    differences = np.sqrt(_measure_mean_squares(act, obs, demos.act_angles))
-    return np.where(comparable, differences / np.where(scale > 0, scale, 1.0)[:, None], np.inf)
-
-
-def _measure_mean_squares(act: np.ndarray, obs: np.ndarray, angles: Sequence[int]) -> np.ndarray:
-    """Return the mean squares of act[:, i] − obs[:, j], (act_dim, obs_dim); for angles, modulo whole turns.
-
-    E (a − o)² = Var a + Var o − 2 Cov(a, o) + (E a − E o)², by one product of matrices.
-    """
-    obs = obs.astype(np.float64)
-    means = act.mean(0), obs.mean(0)
-    centred = act - means[0], obs - means[1]
-    variances = np.add.outer(*(np.square(part).mean(0) for part in centred))
-    squares = variances - 2 * centred[0].T @ centred[1] / len(act) + np.subtract.outer(*means) ** 2
-    for column in angles:
-        turned = wrap_angle(act[:, column, None] - obs)
-        squares[column] = np.square(turned).mean(0)
-    positive: np.ndarray = np.maximum(squares, 0.0)
-    return positive
+    errors = np.full((act.shape[1], obs.shape[1]), np.inf)
+    moving = np.flatnonzero(np.ptp(demos.obs, axis=0) > 0)
+    for column in np.flatnonzero((np.ptp(demos.act, axis=0) > 0) & (scale > 0)):
+        difference = act[:, column, None] - obs[:, moving]
+        if column in demos.act_angles:
+            difference = wrap_angle(difference)
+        errors[column, moving] = np.sqrt(np.square(difference).mean(0)) / scale[column]
+    return errors
 
 
 def _assign(columns: np.ndarray, errors: np.ndarray) -> None:

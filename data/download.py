@@ -16,7 +16,7 @@ import pooch
 import requests
 
 from nsde_policy.data.readers import load_demonstrations
-from nsde_policy.data.zarr_store.files import ROOT_KEYS, wrap_read_errors
+from nsde_policy.data.zarr_store.store import ROOT_KEYS, wrap_read_errors
 from nsde_policy.errors import DemoError, NsdePolicyError
 from nsde_policy.files import PARTIAL
 

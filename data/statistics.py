@@ -17,8 +17,6 @@ QUERIES, CANDIDATES = 1_000, 20_000
 """Most frames that are compared, and most frames they are compared with."""
 LOOKAHEAD = 8
 """Frames are compared by their change over one part of this many of a median episode."""
-STILL = 1e-3
-"""Largest change of a still frame, in standard deviations of the changes of each column."""
 GROUP_SHARE = 0.9
 """Share of the neighbours' variance that two groups explain at a fork; of a normal distribution, two halves
 explain 0.64."""
@@ -98,17 +96,6 @@ def measure_statistics(demos: Demonstrations, *, seed: int = 0) -> DemoStatistic
         unexplained_share=unexplained,
         fork_share=forks,
     )
-
-
-def measure_still_share(demos: Demonstrations) -> float:
-    """Measure the share of frames after which neither observation nor action changes."""
-    within = np.ones(len(demos.obs) - 1, bool)
-    within[demos.episode_ends[:-1] - 1] = False
-    still = np.ones(int(within.sum()), bool)
-    for values in (demos.obs, demos.act):
-        change = np.diff(values.astype(np.float64), axis=0)[within]
-        still &= (np.abs(change) <= STILL * change.std(axis=0)).all(axis=1)
-    return float(still.mean())
 
 
 def _scale_states(demos: Demonstrations) -> np.ndarray:

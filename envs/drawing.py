@@ -11,14 +11,14 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from nsde_policy.envs.live import PAGE_SIDE
+
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 import pygame
 
 Colour = tuple[int, int, int]
 Paint = Colour | tuple[int, int, int, int]
 """A colour, with an opacity on layers."""
-TABLE_SIDE = 512.0
-"""Side of a table in its own pixels, the unit of `Canvas`."""
 _SUPERSAMPLING = 3
 DRAWN_FUTURES = 24
 """Sampled futures that are drawn as paths."""
@@ -50,7 +50,7 @@ class Canvas:
         side = size * _SUPERSAMPLING
         self.surface = pygame.Surface((side, side))
         self.surface.fill(Palette.table)
-        self._size, self._scale = size, side / TABLE_SIDE
+        self._size, self._scale = size, side / PAGE_SIDE
         self._used = pygame.Rect(0, 0, 0, 0)
 
     @contextmanager
@@ -67,7 +67,8 @@ class Canvas:
 
     def picture(self) -> np.ndarray:
         """Return what is drawn, (size, size, 3) uint8."""
-        return _pixels(pygame.transform.smoothscale(self.surface, (self._size, self._size)))
+        scaled = pygame.transform.smoothscale(self.surface, (self._size, self._size))
+        return np.ascontiguousarray(pygame.surfarray.pixels3d(scaled).swapaxes(0, 1))
 
     def polygon(self, colour: Paint, corners: Sequence[Sequence[float]] | np.ndarray) -> None:
         """Fill a polygon with a colour."""
@@ -129,11 +130,6 @@ def _grow(polygon: np.ndarray, by: float) -> np.ndarray:
     off = polygon - polygon.mean(axis=0)
     grown: np.ndarray = polygon + by * off / np.maximum(np.linalg.norm(off, axis=1, keepdims=True), 1e-9)
     return grown
-
-
-def _pixels(surface: pygame.Surface) -> np.ndarray:
-    """Copy a surface into an image array, (height, width, 3) uint8."""
-    return np.ascontiguousarray(pygame.surfarray.pixels3d(surface).swapaxes(0, 1))
 
 
 _ELLIPSES = 4

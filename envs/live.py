@@ -10,7 +10,7 @@ import numpy as np
 from nsde_policy.errors import EnvError
 
 PAGE_SIDE = 512.0
-"""Side of a table on the page, pixels."""
+"""Side of a table on the page and in pictures, pixels."""
 
 
 @dataclass(frozen=True)

@@ -146,9 +146,9 @@ def test_few_files_have_to_be_read_to_understand_a_file(file, most):
     assert len(found) <= most, found
 
 
-def test_in_envs_only_drawing_and_window_import_pygame():
+def test_in_envs_only_drawing_imports_pygame():
     users = {p.name for p in (ROOT / "envs").rglob("*.py") if any(n.startswith("pygame") for n in imports(p))}
-    assert users == {"drawing.py", "window.py"}
+    assert users == {"drawing.py"}
 
 
 @pytest.mark.parametrize("path", list((ROOT / "nsde_policy/cli").rglob("*.py")))

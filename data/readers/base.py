@@ -24,25 +24,15 @@ class Reader(abc.ABC):
         """Return whether a file or folder looks like this format; must be cheap and must not raise."""
 
     @abc.abstractmethod
-    def load(
-        self,
-        path: Path,
-        *,
-        obs_keys: Sequence[str],
-        act_key: str,
-        angles: Sequence[int] | None,
-        act_angles: Sequence[int] | None,
-        rate_hz: float | None,
-    ) -> Demonstrations:
+    def load(self, path: Path, *, obs_keys: Sequence[str], act_key: str) -> Demonstrations:
         """Load the low-dimensional part of the demonstrations; `Demonstrations` checks shapes and values.
 
+        Angles, rate and limits are those that the files record, if they do; the caller may replace them.
+
         Args:
-            path: File or folder; the field `source` of the result.
+            path: File or folder.
             obs_keys: Names of the arrays that make up an observation, side by side.
             act_key: Name of the array that holds the actions.
-            angles: Columns of the observation that are angles; None for what the files record.
-            act_angles: The same for the action.
-            rate_hz: Frames per second; None for what the files record.
 
         Raises:
             DemoError: If they are damaged or do not have the expected form.

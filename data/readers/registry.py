@@ -10,6 +10,7 @@ Entry points of other packages belong to the group `nsde_policy.readers`.
 import inspect
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from nsde_policy.data.readers.base import Reader
@@ -75,12 +76,11 @@ def load_demonstrations(
     reader = find_reader(path)
     if accept_omitted_chunks and "accept_omitted_chunks" in inspect.signature(reader.load).parameters:
         options["accept_omitted_chunks"] = True
-    return reader.load(
-        path,
-        obs_keys=obs_keys,
-        act_key=act_key,
-        angles=angles,
-        act_angles=act_angles,
-        rate_hz=rate_hz,
-        **options,
+    demos = reader.load(path, obs_keys=obs_keys, act_key=act_key, **options)
+    return replace(
+        demos,
+        angles=demos.angles if angles is None else tuple(angles),
+        act_angles=demos.act_angles if act_angles is None else tuple(act_angles),
+        rate_hz=demos.rate_hz if rate_hz is None else rate_hz,
+        source=str(path),
     )

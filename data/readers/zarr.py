@@ -11,9 +11,8 @@ import numpy as np
 from nsde_policy.data.readers.base import Reader
 from nsde_policy.data.readers.registry import register_reader
 from nsde_policy.data.types import ActionLimits, Demonstrations
-from nsde_policy.data.zarr_store.files import ROOT_KEYS
 from nsde_policy.data.zarr_store.roles import check_keys
-from nsde_policy.data.zarr_store.store import Store, read_columns
+from nsde_policy.data.zarr_store.store import ROOT_KEYS, Store, read_columns
 from nsde_policy.errors import DemoError
 
 
@@ -33,14 +32,10 @@ class ZarrReader(Reader):
         *,
         obs_keys: Sequence[str],
         act_key: str,
-        angles: Sequence[int] | None = None,
-        act_angles: Sequence[int] | None = None,
-        rate_hz: float | None = None,
         accept_omitted_chunks: bool = False,
     ) -> Demonstrations:
-        """Load the low-dimensional arrays; see `load_demonstrations`.
+        """Load the low-dimensional arrays; angles and rate are attributes of the arrays and the store.
 
-        `angles`, `act_angles` and `rate_hz` default to the attributes of the arrays and the store.
         `accept_omitted_chunks` uses the fill value for chunks that do not exist: some writers omit chunks
         that hold nothing else, zarr 3 by default, but a lost chunk looks the same.
         """
@@ -48,20 +43,20 @@ class ZarrReader(Reader):
             check_keys(store, obs_keys, act_key)
             ends, arrays = store.open_episodes([f"data/{key}" for key in (*obs_keys, act_key)])
             *obs, act = (read_columns(array, ends) for array in arrays)
-            if angles is None:
-                offsets = np.cumsum([0, *(o.shape[1] for o in obs)]).tolist()
-                angles = [
-                    at + column for at, a in zip(offsets, arrays[:-1], strict=False) for column in a.angles
-                ]
+            first_columns = np.cumsum([0, *(part.shape[1] for part in obs)]).tolist()
+            angles = [
+                first + column
+                for first, array in zip(first_columns, arrays[:-1], strict=False)
+                for column in array.angles
+            ]
             return Demonstrations(
-                obs=np.concatenate(obs, axis=1) if len(obs) > 1 else obs[0],
+                obs=np.concatenate(obs, axis=1),
                 act=act,
                 episode_ends=ends,
                 angles=tuple(angles),
-                act_angles=arrays[-1].angles if act_angles is None else tuple(act_angles),
-                rate_hz=store.attributes.get("rate_hz") if rate_hz is None else rate_hz,
+                act_angles=arrays[-1].angles,
+                rate_hz=store.attributes.get("rate_hz"),
                 act_limits=_read_act_limits(store, act.shape[1]),
-                source=str(path),
             )
 
 

@@ -2,9 +2,12 @@
 
 import json
 import os
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from nsde_policy.data.types import (
     Floats,
@@ -16,10 +19,14 @@ from nsde_policy.data.types import (
     convert_to_float32,
 )
 from nsde_policy.data.zarr_store.arrays import StoredArray, format_brief
-from nsde_policy.data.zarr_store.files import StoreFiles
-from nsde_policy.errors import DemoError
-from nsde_policy.files import lock_directory, replace_file
+from nsde_policy.errors import DemoError, NsdePolicyError
+from nsde_policy.files import MAX_JSON_BYTES, lock_directory, parse_json, replace_file
 
+if TYPE_CHECKING:
+    from zarr.abc.store import Store as ZarrStore
+
+ROOT_KEYS = (".zgroup", "zarr.json")
+"""Files that mark the root group of a store, formats 2 and 3."""
 RECORDING = "nsde_policy_recording"
 """Root attribute of stores written by `DemoWriter`; frames behind the last episode end are not committed."""
 ENDS = "meta/episode_ends"
@@ -30,12 +37,85 @@ MAX_DEPTH = 8
 """Most levels of folders in which arrays are found; a link may lead back to a folder that contains it."""
 
 
-class Store(StoreFiles):
-    """An open store, a directory or a zip, zarr format 2 or 3."""
+class Store:
+    """An open store, a directory or a zip, zarr format 2 or 3.
+
+    Files are named by their key, such as data/state/.zarray. A context manager, because a zip file stays
+    open with it.
+
+    Raises:
+        DemoError: If the path holds anything but a zarr group, or a damaged zip file.
+    """
 
     def __init__(self, path: Path, *, accept_omitted_chunks: bool = False) -> None:
-        super().__init__(path)
+        self.path = path
         self._accept_omitted = accept_omitted_chunks
+        if not path.exists():
+            raise DemoError(f"{path} does not exist; expected a zarr directory or a zip of one")
+        self._root: Path | zipfile.Path = path
+        if path.is_file():
+            with wrap_read_errors(f"{path} is neither a zarr directory nor an undamaged zip of one"):
+                self._root = _find_root(zipfile.ZipFile(path))
+        if not any(self.size(key) for key in ROOT_KEYS):
+            self.close()
+            raise DemoError(f"{path} is not a zarr group: it holds neither .zgroup nor zarr.json")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def container(self) -> str:
+        """Kind of the container, directory or zip."""
+        return "directory" if isinstance(self._root, Path) else "zip"
+
+    @cached_property
+    def zarr_store(self) -> "ZarrStore":
+        """The files as zarr reads them; closed with the last array that reads them."""
+        from zarr.storage import LocalStore, ZipStore
+
+        if isinstance(self._root, Path):
+            return LocalStore(self.path, read_only=True)
+        return ZipStore(self.path, mode="r")
+
+    def close(self) -> None:
+        """Close the zip file of the store, if it is one."""
+        if isinstance(self._root, zipfile.Path):
+            self._root.root.close()
+
+    def size(self, key: str) -> int | None:
+        """Return the size of a file in bytes, None if it does not exist.
+
+        Raises:
+            DemoError: If it is a folder, a pipe or a device, which must not be read.
+        """
+        file = self._root / key
+        if not file.exists():
+            return None
+        if not file.is_file():
+            raise DemoError(f"{file} is not a regular file")
+        return file.stat().st_size if isinstance(file, Path) else file.root.getinfo(file.at).file_size
+
+    def read(self, key: str, length: int) -> bytes:
+        """Read the first `length` bytes of a file that `size` has found."""
+        with wrap_read_errors(f"{key} cannot be read"), (self._root / key).open("rb") as file:
+            return file.read(length)
+
+    def read_metadata(self, key: str) -> dict[str, Any]:
+        """Read a JSON object; empty if the file does not exist."""
+        size = self.size(key)
+        if size is None:
+            return {}
+        if size > MAX_JSON_BYTES:
+            raise DemoError(f"{key} has {size} bytes, expected at most {MAX_JSON_BYTES}")
+        return parse_json(self.read(key, size), name=key, error=DemoError, allow_nan=True)
+
+    def list_folders(self, folder: str) -> list[str]:
+        """Return the names of the folders directly in `folder`, sorted."""
+        path = self._root / folder
+        return sorted(child.name for child in path.iterdir() if child.is_dir()) if path.is_dir() else []
 
     @property
     def zarr_format(self) -> int:
@@ -80,9 +160,8 @@ class Store(StoreFiles):
             raise DemoError(f"{name} is stored as pickles, which can run code; they are never loaded")
         self.read_metadata(f"{name}/.zattrs")  # zarr reads it too, and trusts it
         try:
-            zarray = zarr.open_array(
-                self.zarr_store, path=self.prefix + name, mode="r", zarr_format=zarr_format
-            )
+            inside = "" if isinstance(self._root, Path) else self._root.at
+            zarray = zarr.open_array(self.zarr_store, path=inside + name, mode="r", zarr_format=zarr_format)
         except Exception as error:  # of many kinds: unknown codecs, types, shapes
             raise DemoError(f"the metadata of {name} is invalid ({format_brief(error)})") from error
         if zarray.dtype.kind not in "biuf":
@@ -163,3 +242,22 @@ def set_rate(path: Path, rate_hz: float) -> float | None:
         finally:
             os.close(lock)
     return before.get("rate_hz")
+
+
+def _find_root(archive: zipfile.ZipFile) -> zipfile.Path:
+    """Return the folder of an archive that holds the store: the one with a root group closest to the top."""
+    found = [name for name in archive.namelist() if name.rpartition("/")[2] in ROOT_KEYS]
+    key = min(found, key=lambda name: name.count("/"), default="")
+    return zipfile.Path(archive, key[: key.rfind("/") + 1])
+
+
+@contextmanager
+def wrap_read_errors(message: str) -> Iterator[None]:
+    """Raise `DemoError` for every other error: zipfile raises many kinds for damaged files."""
+    try:
+        yield
+    except NsdePolicyError:
+        raise
+    except Exception as error:
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise DemoError(f"{message}: {why}") from error

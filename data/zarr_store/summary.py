@@ -9,7 +9,7 @@ import numpy as np
 
 from nsde_policy.data.action_columns import format_matches, match_columns
 from nsde_policy.data.angles import TURN
-from nsde_policy.data.statistics import find_oddities, measure_still_share
+from nsde_policy.data.statistics import find_oddities
 from nsde_policy.data.types import Demonstrations, Floats, Ints, check_rate
 from nsde_policy.data.zarr_store.arrays import StoredArray
 from nsde_policy.data.zarr_store.roles import find_roles, is_camera, is_colour
@@ -77,8 +77,6 @@ class StoreSummary:
     positions: tuple[int, ...] | None
     """Observation column that each action column commands, −1 for none; None without observations or actions.
     Observations are `state`, or all arrays of `observations` without it."""
-    still: float | None
-    """Share of frames in which hardly anything changes; see `measure_still_share`."""
     oddities: tuple[str, ...]
     """One line about everything that is often a mistake; see `find_oddities`."""
     attributes: dict[str, object]
@@ -115,8 +113,6 @@ class StoreSummary:
         if self.positions is not None:
             matches = format_matches(self.positions)
             yield f"absolute positions: {matches}" if matches else "no action is an observed position"
-        if self.still is not None:
-            yield f"still frames: {self.still:.1%}"
         yield from self.oddities
 
 
@@ -143,7 +139,6 @@ def summarize(path: Path | str, *, accept_omitted_chunks: bool = False) -> Store
             actions=tuple(actions),
             videos=tuple(name for name, shape in shapes.items() if is_colour(shape)),
             positions=None if demos is None else match_columns(demos),
-            still=None if demos is None else measure_still_share(demos),
             oddities=() if demos is None else tuple(find_oddities(demos)),
             attributes=store.attributes,
         )

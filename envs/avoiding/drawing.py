@@ -5,16 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from nsde_policy.envs.avoiding import geometry
-from nsde_policy.envs.drawing import TABLE_SIDE, Canvas, Palette
+from nsde_policy.envs.avoiding.live import PIXELS_PER_METRE, AvoidingTable
+from nsde_policy.envs.drawing import Canvas, Palette
+from nsde_policy.envs.live import PAGE_SIDE
 
-_SCALE = TABLE_SIDE / geometry.TABLE_SIZE
-"""Pixels of the table per metre."""
-
-
-def to_pixels(points: np.ndarray) -> np.ndarray:
-    """Return points (..., 2) in metres, y up, as pixels of the table, y down."""
-    x, y = points[..., 0] - geometry.TABLE_LOW[0], geometry.TABLE_HIGH[1] - points[..., 1]
-    return np.stack([x, y], axis=-1) * _SCALE
+to_pixels = AvoidingTable.page.to_page
 
 
 def draw_rod(
@@ -38,17 +33,17 @@ def draw_rod(
     finish = to_pixels(np.array([*corners, (left, geometry.TABLE_HIGH[1])]))
     canvas.polygon(Palette.goal, finish)
     canvas.line(Palette.goal_edge, finish[0].tolist(), finish[1].tolist(), width=2)
-    canvas.loop(Palette.wall, [(0, 0), (TABLE_SIDE, 0), (TABLE_SIDE, TABLE_SIDE), (0, TABLE_SIDE)], width=6)
+    canvas.loop(Palette.wall, [(0, 0), (PAGE_SIDE, 0), (PAGE_SIDE, PAGE_SIDE), (0, PAGE_SIDE)], width=6)
     for x, y, radius in geometry.OBSTACLES:
         centre = to_pixels(np.array((x, y))).tolist()
-        canvas.disc(Palette.block_edge, centre, radius * _SCALE)
-        canvas.disc(Palette.block, centre, radius * _SCALE - 2.5)
+        canvas.disc(Palette.block_edge, centre, radius * PIXELS_PER_METRE)
+        canvas.disc(Palette.block, centre, radius * PIXELS_PER_METRE - 2.5)
     if futures is not None:
         canvas.futures(to_pixels(futures))
     if past is not None:
         canvas.paths(to_pixels(past[None, ::-1]))
     command, rod = to_pixels(np.reshape(state, (2, 2))).tolist()
-    canvas.disc(Palette.agent_edge, rod, geometry.ROD_RADIUS * _SCALE)
-    canvas.disc(Palette.agent, rod, geometry.ROD_RADIUS * _SCALE - 2)
+    canvas.disc(Palette.agent_edge, rod, geometry.ROD_RADIUS * PIXELS_PER_METRE)
+    canvas.disc(Palette.agent, rod, geometry.ROD_RADIUS * PIXELS_PER_METRE - 2)
     canvas.cross(Palette.target, command)
     return canvas.picture()

@@ -21,8 +21,6 @@ POSITION_GAIN = 100.0
 VELOCITY_GAIN = 20.0
 """Deceleration per unit of speed, 1/s: critical damping."""
 
-_Call = tuple[str, tuple[object, ...]]
-"""Name of a method of `PushTDynamics`, and its arguments."""
 _AGENT_TYPE, _BLOCK_TYPE, _WALL_TYPE = 1, 2, 3  # collision types
 _WALL_RADIUS = 2
 # Positions at which the bodies are added, before a state is set. They matter: the collision tree, and
@@ -31,11 +29,7 @@ _AGENT_ADDED, _BLOCK_ADDED = (256, 400), (256, 300)
 
 
 class PushTDynamics:
-    """One table; build a new one for each episode, because the solver caches old contacts.
-
-    Copies and pickles are exact. The solver's caches cannot be read, so a copy repeats all calls on a new
-    table, which takes as long as they took.
-    """
+    """One table; build a new one for each episode, because the solver caches old contacts."""
 
     def __init__(self) -> None:
         self._space = pymunk.Space()
@@ -52,15 +46,6 @@ class PushTDynamics:
         """Whether the agent or a wall touched the block in the last period."""
         for toucher in (_AGENT_TYPE, _WALL_TYPE):
             _report_contacts(self._space, toucher, self._note_touch)
-        self._calls: list[_Call] = []
-
-    def __getstate__(self) -> dict[str, list[_Call]]:
-        return {"calls": self._calls.copy()}
-
-    def __setstate__(self, state: dict[str, list[_Call]]) -> None:
-        self.__init__()  # type: ignore[misc]
-        for name, arguments in state["calls"]:
-            getattr(self, name)(*arguments)
 
     @property
     def agent(self) -> geometry.Point:
@@ -92,7 +77,6 @@ class PushTDynamics:
         origin, or the position moves. The benchmark's resets do it the other way round (`position_first`),
         and its published test seeds refer to the resulting states.
         """
-        self._record("place", tuple(state), position_first)
         agent_x, agent_y, x, y, angle = state
         self._agent.velocity = self._agent_velocity = 0.0, 0.0
         self._agent.position = agent_x, agent_y
@@ -105,7 +89,6 @@ class PushTDynamics:
 
     def move_block(self, pose: geometry.Pose) -> None:
         """Put the block elsewhere, at rest, without changing the agent's motion."""
-        self._record("move_block", pose)
         x, y, angle = pose
         self._block.velocity, self._block.angular_velocity = (0.0, 0.0), 0.0
         self._block.angle = angle
@@ -114,12 +97,10 @@ class PushTDynamics:
 
     def settle(self) -> None:
         """Run one physics step at rest to find contacts, as the benchmark does after its resets."""
-        self._record("settle")
         self._space.step(1 / PHYSICS_HZ)
 
     def advance(self, target_x: float, target_y: float, steps: int = STEPS_PER_PERIOD) -> None:
         """Run one control period, or some physics steps, with the agent driven towards the target."""
-        self._record("advance", target_x, target_y, steps)
         self.is_block_touched = False
         dt = 1 / PHYSICS_HZ
         agent, step = self._agent, self._space.step
@@ -136,10 +117,6 @@ class PushTDynamics:
 
     def _note_touch(self, *_: object) -> None:
         self.is_block_touched = True
-
-    def _record(self, name: str, *arguments: object) -> None:
-        """Record a call of a method, so that a copy can repeat it."""
-        self._calls.append((name, arguments))
 
 
 def _add_agent(space: pymunk.Space) -> pymunk.Body:

@@ -83,9 +83,6 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
     `render_size` is the side of the picture; `visualization_width` and `visualization_height` replace it.
     Gymnasium shows pictures in a window if the environment is made with `render_mode="human"`.
 
-    ## Copies
-    `copy.deepcopy` and pickling in mid-episode are exact: the copy repeats the episode on a new table.
-
     ## Quirks of the benchmark
     Both rules, and `reset_to_state`, set the block's position before its angle, which moves it, since a
     body turns about its centre of gravity. Every reset runs one physics step before the first

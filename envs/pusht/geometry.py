@@ -144,21 +144,10 @@ def _separation(centre: Point, box: Box) -> Point:
 def _clipped_area(polygon: list[Point], box: Box) -> float:
     """Return the area of a convex polygon inside an upright box."""
     x0, y0, x1, y1 = box
-    left, right = min(polygon)[0], max(polygon)[0]
-    if left >= x1 or right <= x0:
-        return 0.0
-    if left < x0:
-        polygon = _cut(polygon, 0, x0, 1.0)
-    if right > x1:
-        polygon = _cut(polygon, 0, x1, -1.0)
-    ys = [y for _, y in polygon]
-    top, bottom = min(ys), max(ys)
-    if top >= y1 or bottom <= y0:
-        return 0.0
-    if top < y0:
-        polygon = _cut(polygon, 1, y0, 1.0)
-    if bottom > y1:
-        polygon = _cut(polygon, 1, y1, -1.0)
+    for axis, bound, sign in ((0, x0, 1.0), (0, x1, -1.0), (1, y0, 1.0), (1, y1, -1.0)):
+        polygon = _cut(polygon, axis, bound, sign)
+        if not polygon:
+            return 0.0
     twice = 0.0  # shoelace formula
     ax, ay = polygon[-1]
     for bx, by in polygon:

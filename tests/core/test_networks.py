@@ -39,17 +39,9 @@ def test_dropout_depends_only_on_the_generator_and_keeps_the_mean():
     one, two = net(x, make_rng(1)), net(x, make_rng(1))
     assert torch.equal(one, two)
     assert torch.equal(before, torch.random.get_rng_state())
-    torch.testing.assert_close(one.mean(0), net.eval()(x)[0], rtol=0.05, atol=1e-3)
-
-
-def test_output_with_tiny_dropout_equals_output_without():
-    net, x = build_mlp(dropout=1e-6), torch.ones(4, 5)
-    torch.testing.assert_close(net(x, make_rng(1)), net.eval()(x))
-
-
-def test_dropout_is_off_in_evaluation_mode():
-    net, x = build_mlp(dropout=0.5).eval(), torch.ones(4, 5)
-    assert torch.equal(net(x, make_rng(1)), net(x, make_rng(2)))
+    mean = net.eval()(x, make_rng(1))[0]  # in evaluation mode, nothing is dropped
+    torch.testing.assert_close(one.mean(0), mean, rtol=0.05, atol=1e-3)
+    assert torch.equal(mean, net(x, make_rng(2))[0])
 
 
 def build_networks(kind: str) -> AbstractNetworks:

@@ -35,12 +35,9 @@ def fit_ornstein_uhlenbeck_drift(interpolation: Interpolation) -> float:
     return ((target.x * target.velocity).sum() / target.x.square().sum()).item()
 
 
-def test_without_interpolation_regression_finds_the_drift_of_an_ornstein_uhlenbeck_process():
-    assert fit_ornstein_uhlenbeck_drift("none") == pytest.approx(-1.0, abs=0.05)
-
-
-def test_uniform_interpolation_hides_the_drift_of_an_ornstein_uhlenbeck_process():
-    assert fit_ornstein_uhlenbeck_drift("uniform") == pytest.approx(0.03, abs=0.05)
+@pytest.mark.parametrize(("interpolation", "slope"), [("none", -1.0), ("uniform", 0.03)])
+def test_regression_finds_a_drift_only_without_interpolation(interpolation: Interpolation, slope: float):
+    assert fit_ornstein_uhlenbeck_drift(interpolation) == pytest.approx(slope, abs=0.05)
 
 
 def test_interpolated_points_lie_between_the_two_states():

@@ -27,13 +27,6 @@ def test_match_follows_the_columns_not_their_order():
     assert match(demos, demos.obs[:, order], demos.act) == expected
 
 
-def test_delta_and_velocity_actions_match_nothing():
-    demos = make_arm_demos()
-    delta = np.diff(demos.obs[:, :7], axis=0, append=demos.obs[-1:, :7])
-    for scale in (1.0, 20.0):
-        assert set(match(demos, demos.obs, scale * delta)) == {-1}
-
-
 def make_delta_demos(*, scale: float = 1.0, **options: float) -> Demonstrations:
     """Make an arm that is commanded the change of its joints over one period, and its gripper."""
     demos = make_arm_demos(**options)
@@ -87,11 +80,6 @@ def test_wrapped_angles_match_across_the_turn():
     act[::7, 0] -= 2 * np.pi
     assert match(demos, obs, act, angles=(0,), act_angles=(0,)) == (*range(7), -1)
     assert match(demos, obs, act)[0] == -1
-
-
-def test_large_offsets_do_not_hide_a_match():
-    demos = make_arm_demos()
-    assert match(demos, demos.obs + 1000.0, demos.act + 1000.0)[:7] == tuple(range(7))
 
 
 def test_an_observation_column_is_used_once():

@@ -183,7 +183,6 @@ DAMAGES = [
     # chunks
     Damage("missing v2 chunk", without_file(CHUNK), "1.0 is missing .*--accept-omitted.*reads 0"),
     Damage("missing v3 chunk", without_file(V3_CHUNK, zarr_format=3), "c/1/0 is missing"),
-    Damage("bloated chunk", with_file(CHUNK, lambda _: bytes(10**6), **ZSTD), "expected at most 67136"),
     Damage("empty chunk", with_file(CHUNK, lambda _: b""), r"is empty \(0 bytes\)"),
     Damage("truncated Zstandard", with_file(CHUNK, half, **ZSTD), "frames 10 to 20 cannot be decoded"),
     Damage("truncated Blosc", with_file(CHUNK, half, **BLOSC), "its Blosc header says"),
@@ -209,7 +208,7 @@ DAMAGES = [
         "NaN", with_arrays(data__state=state_with(np.nan, 17, 3)), r"state\[3\] .* 17 \(episode 1, step 2\)"
     ),
     Damage("infinity", with_arrays(data__action=np.full((40, 2), -np.inf)), r"-inf in data/action\[0\]"),
-    Damage("too large", with_arrays(data__state=state_with(1e39, 7, 0, "f8")), "frame 7 is too large"),
+    Damage("too large", with_arrays(data__state=state_with(1e39, 7, 0, "f8")), r"inf in .* frame 7"),
     Damage("no columns", with_arrays(data__state=np.ones((40, 0), "f4")), "at least one"),
     # frames and episodes
     Damage("unequal lengths", with_arrays(data__action=np.ones((39, 2))), "data/action 39"),

@@ -1,10 +1,10 @@
-"""Tests for data/statistics.py: demonstrations whose predictability, forks and still frames are known."""
+"""Tests for data/statistics.py: demonstrations whose predictability and forks are known."""
 
 import numpy as np
 import pytest
 
 from nsde_policy.data import Demonstrations, Episode
-from nsde_policy.data.statistics import measure_statistics, measure_still_share
+from nsde_policy.data.statistics import measure_statistics
 
 
 def make_demos(make_path, episodes=40, length=60, **fields):
@@ -67,13 +67,6 @@ def test_sizes_rate_and_median_length_are_those_of_the_store():
     found = measure_statistics(make_demos(circle, rate_hz=30.0))
     assert (found.episodes, found.frames, found.median_length) == (40, 40 * 59, 59)
     assert (found.obs_dim, found.act_dim, found.dim, found.rate_hz) == (2, 2, 4, 30.0)
-
-
-def test_still_share_counts_frames_without_any_change():
-    obs = np.array([[0.0], [1.0], [1.0], [1.0], [2.0]] * 2, np.float32)
-    act = np.array([[1.0], [1.0], [1.0], [2.0], [2.0]] * 2, np.float32)
-    demos = Demonstrations(obs, act, np.array([5, 10]))
-    assert measure_still_share(demos) == pytest.approx(1 / 4)  # of four steps, one changes nothing
 
 
 def test_too_few_episodes_to_compare_say_nothing_about_predictability():

@@ -94,11 +94,12 @@ def test_readers_of_other_formats_need_not_know_of_omitted_chunks(monkeypatch: p
     demos = Demonstrations.from_episodes([Episode(np.ones((9, 2), np.float32), np.ones((9, 1), np.float32))])
 
     class OtherReader:
-        def load(self, path, *, obs_keys, act_key, angles, act_angles, rate_hz):
+        def load(self, path, *, obs_keys, act_key):
             return demos
 
     monkeypatch.setattr(registry, "find_reader", lambda path: OtherReader())
-    assert load_demonstrations("x.csv", accept_omitted_chunks=True) is demos
+    loaded = load_demonstrations("x.csv", rate_hz=5, accept_omitted_chunks=True)
+    assert (loaded.fingerprint, loaded.rate_hz, loaded.source) == (demos.fingerprint, 5, "x.csv")
 
 
 def test_import_does_not_import_zarr_or_torch() -> None:

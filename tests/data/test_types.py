@@ -56,7 +56,6 @@ def test_fingerprint_depends_on_numbers_ends_and_angles_only() -> None:
         ({"act": np.zeros((7, 2))}, "obs 8, act 7"),
         ({"obs": np.zeros((8, 0))}, r"shape \(8, 0\)"),
         ({"obs": np.zeros((8, 3), complex)}, "complex128"),
-        ({"obs": np.full((8, 3), 1e39)}, "1e\\+39 at frame 0 is too large"),
         ({"obs": np.full((8, 3), np.nan)}, r"nan in obs\[0\] at frame 0 \(episode 0, step 0\)"),
         ({"episode_ends": np.array([], int)}, "at least 1 episode"),
         ({"episode_ends": np.array([3, 9])}, "ends at frame 9 of 8"),
@@ -74,9 +73,5 @@ def test_invalid_fields_are_rejected(change: dict[str, Any], message: str) -> No
 def test_invalid_episodes_are_rejected() -> None:
     with pytest.raises(DemoError, match="too short"):
         Episode(obs=np.zeros((1, 2)), act=np.zeros((1, 2)))
-    with pytest.raises(DemoError, match=r"inf in act\[0\] at frame 1"):
-        Episode(obs=np.zeros((2, 2)), act=np.array([[0], [np.inf]]))
-    with pytest.raises(DemoError, match="obs 3, act 2"):
-        Episode(obs=np.zeros((3, 2)), act=np.zeros((2, 2)))
     with pytest.raises(DemoError, match="share one"):
         Demonstrations.from_episodes([])

@@ -60,17 +60,6 @@ def test_recording_is_read_back(tmp_path: Path) -> None:
     assert list(group["meta/episode_ends"][:]) == [3, 7, 12, 18, 25]
 
 
-def test_recording_is_continued_across_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CHUNK_BYTES, 60)  # five frames of state, one end
-    path = tmp_path / "demos.zarr"
-    for number in range(7):
-        with DemoWriter(path, resume=True, rate_hz=10) as writer:
-            assert len(writer) == number
-            writer.append(make_episode(number, steps=2 + 3 * (number % 3)))
-    assert read_numbers(path) == list(range(7))
-    assert len(list((path / "data/state").glob("[0-9]*"))) == 7
-
-
 def test_frames_are_read_and_written_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class CountedRows(np.ndarray):
         most = 0

@@ -1,7 +1,6 @@
 """Tests for envs/pusht/dynamics.py, against the human demonstrations, on pymunk 7 and 6."""
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -9,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from nsde_policy.envs.pusht import geometry
 from nsde_policy.envs.pusht.dynamics import PushTDynamics
 
 OLD_PYMUNK = Path(os.environ.get("NSDE_POLICY_PYMUNK_6", Path(sys.prefix) / "pymunk-6"))
@@ -37,18 +35,6 @@ def test_human_demonstrations_replay_as_recorded(human_demos, pymunk):
     assert len(episodes) == 206
     assert max(e["position_error"] for e in episodes) < 0.01
     assert max(e["angle_error"] for e in episodes) < 1e-4
-
-
-def test_only_placing_the_angle_first_restores_the_position():
-    state = [100.0, 200.0, 300.0, 250.0, 2.0]
-    exact, legacy = PushTDynamics(), PushTDynamics()
-    exact.place(state)
-    legacy.place(state, position_first=True)
-    assert exact.block == pytest.approx(tuple(state[2:]), abs=1e-9)
-    # It turned about its centre of gravity, so that is what stayed where the other order has it.
-    (there,) = geometry.to_world([geometry.CENTRE_OF_GRAVITY], legacy.block)
-    assert there == pytest.approx((300.0, 250.0 + geometry.CENTRE_OF_GRAVITY[1]), abs=1e-9)
-    assert math.dist(legacy.block[:2], (300.0, 250.0)) > 1.0
 
 
 def test_agent_never_leaves_the_table():

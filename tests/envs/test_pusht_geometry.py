@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import pytest
 import shapely
 from shapely import affinity
 
@@ -29,29 +28,21 @@ def test_outline_is_the_union_of_both_parts():
 
 def test_coverage_agrees_with_shapely_everywhere():
     rng = np.random.default_rng(0)
-    poses = np.column_stack([rng.uniform(100, 412, (4000, 2)), rng.uniform(-10, 10, 4000)])
-    ours = np.array([geometry.coverage(p) for p in poses.tolist()])
-    theirs = np.array([oracle(p) for p in poses.tolist()])
+    random = np.column_stack([rng.uniform(100, 412, (2000, 2)), rng.uniform(-10, 10, 2000)])
+    x, y, angle = geometry.GOAL_POSE
+    parallel = [(x, y, angle + quarter * math.pi / 2) for quarter in range(5)]
+    poses = [*random.tolist(), *parallel, (-200.0, 700.0, 1.0)]
+    ours = np.array([geometry.coverage(p) for p in poses])
+    theirs = np.array([oracle(p) for p in poses])
     assert np.abs(ours - theirs).max() < 1e-12
     assert (theirs > 0).mean() > 0.2  # or the test would compare zeros with zeros
 
 
 def test_coverage_agrees_with_shapely_near_success():
     rng = np.random.default_rng(1)
-    offset = rng.normal(size=(2000, 3)) * [2.0, 2.0, 0.03]
+    offset = rng.normal(size=(1000, 3)) * [2.0, 2.0, 0.03]
     poses = (np.array(geometry.GOAL_POSE) + offset).tolist()
     worst = max(abs(geometry.coverage(p) - oracle(p)) for p in poses)
     assert worst < 1e-12
     share = np.mean([oracle(p) > geometry.SUCCESS_COVERAGE for p in poses])
     assert 0.1 < share < 0.9  # both sides of the threshold were tried
-
-
-@pytest.mark.parametrize("quarter", [0, 1, 2, 3, 4])
-def test_coverage_is_exact_with_parallel_edges(quarter):
-    x, y, angle = geometry.GOAL_POSE
-    pose = (x, y, angle + quarter * math.pi / 2)
-    assert geometry.coverage(pose) == pytest.approx(oracle(pose), abs=1e-12)
-
-
-def test_distant_block_covers_nothing():
-    assert geometry.coverage((-200.0, 700.0, 1.0)) == 0.0

@@ -17,8 +17,6 @@ class Site:
     """Number of body bytes after which the next responses end, in turn."""
     statuses: list[int] = field(default_factory=list)
     """Statuses of the next responses, in turn, instead of sending the file."""
-    location: str = ""
-    """Target of redirects."""
     requests: int = 0
     url: str = ""
 
@@ -50,8 +48,6 @@ def respond(request: BaseHTTPRequestHandler, site: Site) -> None:
     status = site.statuses.pop(0) if site.statuses else 200
     body = site.content if status == 200 else b""
     request.send_response(status)
-    if status != 200 and site.location:
-        request.send_header("Location", site.location)
     request.send_header("Content-Length", str(len(body)))
     request.end_headers()
     request.wfile.write(body[: site.cuts.pop(0)] if site.cuts else body)

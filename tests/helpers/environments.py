@@ -66,13 +66,6 @@ class MatrixEnv(gym.Env[np.ndarray, np.ndarray]):
         return np.full((30, 60, 3), 100, np.uint8)
 
 
-class FloatPictureEnv(MatrixEnv):
-    """Pictures with brightness from 0 to 1."""
-
-    def render(self) -> Any:
-        return np.zeros((30, 60, 3))
-
-
 class BrokenEnv(gym.Env[Any, Any]):
     """Works for a few steps unless `fault` names what goes wrong."""
 
