@@ -1,11 +1,8 @@
 """Tests for data/zarr_store/writer.py: committed episodes survive any crash of the writer."""
 
-import contextlib
-import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,65 +133,49 @@ def test_recording_with_other_settings_is_not_continued(
     assert read_numbers(path) == [0, 1]
 
 
-class Crash(BaseException):
-    """Simulated end of the process."""
-
-
-def crash_after(monkeypatch: pytest.MonkeyPatch, writes: int, half_written: bool) -> None:
-    """Crash after `writes` more files, with the next one half written or untouched."""
-    count = itertools.count()
-    replace = writer_module.replace_file
-
-    def replace_or_crash(target: Path, content: bytes) -> None:
-        if next(count) < writes:
-            return replace(target, content)
-        if half_written:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.with_name(target.name + PARTIAL).write_bytes(content[: len(content) // 2])
-        raise Crash
-
-    monkeypatch.setattr(writer_module, "replace_file", replace_or_crash)
-
-
 COMMITTED = [[], [0], [0, 1], [0], [0, 2]]
-"""Episodes in the store after each step of `append_and_drop`."""
+"""Episodes in the store after each step of the test below: append, append, drop, append."""
 
 
-def append_and_drop(path: Path) -> Iterator[None]:
-    """Append two episodes, drop one and append another; pause after each step."""
-    with DemoWriter(path, resume=True) as writer:
-        for number in range(3):
-            writer.append(make_episode(number), info={"seed": number})
-            yield
-            if number == 1:
-                writer.drop_last()
-                yield
-
-
-def test_crash_between_any_two_writes_loses_at_most_the_current_step(
+def test_crash_before_any_write_loses_at_most_the_current_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Copy the store before each file is replaced, half of the times with that file half written."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(CHUNK_BYTES, 100)
-    monkeypatch.setattr(writer_module, "MAX_WRITE_BYTES", 100)  # one chunk after the other
-    for writes in itertools.count():
-        path, done = tmp_path / f"{writes}.zarr", 0
-        with monkeypatch.context() as patch, contextlib.suppress(Crash):
-            crash_after(patch, writes, half_written=bool(writes % 2))
-            for done, _ in enumerate(append_and_drop(path), 1):  # noqa: B007
-                pass
-        before = read_numbers(path) if COMMITTED[done] else None  # may not be a store yet
-        with DemoWriter(path, resume=True) as writer:
+    monkeypatch.setattr(CHUNK_BYTES, 150)
+    monkeypatch.setattr(writer_module, "MAX_WRITE_BYTES", 150)  # one chunk after the other
+    path, replace = tmp_path / "demos.zarr", writer_module.replace_file
+    copies: list[tuple[Path, int]] = []
+    steps = 0
+
+    def copy_and_replace(target: Path, content: bytes) -> None:
+        copy = shutil.copytree(path, tmp_path / f"{len(copies)}.zarr")
+        if len(copies) % 2:
+            partial = copy / target.relative_to(path).with_name(target.name + PARTIAL)
+            partial.parent.mkdir(parents=True, exist_ok=True)
+            partial.write_bytes(content[: len(content) // 2])
+        copies.append((copy, steps))
+        replace(target, content)
+
+    with monkeypatch.context() as patch, DemoWriter(path, resume=True) as writer:
+        patch.setattr(writer_module, "replace_file", copy_and_replace)
+        for number in range(3):
+            writer.append(make_episode(number), info={"seed": number})
+            steps += 1
+            if number == 1:
+                writer.drop_last()
+                steps += 1
+    assert len(copies) > 20
+    for copy, done in copies:
+        before = read_numbers(copy) if COMMITTED[done] else None
+        with DemoWriter(copy, resume=True) as writer:
             found = writer.read_info()["seed"].tolist() if len(writer) else []
-            assert found in COMMITTED[done : done + 2], f"after {writes} writes"
+            assert found in COMMITTED[done : done + 2], copy
             assert before in (None, found)
-            assert not list(path.rglob(f"*{PARTIAL}"))
+            assert not list(copy.rglob(f"*{PARTIAL}"))
             writer.append(make_episode(9), info={"seed": 9})
-        assert read_numbers(path) == [*found, 9], f"after {writes} writes"
-        assert zarr.open_group(path, mode="r")["data/state"].shape[0] == 7 * (len(found) + 1)
-        if done == len(COMMITTED) - 1:
-            break
-    assert writes > 20
+        assert read_numbers(copy) == [*found, 9], copy
+        assert zarr.open_group(copy, mode="r")["data/state"].shape[0] == 7 * (len(found) + 1)
 
 
 @pytest.mark.parametrize("name", ["data/state/0.0", "data/action/0.0", "meta/episode_ends/0"])
