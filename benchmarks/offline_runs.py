@@ -38,7 +38,7 @@ from nsde_policy.inference.policy import Policy
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
-from nsde_policy.training.dataset import build_transitions, get_first_action, resolve_first_action
+from nsde_policy.training.dataset import build_transitions, resolve_first_action
 from nsde_policy.training.run import TrainOptions, train_run
 from nsde_policy.training.std_scale import fit_std_scale
 
@@ -155,9 +155,7 @@ class SimpleModel:
         self.variance = (np.square(error) * known).sum(0) / known.sum(0)
 
     def _read(self, demos: Demonstrations) -> tuple[FloatArray, FloatArray, npt.NDArray[np.bool_]]:
-        pairs = build_transitions(
-            demos, **get_first_action(self.config.demos), history=HISTORY, final_action_weight=1.0
-        )
+        pairs = build_transitions(demos, self.config.demos, history=HISTORY, final_action_weight=1.0)
         return pairs.x.double().numpy(), pairs.x_next.double().numpy(), (pairs.weight > 0).numpy()
 
     def _features(self, x: FloatArray) -> FloatArray:

@@ -21,6 +21,17 @@ from nsde_policy.files import parse_json
 
 EARLIER_NAMES = {"codes": "image_features", "code_weight": "feature_weight"}
 """Settings by the names that they have in files of earlier versions."""
+WITHDRAWN = (
+    ("brightness", 0.0),
+    ("inference", "derivative_free"),
+    ("k", 1),
+    ("occlusion", 0.0),
+    ("residual", False),
+    ("step", 0.01),
+    ("weighting", "equal"),
+    ("weights", "uniform"),
+)
+"""Settings in files of earlier versions that are no choice any more, with the value that is left."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,7 @@ class BaseConfig:
         fields = dataclasses.fields(cls)
         names = [f.name for f in fields]
         values = {name if name in names else EARLIER_NAMES.get(name, name): values[name] for name in values}
+        values = {n: v for n, v in values.items() if n in names or (n, v) not in WITHDRAWN}
         check_names(cls, values, names)
         for f in fields:
             if f.default is f.default_factory is dataclasses.MISSING and f.name not in values:
@@ -193,8 +205,6 @@ class NetworkConfig(BaseConfig):
     """Units per hidden layer."""
     depth: Size = 4
     """Number of hidden layers."""
-    residual: bool = False
-    """Add each hidden layer to its input."""
     layer_norm: bool = True
     """Normalise within each hidden layer."""
     dropout: Fraction = 0.1

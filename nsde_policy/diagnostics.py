@@ -1,11 +1,9 @@
 """Checks of the installation, run by `nsde-policy doctor`."""
 
-import json
 import platform
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -22,58 +20,29 @@ PACKAGES = ("torch", "numpy", "gymnasium", "pymunk", "pygame", "zarr", "diffuser
 OPTIONAL_PACKAGES = ("matplotlib", "imageio", "imageio-ffmpeg", "av", *SIMULATORS)
 
 
-@dataclass(frozen=True)
-class CheckResult:
-    """Outcome of one check."""
+def diagnose() -> Iterator[str]:
+    """Check the installation and yield lines about it; takes a few seconds, mostly to import torch.
 
-    name: str
-    ok: bool
-    detail: str
-    """What the check measured, or the error."""
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """Versions, devices and check results."""
-
-    nsde_policy: str
-    python: str
-    platform: str
-    packages: dict[str, str | None]
-    """Version by package; None if it is not installed."""
-    devices: list[str]
-    """Devices that torch can use."""
-    checks: list[CheckResult]
-
-    def to_json(self) -> str:
-        """Format as one JSON object."""
-        return json.dumps(asdict(self), indent=2)
-
-    def to_text(self) -> str:
-        """Format as text for a terminal."""
-        lines = [f"nsde-policy {self.nsde_policy}, Python {self.python}, {self.platform}", "", "packages"]
-        lines += [f"  {name:<18} {version or 'not installed'}" for name, version in self.packages.items()]
-        lines += ["", "devices", *(f"  {device}" for device in self.devices), "", "checks"]
-        lines += [f"  {'ok    ' if c.ok else 'FAILED'} {c.name}: {c.detail}" for c in self.checks]
-        return "\n".join(lines)
-
-    def raise_if_failed(self) -> None:
-        """Raise `NsdePolicyError` with the names of the failed checks, if any."""
-        failed = [check.name for check in self.checks if not check.ok]
-        if failed:
-            raise NsdePolicyError(f"{len(failed)} of {len(self.checks)} checks failed: {', '.join(failed)}")
-
-
-def diagnose() -> Diagnosis:
-    """Check the installation; takes a few seconds, mostly to import torch."""
-    return Diagnosis(
-        nsde_policy=__version__,
-        python=platform.python_version(),
-        platform=f"{platform.system()} {platform.machine()}",
-        packages={name: _find_version(name) for name in PACKAGES + OPTIONAL_PACKAGES},
-        devices=_list_devices(),
-        checks=[_run_check(name, check) for name, check in CHECKS.items()],
-    )
+    Raises:
+        NsdePolicyError: At the end, with the names of the checks that failed, if any.
+    """
+    yield f"nsde-policy {__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}"
+    yield "\npackages"
+    for name in PACKAGES + OPTIONAL_PACKAGES:
+        yield f"  {name:<18} {_find_version(name) or 'not installed'}"
+    yield "\ndevices"
+    for device in _list_devices():
+        yield f"  {device}"
+    yield "\nchecks"
+    failed = []
+    for name, check in CHECKS.items():
+        try:
+            yield f"  ok     {name}: {check()}"
+        except Exception as error:
+            failed.append(name)
+            yield f"  FAILED {name}: {type(error).__name__}: {error}"
+    if failed:
+        raise NsdePolicyError(f"{len(failed)} of {len(CHECKS)} checks failed: {', '.join(failed)}")
 
 
 def _find_version(package: str) -> str | None:
@@ -89,13 +58,6 @@ def _list_devices() -> list[str]:
     devices = [f"cpu, {torch.get_num_threads()} threads"]
     devices += [f"cuda:{i}, {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())]
     return devices + (["mps"] if torch.backends.mps.is_available() else [])
-
-
-def _run_check(name: str, check: Callable[[], str]) -> CheckResult:
-    try:
-        return CheckResult(name, True, check())
-    except Exception as error:
-        return CheckResult(name, False, f"{type(error).__name__}: {error}")
 
 
 def _check_environment() -> str:

@@ -124,7 +124,7 @@ def replace_file(target: Path, content: bytes | str) -> None:
 
     Text is written as UTF-8; bytes of a path that are not UTF-8 become escapes, as in JSON. Processes that
     replace the same file do not disturb each other; the last one wins. A process that is killed may leave a
-    partial file behind, see `remove_partial_files`.
+    partial file behind.
     """
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     try:
@@ -177,15 +177,6 @@ def _check_replaceable(target: Path) -> None:
         raise NsdePolicyError(f"{target} cannot be written: it is a folder")
     if target.exists() and not target.is_file():
         raise NsdePolicyError(f"{target} cannot be written: it is not a regular file")
-
-
-def remove_partial_files(target: Path) -> None:
-    """Delete what killed processes left of `target`; the caller must be its only writer."""
-    start = f"{target.name}."
-    for file in target.parent.iterdir():
-        if file.name.startswith(start) and file.suffix == PARTIAL:
-            with suppress(OSError):
-                file.unlink()
 
 
 def lock_directory(path: Path, *, error: type[NsdePolicyError] = DemoError) -> int:

@@ -34,12 +34,12 @@ from nsde_policy.config import BaseConfig
 from nsde_policy.core.spec import CameraSpec, StateSpec
 from nsde_policy.errors import CheckpointError, NsdePolicyError, PluginError
 from nsde_policy.files import (
+    PARTIAL,
     decode_json,
     lock_directory,
     open_regular,
     read_file,
     read_json,
-    remove_partial_files,
     replace_file,
 )
 from nsde_policy.run_config import RunConfig
@@ -168,26 +168,24 @@ class RunDirectory:
     def lock(self) -> Iterator[None]:
         """Lock the directory for training, and delete files that a killed training left half written.
 
-        A crash releases the lock. On Windows nothing is locked. A directory that is still empty at the end,
-        because the training was refused, is removed if it did not exist before.
+        A crash releases the lock. A directory that is still empty at the end, because the training was
+        refused, is removed if it did not exist before.
 
         Raises:
             CheckpointError: If another process is training into it.
         """
-        if os.name != "posix":
-            yield
-            return
         existed = os.path.exists(self.path)  # unlike `Path.exists`, it accepts names that are too long
         directory = lock_directory(self.path, error=CheckpointError)
         try:
-            for file in (
+            for target in (
                 self.config,
                 self.model,
                 self.training,
                 self.metrics,
                 self.path / "calibration.json",
             ):
-                remove_partial_files(file)
+                for partial in self.path.glob(f"{target.name}.*{PARTIAL}"):
+                    partial.unlink()
             yield
         finally:
             if not existed:

@@ -9,13 +9,11 @@ import pytest
 
 from nsde_policy.errors import CheckpointError, ComparisonError, NsdePolicyError
 from nsde_policy.files import (
-    PARTIAL,
     check_writable,
     lock_directory,
     parse_json,
     read_file,
     read_json,
-    remove_partial_files,
     replace_file,
 )
 
@@ -117,13 +115,6 @@ def test_failed_replacement_leaves_the_old_file_and_nothing_else(tmp_path):
         os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("a", b"old")]
-
-
-def test_partial_files_of_one_target_are_removed(tmp_path):
-    for name in ("a", f"a.1{PARTIAL}", f"a.2{PARTIAL}", f"ab.1{PARTIAL}"):
-        (tmp_path / name).write_text("")
-    remove_partial_files(tmp_path / "a")
-    assert {file.name for file in tmp_path.iterdir()} == {"a", f"ab.1{PARTIAL}"}
 
 
 def test_null_bytes_in_paths_are_typed_errors():

@@ -1,12 +1,13 @@
-"""Tests of plug-ins: the package in docs/extending.md, and a method or a task in one new file of this one."""
+"""Tests of plug-ins: the package in docs/extending.md, and packages that are broken or not installed."""
 
 import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -44,23 +45,35 @@ def run_line(line: str, *, path: list[Path], cwd: Path) -> subprocess.CompletedP
     return subprocess.run([*start, *args], cwd=cwd, env=env, capture_output=True, text=True)
 
 
+def write_package(site: Path, name: str, version: str, groups: Mapping[str, Mapping[str, str]]) -> None:
+    """Write the metadata of an installed package with entry points."""
+    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    lines = [
+        f"[{group}]\n" + "".join(f"{point} = {module}\n" for point, module in points.items())
+        for group, points in groups.items()
+    ]
+    (info / "entry_points.txt").write_text("".join(lines))
+
+
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the package, in which its commands were run; it is installed in `site`."""
+    """The folder of the package, in which it is installed and its commands were run."""
     folder = tmp_path_factory.mktemp("my-robot")
+    files = printed_files()
+    project = tomllib.loads(files.pop("pyproject.toml"))["project"]
+    write_package(folder, project["name"], project["version"], project["entry-points"])
     (folder / "my_robot").mkdir()
     (folder / "my_robot/__init__.py").touch()
-    for name, content in printed_files().items():
+    for name, content in files.items():
         (folder / name).write_text(content)
-    install = "-m pip install -q --no-deps --no-build-isolation --target site ."
-    done = subprocess.run([sys.executable, *install.split()], cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
     (printed,) = (block for block in code_blocks(PAGE, "bash") if "pip install -e ." in block)
     _, record, *commands = printed.splitlines()
     commands = [line.replace(" eval ", " eval --workers 1 ") for line in commands]  # torch is imported once
     run_commands = f"python -c {shlex.quote(COMMANDS)} {shlex.join(commands)}"
     for line in (record, run_commands):
-        done = run_line(line, path=[ROOT, folder / "site"], cwd=folder)
+        done = run_line(line, path=[ROOT, folder], cwd=folder)
         assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
@@ -87,7 +100,7 @@ def test_export_writes_a_graph_of_a_method_of_another_package(package: Path):
         "assert 'torch' not in sys.modules and 'my_robot' not in sys.modules\n"
         f"{snippet}print(*action)"
     )
-    done = run_line(f"python -c {shlex.quote(code)}", path=[ROOT, package / "site"], cwd=package)
+    done = run_line(f"python -c {shlex.quote(code)}", path=[ROOT, package], cwd=package)
     assert done.returncode == 0, done.stderr
     graph, policy = (np.array(line.split(), float) for line in done.stdout.splitlines())
     assert np.allclose(policy, (0.25, 0.35), atol=0.2)
@@ -127,11 +140,9 @@ class RudeReader(ZarrReader):
 
 def test_broken_plug_ins_matter_only_to_those_who_ask_for_them(tmp_path: Path):
     site = tmp_path / "site"
-    (site / "broken-1.0.dist-info").mkdir(parents=True)
-    (site / "broken-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
-    points = [f"[nsde_policy.{group}]\nbroken_{group} = broken_{group}\n" for group in BROKEN]
-    points[2] += "rude_reader = rude_reader\nempty_reader = json\n"
-    (site / "broken-1.0.dist-info/entry_points.txt").write_text("".join(points))
+    points = {f"nsde_policy.{group}": {f"broken_{group}": f"broken_{group}"} for group in BROKEN}
+    points["nsde_policy.readers"] |= {"rude_reader": "rude_reader", "empty_reader": "json"}
+    write_package(site, "broken", "1.0", points)
     for group, content in BROKEN.items():
         (site / f"broken_{group}.py").write_text(content)
     (site / "rude_reader.py").write_text(RUDE_READER)
@@ -164,26 +175,3 @@ def write_reaches(path: Path) -> None:
             position = start[2:] + shares * (start[:2] - start[2:])
             goal = np.broadcast_to(start[2:], position.shape)
             writer.append(Episode(np.hstack([position, goal])[:-1], position[1:]))
-
-
-def test_a_method_and_a_task_in_this_package_are_one_new_file_each(tmp_path: Path):
-    for folder in ("nsde_policy", "envs", "data", "eval"):
-        shutil.copytree(ROOT / folder, tmp_path / folder)
-    for name in ("methods/linear.py", "tasks/reach.py"):
-        (tmp_path / "nsde_policy" / name).write_text(printed_files()[f"my_robot/{Path(name).name}"])
-    write_reaches(tmp_path / "demos.zarr")
-    commands = []
-    for name, options in {
-        "method": "--policy linear --demos.episodes 20 --train.steps 20",
-        "task": "--policy knn --task reach --demos demos.zarr",
-    }.items():
-        commands.append(f"nsde-policy train {options} --device cpu --out {name}")
-        commands.append(f"nsde-policy eval {name} --episodes 2 --workers 1 --json {name}.json")
-    line = f"python -c {shlex.quote(COMMANDS)} {shlex.join(commands)}"
-    done = run_line(line, path=[tmp_path], cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    method, task = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("method", "task"))
-    assert method["method"] == "linear"
-    assert len(method["episodes"]) == len(task["episodes"]) == 2
-    assert all(episode["progress"] > 0.3 for episode in task["episodes"])
-    assert all(episode["final_distance"] < 1 for episode in task["episodes"])

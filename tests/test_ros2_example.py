@@ -1,36 +1,22 @@
-"""Tests for examples/ros2_node.py: its loop without ROS, with a local policy and one behind a server."""
+"""Tests for examples/ros2_node.py: its loop without ROS, and the node with a stand-in for ROS."""
 
 import importlib.util
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import ros2_node
 
 from nsde_policy.control import Session, SessionConfig
-from nsde_policy.deploy.client import RemotePolicy
-from nsde_policy.errors import RemoteError
-from nsde_policy.inference.policy import Policy
 from tests.helpers.numpy_planner import Sim
-from tests.helpers.policy_servers import SPEC, LinearPlanner, serve_in_thread
+from tests.helpers.policy_servers import SPEC, LinearPlanner
 
-PATH = Path(__file__).parents[1] / "examples" / "ros2_node.py"
+PATH = Path(ros2_node.__file__)
 LOW, HIGH = np.array(SPEC.low)[3:], np.array(SPEC.high)[3:]
-
-
-def load_example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("ros2_node", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-ROS2_NODE = load_example()
 
 
 def message(*numbers: float) -> SimpleNamespace:
@@ -42,7 +28,7 @@ GOOD = message(0.1, 0.2, 0.3)
 
 def make_loop(planner: Any, sim: Sim) -> Any:
     config = SessionConfig(rate_hz=10, policy_hz=10, seed=1)
-    return ROS2_NODE.PolicyLoop(Session(planner, config, clock=sim.clock))
+    return ros2_node.PolicyLoop(Session(planner, config, clock=sim.clock))
 
 
 def run(loop: Any, sim: Sim, messages: list[Any]) -> list[np.ndarray | None]:
@@ -89,37 +75,6 @@ def test_an_invalid_observation_is_reported_and_the_loop_plans_again(bad: Any, r
     assert len(planner.seeds) == before + 1, "the plan from before the fault is not used"
 
 
-def test_a_failing_policy_is_reported_and_called_again():
-    faults = [None, RemoteError("late"), None]
-
-    def before(seed: int) -> None:
-        if faults and (fault := faults.pop(0)) is not None:
-            raise fault
-
-    sim = Sim()
-    loop = make_loop(LinearPlanner(before), sim)
-    problems = []
-    for _ in range(8):
-        (action,) = run(loop, sim, [GOOD])
-        assert np.isfinite(action).all()
-        problems.append(loop.problem)
-    assert sum(bool(problem) for problem in problems) == 1
-    assert faults == []
-
-
-def test_a_policy_behind_a_server_gives_the_same_commands_as_a_local_one():
-    policy = Policy.from_pretrained()
-    messages = [message(235.0 + k, 124.0, 299.6, 145.2, 5.378) for k in range(10)]
-    with (
-        serve_in_thread(policy) as server,
-        RemotePolicy.connect(server.url, deadline_s=5, timeout_s=10) as remote,
-    ):
-        here, there = Sim(), Sim()
-        local = run(make_loop(policy, here), here, messages)
-        remote_commands = run(make_loop(remote, there), there, messages)
-    assert np.array_equal(local, remote_commands)
-
-
 class Topics:
     """Fake rclpy, which is not on PyPI: stores the callbacks of the node and calls them in `spin`."""
 
@@ -136,10 +91,7 @@ class Topics:
                 publish=lambda m: self.published.append((topic, m.data))
             ),
             create_subscription=lambda kind, topic, callback, depth: setattr(self, "listen", callback),
-            create_timer=lambda period, callback: (
-                setattr(self, "tick", callback),
-                setattr(self, "period", period),
-            ),
+            create_timer=lambda period, callback: vars(self).update(tick=callback, period=period),
             get_logger=lambda: SimpleNamespace(warning=self.warnings.append),
             destroy_node=lambda: None,
         )
@@ -161,7 +113,7 @@ def test_the_node_publishes_actions_and_warns_about_faults(monkeypatch: pytest.M
     topics = Topics()
     for name, module in topics.modules().items():
         monkeypatch.setitem(sys.modules, name, module)
-    assert ROS2_NODE.main(["--rate", "20", "--max-age", "30", "--ros-args", "-r", "__ns:=/arm"]) == 0
+    assert ros2_node.main(["--rate", "20", "--max-age", "30", "--ros-args", "-r", "__ns:=/arm"]) == 0
     assert topics.period == 0.05
     (topic, action), (_, held) = topics.published
     assert topic == "action"

@@ -19,7 +19,7 @@ from nsde_policy.planner.interface import PolicySpec
 from nsde_policy.planner.observation import find_implausible
 from nsde_policy.run_config import DemoConfig
 from nsde_policy.run_directory import DemoRecord, RunRecord
-from nsde_policy.training.dataset import build_transitions, get_first_action
+from nsde_policy.training.dataset import build_transitions
 from nsde_policy.training.demos import load_training_demos
 
 logger = logging.getLogger(__name__)
@@ -232,7 +232,7 @@ def iterate_frames(
     for first, group in _group_episodes(demos):
         pairs = build_transitions(
             group,
-            **get_first_action(record.config.demos),
+            record.config.demos,
             history=record.config.model.history,
             final_action_weight=1.0,
         )

@@ -88,8 +88,6 @@ class Train:
     scale_std: Annotated[Fraction, tyro.conf.arg(aliases=["--calibration"])] = 0.0
     """Fraction of the other episodes to hold out of training as well, such as 0.1; σ is scaled to fit them
     afterwards, one factor per dimension."""
-    tensorboard: bool = False
-    """Write the losses for TensorBoard into the run directory."""
     settings: tyro.conf.Suppress[tyro.conf.Fixed[tuple[str, ...]]] = ()
     """The other flags, which `run` parses: their defaults depend on the demonstrations."""
 
@@ -157,7 +155,7 @@ class Train:
         """Train, draw the curves and print the run directory."""
         from nsde_policy.eval.evaluate import evaluate_quickly
         from nsde_policy.run_directory import RunDirectory
-        from nsde_policy.training.progress import ProgressMonitor, plot_training
+        from nsde_policy.training.progress import QuickEvaluations, plot_training
         from nsde_policy.training.run import TrainOptions
         from nsde_policy.training.train import train
 
@@ -180,23 +178,25 @@ class Train:
         preset, config = self.resolve_settings(task)
         name = re.sub(r"[^\w.-]", "_", f"{task}-{self.policy}-{preset}-{self.seed}")
         run = RunDirectory(self.out or Path("runs") / name)
-        evaluate = partial(evaluate_quickly, task=with_env_kwargs(get_task(task), env_kwargs))
-        with ProgressMonitor(run, config.train.steps, self.eval_every, evaluate, self.tensorboard) as monitor:
-            train(
-                self.demos,
-                config,
-                run.path,
-                task=task,
-                env_kwargs=env_kwargs,
-                seed=self.seed,
-                monitor=monitor,
-                options=TrainOptions(
-                    device=self.device,
-                    resume=self.resume,
-                    validation=self.validation,
-                    scale_std=self.scale_std,
-                ),
-            )
+        monitor = None
+        if self.eval_every:
+            evaluate = partial(evaluate_quickly, task=with_env_kwargs(get_task(task), env_kwargs))
+            monitor = QuickEvaluations(run, config.train.steps, self.eval_every, evaluate)
+        train(
+            self.demos,
+            config,
+            run.path,
+            task=task,
+            env_kwargs=env_kwargs,
+            seed=self.seed,
+            monitor=monitor,
+            options=TrainOptions(
+                device=self.device,
+                resume=self.resume,
+                validation=self.validation,
+                scale_std=self.scale_std,
+            ),
+        )
         picture = plot_training(run)
         print(f"trained {run.path}" + (f", curves in {picture}" if picture else ""))
 

@@ -62,7 +62,6 @@ def weights_from(generator: torch.Generator) -> Iterator[None]:
 class MLP(nn.Module):
     """`depth` hidden layers of `width`: linear, LayerNorm, activation, dropout; then a linear layer.
 
-    With `residual`, layers after the first are h + dropout(activation(linear(LayerNorm(h)))).
     `outputs=None` omits the last linear layer, which gives a trunk. The `kind` in the settings is ignored.
     """
 
@@ -71,7 +70,6 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         self.width = config.width
-        self.residual = config.residual
         self.keep = 1 - config.dropout
         sizes = [inputs, *[self.width] * (config.depth - 1)]
         self.layers = nn.ModuleList(linear(size, self.width, generator) for size in sizes)
@@ -82,21 +80,17 @@ class MLP(nn.Module):
     def forward(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Map (..., inputs) to (..., outputs); in training, dropout masks come from `generator`."""
         masks = self._dropout_masks(features, generator)
-        activation, residual, shape = self.activation, self.residual, (self.width,)
         layers = [get_affine(layer) for layer in self.layers]
         norms = [get_affine(norm) for norm in self.norms]
         h = features
         # Functions instead of modules: for a single row, calling a module takes longer than its arithmetic.
         for i, (weight, bias) in enumerate(layers):
-            inner = residual and i > 0
-            new = torch.layer_norm(h, shape, *norms[i]) if inner and norms else h
-            new = functional.linear(new, weight, bias)
-            if norms and not inner:
-                new = torch.layer_norm(new, shape, *norms[i])
-            new = activation(new)
+            h = functional.linear(h, weight, bias)
+            if norms:
+                h = torch.layer_norm(h, (self.width,), *norms[i])
+            h = self.activation(h)
             if masks is not None:
-                new = new * masks[i]
-            h = h + new if inner else new
+                h = h * masks[i]
         output: Tensor = self.output(h)
         return output
 

@@ -2,11 +2,10 @@
 
 The energy is trained with InfoNCE to separate the demonstrated action from other actions, so that −E is the
 log density up to a constant that depends on the observation. Actions of low energy are found by
-derivative-free search or Langevin dynamics. The network is that of Diffusion Policy's low-dimensional
-baseline. Actions are in half ranges.
+derivative-free search. The network is that of Diffusion Policy's low-dimensional baseline. Actions are in
+half ranges.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,18 +32,14 @@ Energy = Callable[[Tensor], Tensor]
 class ImplicitBCSampling(Sampling):
     """Settings of the search for actions of low energy."""
 
-    inference: Literal["derivative_free", "langevin"] = "derivative_free"
-    """Resample and perturb, or follow the gradient with noise."""
     samples: Size = 1024
     """Candidates per state."""
     iterations: Size = 5
-    """Evaluations of all candidates; Langevin dynamics needs fifty or more."""
+    """Evaluations of all candidates."""
     noise: Positive = 0.1
-    """Derivative-free: standard deviation of the first perturbation, in half ranges."""
+    """Standard deviation of the first perturbation, in half ranges."""
     shrink: Positive = 0.5
-    """Derivative-free: factor on `noise` after each iteration."""
-    step: Positive = 0.01
-    """Langevin: first step size; decays to a hundredth."""
+    """Factor on `noise` after each iteration."""
     answer: Literal["sample", "best"] = "sample"
     """Draw one of the last candidates by energy, or take the one of lowest energy."""
 
@@ -141,22 +136,6 @@ def search_derivative_free(
     return candidates
 
 
-def run_langevin(energy: Energy, candidates: Tensor, noise: Tensor, steps: list[float]) -> Tensor:
-    """Sample e^(−E) by a ← a − η/2 ∇E(a) + √η z in [-1, 1], for each step size η.
-
-    `noise` (rows, iterations, n, a) is normal. The chains are independent, so one gradient serves all.
-
-    Deviation: the original adds η z instead of √η z, which samples a colder distribution.
-    """
-    for i, size in enumerate(steps):
-        with torch.enable_grad():
-            at = candidates.detach().requires_grad_()
-            (slope,) = torch.autograd.grad(energy(at).sum(), at)
-        moved = candidates - 0.5 * size * slope + math.sqrt(size) * noise[:, i]
-        candidates = moved.clamp(-1, 1)
-    return candidates
-
-
 def _select(candidates: Tensor, index: Tensor) -> Tensor:
     """Select candidates (rows, n, a) by indices (rows, m)."""
     return candidates.gather(1, index[..., None].expand(-1, -1, candidates.shape[-1]))
@@ -229,13 +208,9 @@ class ImplicitBC(PolicyModel[Windows]):
         candidates = 2 * uniform[:, : n * size].reshape(len(states), n, size) - 1
         picks = uniform[:, n * size : -1].reshape(len(states), moves, n)
         energy: Energy = partial(self.network, seen)
-        if chosen.inference == "langevin":
-            rates = [chosen.step * 0.01 ** (i / max(1, moves - 1)) for i in range(moves)]
-            candidates = run_langevin(energy, candidates, noise, rates)
-        else:
-            candidates = search_derivative_free(
-                energy, candidates, noise, picks, spread=chosen.noise, shrink=chosen.shrink
-            )
+        candidates = search_derivative_free(
+            energy, candidates, noise, picks, spread=chosen.noise, shrink=chosen.shrink
+        )
         last = energy(candidates)
         best = last.argmin(-1, keepdim=True)
         index = best if chosen.answer == "best" else resample(last, uniform[:, -1:])
@@ -243,7 +218,7 @@ class ImplicitBC(PolicyModel[Windows]):
         return self.layout.from_unit(actions[:, :steps])
 
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
-        """Return one call per iteration, for all candidates; Langevin gradients are not counted."""
+        """Return one call per iteration, for all candidates."""
         return choose_sampling(self.config.sampling, sampling).iterations
 
     def _encode(self, states: Tensor) -> Tensor:

@@ -10,27 +10,19 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from nsde_policy.bounds import Length, Size
+from nsde_policy.bounds import Length
 from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig
 from nsde_policy.core.spec import StateSpec
-from nsde_policy.core.state import StateLayout, wrap_circular
+from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
-from nsde_policy.errors import ConfigError
 from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage, choose_sampling
 from nsde_policy.methods.registry import register_method
-
-SAME_PLACE = 1e-6
-"""Added to distances before they are inverted, in units of half a dimension's range."""
 
 
 @dataclass(frozen=True)
 class NearestNeighboursSampling(Sampling):
-    """How neighbours are combined to actions."""
+    """How the nearest recorded state becomes actions."""
 
-    k: Size = 1
-    """Neighbours that are averaged; 1 replays the nearest."""
-    weights: Literal["uniform", "inverse"] = "uniform"
-    """Equal weights, or weights by inverse distance."""
     actions: Literal["absolute", "relative"] = "absolute"
     """Replay recorded actions, or shift them by the difference of the last actions."""
 
@@ -42,7 +34,7 @@ class NearestNeighboursConfig(WindowConfig):
     horizon: Length = 9
     """Actions stored with a state (T_p), counted from the oldest state in the input."""
     sampling: NearestNeighboursSampling = field(default_factory=NearestNeighboursSampling)
-    """Default combination of neighbours."""
+    """Default settings of sampling."""
 
 
 PRESETS = {
@@ -95,31 +87,16 @@ class NearestNeighbours(PolicyModel[Windows]):
 
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
-        """Return the actions of the nearest recorded state, or a mean of several; deterministic."""
-        chosen = choose_sampling(self.config.sampling, sampling)
-        if chosen.k > len(self.features):
-            raise ConfigError(
-                f"k is {chosen.k}, but only {len(self.features)} windows are stored; choose a smaller k"
-            )
+        """Return the actions of the nearest recorded state; deterministic."""
         query = self.layout.features(states).flatten(-2)
-        between = torch.cdist(query, self.features, compute_mode="donot_use_mm_for_euclid_dist")
-        distance, index = between.topk(chosen.k, largest=False)
-        actions = self.actions[index, :steps]
-        if chosen.actions == "relative":
+        distance = torch.cdist(query, self.features, compute_mode="donot_use_mm_for_euclid_dist")
+        nearest = distance.topk(1, largest=False).indices[:, 0]
+        actions = self.actions[nearest, :steps]
+        if choose_sampling(self.config.sampling, sampling).actions == "relative":
             last = states[:, 0, self.layout.spec.obs_dim :]
-            actions = actions + (last[:, None] - self.previous[index])[:, :, None]
-        weight = 1 / (distance + SAME_PLACE) if chosen.weights == "inverse" else torch.ones_like(distance)
-        return self._mean(actions, weight / weight.sum(-1, keepdim=True))
+            actions = actions + (last - self.previous[nearest])[:, None]
+        return actions
 
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """Return 0; there is no network."""
         return 0
-
-    def _mean(self, actions: Tensor, weight: Tensor) -> Tensor:
-        """Weighted mean over neighbours, actions (rows, k, steps, a), weight (rows, k), nearest first.
-
-        Computed as the nearest plus the mean difference to the others; for angles the shorter way round.
-        """
-        is_circular = self.layout.is_circular[self.layout.spec.obs_dim :]
-        way = wrap_circular(actions - actions[:, :1], is_circular)
-        return actions[:, 0] + (weight[..., None, None] * way).sum(1)

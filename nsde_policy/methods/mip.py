@@ -5,7 +5,7 @@ second call whose input includes the first output. It is deterministic. The trun
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from msgspec import Meta
@@ -29,8 +29,6 @@ class MIPConfig(WindowConfig):
     """Predicted actions (T_p), counted from the oldest state in the input."""
     time: Annotated[float, Meta(gt=0, lt=1)] = 0.9
     """t* of the second call, whose input is t* times the actions plus 1 − t* times noise."""
-    weighting: Literal["equal", "velocity"] = "equal"
-    """Weights of the two errors: equal, or those of a flow's velocity (divided by t* and 1 − t*)."""
     network: NetworkConfig = field(default_factory=lambda: NetworkConfig(width=256, depth=6))
     """Architecture of the network."""
 
@@ -67,9 +65,7 @@ class MIP(PolicyModel[Windows]):
         times = torch.cat([torch.zeros_like(actions[:, :1]), torch.full_like(actions[:, :1], time)])
         output = self.network(torch.cat([features.repeat(2, 1), shown, times], dim=-1), generator)
         first, second = (output.float() - actions.repeat(2, 1)).square().chunk(2)
-        equal = self.config.weighting == "equal"
-        weights = (1.0, 1.0) if equal else (1 / time**2, 1 / (1 - time) ** 2)
-        return LossParts({"first": weights[0] * first.mean(), "second": weights[1] * second.mean()})
+        return LossParts({"first": first.mean(), "second": second.mean()})
 
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:

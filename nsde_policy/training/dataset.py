@@ -6,9 +6,7 @@ Deviation: the paper's state holds the current action, which a policy does not k
 one, the action part of the *next* state is the command to send now.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypedDict
 
 import numpy as np
 import torch
@@ -66,11 +64,10 @@ def build_training_data(
     """Build what the method is trained on, with mirror images if there is a mirror symmetry."""
     config = resolve_first_action(demos, config)
     demos, model, settings = augment(demos, mirror), config.model, config.demos
-    first = get_first_action(settings)
     if get_method(config.method).model_class().training_view == "transitions":
         return build_transitions(
             demos,
-            **first,
+            settings,
             history=model.history,
             dt=getattr(model, "dt", 1.0),
             final_action_weight=settings.final_action_weight,
@@ -78,11 +75,7 @@ def build_training_data(
     if not isinstance(model, WindowConfig):
         raise ConfigError(f"{type(model).__name__} must be a WindowConfig to be trained on windows")
     return build_windows(
-        demos,
-        **first,
-        horizon=model.horizon,
-        history=model.history,
-        n_action_steps=config.chunk,
+        demos, settings, horizon=model.horizon, history=model.history, n_action_steps=config.chunk
     )
 
 
@@ -95,7 +88,7 @@ def measure_demonstrations(
     """
     config = resolve_first_action(demos, config)
     demos = augment(demos, mirror)
-    pairs = build_transitions(demos, **get_first_action(config.demos))
+    pairs = build_transitions(demos, config.demos)
     spec = measure_state(
         pairs.x,
         pairs.x_next,
@@ -113,43 +106,23 @@ def measure_demonstrations(
     return replace(spec, low=low, high=high)
 
 
-class FirstAction(TypedDict):
-    """Arguments of `build_states` that say what replaces the action before the first one."""
-
-    first_action_from: tuple[int, ...]
-    first_action: tuple[float, ...]
-
-
-def get_first_action(settings: DemoConfig) -> FirstAction:
-    """Return what replaces the action before the first one."""
-    return {"first_action_from": settings.first_action_from or (), "first_action": settings.first_action}
-
-
-def build_states(
-    demos: Demonstrations, first_action_from: Sequence[int], first_action: Sequence[float] = ()
-) -> np.ndarray:
+def build_states(demos: Demonstrations, settings: DemoConfig) -> np.ndarray:
     """Concatenate each observation with the action before it, (frames, obs_dim + act_dim).
 
-    Args:
-        demos: The demonstrations.
-        first_action_from: Observation columns that replace the action before an episode's first (for a
-            position-controlled robot, its own position), -1 for a value of `first_action`; empty for zeros.
-        first_action: Values of the columns marked -1.
+    The settings say what replaces the action before an episode's first one.
     """
     obs_dim, act_dim = demos.obs.shape[1], demos.act.shape[1]
-    check_first_action(first_action_from, first_action, obs_dim, act_dim)
+    columns, constants = settings.first_action_from or (), settings.first_action
+    check_first_action(columns, constants, obs_dim, act_dim)
     previous = np.roll(demos.act, 1, axis=0)
-    previous[demos.starts] = replace_first_action(
-        demos.obs[demos.starts], first_action_from, first_action, act_dim
-    )
+    previous[demos.starts] = replace_first_action(demos.obs[demos.starts], columns, constants, act_dim)
     return np.concatenate([demos.obs, previous], axis=1)
 
 
 def build_transitions(
     demos: Demonstrations,
+    settings: DemoConfig,
     *,
-    first_action_from: Sequence[int],
-    first_action: Sequence[float] = (),
     history: int = 1,
     dt: float = 1.0,
     final_action_weight: float = 0.0,
@@ -161,8 +134,7 @@ def build_transitions(
 
     Args:
         demos: The demonstrations; an episode of T frames gives T − 1 pairs.
-        first_action_from: See `build_states`.
-        first_action: See `build_states`.
+        settings: See `build_states`.
         history: States that a model is given, the present one included.
         dt: Duration of one control period.
         final_action_weight: If positive, add one pair per episode for its last frame, with this weight. What
@@ -170,7 +142,7 @@ def build_transitions(
     """
     if history < 1:
         raise ConfigError(f"history counts the present state, so it is at least 1, got {history}")
-    states = build_states(demos, first_action_from, first_action)
+    states = build_states(demos, settings)
     obs_dim, now = demos.obs.shape[1], np.arange(len(states))
     if final_action_weight <= 0:
         now = np.delete(now, demos.episode_ends - 1)
@@ -193,13 +165,7 @@ def build_transitions(
 
 
 def build_windows(
-    demos: Demonstrations,
-    *,
-    first_action_from: Sequence[int],
-    first_action: Sequence[float] = (),
-    horizon: int,
-    history: int,
-    n_action_steps: int,
+    demos: Demonstrations, settings: DemoConfig, *, horizon: int, history: int, n_action_steps: int
 ) -> Windows:
     """Cut every window that holds `n_action_steps` recorded actions from the present on.
 
@@ -218,7 +184,7 @@ def build_windows(
     drops it.
     """
     frames = find_window_frames(demos, horizon=horizon, history=history, n_action_steps=n_action_steps)
-    states = build_states(demos, first_action_from, first_action)
+    states = build_states(demos, settings)
     seen = unwrap_angles(states[frames[:, :history]], _find_state_angles(demos), anchor=-1)
     actions = unwrap_angles(demos.act[frames], demos.act_angles, anchor=history - 1)
     return Windows(states=torch.from_numpy(seen[:, ::-1].copy()), actions=torch.from_numpy(actions.copy()))

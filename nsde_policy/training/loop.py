@@ -3,9 +3,7 @@
 import copy
 import itertools
 import math
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,25 +21,9 @@ MAX_VALIDATION_ROWS, MAX_FRAME_ROWS, VALIDATION_BATCH = 4096, 256, 1024
 """Most rows of held-out data whose loss is computed at each record, of rows with frames, and per batch."""
 
 
-@dataclass(frozen=True)
-class FitRecord:
-    """Losses and duration of a fit."""
-
-    steps: list[int]
-    """Steps at which losses were recorded."""
-    losses: Mapping[str, list[float]]
-    """Each part of the loss at these steps."""
-    seconds: float
-    """Wall-clock duration."""
-
-
 def fit(
-    model: TrainableModel[Data],
-    data: Data,
-    config: TrainConfig,
-    *,
-    seed: int,
-) -> FitRecord:
+    model: TrainableModel[Data], data: Data, config: TrainConfig, *, seed: int
+) -> list[Mapping[str, float]]:
     """Minimise the model's loss with AdamW; the model ends with the averaged weights, in evaluation mode.
 
     Args:
@@ -49,19 +31,16 @@ def fit(
         data: Moved once to the model's device and sampled there by index.
         config: Optimisation settings.
         seed: Seed of the batches and of all randomness in the losses.
+
+    Returns:
+        The parts of the loss at the first step, then every `log_every` steps and at the last one.
     """
-    started = time.perf_counter()
     training = Training(model, data, config, seed=seed)
-    steps: list[int] = []
-    history: list[Mapping[str, float]] = []
+    history = [training.advance(1)]
     while training.step < config.steps:
-        losses = training.advance(1 if training.step == 0 else config.log_every)
-        steps.append(training.step - 1)
-        history.append(losses)
+        history.append(training.advance(config.log_every))
     training.finish()
-    return FitRecord(
-        steps, {name: [h[name] for h in history] for name in history[0]}, time.perf_counter() - started
-    )
+    return history
 
 
 class Training:

@@ -4,9 +4,8 @@ import io
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from nsde_policy.errors import import_optional
 from nsde_policy.files import replace_file
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.checkpoints import TrainingProgress, format_figures, save_weights
@@ -14,68 +13,49 @@ from nsde_policy.training.loop import VALIDATION_PREFIX
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from torch.utils.tensorboard import SummaryWriter
 
 logger = logging.getLogger(__name__)
 
-QuickEvaluation = Callable[[Path], Mapping[str, float]]
-"""Returns scores of the policy in a run directory, by name."""
 QUICK_SCORES = ("reward", "success")
 """Scores of a quick evaluation that are plotted."""
 DOTTED_POINTS = 50
 """Curves of fewer points show each of them."""
 
 
-class ProgressMonitor:
-    """Quick evaluations and TensorBoard output of a training run."""
+class QuickEvaluations:
+    """Monitor of a training run that evaluates its policy from time to time.
+
+    Args:
+        run: The run directory.
+        steps: Number of training steps.
+        every: Steps between evaluations.
+        evaluate: Returns scores of the policy in a run directory, by name.
+    """
 
     def __init__(
-        self,
-        run: RunDirectory,
-        steps: int,
-        eval_every: int = 0,
-        evaluate: QuickEvaluation | None = None,
-        tensorboard: bool = False,
+        self, run: RunDirectory, steps: int, every: int, evaluate: Callable[[Path], Mapping[str, float]]
     ) -> None:
         self._run = run
         self._steps = steps
-        self._evaluate = evaluate if eval_every else None
-        self._eval_every = eval_every
-        self._board: SummaryWriter | None = None
-        if tensorboard:
-            import_optional("tensorboard", "tensorboard")
-            from torch.utils import tensorboard as boards
-
-            self._board = boards.SummaryWriter(str(run.path))
+        self._every = every
+        self._evaluate = evaluate
         self._evaluated: int | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        if self._board is not None:
-            self._board.close()
-
     def __call__(self, progress: TrainingProgress) -> Mapping[str, float]:
-        """Evaluate every `eval_every` steps and at the end, and return the scores; ignore encoders."""
-        scores: dict[str, float] = {}
-        if progress.title == "encoder":
-            return scores
-        if self._evaluate is not None and self._is_due(progress.step):
-            save_weights(self._run, progress.training)
-            scores = dict(self._evaluate(self._run.path))
-            logger.info("step %d: %s", progress.step, format_figures(scores, ".3f"))
-        if self._board is not None:
-            for name, value in {**progress.losses, **scores}.items():
-                self._board.add_scalar(name, value, progress.step)
+        """Evaluate every `every` steps and at the end, and return the scores; ignore encoders."""
+        if progress.title == "encoder" or not self._is_due(progress.step):
+            return {}
+        save_weights(self._run, progress.training)
+        scores = self._evaluate(self._run.path)
+        logger.info("step %d: %s", progress.step, format_figures(scores, ".3f"))
         return scores
 
     def _is_due(self, step: int) -> bool:
-        """Return whether this record is the first at or after a multiple of `eval_every`, or the last."""
+        """Return whether this record is the first at or after a multiple of `every`, or the last."""
         if self._evaluated is None:  # a resumed run has scores already
             scored = [int(line["step"]) for line in self._run.read_metrics() if line.keys() & {*QUICK_SCORES}]
             self._evaluated = max(scored, default=0)
-        due = step // self._eval_every > self._evaluated // self._eval_every or step == self._steps
+        due = step // self._every > self._evaluated // self._every or step == self._steps
         self._evaluated = step if due else self._evaluated
         return due
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.data.action_columns import NO_COLUMN, format_matches, match_changes
@@ -21,19 +21,18 @@ from nsde_policy.methods.registry import METHODS
 from nsde_policy.planner.calibration import CALIBRATION_FILE, Calibration
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord
-from nsde_policy.training.batches import BatchSource, TensorData
+from nsde_policy.training.batches import TensorData
 from nsde_policy.training.checkpoints import Monitor, check_files, train_loop
 from nsde_policy.training.dataset import (
     augment,
     build_states,
     build_training_data,
     describe_first_action,
-    get_first_action,
     measure_demonstrations,
     resolve_first_action,
 )
-from nsde_policy.training.encoder import EncoderTraining, PolicyWithEncoder
-from nsde_policy.training.frames import FrameData, load_frames
+from nsde_policy.training.encoder import EncoderTraining
+from nsde_policy.training.frames import PolicyWithEncoder
 from nsde_policy.training.loop import MAX_FRAME_ROWS, MAX_VALIDATION_ROWS, Training, Validation, choose_rows
 from nsde_policy.training.std_scale import check_std_scale, fit_std_scale
 
@@ -102,8 +101,9 @@ def train_run(
     known, unseen, held_out = split_episodes(demos, options.validation, seed=seed)
     encoder = joint = None
     if images:
-        data = FrameData(demos, images, task.mirror, held_out, run.encoder.path)
-        encoder = EncoderTraining(data, config, run, seed=seed, device=options.device)
+        encoder = EncoderTraining(
+            demos, images, task.mirror, config, run, held_out=held_out, seed=seed, device=options.device
+        )
         joint = encoder if encoder.is_joint else None
     with run.lock():
         check_files(run, resume=options.resume, has_encoder=encoder is not None)
@@ -113,9 +113,9 @@ def train_run(
         known, scaled_to, _ = split_episodes(known, options.scale_std, seed=seed, flag="--scale-std")
         config = _resolve_settings(known, config)
         spec = measure_demonstrations(known, config, task.mirror, scale_features=joint is None)
-        record = _build_record(config, spec, task, seed, _describe_demos(demos, held_out))
+        record = _build_record(config, spec, task, seed, demos, held_out)
         if encoder is not None:
-            record = replace(record, cameras=encoder.data.cameras)
+            record = replace(record, cameras=encoder.cameras)
         _check_record(run, record)
         model = _build_model(record, joint)  # before files are written: some methods cannot train an encoder
         if joint is not None:
@@ -150,41 +150,26 @@ def _pretrain(
     return encoder.read_features()
 
 
-class _TrainingData(NamedTuple):
-    """Data that a run is trained on."""
-
-    table: TensorData
-    """All training data, which prepare the model."""
-    source: TensorData | BatchSource[Any]
-    """The data, or a source of their batches."""
-    held_out: TensorData | None
-    """Rows for validation."""
-
-
 def _prepare_data(
     record: RunRecord,
     known: Demonstrations,
     unseen: Demonstrations | None,
     mirror: Mirror | None,
     joint: EncoderTraining | None,
-) -> _TrainingData:
+) -> tuple[TensorData, TensorData | None]:
     """Build the training data of a run, and rows of unseen demonstrations for its validation."""
-    config, seed = record.config, record.seed
-    held_out: TensorData | None = None
-    if unseen is not None:
-        logger.info("%d of %d episodes are held out for validation", len(unseen), record.demos.episodes)
-    if joint is None:
-        data = build_training_data(known, config, mirror)
-        if unseen is not None:
-            held_out = choose_rows(
-                build_training_data(unseen, config, mirror), MAX_VALIDATION_ROWS, seed=seed
-            )
-        return _TrainingData(data, data, held_out)
-    windows = joint.build_windows(known)
-    if unseen is not None:
-        chosen = choose_rows(joint.build_windows(unseen, held_out=True), MAX_FRAME_ROWS, seed=seed)
-        held_out = load_frames(chosen, joint.frames)
-    return _TrainingData(windows, joint.make_source(windows), held_out)
+
+    def build(demos: Demonstrations, *, held_out: bool) -> TensorData:
+        if joint is not None:
+            return joint.build_windows(demos, held_out=held_out)
+        return build_training_data(demos, record.config, mirror)
+
+    data = build(known, held_out=False)
+    if unseen is None:
+        return data, None
+    logger.info("%d of %d episodes are held out for validation", len(unseen), record.demos.episodes)
+    most = MAX_VALIDATION_ROWS if joint is None else MAX_FRAME_ROWS
+    return data, choose_rows(build(unseen, held_out=True), most, seed=record.seed)
 
 
 def _build_model(record: RunRecord, joint: EncoderTraining | None) -> TrainableModel[Any]:
@@ -198,14 +183,15 @@ def _fit(
     run: RunDirectory,
     record: RunRecord,
     model: TrainableModel[Any],
-    data: _TrainingData,
+    data: tuple[TensorData, TensorData | None],
     monitor: Monitor | None,
     options: TrainOptions,
 ) -> None:
-    """Train a model, or resume its training."""
+    """Train a model, or resume its training, on training data and rows for validation."""
     device, config = options.device, record.config.train
-    model.prepare(data.table)
-    training = Training(model.to(device), data.source, config, seed=record.seed)
+    table, held_out = data
+    model.prepare(table)
+    training = Training(model.to(device), table, config, seed=record.seed)
     if options.resume and run.training.exists():
         training.restore(run.read_training_state())
         run.truncate_metrics(training.step)
@@ -213,8 +199,8 @@ def _fit(
         run.save_record(record)
         run.truncate_metrics(-1)
     validation = None
-    if data.held_out is not None:
-        validation = Validation(data.held_out, training, seed=record.seed, device=device)
+    if held_out is not None:
+        validation = Validation(held_out, training, seed=record.seed, device=device)
     is_large = isinstance(model, PolicyWithEncoder)  # convolutions gain from threads, small networks do not
     with use_threads(count_threads()) if is_large else nullcontext():
         train_loop(run, training, config, options.save_every_s, monitor, validation)
@@ -232,7 +218,7 @@ def calibrate(demos: Demonstrations, record: RunRecord, mirror: Mirror | None = 
     demos = augment(demos, mirror)
     return Calibration.measure(
         build_policy_spec(record),
-        build_states(demos, **get_first_action(config.demos)),
+        build_states(demos, config.demos),
         demos.act,
         demos.episode_ends,
         rate_hz=demos.rate_hz or 0.0,
@@ -257,23 +243,20 @@ def _resolve_settings(demos: Demonstrations, config: RunConfig) -> RunConfig:
 
 
 def _build_record(
-    config: RunConfig, spec: StateSpec, task: TrainedTask, seed: int, demos: DemoRecord
+    config: RunConfig,
+    spec: StateSpec,
+    task: TrainedTask,
+    seed: int,
+    demos: Demonstrations,
+    held_out: tuple[int, ...],
 ) -> RunRecord:
     """Return what a run records about itself, with the packages of plug-ins."""
+    trained_on = DemoRecord(
+        demos.source, demos.fingerprint, len(demos), len(demos.obs), held_out, demos.episode_fingerprints
+    )
     found = {"method": METHODS.package_of(config.method), "task": task.package}
     plugins = {kind: package for kind, package in found.items() if package}
-    return RunRecord(config, spec, task.name, seed, demos, plugins=plugins, env_kwargs=task.env_kwargs)
-
-
-def _describe_demos(demos: Demonstrations, held_out: tuple[int, ...]) -> DemoRecord:
-    return DemoRecord(
-        demos.source,
-        demos.fingerprint,
-        len(demos),
-        len(demos.obs),
-        held_out,
-        demos.episode_fingerprints,
-    )
+    return RunRecord(config, spec, task.name, seed, trained_on, plugins=plugins, env_kwargs=task.env_kwargs)
 
 
 def _check_record(run: RunDirectory, record: RunRecord) -> None:

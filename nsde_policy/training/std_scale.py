@@ -17,7 +17,7 @@ from nsde_policy.methods.base import PolicyModel
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.dataset import build_transitions, get_first_action
+from nsde_policy.training.dataset import build_transitions
 
 logger = logging.getLogger(__name__)
 
@@ -48,9 +48,7 @@ def fit_std_scale(run: RunDirectory, demos: Demonstrations | None, *, device: st
         return None
     record, model = load_model(run)
     config = record.config
-    pairs = build_transitions(
-        demos, **get_first_action(config.demos), history=config.model.history, final_action_weight=1.0
-    )
+    pairs = build_transitions(demos, config.demos, history=config.model.history, final_action_weight=1.0)
     ratios = measure_errors(model.to(device), pairs, config.model.history, record.spec.circular)
     factor = fit_factors(ratios, (pairs.weight > 0).numpy())
     model.scale_std(torch.from_numpy(factor))

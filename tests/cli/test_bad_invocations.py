@@ -18,7 +18,7 @@ def refuse(args, capsys):
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        ("doctor --jsn", "Perhaps you meant"),
+        ("export --stps", "Perhaps you meant"),
         ("docter", "invalid choice: 'docter'"),
         ("data inf x.zarr", "invalid choice: 'inf'"),
         ("data info", "PATH"),

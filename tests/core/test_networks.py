@@ -17,10 +17,9 @@ def build_mlp(outputs: int | None = 3, **changes: object) -> MLP:
 
 
 @pytest.mark.parametrize("depth", [1, 2, 6])
-@pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("layer_norm", [False, True])
-def test_mlp_of_any_depth_maps_features_to_outputs(depth: int, residual: bool, layer_norm: bool):
-    net = build_mlp(depth=depth, residual=residual, layer_norm=layer_norm)
+def test_mlp_of_any_depth_maps_features_to_outputs(depth: int, layer_norm: bool):
+    net = build_mlp(depth=depth, layer_norm=layer_norm)
     assert net(torch.ones(2, 7, 5)).shape == (2, 7, 3)
     assert sum(isinstance(m, nn.Linear) for m in net.modules()) == depth + 1
 
@@ -54,15 +53,6 @@ def build_networks(kind: str) -> AbstractNetworks:
 def test_one_call_returns_drift_variance_and_score(kind: str):
     out = build_networks(kind)(torch.ones(4, 5))
     assert [part.shape for part in out] == [(4, 3)] * 3
-
-
-def test_residual_layers_are_added_to_the_first():
-    net, first = build_mlp(None, residual=True), build_mlp(None, depth=1)
-    with torch.no_grad():
-        for layer in net.layers[1:]:
-            layer.weight.zero_()
-            layer.bias.zero_()
-    torch.testing.assert_close(net(torch.ones(2, 5)), first(torch.ones(2, 5)))
 
 
 def test_weights_from_uses_the_generator_and_keeps_the_global_random_state():

@@ -14,7 +14,6 @@ from nsde_policy.deploy.runtime.graph import Graph
 from nsde_policy.deploy.runtime.metadata import RECORD_KEY
 from nsde_policy.errors import CheckpointError, ConfigError, NsdePolicyError
 from nsde_policy.methods.diffusion.model import DiffusionConfig
-from nsde_policy.methods.ibc import ImplicitBCConfig, ImplicitBCSampling
 from nsde_policy.methods.neural_sde.config import SamplingConfig
 from nsde_policy.methods.regression import RegressionConfig
 from nsde_policy.run_directory import RunDirectory
@@ -71,9 +70,6 @@ def test_export_rejects_unsupported_settings(tmp_path):
     ddpm = build_policy(DiffusionConfig(unet=DDIM.unet))
     with pytest.raises(NsdePolicyError, match=r"100 network calls.*scheduler=ddim"):
         export_policy(ddpm, out)
-    langevin = ImplicitBCSampling(inference="langevin", samples=8, iterations=2)
-    with pytest.raises(NsdePolicyError):
-        export_policy(build_policy(ImplicitBCConfig(width=8, sampling=langevin), chunk=1), out)
     with pytest.raises(ConfigError, match="from 1 to 8 actions"):
         export_policy(build_policy(RegressionConfig(network=SMALL)), out, steps=9)
     for name in ("policy.txt", "policy", "policy.pt2"):

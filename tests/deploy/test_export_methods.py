@@ -26,7 +26,7 @@ METHODS = {
     "mip": (MIPConfig(network=SMALL), 4),
     "flow": (StreamingFlowConfig(network=SMALL, sampling=StreamingFlowSampling(start=1.0)), 2),
     "diffusion": (DDIM, 4),
-    "knn": (NearestNeighboursConfig(sampling=NearestNeighboursSampling(k=3, weights="inverse")), 4),
+    "knn": (NearestNeighboursConfig(sampling=NearestNeighboursSampling(actions="relative")), 4),
     "lstm_gmm": (LSTMGMMConfig(hidden=16), 1),
     "bet": (BehaviourTransformerConfig(width=12, depth=1, heads=2, bins=5), 1),
     "ibc": (ImplicitBCConfig(width=16, depth=2, sampling=ImplicitBCSampling(samples=32, iterations=2)), 1),

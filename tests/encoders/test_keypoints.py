@@ -10,7 +10,7 @@ from nsde_policy.config import TrainConfig
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.base_model import CameraBatch, mirror_frames
 from nsde_policy.encoders.keypoints.config import KeypointConfig
-from nsde_policy.encoders.keypoints.model import KeypointModel, hide_patches, scale_brightness, shift_frames
+from nsde_policy.encoders.keypoints.model import KeypointModel, scale_brightness, shift_frames
 from nsde_policy.encoders.keypoints.networks import draw_bumps, locate_peaks, make_axis
 from nsde_policy.errors import ConfigError
 from nsde_policy.training.batches import BatchSource
@@ -50,31 +50,6 @@ def test_brightness_of_the_background_is_restored(gain: float):
     restored = scale_brightness(shift_frames(dark, torch.tensor([[3, -2]]).expand(6, 2)), background)
     moved = shift_frames(frames, torch.tensor([[3, -2]]).expand(6, 2))
     assert (restored.int() - moved.int()).abs().max() <= (1 if gain < 1 else 0)
-
-
-def test_patches_hide_half_of_the_frames():
-    white = torch.full((400, SIZE, SIZE, 3), 255, dtype=torch.uint8)
-    hidden = (hide_patches(white, 0.2, make_rng(0)) != 255).any(-1).float().mean((1, 2))
-    assert 0.4 < (hidden > 0).float().mean() < 0.6
-    assert 0.15 < hidden.max() < 0.25
-    assert hidden[hidden > 0].mean() == pytest.approx(0.1, abs=0.03)
-
-
-@pytest.mark.parametrize("changes", [{"occlusion": 0.5}, {"brightness": 0.5}])
-def test_disturbed_frames_are_to_be_redrawn_undisturbed(changes: dict[str, float]):
-    positions, frames = make_scenes(8, seed=4)
-    batch = CameraBatch(positions, positions, (frames,))
-
-    def redraw(config: KeypointConfig, *, ignore_keypoints: bool) -> float:
-        model = KeypointModel(config, [CAMERA], plain_dim=2, generator=make_rng(0))
-        if ignore_keypoints:
-            torch.nn.init.zeros_(model.autoencoders()[0].decoder.out.weight)
-        return model.loss(batch, make_rng(1)).parts["redraw"].item()
-
-    still = replace(SMALL, shift=0, blur=0.0)
-    changed = replace(still, **changes)
-    assert redraw(still, ignore_keypoints=True) == redraw(changed, ignore_keypoints=True)
-    assert redraw(still, ignore_keypoints=False) != redraw(changed, ignore_keypoints=False)
 
 
 def test_levelled_keypoints_do_not_depend_on_the_brightness():

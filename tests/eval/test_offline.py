@@ -29,7 +29,7 @@ from nsde_policy.methods.lstm_gmm import LSTMGMM, LSTMGMMConfig, LSTMGMMSampling
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import DemoRecord, RunRecord
-from nsde_policy.training.dataset import build_states, get_first_action
+from nsde_policy.training.dataset import build_states
 from nsde_policy.training.run import train_run
 from tests.helpers.demo_stores import write_store
 from tests.helpers.rng import make_rng
@@ -271,8 +271,11 @@ def test_likelihood_of_a_neural_sde_uses_recorded_histories_and_the_learned_diff
     policy = Policy.from_pretrained(run.path)
     scored = ScoredEpisodes(demos, (0, 1, 2, 3), True, "its own episodes")
     found = score_episodes_offline(policy, scored, OfflineConfig(stride=1, samples=2), name="run")
-    first = get_first_action(policy.record.config.demos)
-    states = torch.from_numpy(build_states(demos, **first)).unflatten(0, (4, 12)).transpose(0, 1)
+    states = (
+        torch.from_numpy(build_states(demos, policy.record.config.demos))
+        .unflatten(0, (4, 12))
+        .transpose(0, 1)
+    )
     expected = policy.model.path_log_prob(states, sampling=replace(model.sampling, diffusion=1.0))
     assert found.sums["all"]["log_prob_state"].total == pytest.approx(expected.numpy(), rel=1e-4)
 

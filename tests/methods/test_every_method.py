@@ -39,7 +39,7 @@ TRANSFORMER = TransformerConfig(layers=2, heads=2, embedding=16)
 DDIM = DiffusionSampling("ddim", 5)
 SMALL_IBC: dict[str, Any] = {"width": 32, "depth": 3, "negatives": 32, "horizon": 3}
 SEARCH = ImplicitBCSampling(samples=64)
-LANGEVIN = replace(SEARCH, inference="langevin", iterations=4, answer="best")
+BEST = replace(SEARCH, answer="best")
 
 
 class Case(NamedTuple):
@@ -69,11 +69,11 @@ CASES = {
     "regression": Case(RegressionConfig(network=NETWORK)),
     "mip": Case(MIPConfig(network=NETWORK)),
     "flow": Case(StreamingFlowConfig(network=NETWORK, sampling=StreamingFlowSampling(substeps=2, start=1.0))),
-    "knn": Case(
-        NearestNeighboursConfig(sampling=NearestNeighboursSampling(k=3, weights="inverse")), network=""
-    ),
+    "knn": Case(NearestNeighboursConfig(sampling=NearestNeighboursSampling(actions="relative")), network=""),
     "ibc": Case(ImplicitBCConfig(**SMALL_IBC, sampling=SEARCH), steps=2),
-    "ibc local": Case(ImplicitBCConfig(**SMALL_IBC, local_negatives=4, sampling=LANGEVIN), steps=2),
+    "ibc local": Case(
+        ImplicitBCConfig(**SMALL_IBC, local_negatives=4, sampling=replace(SEARCH, answer="best")), steps=2
+    ),
     "lstm_gmm": Case(
         LSTMGMMConfig(
             history=4, horizon=4, hidden=12, dropout=0.3, noise=0.5, sampling=LSTMGMMSampling("full")

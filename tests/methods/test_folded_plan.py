@@ -40,7 +40,6 @@ MODELS = [
     build(network=NetworkConfig(width=16, depth=2, layer_norm=False, activation="tanh")),
     build(network=NetworkConfig(width=16, depth=1, activation="relu")),
     build(network=NetworkConfig(width=16, depth=2, activation="silu")),
-    build(network=NetworkConfig(width=16, depth=3, residual=True)),
 ]
 
 

@@ -16,7 +16,6 @@ from nsde_policy.methods.ibc import (
     ImplicitBCSampling,
     info_nce,
     resample,
-    run_langevin,
     search_derivative_free,
 )
 from tests.helpers.rng import make_rng
@@ -67,17 +66,6 @@ def test_derivative_free_search_finds_the_minimum_of_a_quadratic():
     torch.testing.assert_close(last.mean(1), centre[:, 0], atol=0.02, rtol=0)
     assert last.std(1).max().item() < 0.06
     assert last.abs().max().item() <= 1
-
-
-def test_langevin_dynamics_samples_a_gaussian_energy():
-    """With step η on the energy a²/2s², the recursion is stationary at variance s² / (1 − η/4s²)."""
-    s, size, n, steps = 0.15, 0.01, 4000, 60
-    noise = torch.randn(1, steps, n, 1, generator=make_rng())
-    start = 0.5 * (2 * torch.rand(1, n, 1, generator=make_rng(1)) - 1)
-    last = run_langevin(lambda a: a.square().sum(-1) / (2 * s**2), start, noise, [size] * steps)
-    expected = s**2 / (1 - size / (4 * s**2))
-    assert last.mean().item() == pytest.approx(0, abs=4 * s / math.sqrt(n))
-    assert last.var().item() == pytest.approx(expected, rel=0.08)
 
 
 class GaussianEnergy(nn.Module):

@@ -37,14 +37,6 @@ def test_second_call_gets_actions_scaled_by_t_star_with_noise():
     torch.testing.assert_close(parts["second"], expected)
 
 
-def test_velocity_weighting_divides_errors_by_t_star_and_one_minus_t_star_squared():
-    data = make_two_modes(64, build().config)
-    equal = build(time=0.8).loss(data, make_rng()).parts
-    velocity = build(time=0.8, weighting="velocity").loss(data, make_rng()).parts
-    torch.testing.assert_close(velocity["first"], equal["first"] / 0.8**2)
-    torch.testing.assert_close(velocity["second"], equal["second"] / 0.2**2)
-
-
 def test_plan_makes_two_calls_and_the_second_gets_the_first_result():
     model = build()
     model.network = recorder = RecordingNetwork(4, 0.5)  # type: ignore[assignment]

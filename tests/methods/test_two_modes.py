@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nsde_policy.config import NetworkConfig, Sampling, TrainConfig, WindowConfig
+from nsde_policy.config import NetworkConfig, TrainConfig, WindowConfig
 from nsde_policy.methods.bet import BehaviourTransformerConfig
 from nsde_policy.methods.diffusion.model import DiffusionConfig, DiffusionSampling
 from nsde_policy.methods.diffusion.networks import TransformerConfig, UNetConfig
@@ -24,18 +24,17 @@ pytestmark = pytest.mark.slow
 FIT = TrainConfig(steps=250, batch_size=64, learning_rate=5e-3, ema=0.98)
 NETWORK = NetworkConfig(width=32, depth=2, dropout=0.0)
 DDIM = DiffusionSampling("ddim", 10)
-LANGEVIN = ImplicitBCSampling(inference="langevin", samples=256, iterations=60, step=0.02)
 IBC = ImplicitBCConfig(width=32, depth=3, negatives=32, dropout=0.0, sampling=ImplicitBCSampling(samples=256))
 
 
-def plan(config: WindowConfig, train: TrainConfig = FIT, sampling: Sampling | None = None) -> Tensor:
+def plan(config: WindowConfig, train: TrainConfig = FIT) -> Tensor:
     """Train on actions that are all 10 or all −10, then plan 200 times from one state, (200, steps)."""
     model = get_method(config.method).model_class()(config, LINE, generator=make_rng())
     data = make_two_modes(2000, config)
     model.prepare(data)
     fit(model, data, train, seed=0)
     states = make_states(torch.zeros(200), config.history)
-    found: Tensor = model.plan(states, steps=config.longest_chunk, draws=make_draws(200), sampling=sampling)
+    found: Tensor = model.plan(states, steps=config.longest_chunk, draws=make_draws(200))
     return found[..., 0]
 
 
@@ -56,10 +55,6 @@ def check_modes(plans: Tensor, share: float = 0.95) -> None:
 )
 def test_single_actions_keep_both_modes(config: WindowConfig):
     check_modes(plan(config))
-
-
-def test_langevin_dynamics_keep_both_modes():
-    check_modes(plan(IBC, sampling=LANGEVIN))
 
 
 @pytest.mark.parametrize(

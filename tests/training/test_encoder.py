@@ -25,12 +25,11 @@ from nsde_policy.methods.regression import RegressionConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import RunDirectory, fingerprint
 from nsde_policy.tasks import get_task, with_observations
-from nsde_policy.training import encoder
 from nsde_policy.training.checkpoints import TrainingProgress
 from nsde_policy.training.dataset import build_training_data
 from nsde_policy.training.demos import load_training_demos, open_training_images
-from nsde_policy.training.encoder import EncoderTraining, PolicyWithEncoder
-from nsde_policy.training.frames import FrameData, load_frames
+from nsde_policy.training.encoder import EncoderTraining
+from nsde_policy.training.frames import PolicyWithEncoder
 from tests.helpers.camera_robot import (
     SIZES,
     STATE,
@@ -229,8 +228,8 @@ def test_training_uses_the_threads_of_the_environment_and_leaves_those_of_the_ca
 
 def start_training(store: Path, run: RunDirectory) -> EncoderTraining:
     demos, images = load_training_demos(JOINT.demos, store), open_training_images(JOINT.demos, store)
-    data = FrameData(demos, images, None, run.read_record().demos.held_out, run.encoder.path)
-    return EncoderTraining(data, JOINT, run, seed=0, device="cpu")
+    held_out = run.read_record().demos.held_out
+    return EncoderTraining(demos, images, None, JOINT, run, held_out=held_out, seed=0, device="cpu")
 
 
 def test_joint_training_changes_the_encoder_and_calibrates_its_features(
@@ -266,7 +265,7 @@ def test_joint_loss_is_that_of_the_encoded_windows(
     assert joint_policy.encoder is not None
     model = PolicyWithEncoder(joint_policy.model, joint_policy.encoder).eval()
     rows = torch.arange(0, 24, 7)
-    batch = load_frames(training.build_windows(blank, held_out=held_out)[rows], training.frames)
+    batch = training.build_windows(blank, held_out=held_out)[rows]
     windows = build_training_data(full, JOINT)
     assert isinstance(windows, Windows)
     generator = torch.Generator()
@@ -286,11 +285,7 @@ def test_mirrored_frames_follow_the_others_in_the_table(
     assert found[1].equal(table[1].flip(1))
 
 
-@pytest.mark.parametrize("memory", [2**30, 0], ids=["in memory", "from a file"])
-def test_interrupted_joint_training_resumes_bit_for_bit(
-    memory: int, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(encoder, "MEMORY_BYTES", memory)
+def test_interrupted_joint_training_resumes_bit_for_bit(store: Path, tmp_path: Path):
     short = JOINT.replace_parts(train={"steps": 4, "log_every": 2, "batch_size": 2})
     whole = train(store, tmp_path / "whole", short)
     interrupt(store, tmp_path / "run", "training", 2, short)

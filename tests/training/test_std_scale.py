@@ -17,7 +17,7 @@ from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.dataset import build_transitions, get_first_action, measure_demonstrations
+from nsde_policy.training.dataset import build_transitions, measure_demonstrations
 from nsde_policy.training.run import TrainOptions, train_run
 from nsde_policy.training.std_scale import fit_factors, measure_errors
 from tests.helpers.toy_problems import make_robot_demos
@@ -36,9 +36,7 @@ def train(path: Path, *, resume: bool = False) -> RunDirectory:
 def fit(run: RunDirectory, demos: Demonstrations) -> np.ndarray:
     """Return the factors that a run still needs."""
     record, model = load_model(run)
-    pairs = build_transitions(
-        demos, **get_first_action(record.config.demos), history=2, final_action_weight=1.0
-    )
+    pairs = build_transitions(demos, record.config.demos, history=2, final_action_weight=1.0)
     return fit_factors(measure_errors(model, pairs, 2, record.spec.circular), (pairs.weight > 0).numpy())
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from nsde_policy.bounds import MAX_SIZE, Fraction, NonNegative, Positive, Size
+from nsde_policy.bounds import MAX_SIZE, NonNegative, Positive, Size
 from nsde_policy.config import TrainConfig, TrainedEncoderConfig, require
 
 STRIDE = 8
@@ -40,11 +40,6 @@ class KeypointConfig(TrainedEncoderConfig):
     """Further keypoints on what never moves, or on the robot, whose place follows from the low-dimensional
     observation. They measure how far the camera is shifted, and that shift is undone in the picture before
     keypoints are found; 0 trusts the camera."""
-    occlusion: Fraction = 0.0
-    """Largest share of a training frame that a square of random colour hides, in half of the frames; the
-    decoder has to draw what it hides."""
-    brightness: Fraction = 0.0
-    """Largest relative change of the brightness of a training frame; the decoder has to draw it unchanged."""
     level_brightness: bool = False
     """Scale each frame so that its median brightness is that of the background: changes of the light then do
     not move keypoints. Not for cameras whose picture the robot fills for the most part."""

@@ -211,7 +211,6 @@ class KeypointModel(StagedEncoderModel):
             colour = torch.randint(0, 256, (n, 1, 1, 3), device=device, generator=generator)
             plain = torch.rand(n, device=device, generator=generator) < 0.5
             shifted = shift_frames(frames, shift, colour.to(torch.uint8), plain)
-            shifted = self._disturb(shifted, generator)
             _, anchors = camera.find_points(shifted)
             error = camera.measure_shift(anchors, values) * (config.size / 2) - shift
             losses["shift"] = error.square().sum(-1).mean()
@@ -222,7 +221,7 @@ class KeypointModel(StagedEncoderModel):
             shift = torch.zeros_like(shift)
         else:
             frames, background = shift_frames(frames, shift), shift_frames(background, shift)
-            keypoints, _ = camera.find_points(self._disturb(frames, generator))
+            keypoints, _ = camera.find_points(frames)
         noise = torch.randn(keypoints.shape, device=device, generator=generator)
         known = camera.known_points(values) + shift[:, None] * (2 / config.size)
         points = torch.cat([keypoints + config.blur * noise, known.to(keypoints.dtype)], dim=1)
@@ -230,33 +229,9 @@ class KeypointModel(StagedEncoderModel):
         losses["redraw"] = (drawn - to_unit_rgb(frames)).square().sum((1, 2, 3)).mean() / ERROR_UNIT
         return losses
 
-    def _disturb(self, frames: Tensor, generator: torch.Generator) -> Tensor:
-        """Return frames with random patches and brightness, as far as the settings ask for them."""
-        if self.config.occlusion:
-            frames = hide_patches(frames, self.config.occlusion, generator)
-        if self.config.brightness:
-            random = torch.rand((len(frames), 1, 1, 1), device=frames.device, generator=generator)
-            gain = 1 + self.config.brightness * (2 * random - 1)
-            frames = (frames * gain).round().clamp(0, 255).to(torch.uint8)
-        return frames
-
     def autoencoders(self) -> list[CameraAutoencoder]:
         """Return the networks of each camera."""
         return [camera for camera in self.cameras if isinstance(camera, CameraAutoencoder)]
-
-
-def hide_patches(frames: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Hide a square of at most this share of a frame (n, h, w, 3), in half of the frames."""
-    n, height, width, _ = frames.shape
-    random = torch.rand((n, 3), device=frames.device, generator=generator)
-    colour = torch.randint(0, 256, (n, 1, 1, 3), device=frames.device, generator=generator).to(torch.uint8)
-    side = ((2 * random[:, 2] - 1).clamp(min=0) * share).sqrt()  # 0 in half of the frames
-    hidden = []
-    for axis, size in enumerate((height, width)):
-        place = (torch.arange(size, device=frames.device) + 0.5) / size
-        start = random[:, axis] * (1 - side)
-        hidden.append((place >= start[:, None]) & (place < (start + side)[:, None]))
-    return torch.where((hidden[0][:, :, None] & hidden[1][:, None])[..., None], colour, frames)
 
 
 def scale_brightness(frames: Tensor, background: Tensor) -> Tensor:
