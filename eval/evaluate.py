@@ -17,13 +17,11 @@ from nsde_policy.eval.scores import EvaluationScores, score_episodes
 from nsde_policy.files import decode_json
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.torch_threads import count_cores
-from nsde_policy.run_directory import RunDirectory, RunRecord
+from nsde_policy.run_directory import RunRecord
 from nsde_policy.tasks import Task, get_task_of_run, with_env_kwargs
 
 MAX_BATCH = 200
 """Most episodes rolled out side by side on a device other than the CPU."""
-QUICK_SEEDS = range(200_000, 200_020)
-"""Seeds of the quick evaluations during training; reported scores never use them."""
 
 
 @dataclass(frozen=True)
@@ -117,20 +115,6 @@ def _describe_evaluation(
         "demos": policy.record.demos.to_dict(),
         "trained_with": dict(policy.record.versions),
     }
-
-
-def evaluate_quickly(path: Path, task: Task | None = None) -> dict[str, float]:
-    """Score a run on a few seeds that are never reported, for `train --eval-every`.
-
-    Args:
-        path: Run directory.
-        task: Task of the episodes; None for the one that the run was trained for.
-    """
-    task = task or get_task_of_run(RunDirectory(path).read_record())
-    results = list(RolloutPool(path, RolloutConfig(task)).evaluate(QUICK_SEEDS))
-    scores = score_episodes(results, task)
-    success = {} if scores.success is None else {"success": scores.success.value}
-    return {"reward": scores.score.value, **success}
 
 
 def change_sampling(own: Sampling, changes: Sequence[str]) -> Sampling:

@@ -1,17 +1,15 @@
 """Checks of the installation, run by `nsde-policy doctor`."""
 
 import platform
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from importlib import metadata
-from pathlib import Path
 
 import numpy as np
 
 from nsde_policy import __version__
 from nsde_policy.assets import EMBEDDED_DEMOS, EMBEDDED_FIRST_SEED, SHIPPED_TASK
-from nsde_policy.data import DemoWriter, load_demonstrations
+from nsde_policy.data import load_demonstrations
 from nsde_policy.errors import NsdePolicyError
 from nsde_policy.run_directory import SIMULATORS
 from nsde_policy.tasks import get_task
@@ -90,20 +88,8 @@ def _check_policy() -> str:
     return f"action {np.round(action, 1).tolist()}"
 
 
-def _check_demonstrations() -> str:
-    written = load_demonstrations(EMBEDDED_DEMOS)[0]
-    with tempfile.TemporaryDirectory() as folder:
-        with DemoWriter(Path(folder) / "demos.zarr") as writer:
-            writer.append(written)
-        read = load_demonstrations(writer.path)[0]
-    if not (np.array_equal(read.obs, written.obs) and np.array_equal(read.act, written.act)):
-        raise ValueError("demonstrations read back differ from those written")
-    return "written, read back, equal"
-
-
 CHECKS: dict[str, Callable[[], str]] = {
     "environment": _check_environment,
     "drawing": _check_drawing,
     "shipped policy": _check_policy,
-    "demonstration files": _check_demonstrations,
 }

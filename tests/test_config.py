@@ -75,10 +75,10 @@ def test_invalid_combinations_raise(changes: dict[str, object], message: str):
         NeuralSDEConfig(**changes)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["steps", "batch_size", "learning_rate", "clip"])
-def test_zero_training_settings_raise(name: str):
-    with pytest.raises(ConfigError, match=name):
-        dataclasses.replace(TrainConfig(), **{name: 0})
+def test_withdrawn_settings_are_read_if_they_had_no_effect():
+    assert NetworkConfig.from_dict({"width": 8, "residual": False}) == NetworkConfig(width=8)
+    with pytest.raises(ConfigError, match="no setting 'residual'"):
+        NetworkConfig.from_dict({"residual": True})
 
 
 def find_unbounded(hint: Any) -> bool:

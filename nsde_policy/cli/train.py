@@ -4,14 +4,13 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from nsde_policy.assets import SHIPPED_TASK, USUAL_OBSERVATIONS, find_demos
-from nsde_policy.bounds import Fraction, Natural, SeedNumber
+from nsde_policy.bounds import Fraction, SeedNumber
 from nsde_policy.cli.shared.options import (
     DeviceFlag,
     EnvKwargsFlag,
@@ -21,7 +20,7 @@ from nsde_policy.cli.shared.options import (
 from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import ConfigError
 from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.tasks import TASKS, find_task, get_task, with_env_kwargs, with_observations
+from nsde_policy.tasks import TASKS, find_task, get_task, with_observations
 from nsde_policy.tasks.gym import close_env, open_env
 from nsde_policy.tasks.training_defaults import AUTO_PRESET
 from nsde_policy.training.presets import resolve_preset
@@ -79,9 +78,6 @@ class Train:
     device: DeviceFlag = "auto"
     resume: bool = False
     """Continue the run in --out from its last checkpoint."""
-    eval_every: Natural = 0
-    """Steps between quick evaluations of 20 episodes in the environment of the task, and one at the end;
-    0 for none."""
     validation: Fraction = 0.0
     """Fraction of the episodes to hold out of training, such as 0.1; curves show the losses on them, and
     `score --demos` with the same store scores them."""
@@ -153,9 +149,8 @@ class Train:
 
     def run(self) -> None:
         """Train, draw the curves and print the run directory."""
-        from nsde_policy.eval.evaluate import evaluate_quickly
         from nsde_policy.run_directory import RunDirectory
-        from nsde_policy.training.progress import QuickEvaluations, plot_training
+        from nsde_policy.training.progress import plot_training
         from nsde_policy.training.run import TrainOptions
         from nsde_policy.training.train import train
 
@@ -168,20 +163,11 @@ class Train:
         if self.obs != USUAL_OBSERVATIONS:
             observations = with_observations(get_task(task), self.obs).training.observations[self.obs]
             env_kwargs = {**observations.env_kwargs, **env_kwargs}
-        if self.eval_every and get_task(task).env_id is None:
-            raise ConfigError(
-                f"the task {task!r} has no environment to evaluate in; give one with --env, or leave out "
-                "--eval-every"
-            )
-        if self.eval_every or self.env is not None or self.env_kwargs is not None:
+        if self.env is not None or self.env_kwargs is not None:
             close_env(open_env(get_task(task), env_kwargs))  # its errors should not wait for the evaluation
         preset, config = self.resolve_settings(task)
         name = re.sub(r"[^\w.-]", "_", f"{task}-{self.policy}-{preset}-{self.seed}")
         run = RunDirectory(self.out or Path("runs") / name)
-        monitor = None
-        if self.eval_every:
-            evaluate = partial(evaluate_quickly, task=with_env_kwargs(get_task(task), env_kwargs))
-            monitor = QuickEvaluations(run, config.train.steps, self.eval_every, evaluate)
         train(
             self.demos,
             config,
@@ -189,7 +175,6 @@ class Train:
             task=task,
             env_kwargs=env_kwargs,
             seed=self.seed,
-            monitor=monitor,
             options=TrainOptions(
                 device=self.device,
                 resume=self.resume,

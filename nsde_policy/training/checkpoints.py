@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tqdm import tqdm
 
@@ -34,11 +34,10 @@ class TrainingProgress:
     seconds: float
     """Seconds since this process started training."""
     losses: Mapping[str, float]
-    training: Training = field(repr=False)
 
 
-Monitor = Callable[[TrainingProgress], Mapping[str, float] | None]
-"""Callback for every record of the metrics; the numbers it returns are recorded beside the losses."""
+Monitor = Callable[[TrainingProgress], object]
+"""Callback for every record of the metrics."""
 
 
 def check_files(run: RunDirectory, *, resume: bool, has_encoder: bool = False) -> None:
@@ -86,7 +85,7 @@ class ProgressDisplay:
     def show(self, seconds: float, losses: Mapping[str, float]) -> None:
         """Show the losses of a record, after a number of seconds."""
         step = self._training.step
-        figures = format_figures(losses, ".3g") or "nothing to fit"
+        figures = ", ".join(f"{name} {loss:.3g}" for name, loss in losses.items()) or "nothing to fit"
         self._bar.set_postfix_str(figures, refresh=False)
         is_due = self._logged is None or step - self._logged >= self._steps / 10 or step == self._steps
         if self._bar.disable and is_due:
@@ -94,11 +93,6 @@ class ProgressDisplay:
             left = tqdm.format_interval(seconds / (step - self._first) * (self._steps - step))
             where = f"{self._title} step {step}/{self._steps}"
             logger.info("%s, %.0f s, about %s left: %s", where, seconds, left, figures)
-
-
-def format_figures(figures: Mapping[str, float], spec: str) -> str:
-    """Format named numbers, such as losses, on one line."""
-    return ", ".join(f"{name} {value:{spec}}" for name, value in figures.items())
 
 
 def train_loop(
@@ -133,11 +127,9 @@ def train_loop(
                 losses = {**losses, **validation.losses()}
             seconds = time.monotonic() - started
             shown.show(seconds, losses)
-            progress = TrainingProgress(training.step, config.steps, title, seconds, losses, training)
-            extra = monitor(progress) if monitor is not None and not is_cut_short else None
-            run.append_metrics(
-                {"step": training.step, "seconds": round(seconds, 3), **losses, **(extra or {})}
-            )
+            if monitor is not None and not is_cut_short:
+                monitor(TrainingProgress(training.step, config.steps, title, seconds, losses))
+            run.append_metrics({"step": training.step, "seconds": round(seconds, 3), **losses})
             if is_interrupted():
                 raise KeyboardInterrupt(
                     f"interrupted at step {training.step}; continue with the same command and --resume"
@@ -183,12 +175,8 @@ def _defer_interrupt() -> Iterator[Callable[[], bool]]:
 
 
 def _save_checkpoint(run: RunDirectory, training: Training) -> None:
+    """Write the checkpoint, and the averaged weights of the policy and of an encoder trained with it."""
     run.save_training(training.state())
-    save_weights(run, training)
-
-
-def save_weights(run: RunDirectory, training: Training) -> None:
-    """Write the averaged weights of the policy, and of the encoder if it is trained with the policy."""
     weights = training.averaged_weights()
     if isinstance(training.model, PolicyWithEncoder):
         weights, encoder = training.model.split_weights(weights)

@@ -49,7 +49,7 @@ def train(
         task: Name of the task, or its environment, see `get_task`.
         env_kwargs: Keyword arguments of the environment, recorded in the run.
         seed: Seed of weights, batches and noise.
-        monitor: Called at every record of the losses, for example `QuickEvaluations`.
+        monitor: Called at every record of the losses.
         options: Device, resuming and episodes to hold out.
     """
     check_std_scale(config, options.scale_std)

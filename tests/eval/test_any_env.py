@@ -13,7 +13,6 @@ from nsde_policy.cli.main import main
 from nsde_policy.data import Demonstrations, Episode
 from nsde_policy.data.zarr_store.writer import DemoWriter
 from nsde_policy.errors import EnvError
-from nsde_policy.eval import evaluate as evaluation
 from nsde_policy.eval.episode import EpisodeResult
 from nsde_policy.eval.render import video
 from nsde_policy.eval.rollout import Player, RolloutConfig
@@ -249,22 +248,19 @@ def test_a_run_remembers_its_environment(runs, tmp_path):
     assert isinstance(get_task_of_run(record, "Pendulum-v1"), GymTask)
 
 
-def test_train_records_the_environment_and_evaluates_in_it(tmp_path, monkeypatch, capsys):
+def test_train_records_the_environment_and_eval_plays_in_it(tmp_path, capsys):
     rng, store = np.random.default_rng(0), tmp_path / "demos.zarr"
     with DemoWriter(store, rate_hz=20.0) as writer:
         for _ in range(3):
             episode = Episode(rng.uniform(-1, 1, (12, 3)), rng.uniform(-1, 1, (12, 1)))
             writer.append(Episode(episode.obs.astype(np.float32), episode.act.astype(np.float32)))
-    monkeypatch.setattr(evaluation, "QUICK_SEEDS", range(2))
-    flags = ["--env", "Pendulum-v1", "--env-kwargs", '{"max_episode_steps": 9}', "--eval-every", "1"]
+    flags = ["--env", "Pendulum-v1", "--env-kwargs", '{"max_episode_steps": 9}']
     train = ["train", "--demos", str(store), "--policy", "regression", "--preset", "fast"]
     args = [*train, *flags, "--train.steps", "2", "--train.log-every", "1", "--train.batch-size", "4"]
     assert main([*args, "--out", str(tmp_path / "run")]) == 0, capsys.readouterr().err
     run = RunDirectory(tmp_path / "run")
     record = run.read_record()
     assert (record.task, record.env_kwargs) == ("Pendulum-v1", {"max_episode_steps": 9})
-    scores = [{*line} & {"reward", "success"} for line in run.read_metrics()]
-    assert scores == [{"reward"}] * 2
     assert (tmp_path / "run" / "training.png").exists()
     assert evaluate(run.path, "--episodes", "1", "--json", "-") == 0
     shown = capsys.readouterr().out

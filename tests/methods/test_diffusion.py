@@ -143,12 +143,6 @@ def test_explicit_attention_equals_that_of_torch():
     torch.testing.assert_close(model.train().loss(rows, make_rng()).parts["noise"], here)
 
 
-def test_dropout_without_a_generator_raises():
-    model, rows = build(TRANSFORMER).train(), make_batch(TRANSFORMER)
-    with pytest.raises(ConfigError, match="needs a random generator"):
-        estimate_noise(model, torch.zeros(5, 6, 2), torch.tensor([1]), rows.states)
-
-
 @BOTH_NETWORKS
 def test_loss_is_the_mean_squared_error_of_the_noise(config: DiffusionConfig):
     model, rows = build(config), make_batch(config, 64)

@@ -114,9 +114,8 @@ def test_a_run_of_an_own_class_is_played_if_the_command_line_names_it(tmp_path, 
     env, flags = f"{HERE}:DictEnv", ["--episodes", "2", "--workers", "1"]
     run, store = tmp_path / "run", tmp_path / "demos.zarr"
     write_store(store, {"made_with": {"env": env}})
-    assert train(store, run, "--env", env, "--device", "cpu", "--eval-every", "1") == 0
+    assert train(store, run, "--env", env, "--device", "cpu") == 0
     assert json.loads((run / "config.json").read_text())["task"] == env
-    assert "reward" in (run / "metrics.jsonl").read_text()
     assert main(["eval", str(run), *flags]) == 2
     assert f"name it yourself with --env {env}" in capsys.readouterr().err
     assert main(["eval", str(run), "--env", env, *flags]) == 0

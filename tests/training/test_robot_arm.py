@@ -1,7 +1,6 @@
 """A position-controlled robot arm, from its store to the session, the exported graph and the server."""
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -80,18 +79,6 @@ def test_limits_are_the_demonstrated_speeds(arm: Policy):
     assert limits.speed == pytest.approx(measure_speed(make_arm_demos()), rel=0.05)
     assert limits.speed[:JOINTS] == pytest.approx(np.full(JOINTS, PEAK_SPEED), rel=0.05)
     assert (limits.low[JOINTS], limits.high[JOINTS]) == (0.0, 1.0)  # binary: no margin
-
-
-def test_same_robot_in_degrees_at_another_rate_has_the_same_limits(arm: Policy, tmp_path: Path):
-    degrees = 180 / math.pi
-    other = train(make_arm_demos(unit=degrees, rate_hz=50.0), tmp_path)
-    assert other.spec.first_action_from == arm.spec.first_action_from
-    assert other.calibration.rate_hz == 50.0
-    limits = open_session(other, Sim(), 50.0).resolved.limits
-    expected = open_session(arm, Sim()).resolved.limits
-    joints = slice(0, JOINTS)
-    assert limits.speed[joints] == pytest.approx(degrees * expected.speed[joints], rel=0.05)
-    assert limits.low[joints] == pytest.approx(degrees * expected.low[joints], rel=0.05)
 
 
 def test_session_starts_where_the_robot_is_if_the_first_plan_is_late(arm: Policy):

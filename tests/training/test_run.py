@@ -17,11 +17,7 @@ import pytest
 import torch
 
 from nsde_policy.config import NetworkConfig, TrainConfig
-from nsde_policy.errors import (
-    CheckpointError,
-    ConfigError,
-    NsdePolicyError,
-)
+from nsde_policy.errors import CheckpointError, NsdePolicyError
 from nsde_policy.files import PARTIAL
 from nsde_policy.inference.loading import load_model
 from nsde_policy.inference.policy import Policy
@@ -29,8 +25,6 @@ from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import RunDirectory, fingerprint
 from nsde_policy.training.checkpoints import Monitor
-from nsde_policy.training.dataset import build_training_data, measure_demonstrations
-from nsde_policy.training.demos import find_mirror
 from nsde_policy.training.run import TrainOptions, train_run
 from nsde_policy.training.stage import StageRun
 from tests.helpers.toy_problems import make_robot_demos
@@ -289,20 +283,3 @@ def test_training_state_that_does_not_match_raises(finished_run: RunDirectory, t
     RunDirectory(tmp_path).save_training({k: v for k, v in state.items() if k != "generator"})
     with pytest.raises(CheckpointError, match="does not match these settings"):
         train(tmp_path, resume=True)
-
-
-def test_layout_is_measured_on_recorded_transitions_only():
-    spec = measure_demonstrations(make_robot_demos(), TINY)
-    pairs = build_training_data(
-        make_robot_demos(),
-        replace(TINY, demos=DemoConfig(final_action_weight=0.0)),
-    )
-    d = pairs.x_next.shape[1]
-    assert spec.low == tuple(torch.cat([pairs.x[:, :d], pairs.x_next]).amin(0).tolist())
-    assert spec.circular == (2,)
-
-
-def test_mirroring_needs_a_task_with_mirror_symmetry():
-    assert find_mirror(DemoConfig(), "none") is None
-    with pytest.raises(ConfigError, match="no mirror symmetry"):
-        find_mirror(DemoConfig(mirror=True), "none")
