@@ -107,15 +107,11 @@ def get_task(name: str, *, package: str | None = None) -> Task:
     tasks = TASKS.load_all().values()
     if (task := next((each for each in tasks if each.env_id == name), None)) is not None:
         return task
-    start = name.partition(":")[0] + ":"
-    is_in_suite = any(each.name.startswith(start) for each in tasks)  # metaworld: is not a module of a user
-    if is_env_id(name) and not is_in_suite:
+    if is_env_id(name):
         return GymTask(name)
     try:
         return TASKS.get(name)
     except PluginError as error:
-        if is_in_suite:
-            raise
         hint = "a Gymnasium id such as Pendulum-v1, or module:Class"
         raise PluginError(f"{error}; an environment needs its full name: {hint}") from None
 

@@ -48,21 +48,6 @@ def test_a_group_of_tasks_is_one_file():
     assert get_task("AdroitHandDoor-v1").name == "adroit-door"
 
 
-@pytest.mark.parametrize(
-    ("task", "message"),
-    [
-        ("adroit", "unknown task 'adroit'; the closest are adroit-"),
-        ("adroit-dor", "the closest are adroit-door"),
-        ("metaworld:raech-v3", "the closest are metaworld:reach-v3"),
-    ],
-)
-def test_unknown_members_of_a_group_are_said(
-    task: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    assert main(["train", "--task", task, "--out", str(tmp_path / "run")]) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_missing_simulator_names_the_extra(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "gymnasium_robotics", None)
     with pytest.raises(MissingDependencyError, match=r"nsde-policy\[adroit\]"):

@@ -54,17 +54,14 @@ def test_env_kwargs_reach_the_environment(run: Path):
         evaluate_policy(run, EvaluationConfig(1, 0, env_kwargs={"gravity": 1}), workers=1)
 
 
-def test_errors_of_worker_processes_are_raised(run: Path):
-    task = GymTask("tests.helpers.environments:MatrixEnv")
-    pool = RolloutPool(run, RolloutConfig(task), workers=2)
-    with pytest.raises(EnvError, match=r"MatrixEnv: its observation has 4 values .* trained with 2"):
-        list(pool.evaluate(range(4)))
-
-
 @pytest.mark.slow
-def test_a_worker_process_that_dies_is_an_error(run: Path):
-    task = GymTask("tests.helpers.environments:MortalEnv")
-    with pytest.raises(EnvError, match=r"has died.*--workers 1"):
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [("MatrixEnv", r"its observation has 4 values .* trained with 2"), ("MortalEnv", r"died.*--workers 1")],
+)
+def test_errors_of_worker_processes_are_raised(run: Path, env: str, message: str):
+    task = GymTask(f"tests.helpers.environments:{env}")
+    with pytest.raises(EnvError, match=message):
         list(RolloutPool(run, RolloutConfig(task), workers=2).evaluate(range(4)))
 
 
@@ -88,7 +85,7 @@ def test_a_task_without_drawing_cannot_be_rendered(run: Path, tmp_path: Path):
     assert not get_task("reach").drawing.can_draw
     assert get_task("pusht").drawing.can_draw
     with pytest.raises(EnvError, match="leave out --render"):
-        Renderer(run, tmp_path)
+        Renderer(run, EvaluationConfig(1, 0), tmp_path)
     with pytest.raises(ConfigError, match="give it a Drawing that overrides draw"):
         get_task("reach").drawing.draw(np.zeros(2), size=64)
 

@@ -8,7 +8,6 @@ import pytest
 
 from nsde_policy.assets import EMBEDDED_DEMOS
 from nsde_policy.cli.main import main
-from nsde_policy.cli.train import Train
 from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.errors import DemoError
 from nsde_policy.run_directory import RunDirectory
@@ -101,29 +100,6 @@ def test_public_demonstrations_are_recognised_by_content(human_demos: Path):
 def test_unreadable_store_is_an_error(tmp_path: Path):
     with pytest.raises(DemoError):
         find_task(tmp_path / "nothing.zarr")
-
-
-def test_defaults_of_push_t_stay_with_push_t(tmp_path: Path):
-    def read(task: str, preset: str, method: str = "neural_sde") -> tuple[object, ...]:
-        config = get_task(task).preset(preset, method)
-        demos, sampling = config.demos, config.model.sampling
-        weight = demos.final_action_weight
-        return (
-            getattr(sampling, "diffusion", None),
-            weight,
-            demos.mirror,
-            demos.angles,
-            demos.first_action_from,
-        )
-
-    store = write_metres_store(tmp_path / "my.zarr")
-    _, own = Train(demos=store).resolve_settings(find_task(store).name)
-    assert own.demos == get_task("none").training.demos
-    assert Train().resolve_settings("pusht") == ("default", get_task("pusht").preset("default"))
-    assert read("pusht", "fast") == (0.5, 10.0, True, (4,), (0, 1))
-    assert read("pusht", "paper") == (1.0, 0.0, False, (4,), (0, 1))
-    assert read("pusht", "default", "regression") == (None, 1.0, True, (4,), (0, 1))
-    assert read("none", "fast") == (1.0, 1.0, False, (), None)
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), RuntimeError("no licence")], ids=repr)
