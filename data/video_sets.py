@@ -78,11 +78,9 @@ class VideoSet:
 class WriteReport:
     """What a store of videos holds after writing."""
 
-    path: str
     videos: int
     """Videos in the store; each part of a divided video counts."""
     frames: int
-    size: int
     rate_hz: float
     added: int
     """Videos that were written this time."""
@@ -193,14 +191,7 @@ def write_videos(
                 continue
             for part in _read_item(item, config, rate)[done[item.source] :]:
                 writer.append(None, {"img": part}, {"source": item.source, **item.info})
-        return WriteReport(
-            path=str(out),
-            videos=len(writer),
-            frames=writer.frames,
-            size=config.size,
-            rate_hz=rate / config.stride,
-            added=len(writer) - before,
-        )
+        return WriteReport(len(writer), writer.frames, rate / config.stride, len(writer) - before)
 
 
 def _read_item(item: VideoItem, config: FrameConfig, rate: float) -> list[Bytes]:

@@ -37,8 +37,6 @@ MIXED_CHANNELS = {
     "Mixed_5c": (832, 384, 192, 384, 48, 128, 128),
 }
 """Channels of each Inception block: input, b0, b1a, b1b, b2a, b2b, b3b."""
-COUNTER = ".num_batches_tracked"
-"""End of the names of tensors that are not needed, and missing in old files."""
 KernelSize = tuple[int, int, int]
 """Size or stride of a kernel: frames, rows, columns."""
 
@@ -186,11 +184,8 @@ def load_features(path: Path, *, device: torch.device | str = "cpu") -> FeatureN
         raise ConfigError(str(error)) from None
     with torch.device("meta"):
         network = I3DNetwork()
-    counters = {name: torch.tensor(0) for name in network.state_dict() if name.endswith(COUNTER)}
     try:
-        network.load_state_dict(
-            {**counters, **{name: tensor.float() for name, tensor in weights.items()}}, assign=True
-        )
+        network.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, assign=True)
     except RuntimeError as error:
         raise ConfigError(
             f"{path} does not hold I3D ({summarize_error(error)}); expected the state dict of pytorch_i3d.py "

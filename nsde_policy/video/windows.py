@@ -192,16 +192,15 @@ class Videos:
 
         return PrefetchSource(load, lambda tensors: VideoBatch(*tensors), device)
 
-    def split(self, share: float, *, seed: int = 0) -> tuple["Videos", "Videos | None"]:
-        """Return videos for training and held-out ones, at least one; None for a share of 0."""
+    def hold_out(self, share: float) -> "Videos":
+        """Return the videos to train on: all but a random share, at least one, and always the same ones."""
         if share == 0:
-            return self, None
+            return self
         if len(self) < 2:
             raise ConfigError(f"--validation needs at least 2 videos, {self.name} holds {len(self)}")
         count = min(max(round(share * len(self)), 1), len(self) - 1)
-        order = np.random.default_rng(seed).permutation(self.chosen)
-        training, validation = np.sort(order[count:]), np.sort(order[:count])
-        return self.select(training), self.select(validation)
+        order = np.random.default_rng(0).permutation(self.chosen)
+        return self.select(np.sort(order[count:]))
 
     def increment_std(self) -> float:
         """Measure the root mean square change of a pixel over one frame.

@@ -1,7 +1,5 @@
 """Tests of sets of videos: which files belong to them, and the stores that are written from them."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -161,8 +159,8 @@ def test_commands_print_what_the_store_holds(kth, tmp_path, capsys):
     command = ["video", "data", "kth", str(kth), "--split", "validation", "--size", "16", "--out", out]
     assert main(command) == 0
     assert f"OK: {out} holds 2 videos (2 new), 20 frames of 16 × 16, 25 Hz" in capsys.readouterr().out
-    assert main([*command, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["added"] == 0
+    assert main(command) == 0
+    assert "holds 2 videos (0 new)" in capsys.readouterr().out
     assert main(["data", "info", out]) == 0
     text = capsys.readouterr().out
     assert "can be videos: img" in text

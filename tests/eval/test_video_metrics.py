@@ -1,18 +1,15 @@
 """Tests of the scores of predicted videos, against formulas written out and videos whose truth is known."""
 
-import io
 import json
 import math
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from examples.collisions import CollisionsConfig, make_collisions
 from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video
-from nsde_policy.eval.video.figures import write_animation
 from nsde_policy.eval.video.metrics import measure_motion, ssim
 from nsde_policy.video.pixels import psnr, to_unit
 
@@ -127,19 +124,3 @@ def test_linear_extrapolation_is_exact_for_brightness_that_changes_at_a_constant
 def test_unusable_predictions_and_short_videos_are_rejected(videos, steps, predictor, message):
     with pytest.raises(ComparisonError, match=message):
         evaluate_video({"bad": predictor}, VideosToScore(videos), steps=steps)
-
-
-def test_an_animation_shows_the_context_and_then_the_videos(tmp_path, videos):
-    future = to_unit(videos[0, 4:])
-    still = future[:1].expand_as(future)
-    write_animation(videos[0, :4], {"truth": future, "still": still}, tmp_path / "a.gif")
-    gif = Image.open(io.BytesIO((tmp_path / "a.gif").read_bytes()))
-    assert gif.n_frames == 4 + 4
-    frames = []
-    for k in range(gif.n_frames):
-        gif.seek(k)
-        frames.append(np.asarray(gif.convert("RGB"), dtype=float))
-    changes = np.abs(frames[4] - frames[7])[len(frames[0]) // 4 : -len(frames[0]) // 6]  # without writing
-    truth, other = np.array_split(changes, 2, axis=1)
-    assert truth.max() > 60
-    assert other.max() == 0

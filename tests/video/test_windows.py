@@ -94,19 +94,17 @@ def _read_images(path):
     return open_images(path)[:]
 
 
-def test_a_split_is_by_whole_videos(tmp_path):
+def test_whole_videos_are_held_out(tmp_path):
     videos = make_numbered(videos=5)
-    training, validation = videos.split(0.4, seed=3)
-    assert sorted([*training.chosen, *validation.chosen]) == [0, 1, 2, 3, 4]
-    assert len(validation) == 2
-    for part in (training, validation):
-        batch = part.source(12, 50, "cpu", 0, tmp_path).draw(torch.Generator().manual_seed(0))
-        rows = batch.frames[:, 0, 0, 0, 0]
-        assert {*rows.tolist()} == {12 * video for video in part.chosen.tolist()}
-    assert videos.split(0) == (videos, None)
-    assert len(videos.split(0.001)[1]) == 1
+    training = videos.hold_out(0.4)
+    assert len(training) == 3
+    assert sorted([*training.chosen, *training.left_out]) == [0, 1, 2, 3, 4]
+    batch = training.source(12, 50, "cpu", 0, tmp_path).draw(torch.Generator().manual_seed(0))
+    assert {*batch.frames[:, 0, 0, 0, 0].tolist()} == {12 * video for video in training.chosen.tolist()}
+    assert videos.hold_out(0) is videos
+    assert len(videos.hold_out(0.001)) == 4
     with pytest.raises(ConfigError, match="at least 2 videos"):
-        make_numbered(videos=1).split(0.5)
+        make_numbered(videos=1).hold_out(0.5)
 
 
 def test_the_increment_is_the_root_mean_square_change_of_a_pixel(store):

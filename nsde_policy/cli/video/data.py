@@ -1,7 +1,6 @@
 """`nsde-policy video data`: turn videos into a store."""
 
-import json as json_format
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -34,8 +33,6 @@ class VideoData:
     """Height and width of the stored frames."""
     crop: bool = False
     """Cut the largest square out of the middle of each frame; otherwise the whole frame is squeezed."""
-    json: bool = False
-    """Print JSON instead of text."""
 
     def run(self) -> None:
         """Write videos with a progress bar and print what the store holds."""
@@ -58,10 +55,7 @@ class VideoData:
             )
         except KeyboardInterrupt:
             raise KeyboardInterrupt("interrupted; run the same command again to continue") from None
-        if self.json:
-            print(json_format.dumps(asdict(report), indent=2))
-            return
         print(
-            f"OK: {report.path} holds {report.videos} videos ({report.added} new), {report.frames} frames of "
-            f"{report.size} × {report.size}, {report.rate_hz:g} Hz"
+            f"OK: {self.out} holds {report.videos} videos ({report.added} new), {report.frames} frames of "
+            f"{self.size} × {self.size}, {report.rate_hz:g} Hz"
         )

@@ -67,11 +67,15 @@ class VideoTrain(VideoPresetFlags):
         from nsde_policy.video.windows import open_videos
 
         out = self.out or Path("runs") / f"video-{self.method}-{self.preset}-{self.seed}"
-        opened = open_videos(self.data, size=self.config.size, stride=self.config.stride)
-        videos, _ = opened.split(self.validation)
+        videos = open_videos(self.data, size=self.config.size, stride=self.config.stride)
         with use_threads(count_threads()):
             run = train_video(
-                videos, self.config, out, seed=self.seed, device=self.device, resume=self.resume
+                videos.hold_out(self.validation),
+                self.config,
+                out,
+                seed=self.seed,
+                device=self.device,
+                resume=self.resume,
             )
         print(f"trained {run.path}")
 
@@ -106,6 +110,7 @@ class VideoEval:
 
     def run(self) -> None:
         """Print a table with intervals over videos."""
+        from nsde_policy.eval.latency import device_name
         from nsde_policy.eval.video.evaluate import evaluate_video, make_predictor
         from nsde_policy.eval.video.i3d import load_features
         from nsde_policy.video.record import VideoRecord
@@ -126,26 +131,23 @@ class VideoEval:
             for label, model in zip(_label_runs(self.runs), models, strict=True)
         }
         records = [VideoRecord.read(run) for run in self.runs]
-        videos = self._load_videos(records, context + self.steps)
+        data = self.data or Path(records[0].videos.source)
+        videos = self._load_videos(records, data, context + self.steps)
         scores = evaluate_video(
             predictors, videos, steps=self.steps, context=context, device=self.device, network=network
         )
         if self.film:
             self._draw_film(self.film, predictors, videos.frames[:1], context)
-        results = scores.to_json(**self._describe(records[0].videos.source))
+        results = scores.to_json(
+            runs=[str(run) for run in self.runs],
+            data=str(data),
+            first_stage=self.first_stage,
+            seed=self.seed,
+            substeps=self.substeps,
+            alpha=self.alpha,
+            device=device_name(self.device),
+        )
         print_results(self.json, results, scores.format_table())
-
-    def _describe(self, source: str) -> dict[str, object]:
-        """Return what was scored, and how; None for settings of the runs."""
-        from nsde_policy.eval.latency import device_name
-
-        names = ("first_stage", "seed", "substeps", "alpha")
-        return {
-            "runs": [str(run) for run in self.runs],
-            "data": str(self.data or source),
-            **{name: getattr(self, name) for name in names},
-            "device": device_name(self.device),
-        }
 
     def _draw_film(
         self, out: Path, predictors: Mapping[str, "Predictor"], video: "Tensor", context: int
@@ -159,15 +161,14 @@ class VideoEval:
         rows |= {label: predict(seen, self.steps)[0] for label, predict in predictors.items()}
         write_animation(video[0, :context], rows, out / FILM)
 
-    def _load_videos(self, records: Sequence["VideoRecord"], length: int) -> "VideosToScore":
+    def _load_videos(self, records: Sequence["VideoRecord"], data: Path, length: int) -> "VideosToScore":
         from nsde_policy.eval.video.evaluate import VideosToScore
-        from nsde_policy.video.sources import open_unseen
+        from nsde_policy.video.record import open_unseen
 
         settings = [record.config for record in records]
         if len({(config.size, config.stride) for config in settings}) > 1:
             found = ", ".join(f"size {config.size}, stride {config.stride}" for config in settings)
             raise ConfigError(f"the runs have frames of different size or stride ({found}): score them apart")
-        data = self.data or Path(records[0].videos.source)
         parts = [open_unseen(record, data) for record in records]
         unseen = set.intersection(*(set(part.chosen.tolist()) for part in parts))
         opened = parts[0].select(sorted(unseen))
