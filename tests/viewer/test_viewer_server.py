@@ -180,16 +180,6 @@ def test_public_address_requires_a_token_and_generates_one():
 # Messages
 
 
-def test_client_receives_hello_state_and_frames(viewer: RunningViewer):
-    with viewer.connect() as client:
-        hello = json.loads(client.recv(timeout=20))
-        assert (hello["type"], [m["name"] for m in hello["methods"]]) == ("hello", ["shipped"])
-        assert receive(client, "state")["seed"] == SEED
-        first = receive(client, "frame")
-        later = receive(client, "frame", lambda m: m["last"] > first["last"])  # a message also causes a frame
-        assert len(later["panels"][0]["trail"]) == 10
-
-
 def test_changes_reach_all_clients_and_notices_only_the_one_that_caused_them(viewer: RunningViewer):
     with viewer.connect() as asked, viewer.connect() as other:
         receive(other, "frame")
