@@ -94,8 +94,8 @@ class DemoWriter:
         check_rate(rate_hz)
         self.path = Path(path)
         self._angles = {STATE: list(angles), ACTION: list(act_angles)}
-        self._session = {"started": datetime.now(UTC).isoformat(timespec="seconds"), **(provenance or {})}
-        self._session_start: int | None = None
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        self._session: dict[str, object] | None = {"started": started, **(provenance or {})}
         self._lock = lock_directory(self.path)
         try:
             self._check_links()
@@ -248,14 +248,14 @@ class DemoWriter:
                 )
 
     def _write_session(self) -> None:
-        """Store the provenance before the first episode; sessions without remaining episodes are removed."""
-        if self._session_start is not None and self._session_start <= len(self):
+        """Store the provenance before the first episode that this writer appends."""
+        if self._session is None:
             return
         attributes = self._read_attributes()
-        earlier = [s for s in attributes.get("sessions", []) if s.get("first_episode", 0) < len(self)]
-        attributes["sessions"] = [*earlier, {"first_episode": len(self), **self._session}]
+        new = {"first_episode": len(self), **self._session}
+        attributes["sessions"] = [*attributes.get("sessions", []), new]
         self._write({".zattrs": json.dumps(attributes).encode()})
-        self._session_start = len(self)
+        self._session = None
 
     def _load(self) -> None:
         """Load the committed episodes and cut off any rows behind them."""

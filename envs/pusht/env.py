@@ -38,8 +38,6 @@ _MAX_PUSH_TURN = 0.5
 """Largest rotation by a push, radians."""
 BLOCK_RANGE = (-256.0, 768.0)
 """Limits of the block's origin: it can be squeezed past a wall, but only as far as the agent reaches."""
-_LONGEST_TURN = 2 * max(geometry.CENTRE_OF_GRAVITY)
-"""Largest distance that the block's origin moves when the block turns about its centre of gravity, pixels."""
 _AGENT_RANGE = (0.0, geometry.SIDE)
 
 
@@ -112,13 +110,10 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         self.render_size = parse_size("render_size", render_size)
         self.observation_width = parse_size("observation_width", observation_width)
         self.observation_height = parse_size("observation_height", observation_height)
-        self.visualization_width, self.visualization_height = (
-            render_size if value is None else parse_size(name, value)
-            for name, value in (
-                ("visualization_width", visualization_width),
-                ("visualization_height", visualization_height),
-            )
-        )
+        width = render_size if visualization_width is None else visualization_width
+        height = render_size if visualization_height is None else visualization_height
+        self.visualization_width = parse_size("visualization_width", width)
+        self.visualization_height = parse_size("visualization_height", height)
         self.action_space = spaces.Box(*_AGENT_RANGE, (2,), np.float64)
         self.observation_space = _make_observation_space(
             obs_type, (self.observation_height, self.observation_width, 3)
@@ -275,11 +270,8 @@ def _parse_options(options: dict[str, object] | None) -> tuple[list[float], bool
         raise EnvError(f"reset takes one of the options 'state' and 'reset_to_state', got {[*given]}")
     ((key, value),) = given.items()
     state = parse_floats(value, 5, f"options[{key!r}]")
-    low, high = BLOCK_RANGE
-    if turns_after := key == "reset_to_state":  # which moves the block's origin
-        low, high = low + _LONGEST_TURN, high - _LONGEST_TURN
-    names, ranges = ("agent x", "agent y", "block x", "block y"), [_AGENT_RANGE] * 2 + [(low, high)] * 2
+    names, ranges = ("agent x", "agent y", "block x", "block y"), [_AGENT_RANGE] * 2 + [BLOCK_RANGE] * 2
     for name, (low, high), value in zip(names, ranges, state[:4], strict=True):
         if not low <= value <= high:
             raise EnvError(f"options[{key!r}]: {name} must lie in [{low:g}, {high:g}], got {value:g}")
-    return state, turns_after
+    return state, key == "reset_to_state"

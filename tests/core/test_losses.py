@@ -80,16 +80,6 @@ def test_joint_nll_is_the_negative_log_transition_density_up_to_constants():
     )
 
 
-def test_closed_form_minimiser_of_the_likelihood_in_g_is_the_squared_residual():
-    """Eq. 18: σ² = (f − Δx/Δt)² Δt makes the gradient of Eq. 16 vanish; other values have a higher loss."""
-    f, v, dt = draw_normal(6, 2), draw_normal(6, 2, seed=1), 0.4
-    best = ((f - v).square() * dt).log().requires_grad_()
-    least = joint_nll(f, best, v, dt)
-    assert compute_gradient(least, best).abs().max() < 1e-12
-    for move in (-0.3, 0.3):
-        assert joint_nll(f, best + move, v, dt) > least
-
-
 def test_both_diffusion_losses_have_the_mean_squared_residual_as_their_optimum():
     """Eq. 18 and 20, one variance for many residuals: σ² = mean r² Δt."""
     f, v, dt = draw_normal(500, 1), draw_normal(500, 1, seed=1), 0.4

@@ -234,11 +234,6 @@ def test_damage_is_rejected(tmp_path: Path, damage: Damage) -> None:
     assert not (tmp_path / "executed").exists(), "a pickle was run"
 
 
-def test_payload_of_the_pickle_tests_runs(tmp_path: Path) -> None:
-    pickle.loads(pickle.dumps(Payload(tmp_path / "executed")))
-    assert (tmp_path / "executed").exists()
-
-
 def corrupt_some_bytes(file: Path, whole: bytes, rng: np.random.Generator) -> None:
     corrupted = np.frombuffer(whole, np.uint8).copy()
     corrupted[rng.integers(len(whole), size=4)] = rng.integers(256, size=4)

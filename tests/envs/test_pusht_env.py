@@ -187,21 +187,11 @@ def test_invalid_action_is_rejected_and_changes_nothing(action, message):
         (lambda: make().reset(options={"stat": [0] * 5}), "'state' and 'reset_to_state', got "),
         (lambda: make().reset(options={"reset_to_state": [9] * 5, "state": [9] * 5}), "takes one of"),
         (lambda: make().reset(options={"state": [1.0, 2.0, 3.0, 4.0]}), r"shape \(5,\), got \(4,\)"),
-        (
-            lambda: make().reset(options={"state": [600.0, 2, 3, 4, 0]}),
-            r"agent x must lie in \[0, 512\]",
-        ),
+        (lambda: make().reset(options={"state": [600.0, 2, 3, 4, 0]}), r"agent x must lie in \[0, 512\]"),
         (lambda: make().reset(options={"state": [1.0, 2, 3, -4e3, 0]}), "block y must lie in"),
-        (
-            lambda: make().reset(options={"reset_to_state": [1, 2, 700, 4, 5]}),
-            r"lie in \[-166, 678\]",
-        ),
         (lambda: make().reset(seed=2**32), r"below 2\*\*32"),
         (lambda: PushTEnv(obs_type="image"), "obs_type must be one of 'state', 'keypoints'"),
-        (
-            lambda: PushTEnv(reset_rule="mine"),
-            "reset_rule must be one of",
-        ),
+        (lambda: PushTEnv(reset_rule="mine"), "reset_rule must be one of"),
         (lambda: PushTEnv(render_size=3), "render_size must be an integer from 16"),
         (lambda: PushTEnv(visualization_width=0), "visualization_width must be an integer from 16 to 8192"),
         (lambda: PushTEnv(render_mode="ansi"), "render_mode must be one of"),

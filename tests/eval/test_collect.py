@@ -85,7 +85,7 @@ def test_store_holds_the_played_episodes_and_their_provenance(run: Path, store: 
 
 
 @pytest.mark.slow
-def test_killed_process_resumes_to_the_same_store_with_more_processes(run: Path, store: Path, tmp_path: Path):
+def test_killed_process_resumes_to_the_same_store(run: Path, store: Path, tmp_path: Path):
     out = tmp_path / "demos.zarr"
     args = command(run, out, "--episodes", "2", *SHORT)
     process = subprocess.Popen([sys.executable, "-m", "nsde_policy.cli.main", *args], cwd=ROOT)
@@ -95,7 +95,7 @@ def test_killed_process_resumes_to_the_same_store_with_more_processes(run: Path,
     process.wait()
     assert check_store(out) == []
     assert len(load_demonstrations(out)) > 0
-    assert main([*args, "--episodes", "4", "--workers", "2"]) == 0
+    assert main([*args, "--episodes", "4"]) == 0
     assert content(out) == content(store)
 
 
