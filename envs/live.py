@@ -26,22 +26,14 @@ class PageMap:
     origin: tuple[float, float] = (0.0, 0.0)
 
     def to_page(self, points: np.ndarray) -> np.ndarray:
-        """Return positions (..., 2) in pixels."""
-        return self.to_page_vectors(points - self.origin)
+        """Return positions (..., 2) in pixels; differences of positions only need the scale."""
+        pixels: np.ndarray = (points - self.origin) * self.scale
+        return pixels
 
     def from_page(self, points: np.ndarray) -> np.ndarray:
         """Return pixels (..., 2) as positions of the environment."""
-        return self.from_page_vectors(points) + self.origin
-
-    def to_page_vectors(self, vectors: np.ndarray) -> np.ndarray:
-        """Return differences of positions (..., 2) in pixels."""
-        scaled: np.ndarray = vectors * self.scale
-        return scaled
-
-    def from_page_vectors(self, vectors: np.ndarray) -> np.ndarray:
-        """Return differences of pixels (..., 2) in units of the environment."""
-        scaled: np.ndarray = vectors / self.scale
-        return scaled
+        positions: np.ndarray = points / self.scale + self.origin
+        return positions
 
 
 class TableStep(NamedTuple):

@@ -112,11 +112,6 @@ class Store:
             raise DemoError(f"{key} has {size} bytes, expected at most {MAX_JSON_BYTES}")
         return parse_json(self.read(key, size), name=key, error=DemoError, allow_nan=True)
 
-    def list_folders(self, folder: str) -> list[str]:
-        """Return the names of the folders directly in `folder`, sorted."""
-        path = self._root / folder
-        return sorted(child.name for child in path.iterdir() if child.is_dir()) if path.is_dir() else []
-
     @property
     def zarr_format(self) -> int:
         """Version of the zarr format, 2 or 3."""
@@ -135,8 +130,9 @@ class Store:
     def find_arrays(self, folder: str) -> list[str]:
         """Return the paths of all arrays below `folder`, readable or not."""
         found: list[str] = []
-        for child in self.list_folders(folder):
-            name = f"{folder}/{child}"
+        path = self._root / folder
+        folders = [child.name for child in path.iterdir() if child.is_dir()] if path.is_dir() else []
+        for name in (f"{folder}/{child}" for child in folders):
             if self._is_array(name):
                 found.append(name)
             elif name.count("/") < MAX_DEPTH:

@@ -41,7 +41,8 @@ class PushTDynamics:
             self._space.add(wall)
         self._agent = _add_agent(self._space)
         self._block = _add_block(self._space)
-        self._agent_velocity = 0.0, 0.0
+        self.agent_velocity = 0.0, 0.0
+        """Velocity of the agent, pixels per second."""
         self.is_block_touched = False
         """Whether the agent or a wall touched the block in the last period."""
         for toucher in (_AGENT_TYPE, _WALL_TYPE):
@@ -65,11 +66,6 @@ class PushTDynamics:
         x, y = self._block.position
         return x, y, self._block.angle
 
-    @property
-    def agent_velocity(self) -> geometry.Point:
-        """Velocity of the agent, pixels per second."""
-        return self._agent_velocity
-
     def place(self, state: Sequence[float], position_first: bool = False) -> None:
         """Put agent and block at rest at (agent x, y, block x, y, angle).
 
@@ -78,7 +74,7 @@ class PushTDynamics:
         and its published test seeds refer to the resulting states.
         """
         agent_x, agent_y, x, y, angle = state
-        self._agent.velocity = self._agent_velocity = 0.0, 0.0
+        self._agent.velocity = self.agent_velocity = 0.0, 0.0
         self._agent.position = agent_x, agent_y
         if position_first:
             self._block.position = x, y
@@ -105,7 +101,7 @@ class PushTDynamics:
         dt = 1 / PHYSICS_HZ
         agent, step = self._agent, self._space.step
         # Nothing pushes the agent (a kinematic body), so its motion need not be read back.
-        (x, y), (vx, vy) = agent.position, self._agent_velocity
+        (x, y), (vx, vy) = agent.position, self.agent_velocity
         for _ in range(steps):
             vx += (POSITION_GAIN * (target_x - x) - VELOCITY_GAIN * vx) * dt
             vy += (POSITION_GAIN * (target_y - y) - VELOCITY_GAIN * vy) * dt
@@ -113,7 +109,7 @@ class PushTDynamics:
             step(dt)
             x += vx * dt
             y += vy * dt
-        self._agent_velocity = vx, vy
+        self.agent_velocity = vx, vy
 
     def _note_touch(self, *_: object) -> None:
         self.is_block_touched = True

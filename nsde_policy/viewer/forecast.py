@@ -47,7 +47,7 @@ def describe_fan(forecast: Forecast | None, spec: PolicySpec, table: LiveTable) 
         return None
     futures, page = forecast.obs.swapaxes(0, 1), table.page
     paths = page.to_page(futures[:, :, table.agent])
-    std = page.to_page_vectors(forecast.std.swapaxes(0, 1)[:, :, table.agent])
+    std = forecast.std.swapaxes(0, 1)[:, :, table.agent] * page.scale
     ends = [] if spec.cameras else [table.describe(state)[2:] for state in futures[:FAN_BLOCKS, -1]]
     return {
         "paths": _round_rows(paths.reshape(len(paths), -1), 1),
@@ -69,7 +69,7 @@ def compute_drift_field(
     if not policy.model.reports_std:
         return None
     axis = np.linspace(-FIELD_REACH, FIELD_REACH, FIELD_POINTS)
-    offsets = table.page.from_page_vectors(np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2))
+    offsets = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2) / table.page.scale
     states = np.repeat(history.states()[None], len(offsets), axis=0)
     columns = [*range(table.moved.start, table.moved.stop)]
     columns += [policy.obs_dim, policy.obs_dim + 1] if table.moves_action else []
@@ -77,7 +77,7 @@ def compute_drift_field(
     with torch.inference_mode():
         expected = policy.model.predict_step(torch.from_numpy(states), sampling=sampling).mean.numpy()
     agent = table.page.to_page(states[:, 0, table.agent])
-    drift = table.page.to_page_vectors((expected - states[:, 0])[:, table.agent])
+    drift = (expected - states[:, 0])[:, table.agent] * table.page.scale
     inside = ((agent > 5) & (agent < 507)).all(axis=1) & np.isfinite(drift).all(axis=1)
     return _round_rows(np.hstack([agent, drift])[inside], 1)
 

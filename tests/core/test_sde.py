@@ -148,13 +148,6 @@ def test_path_with_irregular_steps_equals_single_steps_in_sequence():
         torch.testing.assert_close(whole[k + 1], x)
 
 
-def test_paths_do_not_depend_on_the_batch_shape():
-    sde, noise = OrnsteinUhlenbeck(), torch.randn(7, 6, 2, generator=make_rng())
-    flat = euler_maruyama(sde, torch.ones(6, 2), dt=0.1, steps=7, noise=noise)
-    deep = euler_maruyama(sde, torch.ones(2, 3, 2), dt=0.1, steps=7, noise=noise.reshape(7, 2, 3, 2))
-    torch.testing.assert_close(deep.reshape(8, 6, 2), flat)
-
-
 def test_sampling_keeps_the_global_random_state():
     before = torch.random.get_rng_state()
     euler_maruyama(OrnsteinUhlenbeck(), torch.ones(3, 1), dt=0.1, steps=2, generator=make_rng())

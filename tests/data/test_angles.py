@@ -20,9 +20,3 @@ def test_unwrapping_inverts_wrapping_and_keeps_the_anchor(turns: list[float], da
     np.testing.assert_allclose(np.diff(path[:, 0]), turns, atol=1e-4)
     assert path[anchor, 0] == wrapped[anchor, 0]
     np.testing.assert_array_equal(path[:, 1], wrapped[:, 1])
-
-
-def test_frames_before_a_jump_are_unchanged() -> None:
-    path = np.array([[0.1], [0.7], [6.2], [6.1]], np.float32)
-    np.testing.assert_array_equal(unwrap_angles(path, (0,))[:2], path[:2])
-    np.testing.assert_array_equal(unwrap_angles(path, (0,), anchor=-1)[2:], path[2:])

@@ -37,14 +37,6 @@ def test_mirror_images_replay_in_the_environment(human_demos):
     assert np.mean(np.array(errors) < 0.1) > 0.95  # some episodes touch the walls, which are half a pixel off
 
 
-def test_mirror_images_follow_the_originals():
-    obs = np.arange(20.0).reshape(4, 5)
-    both = add_mirror_images(make_demos(obs, obs[:, :2]), MIRROR)
-    assert both.episode_ends.tolist() == [4, 8]
-    assert np.array_equal(both[0].obs, np.float32(obs))
-    assert both.angles == (4,)
-
-
 @pytest.mark.parametrize(
     ("columns", "message"),
     [

@@ -63,12 +63,6 @@ def test_angles_are_compared_on_the_circle():
     assert measure_statistics(make_demos(turn)).unexplained_share > 0.05
 
 
-def test_sizes_rate_and_median_length_are_those_of_the_store():
-    found = measure_statistics(make_demos(circle, rate_hz=30.0))
-    assert (found.episodes, found.frames, found.median_length) == (40, 40 * 59, 59)
-    assert (found.obs_dim, found.act_dim, found.dim, found.rate_hz) == (2, 2, 4, 30.0)
-
-
 def test_too_few_episodes_to_compare_say_nothing_about_predictability():
     found = measure_statistics(make_demos(circle, episodes=3))
     assert (found.unexplained_share, found.fork_share) == (1.0, 0.0)
