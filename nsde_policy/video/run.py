@@ -72,16 +72,13 @@ def train_video(
         for number, (directory, train, unrolled) in enumerate(stages):
             model.unrolled = unrolled
             directory.path.mkdir(exist_ok=True)
-            source = videos.source(model.window, train.batch_size, device, seed + number, path)
+            source = videos.source(model.window, train.batch_size, device)
             training = Training(model, source, train, seed=seed + number)
             if resume and directory.training.exists():
                 training.restore(directory.read_training_state())
             directory.truncate_metrics(training.step if resume else -1)
-            try:
-                title = f"stage {number + 1} of {len(stages)}"
-                train_loop(directory, training, train, save_every_s, monitor, title=title)
-            finally:
-                source.close()
+            title = f"stage {number + 1} of {len(stages)}"
+            train_loop(directory, training, train, save_every_s, monitor, title=title)
     return run
 
 

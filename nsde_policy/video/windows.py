@@ -1,4 +1,4 @@
-"""Videos for training: windows of consecutive frames, drawn on the device or read ahead from a file."""
+"""Videos for training: windows of consecutive frames, drawn on the device."""
 
 import hashlib
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from nsde_policy.data.images import LazyFrames
 from nsde_policy.data.types import Ints
 from nsde_policy.data.zarr_store.store import Store
 from nsde_policy.errors import ConfigError, DemoError
-from nsde_policy.training.batches import BatchSource, PrefetchSource
+from nsde_policy.training.batches import BatchSource
 from nsde_policy.video.base import VideoBatch
 from nsde_policy.video.frames import VideoFrames
 from nsde_policy.video.pixels import to_unit
@@ -157,40 +157,16 @@ class Videos:
         frames = self.frames.read(rows.reshape(-1)).reshape(*rows.shape, self.size, self.size, 3)
         return VideoBatch(frames)
 
-    def source(
-        self,
-        length: int,
-        batch_size: int,
-        device: torch.device | str,
-        seed: int,
-        folder: Path,
-    ) -> BatchSource[VideoBatch]:
-        """Return a source of random windows: on the device if all frames fit, else from a file.
-
-        Args:
-            length: Frames of a window.
-            batch_size: Windows per batch.
-            device: Where batches are used.
-            seed: Seed of the windows that are read from a file; a `WindowTable` uses the trainer's generator.
-            folder: Where the file is made.
-        """
+    def source(self, length: int, batch_size: int, device: torch.device | str) -> WindowTable:
+        """Return a source of random windows of `length` frames, which loads all frames to the device."""
         device, found = torch.device(device), self.find_windows(length)
-        if self.frames.fits(device):
-            return WindowTable(
-                self.frames.load(device),
-                torch.from_numpy(found).to(device),
-                length=length,
-                stride=self.stride,
-                batch_size=batch_size,
-            )
-        self.frames.open_file(folder)
-
-        def load(step: int) -> tuple[Tensor, ...]:
-            rng = np.random.default_rng([seed, step])
-            batch = self.read(found[rng.integers(len(found), size=batch_size)], length)
-            return (batch.frames,)
-
-        return PrefetchSource(load, lambda tensors: VideoBatch(*tensors), device)
+        return WindowTable(
+            self.frames.load(device),
+            torch.from_numpy(found).to(device),
+            length=length,
+            stride=self.stride,
+            batch_size=batch_size,
+        )
 
     def hold_out(self, share: float) -> "Videos":
         """Return the videos to train on: all but a random share, at least one, and always the same ones."""

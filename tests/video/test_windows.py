@@ -6,9 +6,8 @@ import torch
 
 from nsde_policy.data.frames import resize_frames
 from nsde_policy.errors import ConfigError, DemoError
-from nsde_policy.training.batches import PrefetchSource
 from nsde_policy.video import frames
-from nsde_policy.video.windows import Videos, WindowTable, open_videos
+from nsde_policy.video.windows import Videos, open_videos
 from tests.helpers.demo_stores import write_store
 
 LENGTHS = (15, 10, 15)
@@ -41,16 +40,11 @@ def test_windows_are_all_those_inside_one_video(store, length, stride):
     assert videos.select([0, 2]).find_windows(length).tolist() == chosen
 
 
-@pytest.mark.parametrize("kind", [WindowTable, PrefetchSource])
-def test_sources_draw_every_window_and_nothing_else(store, tmp_path, monkeypatch, kind):
-    if kind is PrefetchSource:
-        monkeypatch.setattr(frames, "TABLE_BYTES", 0)
+def test_a_source_draws_every_window_and_nothing_else(store):
     videos = open_videos(store, size=8, stride=3)
-    source = videos.source(4, 32, "cpu", 0, tmp_path)
-    assert isinstance(source, kind)
+    source = videos.source(4, 32, "cpu")
     generator, seen = torch.Generator().manual_seed(0), set()
-    for step in range(20):
-        source.prepare(step)
+    for _ in range(20):
         batch = source.draw(generator)
         assert batch.frames.shape == (32, 4, 8, 8, 3)
         assert batch.frames.dtype == torch.uint8
@@ -58,34 +52,24 @@ def test_sources_draw_every_window_and_nothing_else(store, tmp_path, monkeypatch
         assert (rows.diff(dim=1) == 3).all()
         seen |= {*rows[:, 0].tolist()}
     assert sorted(seen) == videos.find_windows(4).tolist()
-    source.close()
 
 
-def test_a_file_gives_the_batches_of_a_step_again_and_vanishes(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(frames, "TABLE_BYTES", 0)
-    videos = open_videos(store, size=8)
-    first, second = (videos.source(3, 5, "cpu", 7, tmp_path) for _ in range(2))
-    first.prepare(0)
-    first.prepare(3)
-    second.prepare(3)
-    assert torch.equal(first.draw(torch.Generator()).frames, second.draw(torch.Generator()).frames)
-    first.close()
-    second.close()
-    assert not list(tmp_path.iterdir())
+def test_frames_that_do_not_fit_into_memory_are_refused(store, monkeypatch):
+    monkeypatch.setattr(frames, "_measure_memory", lambda device: 15_000)
+    with pytest.raises(DemoError, match=r"take 0.0 GB, at most 0.0 GB fit on the device cpu: .*--size"):
+        open_videos(store, size=8).source(4, 2, "cpu")
 
 
-def test_frames_are_resized_and_read_back_the_same_from_store_table_and_file(tmp_path, monkeypatch):
+def test_frames_are_resized_and_read_back_the_same_from_store_and_table(tmp_path):
     path = write_store(tmp_path / "s.zarr")
     images = np.rint(np.asarray(_read_images(path)))
     expected = resize_frames(images.astype(np.uint8), 6)
     starts = np.array([26, 0, 16])
-    for limit in (frames.TABLE_BYTES, 0):
-        monkeypatch.setattr(frames, "TABLE_BYTES", limit)
-        videos = open_videos(path, size=6, stride=2)
-        assert np.array_equal(videos.read(starts, 4).frames[1], expected[0:8:2])
-        videos.source(4, 2, "cpu", 0, tmp_path).close()
-        found = videos.read(starts, 4).frames.numpy()
-        assert np.array_equal(found, np.stack([expected[s : s + 8 : 2] for s in starts]))
+    videos = open_videos(path, size=6, stride=2)
+    assert np.array_equal(videos.read(starts, 4).frames[1], expected[0:8:2])
+    videos.source(4, 2, "cpu")
+    found = videos.read(starts, 4).frames.numpy()
+    assert np.array_equal(found, np.stack([expected[s : s + 8 : 2] for s in starts]))
 
 
 def _read_images(path):
@@ -94,12 +78,12 @@ def _read_images(path):
     return open_images(path)[:]
 
 
-def test_whole_videos_are_held_out(tmp_path):
+def test_whole_videos_are_held_out():
     videos = make_numbered(videos=5)
     training = videos.hold_out(0.4)
     assert len(training) == 3
     assert sorted([*training.chosen, *training.left_out]) == [0, 1, 2, 3, 4]
-    batch = training.source(12, 50, "cpu", 0, tmp_path).draw(torch.Generator().manual_seed(0))
+    batch = training.source(12, 50, "cpu").draw(torch.Generator().manual_seed(0))
     assert {*batch.frames[:, 0, 0, 0, 0].tolist()} == {12 * video for video in training.chosen.tolist()}
     assert videos.hold_out(0) is videos
     assert len(videos.hold_out(0.001)) == 4
@@ -117,7 +101,7 @@ def test_the_increment_is_the_root_mean_square_change_of_a_pixel(store):
 def test_what_gives_no_window_is_refused(store, tmp_path):
     videos = open_videos(store, size=8, stride=4)
     with pytest.raises(DemoError, match=r"longest of 3 videos has 4 frames .* needs 5"):
-        videos.source(5, 2, "cpu", 0, tmp_path)
+        videos.source(5, 2, "cpu")
     with pytest.raises(DemoError, match="no array 'data/img'"):
         open_videos(write_store(tmp_path / "a.zarr", {"data/img": None}), size=8)
     grey = np.zeros((40, 8, 8), np.uint8)
@@ -130,9 +114,9 @@ def test_what_gives_no_window_is_refused(store, tmp_path):
 
 
 @pytest.mark.gpu
-def test_a_captured_graph_draws_other_windows_with_each_replay(tmp_path):
+def test_a_captured_graph_draws_other_windows_with_each_replay():
     videos = make_numbered(device="cuda", videos=20)
-    source = videos.source(5, 16, "cuda", 0, tmp_path)
+    source = videos.source(5, 16, "cuda")
     generator = torch.Generator("cuda").manual_seed(0)
     source.draw(generator)
     graph = torch.cuda.CUDAGraph()
