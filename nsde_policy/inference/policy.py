@@ -1,8 +1,9 @@
 """A trained run as a policy: takes observations, returns actions."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 import torch
@@ -15,13 +16,15 @@ from nsde_policy.encoders.base_model import EncoderModel
 from nsde_policy.errors import ConfigError
 from nsde_policy.inference.base import BasePolicy, require_int, require_seed
 from nsde_policy.inference.loading import LoadedModel, build_policy_spec, load_encoder, load_model
-from nsde_policy.inference.torch_threads import Returned, run_with_threads
+from nsde_policy.inference.torch_threads import use_threads
 from nsde_policy.methods.base import Draws
 from nsde_policy.planner.calibration import Calibration
 from nsde_policy.planner.checks import check_plan
 from nsde_policy.planner.history import History
 from nsde_policy.planner.interface import Plan
 from nsde_policy.run_directory import RunDirectory, RunRecord
+
+Returned = TypeVar("Returned")
 
 
 class Policy(BasePolicy[torch.Generator]):
@@ -71,13 +74,8 @@ class Policy(BasePolicy[torch.Generator]):
         resized = [resize_frames(camera, encoder.size) for camera in frames]
         given = [torch.from_numpy(camera).to(self._device) for camera in resized]
         rows = torch.from_numpy(values).to(self._device, torch.float32)
-
-        @torch.no_grad()
-        def encode() -> Tensor:
-            features: Tensor = encoder(rows, *given)
-            return features
-
-        return self._run(encode).double().cpu().numpy()
+        features = self._run(lambda: encoder(rows, *given))
+        return np.asarray(features.double().cpu())
 
     def _make_generator(self, seed: int) -> torch.Generator:
         return torch.Generator().manual_seed(seed)
@@ -138,7 +136,8 @@ class Policy(BasePolicy[torch.Generator]):
 
     def _run(self, function: Callable[[], Returned]) -> Returned:
         """Call a function of the model with `threads` torch threads."""
-        return function() if self._device != "cpu" else run_with_threads(function, self.threads)
+        with nullcontext() if self._device != "cpu" else use_threads(self.threads), torch.no_grad():
+            return function()
 
     def _plan_states(
         self, given: np.ndarray, draws: Draws, steps: int, sampling: Sampling | None = None

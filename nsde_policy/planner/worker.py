@@ -100,11 +100,6 @@ def _run_job(function: Callable[[], Result], future: Future[Result]) -> None:
             future.set_exception(error)
 
 
-def is_planner_thread() -> bool:
-    """Return whether the calling thread belongs to a `PlannerThread`."""
-    return isinstance(threading.current_thread(), _JobLoop)
-
-
 @atexit.register
 def _join_threads() -> None:
     """End all threads when the program exits."""

@@ -1,9 +1,6 @@
 """Tests for inference/torch_threads.py: a plan uses one torch thread, and the caller's settings stay."""
 
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -66,20 +63,6 @@ def test_a_plan_uses_one_thread_and_the_callers_settings_stay(policy, call):
     assert (torch.get_num_threads(), count_in_new_thread()) == (3, 3)
 
 
-def test_threads_that_start_while_a_plan_runs_get_the_callers_number(policy):
-    policy.select_action(START)
-    found = []
-    record = MLP.forward
-
-    def look(self, *features):
-        found.append(count_in_new_thread())
-        return record(self, *features)
-
-    MLP.forward = look  # the fixture restores it
-    policy.predict_action_chunk(START)
-    assert set(found) == {3}
-
-
 def test_the_number_of_threads_can_be_set_and_does_not_change_a_small_plan(policy):
     alone = policy.plan_from(np.tile([*START, 235.0, 124.0], (2, 1)), steps=8, seed=5)
     policy.threads = 2
@@ -96,24 +79,3 @@ def test_the_number_of_threads_can_be_set_and_does_not_change_a_small_plan(polic
 def test_threads_of_convolutions_are_those_of_the_environment_or_all_cores(value, expected, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", value)
     assert count_threads() == (expected or count_cores())
-
-
-PLAN_AFTER_FORK = """
-import os, torch
-from nsde_policy import Policy
-torch.set_num_threads(2)
-policy = Policy.from_pretrained()
-policy.select_action([235.0, 124.0, 299.6, 145.2, 5.378])
-child = os.fork()
-policy.reset()
-policy.select_action([235.0, 124.0, 299.6, 145.2, 5.378])
-if child == 0:
-    os._exit(7)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
-def test_a_forked_process_can_plan():
-    root = Path(__file__).parents[2]
-    subprocess.run([sys.executable, "-W", "ignore", "-c", PLAN_AFTER_FORK], check=True, cwd=root, timeout=120)
