@@ -8,9 +8,8 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -60,6 +59,8 @@ _HTTP_REFUSALS = {
 }
 MAX_REPLY_BYTES = 2**20
 """Size limit of a reply."""
+REQUEST_ID = 1
+"""Number of every request: the next one is sent after the reply, or on another connection."""
 Reply = TypeVar("Reply", PlanReply, EncodeReply)
 _REASONS = {"late": "timeout", "failed": "failed", "stopping": "connection"}
 """Reason of a `RemoteError` by the code of a refusal; "refused" for all others."""
@@ -104,7 +105,7 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
         self._url, self._token = url, token
         self._tls = load_client_tls(url, ca_file)
         self._deadline_s, self._timeout_s = deadline_s, timeout_s
-        self._lock, self._request_id, self._closed = threading.Lock(), 0, False
+        self._lock, self._closed = threading.Lock(), False
         self._connection: ClientConnection | None
         self._connection, spec, calibration = self._open(time.monotonic() + timeout_s)
         super().__init__(spec, calibration)
@@ -124,12 +125,8 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
         array = Array.pack(self._check_states(states))
         if (steps := require_int(steps, "steps")) < 1:
             raise PolicyInputError(f"need steps >= 1, got {steps}")
-        seed = require_seed(seed)
-        reply = self._request(
-            lambda number: PlanRequest(number, array, steps, seed, float(self._deadline_s)),
-            PlanReply,
-            self._timeout_s,
-        )
+        request = PlanRequest(REQUEST_ID, array, steps, require_seed(seed), float(self._deadline_s))
+        reply = self._request(request, PlanReply, self._timeout_s)
         try:
             return check_plan(reply.unpack(), self._spec, steps=steps)
         except PlanError as error:
@@ -139,32 +136,20 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
         """Let the server encode each row; the time for it is short, because a control loop waits for it."""
         features, limit_s = [], min(2 * self._deadline_s, self._timeout_s)
         for row, *pictures in zip(values, *frames, strict=True):
-            array, packed = Array.pack(row[None]), tuple(map(pack_frame, pictures))
-            reply = self._request(
-                partial(EncodeRequest, values=array, frames=packed, deadline_s=float(self._deadline_s)),
-                EncodeReply,
-                limit_s,
-            )
-            found = reply.features.unpack()
-            if found.shape != (1, self._spec.image_features):
-                raise RemoteError(
-                    f"features have shape {found.shape}, expected {(1, self._spec.image_features)}"
-                )
-            features.append(found[0])
-        return np.stack(features).astype(np.float64)
+            packed = tuple(map(pack_frame, pictures))
+            request = EncodeRequest(REQUEST_ID, Array.pack(row[None]), packed, float(self._deadline_s))
+            features.append(self._request(request, EncodeReply, limit_s).features.unpack())
+        return np.concatenate(features).astype(np.float64)
 
-    def _request(
-        self, build: Callable[[int], PlanRequest | EncodeRequest], kind: type[Reply], limit_s: float
-    ) -> Reply:
-        """Send a request with a new number, and return the reply of a kind within a time limit."""
+    def _request(self, request: PlanRequest | EncodeRequest, kind: type[Reply], limit_s: float) -> Reply:
+        """Send a request, and return the reply of a kind within a time limit; reconnect once."""
         ends = time.monotonic() + limit_s
         if not self._lock.acquire(timeout=limit_s):
             raise RemoteError(f"another thread has used the connection for {limit_s} s", "timeout")
         try:
             if self._closed:
                 raise RemoteError("the connection was closed by this client; connect again", "connection")
-            self._request_id += 1
-            request, is_new = build(self._request_id), self._connection is None
+            is_new = self._connection is None
             try:
                 return self._send(request, kind, ends)
             except RemoteError as error:
@@ -207,8 +192,6 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
         try:
             self._connection.send(encode(request))
             reply: Reply | Refusal = self._receive(self._connection, kind | Refusal, ends)
-            if not isinstance(reply, Refusal) and reply.id != request.id:
-                raise RemoteError(f"request {request.id} got the reply to request {reply.id}")
         except BaseException as error:
             self._abort()  # a late reply on this connection must not be taken for that of the next request
             if isinstance(error, NsdePolicyError) or not isinstance(error, Exception):

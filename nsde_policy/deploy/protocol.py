@@ -6,7 +6,6 @@ request holds everything its answer depends on, so the server stores nothing abo
 `Refusal` are the same in every version, so that client and server can report different versions.
 """
 
-import json
 import math
 import zlib
 from typing import Annotated, Any, Literal, Self
@@ -15,7 +14,6 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from nsde_policy import __version__
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.deploy.server.config import ENVELOPE_BYTES
 from nsde_policy.errors import RemoteError, summarize_error
@@ -87,27 +85,6 @@ class Welcome(Message, frozen=True, tag="welcome"):
     """Largest number of actions of a plan."""
     deadline_s: Seconds
     """Time limit of a plan, seconds."""
-
-    @classmethod
-    def build(
-        cls,
-        spec: PolicySpec,
-        calibration: Calibration,
-        *,
-        max_message: int,
-        max_steps: int,
-        deadline_s: float,
-    ) -> Self:
-        """Build the message from a policy's spec and calibration, and the limits of the server."""
-        return cls(
-            protocol=PROTOCOL,
-            version=__version__,
-            spec=json.dumps(spec.to_dict(), allow_nan=False),
-            calibration=json.dumps(calibration.to_dict(), allow_nan=False),
-            max_message=max_message,
-            max_steps=max_steps,
-            deadline_s=deadline_s,
-        )
 
     def parse(self) -> tuple[PolicySpec, Calibration]:
         """Parse spec and calibration; raise `RemoteError` if they are invalid or do not belong together."""

@@ -1,6 +1,5 @@
 """Tests for deploy/client.py: the same plans as the local policy, and a typed error for every failure."""
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from websockets.sync.server import ServerConnection
 from websockets.sync.server import serve as serve_in_threads
 
 from nsde_policy.deploy.client import RemotePolicy
-from nsde_policy.deploy.protocol import PROTOCOL, PlanReply, PlanRequest, Refusal, Welcome, decode, encode
+from nsde_policy.deploy.protocol import PROTOCOL, PlanReply, PlanRequest, Refusal, decode, encode
 from nsde_policy.errors import (
     ConfigError,
     PolicyInputError,
@@ -24,9 +23,9 @@ from nsde_policy.errors import (
 )
 from nsde_policy.planner.interface import Plan
 from tests.helpers.policy_servers import (
-    CALIBRATION,
     SPEC,
     STATES,
+    WELCOME,
     LinearPlanner,
     RunningServer,
     serve_in_thread,
@@ -115,13 +114,8 @@ def test_closed_policy_does_not_reconnect(running: RunningServer):
     with RemotePolicy.connect(running.url) as policy:
         policy.select_action(OBS)
     before = len(running.find_events("connected"))
-    policy.reset()
-    for ask in (
-        lambda: policy.plan_from(STATES, steps=4, seed=0),
-        lambda: policy.select_action(OBS),
-    ):
-        with pytest.raises(RemoteError, match="was closed by this client; connect again"):
-            ask()
+    with pytest.raises(RemoteError, match="was closed by this client; connect again"):
+        policy.plan_from(STATES, steps=4, seed=0)
     policy.close()  # closing twice is allowed
     assert len(running.find_events("connected")) == before
 
@@ -145,7 +139,6 @@ def test_threads_share_a_connection_and_get_their_own_plans(policy: RemotePolicy
 
 # Servers that send wrong replies.
 
-WELCOME = Welcome.build(SPEC, CALIBRATION, max_message=65_536, max_steps=128, deadline_s=1.0)
 Reply = Callable[[PlanRequest], bytes | str | None]
 
 
@@ -173,7 +166,6 @@ WRONG_REPLIES: dict[str, tuple[Reply, str, str]] = {
     "silence": (lambda r: None, "timeout", "sent no reply in time"),
     "noise": (lambda r: b"\xc1", "protocol", "malformed"),
     "text": (lambda r: "here you are", "protocol", "bytes"),
-    "another's plan": (lambda r: planned(r.id + 1), "protocol", "request 1 got the reply to request 2"),
     "too few actions": (lambda r: planned(r.id, np.zeros((3, 2))), "protocol", "actions have shape"),
     "wrong states": (lambda r: planned(r.id, states=np.zeros((4, 5))), "protocol", "states have shape"),
     "nan": (lambda r: planned(r.id).replace(bytes(8), b"\xff" * 8), "protocol", "finite"),
@@ -214,24 +206,6 @@ def test_wrong_reply_raises_a_typed_error(name: str):
 def test_invalid_greeting_is_an_error(welcome: Any, message: str):
     with serve_replies(welcome=welcome) as url, pytest.raises(RemoteError, match=message):
         RemotePolicy.connect(url)
-
-
-@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\n\r\n", b"SSH-2.0-OpenSSH_9\r\n"])
-def test_another_kind_of_server_is_an_error_within_the_timeout(said: bytes):
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        url = f"ws://127.0.0.1:{sock.getsockname()[1]}"
-
-        def speak() -> None:
-            connection, _ = sock.accept()
-            connection.sendall(said)
-            time.sleep(0.5)
-            connection.close()
-
-        thread = threading.Thread(target=speak)
-        thread.start()
-        with pytest.raises(RemoteError, match=r"cannot connect to|HTTP status 200"):
-            RemotePolicy.connect(url, deadline_s=0.3, timeout_s=0.3)
-        thread.join()
 
 
 def test_late_reply_is_not_taken_for_that_of_the_next_request():

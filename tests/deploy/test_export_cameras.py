@@ -76,29 +76,6 @@ def test_runtime_plans_from_frames_as_the_policy(policy: Policy, runtime: Runtim
         np.testing.assert_allclose(one, two, rtol=0, atol=1e-5)
 
 
-def test_only_frames_that_a_plan_needs_are_encoded(policy: Policy, runtime: RuntimePolicy, monkeypatch):
-    encoded: list[float] = []
-    encode_frames = RuntimePolicy._encode_frames
-
-    def record(self: RuntimePolicy, values: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
-        encoded.extend(values[:, 0])
-        return encode_frames(self, values, frames)
-
-    monkeypatch.setattr(RuntimePolicy, "_encode_frames", record)
-    rows = [observe_robot(policy, seed) for seed in range(9)]
-    camera = {name: value.copy() for name, value in rows[0].items()}  # a driver that reuses its memory
-    for each in (policy, runtime):
-        each.reset()
-    for row in rows:
-        for name, value in row.items():
-            camera[name][:] = value
-        np.testing.assert_allclose(
-            runtime.select_action(camera), policy.select_action(row), rtol=0, atol=1e-5
-        )
-    assert policy.spec.history == 2
-    assert encoded == [rows[i]["observation.state"][0] for i in (0, 3, 4, 7, 8)]
-
-
 def test_outputs_of_another_encoder_fail_the_parity_check(exported: Path):
     other = build_camera_policy("top", "wrist", anchors=2)
     assert other.encoder is not None

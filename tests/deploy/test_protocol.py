@@ -26,9 +26,8 @@ from nsde_policy.deploy.protocol import (
 )
 from nsde_policy.errors import RemoteError
 from nsde_policy.planner.interface import Plan
-from tests.helpers.policy_servers import CALIBRATION, SPEC, encode_request
+from tests.helpers.policy_servers import SPEC, WELCOME, encode_request
 
-WELCOME = Welcome.build(SPEC, CALIBRATION, max_message=65_536, max_steps=16, deadline_s=1.0)
 MESSAGES = {
     Hello: Hello(1, "0.1.0"),
     Welcome: WELCOME,

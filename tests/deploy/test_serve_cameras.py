@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from websockets.exceptions import ConnectionClosed
 
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.deploy.client import RemotePolicy
@@ -24,9 +23,7 @@ from nsde_policy.deploy.protocol import (
     pack_frame,
     unpack_frame,
 )
-from nsde_policy.errors import (
-    RemoteError,
-)
+from nsde_policy.errors import RemoteError
 from nsde_policy.inference.policy import Policy
 from tests.helpers.exported_policies import build_camera_policy, observe_robot
 from tests.helpers.policy_servers import (
@@ -130,14 +127,6 @@ def test_bomb_takes_no_memory():
     assert peak < 300_000
 
 
-def test_frames_for_a_policy_without_cameras_are_malformed():
-    with serve_in_thread(LinearPlanner()) as running, running.connect_and_greet() as connection:
-        connection.send(encode(make_request()))
-        assert decode(connection.recv(timeout=10), Refusal).code == "malformed"
-        with pytest.raises(ConnectionClosed):
-            connection.recv(timeout=10)
-
-
 class SlowCamera(LinearPlanner):
     """A planner with a camera whose encoder waits, and returns what it is told."""
 
@@ -180,16 +169,12 @@ def test_client_waits_for_codes_no_longer_than_twice_its_deadline():
         assert policy.encode(OBSERVED).tolist() == [0.0, 0.0, 0.25]
 
 
-@pytest.mark.parametrize(
-    ("features", "message"),
-    [([1.0, 2.0], r"features have shape \(1, 2\), expected \(1, 1\)"), (np.nan, "the policy failed")],
-)
-def test_wrong_features_of_a_server_are_errors(features: Any, message: str):
-    planner = SlowCamera(features)
+def test_features_that_are_not_finite_are_an_error():
+    planner = SlowCamera(np.nan)
     planner.go_on.set()
     with (
         serve_in_thread(planner) as running,
         RemotePolicy.connect(running.url, deadline_s=5, timeout_s=10) as policy,
-        pytest.raises(RemoteError, match=message),
+        pytest.raises(RemoteError, match="the policy failed"),
     ):
         policy.encode(OBSERVED)

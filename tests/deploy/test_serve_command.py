@@ -1,7 +1,6 @@
 """Tests for the command `nsde-policy serve`."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -22,22 +21,17 @@ ROOT = Path(__file__).parents[2]
 TOKEN = "correct-horse-battery"
 
 
-def start(*args: str, **env: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "nsde_policy.cli.main", "serve", *args]
-    return subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **env},
-    )
+def start(*args: str) -> subprocess.Popen[str]:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, *args], cwd=ROOT, **pipes)
 
 
 def test_command_serves_the_plans_of_the_local_policy_until_an_interrupt(tmp_path: Path):
     token = tmp_path / "token"
     token.write_text(TOKEN + "\n")
-    process = start("--port", "0", "--json", "--token-file", str(token))
+    process = start(
+        "-m", "nsde_policy.cli.main", "serve", "--port", "0", "--json", "--token-file", str(token)
+    )
     try:
         assert process.stdout is not None
         facts = json.loads(process.stdout.readline())
@@ -77,13 +71,7 @@ sys.exit(main(["serve", "--port", "0", "--json", *sys.argv[1:]]))
 
 
 def test_sigterm_does_not_wait_for_a_plan_that_hangs():
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW, "--patience-s", "1"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start("-c", SLOW, "--patience-s", "1")
     try:
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]

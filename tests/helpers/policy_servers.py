@@ -21,6 +21,7 @@ from nsde_policy.deploy.protocol import (
     PlanReply,
     PlanRequest,
     Refusal,
+    Welcome,
     decode,
     encode,
 )
@@ -43,6 +44,7 @@ SPEC = PolicySpec(
     increment_std=(0.1,) * 5,
 )
 CALIBRATION = Calibration.from_spec(SPEC)
+WELCOME = Welcome(PROTOCOL, "test", SPEC.to_json(), CALIBRATION.to_json(), 65_536, 128, 1.0)
 STATES = np.arange(10, dtype=np.float32).reshape(2, 5) / 7
 
 

@@ -3,7 +3,7 @@
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from typing import Any
@@ -35,14 +35,6 @@ def build_file(module: nn.Module, example: tuple[Tensor, ...], record: GraphReco
         example: Arguments of one call.
         record: Names of inputs and outputs, and where the module comes from; the checksum is added here.
     """
-    bare = _trace(module, example, inputs=record.input_shapes, outputs=record.outputs)
-    return add_record(bare, replace(record, graph_sha256=graph_sha256(bare)).to_json())
-
-
-def _trace(
-    module: nn.Module, example: tuple[Tensor, ...], *, inputs: Iterable[str], outputs: Iterable[str]
-) -> bytes:
-    """Trace a module and return the ONNX file without a record."""
     with _silence_exporter():
         try:
             program = torch.onnx.export(
@@ -50,8 +42,8 @@ def _trace(
                 example,
                 dynamo=True,
                 opset_version=OPSET,
-                input_names=list(inputs),
-                output_names=list(outputs),
+                input_names=list(record.input_shapes),
+                output_names=list(record.outputs),
                 custom_translation_table=_build_translations(),
                 verbose=False,
             )
@@ -65,7 +57,7 @@ def _trace(
     _remove_notes(model)
     import_optional("onnx", "onnx").checker.check_model(model, full_check=True)
     content: bytes = model.SerializeToString(deterministic=True)
-    return content
+    return add_record(content, replace(record, graph_sha256=graph_sha256(content)).to_json())
 
 
 def add_record(content: bytes, text: str) -> bytes:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from websockets.asyncio.server import ServerConnection, serve
@@ -25,22 +25,11 @@ class WebsocketServer:
     def __init__(self, settings: ServerSettings, log: Log) -> None:
         self._log = log
         self._address = settings
-        self.client_count = 0
-        """Number of connections that are clients."""
 
     def stop(self) -> None:
         """Close all connections and return from `run`; from any thread."""
         with contextlib.suppress(RuntimeError):  # the event loop has ended already
             self._loop.call_soon_threadsafe(self._stop.set)
-
-    @contextlib.contextmanager
-    def _admit(self) -> Iterator[None]:
-        """Count a connection as a client within the block."""
-        self.client_count += 1
-        try:
-            yield
-        finally:
-            self.client_count -= 1
 
     @contextlib.asynccontextmanager
     async def _listen(

@@ -62,9 +62,12 @@ class PolicyServer(WebsocketServer):
         if planner.spec.cameras and self._encode is None:
             raise ConfigError(f"{type(planner).__name__} has cameras, but no method encode for their frames")
         self._kinds: object = PlanRequest | EncodeRequest if planner.spec.cameras else PlanRequest
-        self._welcome = Welcome.build(
-            planner.spec,
-            (calibration or Calibration.from_spec(planner.spec)).check(planner.spec),
+        known = (calibration or Calibration.from_spec(planner.spec)).check(planner.spec)
+        self._welcome = Welcome(
+            protocol=PROTOCOL,
+            version=__version__,
+            spec=json.dumps(planner.spec.to_dict()),
+            calibration=json.dumps(known.to_dict()),
             max_message=compute_max_message(planner.spec),
             max_steps=settings.compute_max_steps(planner.spec),
             deadline_s=settings.deadline_s,
@@ -73,6 +76,7 @@ class PolicyServer(WebsocketServer):
         self._thread = PlannerThread()
         self._in_flight = 0
         self._last_client = 0
+        self._clients = 0
         self._counts = dict.fromkeys(("planned", "encoded", "refused", "late", "failed"), 0)
         self._stopping = False
         self.hangs = False
@@ -91,7 +95,7 @@ class PolicyServer(WebsocketServer):
             ready(port)
             await self._stop.wait()
             self._stopping = True
-            self._log("stopping", clients=self.client_count, in_flight=self._in_flight)
+            self._log("stopping", clients=self._clients, in_flight=self._in_flight)
             while self._in_flight:  # each request ends by its deadline
                 await asyncio.sleep(0.01)
         self.hangs = not self._thread.close(self._settings.patience_s)
@@ -108,15 +112,20 @@ class PolicyServer(WebsocketServer):
         if not self._settings.accepts(headers[0] if len(headers) == 1 else None):
             self._log("unauthorised", peer=_format_peer(connection))
             return connection.respond(HTTPStatus.UNAUTHORIZED, "the token is missing or wrong\n")
-        if self._stopping or self.client_count >= self._settings.max_clients:
-            self._log("full", peer=_format_peer(connection), clients=self.client_count)
+        if self._stopping or self._clients >= self._settings.max_clients:
+            self._log("full", peer=_format_peer(connection), clients=self._clients)
             return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "too many clients, or stopping\n")
         return None
 
     def _build_health(self, connection: ServerConnection) -> Response:
         stalled = self._thread.busy_s > STALLED_DEADLINES * self._settings.deadline_s
         status = "stalled" if stalled else "stopping" if self._stopping else "ok"
-        facts = {"status": status, "protocol": PROTOCOL, "version": __version__, "clients": self.client_count}
+        facts = {
+            "status": status,
+            "protocol": PROTOCOL,
+            "version": __version__,
+            "clients": self._clients,
+        }
         code = HTTPStatus.OK if status == "ok" else HTTPStatus.SERVICE_UNAVAILABLE
         response = connection.respond(code, json.dumps(facts | self._counts) + "\n")
         del response.headers["Content-Type"]
@@ -128,13 +137,13 @@ class PolicyServer(WebsocketServer):
         self._last_client += 1
         client, answered, why = self._last_client, 0, "closed"
         self._log("connected", client=client, peer=_format_peer(connection))
+        self._clients += 1
         try:
-            with self._admit():
-                if await self._greet(connection):
-                    await self._send(connection, self._welcome)
-                    async for data in connection:
-                        await self._send(connection, await self._answer(data, client))
-                        answered += 1
+            if await self._greet(connection):
+                await self._send(connection, self._welcome)
+                async for data in connection:
+                    await self._send(connection, await self._answer(data, client))
+                    answered += 1
         except ConnectionClosed as error:
             why = f"closed with {error.rcvd.code if error.rcvd else 'no close frame'}"
         except RemoteError as error:
@@ -144,7 +153,8 @@ class PolicyServer(WebsocketServer):
             why = "timeout"
             connection.transport.abort()
         finally:
-            self._log("disconnected", client=client, answered=answered, why=why, clients=self.client_count)
+            self._clients -= 1
+            self._log("disconnected", client=client, answered=answered, why=why, clients=self._clients)
 
     async def _greet(self, connection: ServerConnection) -> bool:
         """Receive the greeting; return whether the client has the same protocol."""
