@@ -7,7 +7,6 @@ import abc
 import operator
 from collections import deque
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Generic, Literal, SupportsIndex, TypeVar
 
 import numpy as np
@@ -22,7 +21,6 @@ from nsde_policy.planner.history import History
 from nsde_policy.planner.interface import Plan, PolicySpec
 from nsde_policy.planner.observation import (
     check_observation,
-    check_plausible_frames,
     convert_observation,
     find_non_finite,
     parse_frames,
@@ -73,35 +71,22 @@ class BasePolicy(abc.ABC, Generic[Generator]):
         Raises:
             PolicyInputError: If a part is missing, or has the wrong shape or type.
         """
-        plain, frames = self._parse(observations, plausible=False)
-        return self._append_codes(plain, frames)
+        return self._convert(observations, plausible=False)
 
-    def _parse(self, obs: object, *, plausible: bool) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Split observations into low-dimensional part and frames.
+    def _convert(self, obs: object, *, plausible: bool) -> np.ndarray:
+        """Convert observations in any form that `observation.py` accepts, (obs_dim,) or (n, obs_dim).
 
         Args:
-            obs: Observations in any form that `observation.py` accepts.
+            obs: Observations; named ones with frames are encoded.
             plausible: Raise `PolicyInputError` if a frame is black, uniform or noise.
-
-        Returns:
-            The low-dimensional part, (plain_dim,) or (n, plain_dim), and the frames of each camera,
-            (n, height, width, 3); all of it, (obs_dim,) or (n, obs_dim), if it is encoded already.
         """
         plain, cameras = convert_observation(obs, self._spec), self._spec.cameras
         if not cameras or not isinstance(obs, Mapping):
-            return plain, []
+            return plain
         if (reason := find_non_finite(plain)) is not None:
             raise PolicyInputError(reason)
-        frames = parse_frames(obs, cameras, rows=len(plain) if plain.ndim == 2 else None)
-        if plausible:
-            check_plausible_frames(frames, self.calibration.frames)
-        return plain, frames
-
-    def _append_codes(self, plain: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
-        """Append the features of their frames to low-dimensional observations, (obs_dim,) or (n, obs_dim)."""
-        if not frames:
-            return plain
-        rows = np.atleast_2d(plain)
+        rows, seen = np.atleast_2d(plain), self.calibration.frames if plausible else ()
+        frames = parse_frames(obs, cameras, rows=len(plain) if plain.ndim == 2 else None, seen=seen)
         features = self._encode_frames(rows, frames)
         if not np.isfinite(features).all():
             raise PolicyInputError(
@@ -154,11 +139,11 @@ class BasePolicy(abc.ABC, Generic[Generator]):
             PolicyInputError: If the observation has the wrong shape, is not finite, or is implausible
                 compared with the demonstrations.
         """
-        given, frames = self._parse(obs, plausible=True)
+        given = self._convert(obs, plausible=True)
         is_batch = given.ndim == 2
         if is_batch and len(given) != 1:
             raise PolicyInputError(f"select_action takes one observation, got {len(given)}")
-        self._observe(check_observation(given[0] if is_batch else given, self._spec), frames)
+        self._history.add_observation(check_observation(given[0] if is_batch else given, self._spec))
         if not self._queue:
             self._queue.extend(*self._draw_chunks([self._history], self._generator))
         action = self._queue.popleft()
@@ -171,27 +156,13 @@ class BasePolicy(abc.ABC, Generic[Generator]):
         Returns:
             Actions (chunk, act_dim) for one observation, (B, chunk, act_dim) for a batch (B, obs_dim).
         """
-        given = self._append_codes(*self._parse(obs, plausible=True))
+        given = self._convert(obs, plausible=True)
         histories = []
         for row in np.atleast_2d(given):
             histories.append(self._spec.new_history())
             histories[-1].add_observation(check_observation(row, self._spec))
         chunks = self._draw_chunks(histories, self._generator if generator is None else generator)
         return np.stack(chunks) if given.ndim == 2 else chunks[0]
-
-    def _observe(self, plain: np.ndarray, frames: list[np.ndarray]) -> None:
-        """Add a checked observation to the history.
-
-        Frames are encoded only if the next plan needs them, and then at once: a control period costs at most
-        one observation and a plan.
-        """
-        if not frames:
-            self._history.add_observation(plain)
-        elif len(self._queue) < self._spec.history:
-            self._history.add_observation(self._append_codes(plain, frames))
-        else:  # the driver of a camera may write the next frame into the same array
-            copies = [frame.copy() for frame in frames]
-            self._history.add_observation(partial(self._append_codes, plain, copies))
 
     def session(
         self,

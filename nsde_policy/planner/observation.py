@@ -123,7 +123,11 @@ def find_implausible(obs: np.ndarray, spec: PolicySpec) -> str | None:
 
 
 def parse_frames(
-    observations: Mapping[str, object], cameras: tuple[CameraSpec, ...], *, rows: int | None = None
+    observations: Mapping[str, object],
+    cameras: tuple[CameraSpec, ...],
+    *,
+    rows: int | None = None,
+    seen: tuple[CameraRange, ...] = (),
 ) -> list[np.ndarray]:
     """Return the frames of all cameras, each (n, height, width, 3) uint8.
 
@@ -131,14 +135,20 @@ def parse_frames(
         observations: Observations by name.
         cameras: Cameras of the policy.
         rows: Rows n of a batch; None for a single observation, which has no axis of rows.
+        seen: Range of the training frames of each camera; empty to accept every picture.
 
     Raises:
-        PolicyInputError: If a frame is missing, or has another shape or type than the demonstrations.
+        PolicyInputError: If a frame is missing, has another shape or type than the demonstrations, or is
+            implausible.
     """
     frames = [parse_frame(observations, camera, is_batch=rows is not None) for camera in cameras]
     for camera, frame in zip(cameras, frames, strict=True):
         if len(frame) != (rows or 1):
             raise PolicyInputError(f"{camera.name} has {len(frame)} rows, {STATE_KEY} has {rows}")
+    for known, frame in zip(seen, frames, strict=False):
+        for picture in frame:
+            if (problem := find_implausible_frame(picture, known)) is not None:
+                raise PolicyInputError(problem)
     return frames
 
 
@@ -193,11 +203,3 @@ def find_implausible_frame(frame: np.ndarray, seen: CameraRange) -> str | None:
             f"{low[column]:.3g} to {high[column]:.3g}; check lens, exposure and cable of the camera"
         )
     return None
-
-
-def check_plausible_frames(frames: list[np.ndarray], seen: tuple[CameraRange, ...]) -> None:
-    """Raise `PolicyInputError` if a frame is implausible; frames of each camera are (n, height, width, 3)."""
-    for rows, known in zip(frames, seen, strict=False):  # nothing was seen without a calibration
-        for frame in rows:
-            if (problem := find_implausible_frame(frame, known)) is not None:
-                raise PolicyInputError(problem)
