@@ -284,20 +284,35 @@ class _JerkAxis:
     ) -> float:
         """Return how far the command moves at most, upwards or downwards, until it moves like a target.
 
+        It is the way of the fastest stop in continuous time (jerk -J, acceleration -A, jerk J), plus the way
+        in the longest step: a step moves at the velocity it ends with, and short steps after a long one
+        swing back a little.
+
         Args:
             up: 1 for upwards, -1 for downwards.
             speed: Speed of the target.
             change: Acceleration of the target.
             longest_step: Longest step, seconds; by default that of the limiter.
         """
-        rate = self._rate
-        return _bound_braking_distance(
-            up * (rate.command - speed),
-            min(max(up * (rate.velocity - change), -rate.speed), rate.speed),
-            rate.speed,
-            rate.acceleration,
-            self._longest_step if longest_step is None else longest_step,
-        )
+        limit, jerk = self._rate.speed, self._rate.acceleration
+        velocity = up * (self._rate.command - speed)
+        acceleration = min(max(up * (self._rate.velocity - change), -limit), limit)
+        longest_step = self._longest_step if longest_step is None else longest_step
+        margin = longest_step * (abs(velocity) + acceleration * acceleration / (2 * jerk))
+        if velocity <= 0:  # it moves forward only if it turns around first
+            left = acceleration * acceleration + 2 * jerk * velocity
+            if acceleration <= 0 or left <= 0:
+                return margin
+            velocity, acceleration = 0.0, math.sqrt(left)
+        acceleration = max(acceleration, -math.sqrt(2 * jerk * velocity))  # braking harder, it stops sooner
+        most = min(math.sqrt(jerk * velocity + acceleration * acceleration / 2), limit)
+        ramp = (acceleration + most) / jerk  # seconds until the acceleration is -most
+        slower = velocity + (acceleration - most) / 2 * ramp
+        way = velocity * ramp + (acceleration / 2 - jerk * ramp / 6) * ramp * ramp
+        if most > 0:
+            steady = max(slower - most * most / (2 * jerk), 0.0) / most
+            way += (slower - most * steady / 2) * steady
+        return way + most**3 / (6 * jerk * jerk) + margin
 
 
 def _max_safe_speed(room: float, acceleration: float, dt: float) -> float:
@@ -320,39 +335,6 @@ def _max_smooth_speed(distance: float, acceleration: float, jerk: float) -> floa
         return speed
     half = acceleration * acceleration / (2 * jerk)
     return math.sqrt(half * half + 2 * acceleration * distance) - half
-
-
-def _bound_braking_distance(
-    velocity: float, acceleration: float, limit: float, jerk: float, longest_step: float
-) -> float:
-    """Return an upper bound of the way forward until velocity and acceleration are zero.
-
-    It is the way of the fastest stop in continuous time (jerk -J, acceleration -A, jerk J), plus the way in
-    the longest step: a step moves at the velocity it ends with, and short steps after a long one
-    swing back a little.
-
-    Args:
-        velocity: Velocity now; it may be negative.
-        acceleration: Acceleration now, from -limit to limit.
-        limit: Largest acceleration A.
-        jerk: Largest jerk J.
-        longest_step: Longest step, seconds.
-    """
-    margin = longest_step * (abs(velocity) + acceleration * acceleration / (2 * jerk))
-    if velocity <= 0:  # it moves forward only if it turns around first
-        left = acceleration * acceleration + 2 * jerk * velocity
-        if acceleration <= 0 or left <= 0:
-            return margin
-        velocity, acceleration = 0.0, math.sqrt(left)
-    acceleration = max(acceleration, -math.sqrt(2 * jerk * velocity))  # braking harder, it stops sooner
-    most = min(math.sqrt(jerk * velocity + acceleration * acceleration / 2), limit)
-    ramp = (acceleration + most) / jerk  # seconds until the acceleration is -most
-    slower = velocity + (acceleration - most) / 2 * ramp
-    way = velocity * ramp + (acceleration / 2 - jerk * ramp / 6) * ramp * ramp
-    if most > 0:
-        steady = max(slower - most * most / (2 * jerk), 0.0) / most
-        way += (slower - most * steady / 2) * steady
-    return way + most**3 / (6 * jerk * jerk) + margin
 
 
 def _max_closing_speed(distance: float, acceleration: float, dt: float) -> float:

@@ -1,6 +1,7 @@
 """The states of the current episode that a policy plans from; needs numpy only."""
 
 import copy
+import functools
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,7 +25,8 @@ class History:
     def __init__(self, spec: "PolicySpec") -> None:
         self._spec = spec
         self._last_action: np.ndarray | None = None
-        self._states: deque[_State] = deque(maxlen=spec.history)
+        self._states: deque[tuple[np.ndarray | Callable[[], np.ndarray], np.ndarray]]
+        self._states = deque(maxlen=spec.history)
 
     def copy(self) -> "History":
         """Return an independent copy."""
@@ -44,17 +46,15 @@ class History:
         be slow, and a plan needs the last few. `plain` are its first columns, which may replace the action
         before the first one; without them the first observation is computed now.
         """
+        known = functools.cache(obs) if callable(obs) else np.array(obs, np.float64)
         if self._last_action is None:
             columns = self._spec.first_action_from
             if plain is None or max(columns, default=-1) >= len(plain):
-                obs = obs() if callable(obs) else obs
-                plain = np.asarray(obs, np.float64)
+                plain = np.asarray(known() if callable(known) else known, np.float64)
             (self._last_action,) = replace_first_action(
                 plain[None], columns, self._spec.first_action, self._spec.act_dim
             )
-        self._states.appendleft(_State(obs, self._last_action))
-        if not callable(obs):
-            self._states[0].get()
+        self._states.appendleft((known, self._last_action))
 
     @property
     def last_action(self) -> np.ndarray:
@@ -71,27 +71,9 @@ class History:
         """Return the states newest first, (history, d) float32; the oldest is repeated to fill the shape."""
         if not self._states:
             raise PolicyInputError("the history is empty: call add_observation first")
-        known = [state.get() for state in self._states]
+        known = [np.concatenate([obs() if callable(obs) else obs, action]) for obs, action in self._states]
         known += [known[-1]] * ((self._states.maxlen or 1) - len(known))
         return np.stack(known).astype(np.float32)
-
-
-class _State:
-    """An observation, or a function that returns it, with the action before it."""
-
-    def __init__(
-        self, obs: np.ndarray | Sequence[float] | Callable[[], np.ndarray], action: np.ndarray
-    ) -> None:
-        self._obs, self._action = obs, action
-        self._state: np.ndarray | None = None
-
-    def get(self) -> np.ndarray:
-        """Return the state, (obs_dim + act_dim,); the observation is computed once."""
-        if self._state is None:
-            obs = self._obs() if callable(self._obs) else self._obs
-            self._state = np.concatenate([obs, self._action])
-            self._obs = ()
-        return self._state
 
 
 def replace_first_action(

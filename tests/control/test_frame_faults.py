@@ -18,7 +18,6 @@ from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.planner.calibration import Calibration
 from nsde_policy.planner.interface import Plan, Planner
-from nsde_policy.planner.worker import is_planner_thread
 from nsde_policy.run_config import DemoConfig, RunConfig
 from tests.helpers.camera_robot import (
     JOINTS,
@@ -30,6 +29,7 @@ from tests.helpers.camera_robot import (
     train_camera_run,
     write_camera_store,
 )
+from tests.helpers.hostile_session import Evil
 from tests.helpers.numpy_planner import Sim
 
 ARRAYS = make_arrays(arm=True)
@@ -99,13 +99,6 @@ def draw_noise(frame: np.ndarray) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, frame.shape).astype(np.uint8)
 
 
-class Broken:
-    """A driver's frame that cannot be read."""
-
-    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
-        raise OSError("camera unplugged")
-
-
 BAD: dict[str, tuple[Callable[[Observation], Observation], str, str]] = {
     "missing": (lambda obs: {k: v for k, v in obs.items() if k != WRIST}, "missing_frame", WRIST),
     "other name": (lambda obs: {STATE: obs[STATE], WRIST: obs[WRIST], "top": obs[TOP]}, "missing_frame", TOP),
@@ -115,7 +108,7 @@ BAD: dict[str, tuple[Callable[[Observation], Observation], str, str]] = {
     "floats": (change(TOP, lambda f: f / 255), "wrong_frame", TOP),
     "text": (change(WRIST, "frame.png"), "wrong_frame", WRIST),
     "tensor of floats": (change(TOP, lambda f: torch.from_numpy(f.copy()).float()), "wrong_frame", TOP),
-    "unreadable": (change(WRIST, Broken()), "wrong_frame", WRIST),
+    "unreadable": (change(WRIST, Evil()), "wrong_frame", WRIST),
     "black": (paint(TOP, 0), "implausible_frame", TOP),
     "white": (paint(WRIST, 255), "implausible_frame", WRIST),
     "lens cap": (change(WRIST, lambda f: draw_noise(f) // 64), "implausible_frame", WRIST),
@@ -163,13 +156,6 @@ def test_good_frame_is_accepted_and_encoded(kind: str, robot: Robot, policy: Pol
     assert policy.select_action(obs).shape == (JOINTS,)
     if not kind.startswith(("10 %", "some")):
         assert policy.encode(obs) == pytest.approx(policy.encode(observe(2)), abs=1e-6)
-
-
-def test_every_camera_has_its_own_fault(policy: Policy):
-    with run_robot(policy) as robot:
-        robot.step()
-        bad = {**paint(TOP, 0)(observe(1)), WRIST: None}
-        assert robot.step(bad) == [("implausible_frame", TOP), ("missing_frame", WRIST)]
 
 
 def test_frame_that_stays_the_same_while_the_robot_moves_is_frozen(policy: Policy):
@@ -238,7 +224,7 @@ class Encoder:
         self.released.set()
 
     def encode(self, obs: Observation) -> np.ndarray:
-        assert is_planner_thread()
+        assert threading.current_thread() is not threading.main_thread()
         assert self.released.wait(60)
         self.encoded.append(obs)
         return self._policy.encode(obs)

@@ -13,34 +13,15 @@ LIMITS = Limits(np.zeros(1), np.full(1, 100.0), np.full(1, 80.0), np.full(1, 500
 
 @settings(max_examples=200, deadline=None)
 @given(
-    targets=st.lists(st.floats(-200, 200), min_size=2, max_size=40),
-    dts=st.lists(st.floats(1e-4, 0.1), min_size=1, max_size=5),
-    start=st.floats(-50, 150),
-)
-def test_every_command_respects_every_limit(targets, dts, start):
-    limiter, velocity = Limiter(LIMITS, np.array([start])), 0.0
-    for k, target in enumerate(targets):
-        dt, before = dts[k % len(dts)], limiter.command
-        command = limiter.hold(dt) if k % 7 == 6 else limiter.follow(np.array([target]), np.zeros(1), dt)
-        assert 0 <= command[0] <= 100
-        assert abs(command[0] - before[0]) <= 80 * dt + 1e-9
-        last, velocity = velocity, (command[0] - before[0]) / dt
-        assert abs(velocity - last) <= 500 * dt + 1e-6
-
-
-@settings(max_examples=150, deadline=None)
-@given(
     targets=st.lists(st.floats(-200, 300), min_size=10, max_size=40),
     speeds=st.lists(st.floats(-150, 150), min_size=1, max_size=3),
     shares=st.lists(st.floats(0.1, 1.0), min_size=1, max_size=5),
     start=st.floats(-50, 150),
-    jerk=st.sampled_from([300.0, 3e3, 3e4, 1e6]),
+    jerk=st.sampled_from([None, None, 300.0, 3e3, 3e4, 1e6]),
     longest_step=st.sampled_from([0.004, 0.02, 0.1]),
 )
-def test_every_command_respects_every_limit_with_a_jerk_limit(
-    targets, speeds, shares, start, jerk, longest_step
-):
-    limits = LIMITS.with_jerk(jerk)
+def test_every_command_respects_every_limit(targets, speeds, shares, start, jerk, longest_step):
+    limits = LIMITS if jerk is None else LIMITS.with_jerk(jerk)
     limiter = Limiter(limits, np.array([start]), longest_step_s=longest_step)
     velocity = acceleration = doubt = 0.0
 
@@ -52,9 +33,9 @@ def test_every_command_respects_every_limit_with_a_jerk_limit(
         assert abs(velocity) <= 80 + rounding
         old_acceleration, acceleration = acceleration, (velocity - old) / dt
         assert abs(acceleration) <= 500 * (1 + 1e-9) + 2 * rounding / dt
-        assert (
-            abs(acceleration - old_acceleration) / dt <= jerk * (1 + 1e-6) + (doubt + 2 * rounding / dt) / dt
-        )
+        if jerk is not None:
+            change = abs(acceleration - old_acceleration) / dt
+            assert change <= jerk * (1 + 1e-6) + (doubt + 2 * rounding / dt) / dt
         doubt = 2 * rounding / dt
 
     for k, target in enumerate(targets):

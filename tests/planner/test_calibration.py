@@ -73,15 +73,6 @@ def test_made_up_step_to_the_first_action_does_not_count():
     assert found.step[1] == pytest.approx(0.01)
 
 
-def test_made_up_steps_do_not_raise_limits_through_the_standard_deviation():
-    ramp = 0.01 * np.arange(100.0)[:, None]
-    actions = np.concatenate([ramp - 3, ramp + 3]) * np.ones(2)  # far apart starts that are not observed
-    states = np.concatenate([np.zeros((200, 3)), actions], axis=1)
-    spec = replace(SPEC, first_action_from=(-1, -1), first_action=(0.0, 0.0), increment_std=(0.3,) * 5)
-    found = Calibration.measure(spec, states, actions, [100, 200], rate_hz=0.0)
-    assert found.step == pytest.approx((0.01, 0.01))
-
-
 def test_binary_action_may_switch_within_one_period():
     actions = np.zeros((9000, 2))
     actions[4000:4100, 0] = 1.0  # two switches in 9000 frames: beyond every quantile
