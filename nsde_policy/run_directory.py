@@ -207,10 +207,6 @@ class RunDirectory:
         """Read the averaged weights and check that they are finite."""
         return self.read_tensors(self.model)
 
-    def read_training_state(self) -> dict[str, Tensor]:
-        """Read the training checkpoint that `save_training` wrote."""
-        return self.read_tensors(self.training)
-
     def save_record(self, record: RunRecord) -> None:
         """Write config.json atomically."""
         replace_file(self.config, record.to_json().encode())
@@ -218,10 +214,6 @@ class RunDirectory:
     def save_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Write model.safetensors."""
         self.save_tensors(self.model, weights, encoder=self.encoder.model)
-
-    def save_training(self, state: Mapping[str, Tensor]) -> None:
-        """Write training.safetensors."""
-        self.save_tensors(self.training, state)
 
     @property
     def encoder(self) -> "RunDirectory":

@@ -51,12 +51,6 @@ def test_value_of_the_wrong_type_raises(values: dict[str, object], message: str)
         NeuralSDEConfig.from_dict(values)
 
 
-@pytest.mark.parametrize("text", ["{", "[1]"])
-def test_text_other_than_a_json_object_raises(text: str):
-    with pytest.raises(ConfigError, match="JSON"):
-        TrainConfig.from_json(text)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

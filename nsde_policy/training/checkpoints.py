@@ -176,7 +176,7 @@ def _defer_interrupt() -> Iterator[Callable[[], bool]]:
 
 def _save_checkpoint(run: RunDirectory, training: Training) -> None:
     """Write the checkpoint, and the averaged weights of the policy and of an encoder trained with it."""
-    run.save_training(training.state())
+    run.save_tensors(run.training, training.state())
     weights = training.averaged_weights()
     if isinstance(training.model, PolicyWithEncoder):
         weights, encoder = training.model.split_weights(weights)

@@ -207,7 +207,7 @@ class EncoderTraining:
         self._source = PrefetchSource(load, build, self._device)
         training = Training(model.to(self._device), self._source, config.train, seed=self._seed)
         if resume and directory.training.exists():
-            training.restore(directory.read_training_state())
+            training.restore(directory.read_tensors(directory.training))
         directory.truncate_metrics(training.step if resume else -1)
         return training
 

@@ -193,7 +193,7 @@ def _fit(
     model.prepare(table)
     training = Training(model.to(device), table, config, seed=record.seed)
     if options.resume and run.training.exists():
-        training.restore(run.read_training_state())
+        training.restore(run.read_tensors(run.training))
         run.truncate_metrics(training.step)
     else:
         run.save_record(record)

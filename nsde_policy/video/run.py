@@ -75,7 +75,7 @@ def train_video(
             source = videos.source(model.window, train.batch_size, device)
             training = Training(model, source, train, seed=seed + number)
             if resume and directory.training.exists():
-                training.restore(directory.read_training_state())
+                training.restore(directory.read_tensors(directory.training))
             directory.truncate_metrics(training.step if resume else -1)
             title = f"stage {number + 1} of {len(stages)}"
             train_loop(directory, training, train, save_every_s, monitor, title=title)

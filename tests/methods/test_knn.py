@@ -17,9 +17,7 @@ from nsde_policy.errors import CheckpointError
 from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.knn import NearestNeighbours, NearestNeighboursConfig, NearestNeighboursSampling
 from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.progress import plot_training
-from nsde_policy.training.run import TrainOptions, train_run
+from nsde_policy.training.run import train_run
 from tests.helpers.rng import make_draws, make_rng
 from tests.helpers.toy_problems import make_robot_demos
 
@@ -71,41 +69,16 @@ def test_relative_actions_are_offsets_from_the_previous_action():
 CONFIG = RunConfig(model=NearestNeighboursConfig(), train=TrainConfig(steps=7), demos=DemoConfig())
 
 
-def train(path: Path, **options: Any) -> RunDirectory:
-    monitor = options.pop("monitor", None)
-    return train_run(
-        make_robot_demos(), CONFIG, path, seed=0, monitor=monitor, options=TrainOptions(**options)
-    )
-
-
-def test_run_finishes_in_one_step(tmp_path: Path):
-    seen = []
-    saved = train(
-        tmp_path / "run", monitor=lambda progress: seen.append((progress.step, dict(progress.losses)))
-    )
-    assert seen == [(7, {})]
-    assert [record["step"] for record in saved.read_metrics()] == [7]
-    assert plot_training(saved) is None
-
-
-def test_loaded_run_replays_a_demonstration(tmp_path: Path):
-    saved = train(tmp_path / "run")
-    _, model = load_model(saved)
+def test_loaded_run_replays_a_demonstration_and_damaged_weights_raise(tmp_path: Path):
     demos = make_robot_demos()
+    saved = train_run(demos, CONFIG, tmp_path / "run", seed=0)
+    _, model = load_model(saved)
     states = np.concatenate([demos.obs[5:7], demos.act[4:6]], axis=-1)[::-1].copy()
     plan = model.plan(torch.from_numpy(states)[None], steps=8, draws=make_draws(1))
     np.testing.assert_array_equal(plan[0].numpy(), demos.act[6:14])
-
-
-def test_damaged_weights_raise(tmp_path: Path):
-    saved = train(tmp_path / "run")
     weights = saved.read_weights()
     actions = weights.pop("actions")
-    for damaged in (
-        weights,
-        {**weights, "actions": actions[:, :3]},
-        {**weights, "actions": actions[0, 0, 0]},
-    ):
+    for damaged in (weights, {**weights, "actions": actions[:, :3]}):
         saved.save_weights(damaged)
         with pytest.raises(CheckpointError, match=r"does not match its config\.json"):
             load_model(saved)

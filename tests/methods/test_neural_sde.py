@@ -230,14 +230,6 @@ def test_variance_stays_above_its_floor():
     assert lowest.min().item() == pytest.approx(0.2, rel=1e-3)
 
 
-def test_missing_generator_is_an_error():
-    model, x = build(network=NetworkConfig(width=8, depth=1, dropout=0.5)), make_path()[0]
-    with pytest.raises(ConfigError, match="needs a generator or the noise"):
-        model.sample_paths(x, steps=1)
-    with pytest.raises(ConfigError, match="dropout in training needs a random generator"):
-        model.train().learned.networks(model.learned.features(x))
-
-
 def test_all_results_stay_on_the_device():
     model, walk = build(history=2).to("meta"), make_path().to("meta")
     x0 = stack_history(walk, 2)[0]

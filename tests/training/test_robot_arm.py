@@ -67,14 +67,11 @@ def arm(tmp_path_factory: pytest.TempPathFactory) -> Policy:
     return train(make_arm_demos(), tmp_path_factory.mktemp("arm"), NEURAL_SDE)
 
 
-def test_run_records_the_inferred_first_action(arm: Policy):
+def test_run_records_the_first_action_and_the_demonstrated_speeds(arm: Policy):
     assert arm.record.task == "none"
     assert arm.spec.first_action_from == (*range(JOINTS), -1)
     assert arm.spec.first_action in ((0.0,), (1.0,))
     assert arm.calibration.rate_hz == RATE
-
-
-def test_limits_are_the_demonstrated_speeds(arm: Policy):
     limits = open_session(arm, Sim()).resolved.limits
     assert limits.speed == pytest.approx(measure_speed(make_arm_demos()), rel=0.05)
     assert limits.speed[:JOINTS] == pytest.approx(np.full(JOINTS, PEAK_SPEED), rel=0.05)
@@ -167,13 +164,7 @@ def test_recorded_action_space_and_another_rate_are_used(tmp_path: Path, capsys:
 
 @pytest.mark.parametrize(
     "space",
-    [
-        3,
-        {"low": [0]},
-        {"low": [-1] * 7 + [2], "high": [1] * 8},
-        {"low": [-1] * 8, "high": [1] * 7 + [float("inf")]},
-        {"low": [-1] * 8, "high": [1] * 7 + [10**400]},
-    ],
+    [3, {"low": [-1] * 7 + [2], "high": [1] * 8}, {"low": [-1] * 8, "high": [1] * 7 + [10**400]}],
 )
 def test_invalid_action_space_of_a_store_is_damage(tmp_path: Path, space: object):
     store = write_arm_store(tmp_path / "arm.zarr", make_arm_demos(episodes=2))

@@ -279,7 +279,8 @@ def test_random_damage_raises_only_one_line_errors(finished_run: RunDirectory, t
 
 def test_training_state_that_does_not_match_raises(finished_run: RunDirectory, tmp_path: Path):
     shutil.copytree(finished_run.path, tmp_path, dirs_exist_ok=True)
-    state = finished_run.read_training_state()
-    RunDirectory(tmp_path).save_training({k: v for k, v in state.items() if k != "generator"})
+    run = RunDirectory(tmp_path)
+    state = run.read_tensors(run.training)
+    run.save_tensors(run.training, {k: v for k, v in state.items() if k != "generator"})
     with pytest.raises(CheckpointError, match="does not match these settings"):
         train(tmp_path, resume=True)
