@@ -146,7 +146,7 @@ def _convert(owner: type, key: str, hint: object, value: Any) -> object:
 def require(owner: object, condition: bool, rule: str) -> None:
     """Raise `ConfigError` if settings break a rule; call it in `__post_init__`."""
     if not condition:
-        raise ConfigError(rule if owner is None else f"{type(owner).__name__}: {rule}")
+        raise ConfigError(f"{type(owner).__name__}: {rule}")
 
 
 @dataclass(frozen=True)

@@ -31,25 +31,18 @@ def get_max_unpacked() -> int:
     return int(text)
 
 
-def read_json(
-    path: Path,
-    *,
-    error: type[NsdePolicyError],
-    max_bytes: int = MAX_JSON_BYTES,
-    allow_nan: bool = False,
-) -> dict[str, Any]:
+def read_json(path: Path, *, error: type[NsdePolicyError], allow_nan: bool = False) -> dict[str, Any]:
     """Read a JSON object from a file that may be missing, damaged or hostile.
 
     Args:
         path: A regular file; pipes and devices are rejected, so that reading never blocks.
         error: Exception class to raise; its message names the file and what is wrong with it.
-        max_bytes: Size limit of the file.
         allow_nan: Accept NaN and Infinity, see `parse_json`.
 
     Raises:
         error: If the file cannot be read, is too large or does not hold a JSON object.
     """
-    content = read_file(path, max_bytes, error=error)
+    content = read_file(path, MAX_JSON_BYTES, error=error)
     return parse_json(content, name=str(path), error=error, allow_nan=allow_nan)
 
 
