@@ -27,8 +27,6 @@ ROW_COLOURS = ("#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
 MARKERS = "osD^vph<"
 GRID: dict[str, Any] = {"color": "#E6E6E6", "linewidth": 0.6}
 STYLE_CHANGES = {"axes.axisbelow": True, "xtick.color": "#333333", "ytick.color": "#333333"}
-WHOLE_RANGE = (-0.02, 1.02)
-"""Limits of an axis that shows all shares, with markers at its ends."""
 NAME_SIZE, LONGEST_NAME = 6.5, 26
 """Font size of row names in legends, points, and most characters in a line."""
 AXIS_LABELS = {
@@ -93,7 +91,6 @@ def draw_latency(comparison: Comparison, styles: Styles) -> "Figure | None":
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.set_ylabel(comparison.column_title(score))
         axis.grid(**GRID)
-        axis.set_ylim(*_score_limits([row for row, _ in points], score))
     axes[-1, 0].set_xlabel(f"latency of {ACTIONS} actions, ms")
     _add_legend(figure, {row.name: row for row, _ in points}, styles)
     return figure
@@ -113,8 +110,6 @@ def draw_sweeps(
         if panel is axes[0, 0] or len(scores) > 1:
             panel.set_ylabel(comparison.column_title(score))
     rows = [row for swept in sweeps.values() for along in swept.values() for row in along.values()]
-    for score in scores:
-        axes[0, [shown for _, shown in panels].index(score)].set_ylim(*_score_limits(rows, score))
     _add_legend(figure, {row.name: row for row in rows}, styles)
     return figure
 
@@ -139,8 +134,8 @@ def _draw_sweep(panel: "Axes", swept: Sweep, styles: Styles, axis: str, score: s
 
 
 def _draw_estimate(axis: "Axes", x: float, score: Estimate, style: RowStyle) -> None:
-    """Draw a marker at the score and a line over its interval."""
-    low, high = _find_ends(score)
+    """Draw a marker at the score and a line over its interval, which a single sample does not have."""
+    low, high = (score.low, score.high) if score.n > 1 else (score.value, score.value)
     axis.errorbar(
         x,
         score.value,
@@ -153,21 +148,6 @@ def _draw_estimate(axis: "Axes", x: float, score: Estimate, style: RowStyle) -> 
         markeredgewidth=0.5,
         zorder=3 + style.bold,
     )
-
-
-def _find_ends(score: Estimate) -> tuple[float, float]:
-    """Return both ends of the interval that is drawn: the value itself if there is only one sample."""
-    return (score.low, score.high) if score.n > 1 else (score.value, score.value)
-
-
-def _score_limits(rows: Sequence[Row], score: str) -> tuple[float, float]:
-    """Return axis limits around the intervals with a margin, which is cut at the limits of a share."""
-    ends = [_find_ends(getattr(row, score)) for row in rows]
-    low, high = min(low for low, _ in ends), max(high for _, high in ends)
-    margin = 0.06 * max(high - low, 0.1)
-    if low < 0 or high > 1:
-        return low - margin, high + margin
-    return max(low - margin, WHOLE_RANGE[0]), min(high + margin, WHOLE_RANGE[1])
 
 
 def _add_legend(figure: "Figure", rows: Mapping[str, Row], styles: Styles) -> None:

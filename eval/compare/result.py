@@ -45,8 +45,6 @@ class Comparison(
 
     def __post_init__(self) -> None:
         first, last = self.seeds
-        if not 0 <= first <= last:
-            raise ComparisonError(f"invalid range of seeds, {first} to {last}: first must not exceed last")
         if not self.entries:
             raise ComparisonError("a comparison needs at least one entry")
         known: set[tuple[Setting, int]] = set()
@@ -184,10 +182,6 @@ class Comparison(
 def read_comparison(path: Path) -> Comparison:
     """Read comparison.json; raise `ComparisonError` if it cannot be read."""
     values = read_json(path, error=ComparisonError)
-    if "format" not in values:
-        raise ComparisonError(f"{path} is not a comparison: it has no 'format'")
-    if values["format"] != FORMAT:
-        raise ComparisonError(f"{path} has format {values['format']!r}; this version reads format {FORMAT}")
     try:
         comparison = msgspec.convert(values, Comparison)
         for entry in values["entries"]:
@@ -204,15 +198,11 @@ def merge_comparisons(comparisons: Sequence[Comparison]) -> Comparison:
     """
     first, *rest = comparisons
     for other in rest:
-        a, b = (
-            (repr(c.task), json.dumps(c.env_kwargs, sort_keys=True), "{} to {}".format(*c.seeds))
-            for c in (first, other)
-        )
-        titles = ("tasks", "environment arguments", "ranges of seeds")
-        for title, one, another in zip(titles, a, b, strict=True):
+        for name in ("task", "env_kwargs", "seeds"):
+            one, another = getattr(first, name), getattr(other, name)
             if one != another:
                 raise ComparisonError(
-                    f"comparisons of different {title} do not mix: {one} and {another}; "
+                    f"comparisons of different {name} do not mix: {one} and {another}; "
                     "use the same --episodes, --seed-start, --env and --env-kwargs"
                 )
     entries: dict[tuple[Setting, int], Entry] = {}

@@ -10,8 +10,15 @@ from nsde_policy.eval.statistics import MIN_PAIRS
 from nsde_policy.eval.tables import EMPTY_CELL, Cell, Table, format_mean
 
 PAIRED_NOTE = (
-    "Both policies are rolled out from the same seeds, so the difficulty of a seed cancels. Intervals: 95 %, "
-    "paired bootstrap over seeds; they cover the choice of seeds, not of trainings."
+    "Both policies are rolled out from the same seeds, so the difficulty of a seed cancels. Trainings of one "
+    "method are averaged seed by seed. Intervals: 95 %, paired bootstrap over seeds; they cover the choice "
+    f"of seeds, not of trainings. Differences need at least {MIN_PAIRS} seeds and {MIN_PAIRS} distinct paths "
+    "of both policies: with fewer, [n = …] stands for the interval, and no difference is shown. Ahead: the "
+    "interval excludes 0"
+)
+SUCCESS_NOTE = (
+    ", and McNemar's exact p < 0.05. Won : lost: pairs of a seed and a training on which only this policy, "
+    "or only the reference, succeeded"
 )
 R = TypeVar("R", bound=ComparedRow)
 
@@ -36,7 +43,7 @@ def list_tables(comparison: Comparison, *, reference: str | None = None) -> list
                 comparison.main_rows(),
                 chosen,
                 {column: comparison.column_title(column) for column in columns},
-                note=_explain_differences(comparison),
+                note=f"{PAIRED_NOTE}{SUCCESS_NOTE if columns[0] == 'success' else ''}.",
             ),
         ]
     tables.append(_tabulate_others(comparison))
@@ -127,24 +134,6 @@ def _format_test(row: ComparedRow, reference: ComparedRow) -> list[str]:
     if test is None:
         return [EMPTY_CELL, EMPTY_CELL]
     return [f"{test.only_a} : {test.only_b}", f"{test.p:.3f}" if test.p >= 0.001 else "< 0.001"]
-
-
-def _explain_differences(comparison: Comparison) -> str:
-    parts = [PAIRED_NOTE]
-    if any(len(row.entries) > 1 for row in comparison.main_rows()):
-        parts.append("Trainings of one method are averaged seed by seed before differences are taken.")
-    if comparison.columns[-1] == "success":
-        parts.append(
-            "Won : lost: pairs of a seed and a training on which only this policy, or only the reference, "
-            "succeeded. Ahead: the interval excludes 0, and McNemar's exact p < 0.05."
-        )
-    else:
-        parts.append("Ahead: the interval excludes 0.")
-    parts.append(
-        f"Differences need at least {MIN_PAIRS} seeds and {MIN_PAIRS} distinct paths of both policies: with "
-        "fewer, [n = …] stands for the interval, and no difference is shown."
-    )
-    return " ".join(parts)
 
 
 def _tabulate_others(comparison: Comparison) -> Table:

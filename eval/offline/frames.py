@@ -258,13 +258,4 @@ def _group_episodes(demos: Demonstrations) -> Iterator[tuple[int, Demonstrations
     group = np.cumsum(demos.lengths) // GROUP_FRAMES
     for number in np.unique(group):
         episodes = np.flatnonzero(group == number)
-        start, end = demos.starts[episodes[0]], demos.episode_ends[episodes[-1]]
-        yield (
-            int(episodes[0]),
-            replace(
-                demos,
-                obs=demos.obs[start:end],
-                act=demos.act[start:end],
-                episode_ends=demos.episode_ends[episodes] - start,
-            ),
-        )
+        yield int(episodes[0]), demos.select(episodes.tolist())

@@ -7,10 +7,8 @@ import numpy as np
 
 from nsde_policy.eval.episode import EpisodeResult
 from nsde_policy.eval.render.forecast import sample_episode_forecasts
-from nsde_policy.eval.render.keypoints import draw_keypoints
 from nsde_policy.eval.render.pictures import add_caption, fit_picture
 from nsde_policy.eval.rollout import Player
-from nsde_policy.planner.interface import PolicySpec
 from nsde_policy.tasks.base import Task
 from nsde_policy.tasks.drawing import Forecast
 
@@ -25,19 +23,16 @@ class RenderedEpisode:
     task: Task
     result: EpisodeResult
     forecasts: list[Forecast]
-    """By control period; the last frame has none, nor have pictures that the environment draws itself."""
+    """By control period; the last frame has none, nor have pictures of a camera or the environment."""
     rate_hz: float
     """Control periods per second."""
-    spec: PolicySpec | None = None
-    """Sizes of a policy with cameras, whose keypoints are drawn over its frames."""
 
     @classmethod
     def play(cls, player: Player, seed: int) -> "RenderedEpisode":
         """Play an episode exactly as evaluation does; forecasts are sampled afterwards, with other noise."""
         result = player.play(seed, frames=True)
-        spec = player.policy.spec if player.policy.spec.cameras else None
-        forecasts = sample_episode_forecasts(player, result) if spec or player.task.drawing.can_draw else []
-        return cls(player.task, result, forecasts, player.rate_hz or FALLBACK_RATE_HZ, spec)
+        forecasts = [] if result.trace.frames else sample_episode_forecasts(player, result)
+        return cls(player.task, result, forecasts, player.rate_hz or FALLBACK_RATE_HZ)
 
     def __len__(self) -> int:
         return len(self.result.trace.obs)
@@ -49,12 +44,10 @@ class RenderedEpisode:
     def frame(self, step: int, size: int) -> np.ndarray:
         """Draw one frame with its caption, (size + caption, size, 3) uint8."""
         trace = self.result.trace
-        forecast = self.forecasts[step] if step < len(self.forecasts) else None
         if trace.frames:
             picture = fit_picture(trace.frames[step].decompress(), size)
-            if self.spec is not None and forecast is not None:
-                picture = draw_keypoints(picture, forecast, self.spec)
         else:
+            forecast = self.forecasts[step] if step < len(self.forecasts) else None
             picture = self.task.drawing.draw(trace.obs[step], size=size, forecast=forecast)
         return add_caption(
             picture,

@@ -162,7 +162,7 @@ def arm(runs: list[Path], tmp_path: Path) -> Path:
         (["RUN", "--latency-rounds", "1"], "at least 3 rounds"),
         (["--from-json", "/nowhere.json"], "/nowhere.json cannot be read"),
         (["--from-json", "BAD"], "not valid JSON"),
-        (["--from-json", "GOOD", "OTHER"], "different environment arguments do not mix"),
+        (["--from-json", "GOOD", "OTHER"], "different env_kwargs do not mix"),
         (["--from-json", "GOOD", "--reference", "bert"], "no row 'bert'"),
         (["--from-json", "GOOD", "--out", "/proc/x"], "cannot be written"),
     ],

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
-from nsde_policy.core.spec import CameraSpec
 from nsde_policy.data import load_demonstrations
 from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.eval.compare.run import EntryCache
@@ -17,12 +16,9 @@ from nsde_policy.eval.disturbances import DISTRACTOR, OCCLUDER, CameraCondition,
 from nsde_policy.eval.episode import CompressedFrames, CompressedPicture
 from nsde_policy.eval.evaluate import EvaluationConfig
 from nsde_policy.eval.pool import RolloutPool
-from nsde_policy.eval.render.keypoints import draw_keypoints
 from nsde_policy.eval.rollout import RolloutConfig
-from nsde_policy.planner.interface import PolicySpec
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
 from nsde_policy.tasks import find_task, get_task, with_observations
-from nsde_policy.tasks.drawing import Forecast
 from nsde_policy.training.demos import load_training_demos, open_training_images
 
 FRAME = np.random.default_rng(0).integers(30, 200, (40, 50, 3)).astype(np.uint8)
@@ -89,23 +85,6 @@ def test_only_policies_with_cameras_can_be_disturbed(capsys: pytest.CaptureFixtu
     flags = ["--camera-shift", "2", "--camera-texture", "0.5"]
     assert main(["eval", "--episodes", "1", "--workers", "1", *flags]) == 2
     assert "leave out --camera-shift, --camera-texture" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("height", "width", "place"), [(96, 96, (75, 25)), (48, 96, (75, 38))])
-def test_keypoints_are_drawn_where_they_are_in_the_frame(height: int, width: int, place: tuple[int, int]):
-    spec = PolicySpec(
-        obs_dim=3, act_dim=1, circular=(), low=(-1.0,) * 4, high=(1.0,) * 4, increment_std=(0.1,) * 4,
-        image_features=2, history=1, chunk=1, longest_chunk=0, first_action_from=(), encoder="keypoints",
-        cameras=(CameraSpec("observation.images.top", height, width),),
-    )  # fmt: skip
-    obs = np.broadcast_to(np.array([9.0, 0.5, -0.5]), (4, 2, 3))  # x right of the middle, y above it
-    white = np.full((100, 100, 3), 255, np.uint8)
-    drawn = draw_keypoints(white, Forecast(np.zeros((3, 2, 1)), obs), spec)
-    rows, columns = np.nonzero((drawn != 255).any(-1))
-    assert (columns.mean(), rows.mean()) == pytest.approx(place, abs=1.5)
-    assert (draw_keypoints(white, Forecast(np.zeros((3, 2, 1))), spec) == 255).all(), (
-        "a method without states"
-    )
 
 
 def test_cached_episodes_depend_on_the_weights_of_the_encoder(pixel_run: Path, tmp_path: Path):
