@@ -143,7 +143,7 @@ def _load_policy(name: str, config: GenerateConfig) -> Demonstrator:
     env = make_adapter(task, policy.record, {})
     images = find_recorded_images(env, task, config.obs)
     rollout = RolloutConfig(task, chunk=config.chunk, sampling=sampling, images=images)
-    provenance = _make_provenance("policy", task, config, {**settings, **_name_images(images)}, notes)
+    provenance = _make_provenance("policy", rollout, config, settings, notes)
     return Demonstrator(RolloutPool(run, rollout), task, env, provenance)
 
 
@@ -156,10 +156,9 @@ def _load_expert(name: str, config: GenerateConfig) -> Demonstrator:
     task = with_env_kwargs(_choose_observations(get_task(config.env), config.obs), config.env_kwargs)
     env = EnvAdapter.open(task, {})
     ScriptedExpert(name, env.env)
-    images = find_recorded_images(env, task, config.obs)
-    pool = RolloutPool(None, RolloutConfig(task, images=images), expert=name)
-    settings = {"policy": name, **_name_images(images)}
-    return Demonstrator(pool, task, env, _make_provenance("expert", task, config, settings, {}))
+    rollout = RolloutConfig(task, images=find_recorded_images(env, task, config.obs))
+    provenance = _make_provenance("expert", rollout, config, {"policy": name}, {})
+    return Demonstrator(RolloutPool(None, rollout, expert=name), task, env, provenance)
 
 
 def _choose_observations(task: Task, obs: str) -> Task:
@@ -186,22 +185,24 @@ def find_recorded_images(env: EnvAdapter, task: Task, obs: str) -> dict[str, str
     return dict(zip(names, parts, strict=True))
 
 
-def _name_images(images: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the setting that names recorded pictures; a store without them has none."""
-    return {"images": list(images)} if images else {}
-
-
 def _make_provenance(
-    by: str, task: Task, config: GenerateConfig, settings: Mapping[str, object], notes: Mapping[str, object]
+    by: str,
+    rollout: RolloutConfig,
+    config: GenerateConfig,
+    settings: Mapping[str, object],
+    notes: Mapping[str, object],
 ) -> Provenance:
     """Return the provenance of a store, given what is particular to the demonstrator."""
+    task = rollout.task
+    assert task is not None
     common = {
         "env": task.env_id or task.name,
         "env_kwargs": dict(task.env_kwargs),
         "seed_start": config.seed_start,
         "only_success": config.only_success,
     }
-    return Provenance(by, {**settings, **common}, {**notes, "versions": find_versions()})
+    images = {"images": list(rollout.images)} if rollout.images else {}
+    return Provenance(by, {**settings, **images, **common}, {**notes, "versions": find_versions()})
 
 
 def _collect(collection: Collection, pool: RolloutPool, config: GenerateConfig) -> None:

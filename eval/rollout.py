@@ -48,10 +48,6 @@ class RolloutConfig:
     images: Mapping[str, str] = field(default_factory=dict)
     """Camera frames to keep in the trace: parts of the environment's observation, by the name they get."""
 
-    def __post_init__(self) -> None:
-        if self.chunk is not None and self.chunk < 1:
-            raise ConfigError(f"chunk must be at least 1, got {self.chunk}")
-
 
 def make_generator(seed: int) -> torch.Generator:
     """Make the generator of an episode's noise from the episode's seed."""

@@ -1,18 +1,16 @@
-"""Plots of a comparison: scores against latency, and sweeps.
+"""Plots of a comparison: scores against latency, and against the strength of disturbances.
 
 Blue is the reference. Every other row has its own colour and marker, the same in all figures.
 """
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from nsde_policy.eval.compare.path_plots import draw_paths
-from nsde_policy.eval.compare.result import ACTIONS, CONDITIONS, Comparison
+from nsde_policy.eval.compare.result import ACTIONS, Comparison
 from nsde_policy.eval.compare.row import Row
 from nsde_policy.eval.render.plotting import make_figure, plot_style, save_figures
 from nsde_policy.eval.statistics import Estimate
@@ -30,8 +28,6 @@ STYLE_CHANGES = {"axes.axisbelow": True, "xtick.color": "#333333", "ytick.color"
 NAME_SIZE, LONGEST_NAME = 6.5, 26
 """Font size of row names in legends, points, and most characters in a line."""
 AXIS_LABELS = {
-    "chunk": "actions executed before replanning, Tₐ",
-    "demos": "demonstrations",
     "latency_steps": "delay of plans, control periods",
     "obs_noise": "observation noise, std of one period's change",
     "push": "push of the block, px",
@@ -49,19 +45,15 @@ class RowStyle:
 
 Styles = Mapping[str, RowStyle]
 """Styles by the name of the row."""
-Sweep = Mapping[str, Mapping[float, Row]]
-"""Rows by name and by the value of the varied setting."""
 
 
 def draw_comparison(comparison: Comparison, out: Path, *, reference: str | None = None) -> list[Path]:
     """Write every figure that the entries allow as PNG and SVG; return the paths."""
-    styles, deciding = choose_styles(comparison, reference), comparison.columns[-1:]
+    styles = choose_styles(comparison, reference)
     with plot_style(**STYLE_CHANGES):
         figures = {
             "score_vs_latency": draw_latency(comparison, styles),
-            "chunk": draw_sweeps(comparison, styles, ["chunk"], deciding),
-            "demos": draw_sweeps(comparison, styles, ["demos"], comparison.columns),
-            "robustness": draw_sweeps(comparison, styles, CONDITIONS, deciding),
+            "robustness": draw_robustness(comparison, styles),
             "paths": draw_paths(comparison),
         }
         return save_figures(figures, out)
@@ -96,41 +88,26 @@ def draw_latency(comparison: Comparison, styles: Styles) -> "Figure | None":
     return figure
 
 
-def draw_sweeps(
-    comparison: Comparison, styles: Styles, varied: Sequence[str], scores: Sequence[str]
-) -> "Figure | None":
-    """Draw one panel per varied setting and score; lines with intervals."""
-    sweeps = {axis: comparison.sweep(axis) for axis in varied}
-    panels = [(axis, score) for axis in varied if sweeps[axis] for score in scores]
-    if not panels:
+def draw_robustness(comparison: Comparison, styles: Styles) -> "Figure | None":
+    """Draw one panel per disturbance: the deciding score against its strength, with intervals."""
+    score = comparison.columns[-1]
+    sweeps = {axis: found for axis in AXIS_LABELS if (found := comparison.sweep(axis))}
+    if not sweeps:
         return None
-    figure, axes = make_figure(1, len(panels), (2.6 * len(panels) + 1.5, 2.5), sharey=len(scores) == 1)
-    for panel, (axis, score) in zip(axes[0], panels, strict=True):
-        _draw_sweep(panel, sweeps[axis], styles, axis, score)
-        if panel is axes[0, 0] or len(scores) > 1:
-            panel.set_ylabel(comparison.column_title(score))
-    rows = [row for swept in sweeps.values() for along in swept.values() for row in along.values()]
-    _add_legend(figure, {row.name: row for row in rows}, styles)
+    figure, axes = make_figure(1, len(sweeps), (2.6 * len(sweeps) + 1.5, 2.5), sharey=True)
+    for panel, (axis, swept) in zip(axes[0], sweeps.items(), strict=True):
+        for name, rows in swept.items():
+            style, y = styles[name], [getattr(row, score).value for row in rows.values()]
+            panel.plot(list(rows), y, color=style.colour, linewidth=1.6 if style.bold else 1.0)
+            for value, row in rows.items():
+                _draw_estimate(panel, value, getattr(row, score), style)
+        panel.set_xticks(sorted({value for rows in swept.values() for value in rows}))
+        panel.set_xlabel(AXIS_LABELS[axis])
+        panel.grid(axis="y", **GRID)
+    axes[0, 0].set_ylabel(comparison.column_title(score))
+    drawn = [row for swept in sweeps.values() for along in swept.values() for row in along.values()]
+    _add_legend(figure, {row.name: row for row in drawn}, styles)
     return figure
-
-
-def _draw_sweep(panel: "Axes", swept: Sweep, styles: Styles, axis: str, score: str) -> None:
-    values = sorted({value for rows in swept.values() for value in rows})
-    logarithmic = axis in ("chunk", "demos")
-    if logarithmic:
-        panel.set_xscale("log", base=2)
-        panel.minorticks_off()
-    span = np.log2(values[-1] / values[0]) if logarithmic else values[-1] - values[0]
-    for i, (name, rows) in enumerate(swept.items()):
-        style, shift = styles[name], 0.016 * span * (i - (len(swept) - 1) / 2)
-        x = [value * 2**shift if logarithmic else value + shift for value in rows]
-        y = [getattr(row, score).value for row in rows.values()]
-        panel.plot(x, y, color=style.colour, linewidth=1.6 if style.bold else 1.0, zorder=3 + style.bold)
-        for at, row in zip(x, rows.values(), strict=True):
-            _draw_estimate(panel, at, getattr(row, score), style)
-    panel.set_xticks(values, [f"{value:g}" for value in values])
-    panel.set_xlabel(AXIS_LABELS[axis])
-    panel.grid(axis="y", **GRID)
 
 
 def _draw_estimate(axis: "Axes", x: float, score: Estimate, style: RowStyle) -> None:

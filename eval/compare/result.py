@@ -25,7 +25,6 @@ FORMAT = 2
 PRODUCT_TITLE = "success × entropy"
 ACTIONS = 8
 """Actions that network calls and latency are counted for, whatever number a method plans at once."""
-CONDITIONS = ("latency_steps", "obs_noise", "push")
 
 
 class Comparison(

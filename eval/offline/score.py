@@ -70,7 +70,9 @@ def score_episodes_offline(
     longest = int(max(demos.lengths))
     if config.horizon is not None and config.horizon > longest:
         raise ConfigError(f"the longest episode has {longest} frames: lower --horizon {config.horizon}")
-    horizon = policy.check_steps(config.horizon or choose_horizon(policy, demos))
+    farthest = policy.model.config.longest_chunk or FEWEST_ACTIONS
+    usual = max(policy.chunk, min(FEWEST_ACTIONS, farthest, longest))
+    horizon = policy.check_steps(config.horizon or usual)
     stride = config.stride or choose_stride(demos)
     scorer = FrameScorer(policy, demos, config, horizon, sampling, device)
     parts = find_parts(demos, chunk=chunk, stride=stride)
@@ -103,12 +105,6 @@ def score_episodes_offline(
         "learned_sampling": policy.model.learned_sampling(sampling).to_dict(),
     }
     return OfflineScore(name, policy.record, context, scorer.scale, scorer.sums())
-
-
-def choose_horizon(policy: Policy, demos: Demonstrations) -> int:
-    """Return the chunk, or `FEWEST_ACTIONS` if it is shorter and plans and episodes are long enough."""
-    longest = policy.model.config.longest_chunk or FEWEST_ACTIONS
-    return max(policy.chunk, min(FEWEST_ACTIONS, longest, int(max(demos.lengths))))
 
 
 class BatchDraws(Draws):

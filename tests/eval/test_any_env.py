@@ -1,8 +1,6 @@
 """Tests of `eval` in environments without a task: Gymnasium ids, classes of users, and broken ones."""
 
 import json
-import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,16 +74,6 @@ def test_eval_scores_a_policy_in_any_environment(runs, env, sizes, kwargs, tmp_p
     says_success = "DictEnv" in env
     assert ("success_rate" in found) == ("success rate" in printed) == says_success
     assert {episode["success"] for episode in found["episodes"]} == {True if says_success else None}
-
-
-def test_eval_plays_a_class_in_the_current_directory(runs, tmp_path, monkeypatch, capsys):
-    (tmp_path / "my_robot_env.py").write_text(
-        "from tests.helpers.environments import DictEnv\n\nclass MyEnv(DictEnv):\n    pass\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
-    assert evaluate(runs(5, 2), "--env", "my_robot_env:MyEnv", "--episodes", "1") == 0
-    assert "success rate" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -189,18 +177,6 @@ def test_render_writes_pictures_of_the_environment(runs, tmp_path, monkeypatch, 
     assert [file.name for file in tmp_path.iterdir()] == ["seed-100000-episode.mp4"]
     assert (tmp_path / "seed-100000-episode.mp4").read_bytes() == bytes([5])
     assert "wrote 1 mp4" in capsys.readouterr().err
-
-
-def test_pictures_are_drawn_without_a_display(runs, monkeypatch):
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
-        monkeypatch.delenv(name, raising=False)
-    player = Player(runs(4, 2), RolloutConfig(GymTask(f"{HERE}:MatrixEnv")))
-    player.make_render_env()
-    assert os.environ["SDL_VIDEODRIVER"] == "dummy"
-    monkeypatch.setenv("SDL_VIDEODRIVER", "x11")
-    monkeypatch.setenv("DISPLAY", ":0")
-    player.make_render_env()
-    assert os.environ["SDL_VIDEODRIVER"] == "x11"
 
 
 def test_rendered_frames_keep_their_proportions(runs):

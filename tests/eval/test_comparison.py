@@ -203,11 +203,6 @@ def test_a_reference_must_be_undisturbed():
         format_comparison(disturbed, reference="neural_sde")
 
 
-def test_unknown_reference_is_rejected_and_available_ones_are_listed():
-    with pytest.raises(ComparisonError, match=r"no row 'bert' to refer to; available: .*'bet'"):
-        format_comparison(ALL, reference="bert")
-
-
 def shorter(e: Entry) -> Entry:
     return msgspec.structs.replace(e, episodes=make_episodes(0.5, 0, STARTS[:50]))
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from nsde_policy.errors import MissingDependencyError
-from nsde_policy.eval.compare.plots import choose_styles, draw_comparison, draw_latency, draw_sweeps
+from nsde_policy.eval.compare.plots import choose_styles, draw_comparison, draw_latency, draw_robustness
 from nsde_policy.eval.disturbances import Condition
 from tests.helpers.comparisons import make_comparison, make_entry, make_full_comparison
 
-FIGURES = {"score_vs_latency", "chunk", "demos", "robustness"}
+FIGURES = {"score_vs_latency", "robustness"}
 
 
 def list_names(folder: Path) -> set[str]:
@@ -56,8 +56,7 @@ def test_a_repeated_path_is_drawn_without_interval():
 def test_legends_name_every_row_once_with_the_reference_in_bold():
     rows = make_full_comparison()
     styles = choose_styles(rows, None)
-    sweeps = draw_sweeps(rows, styles, ["chunk", "push"], ["success"])
-    for figure in (draw_latency(rows, styles), sweeps):
+    for figure in (draw_latency(rows, styles), draw_robustness(rows, styles)):
         assert figure is not None
         (legend,) = figure.legends
         texts = {text.get_text().replace("\n", " "): text.get_fontweight() for text in legend.get_texts()}

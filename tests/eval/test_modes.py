@@ -17,7 +17,6 @@ from nsde_policy.eval.compare.modes import (
     estimate_diversity,
 )
 from nsde_policy.eval.compare.path_plots import draw_paths
-from nsde_policy.eval.compare.plots import draw_comparison
 from nsde_policy.eval.compare.result import read_comparison
 from nsde_policy.eval.compare.table import format_comparison
 from nsde_policy.eval.paths import PATH_POINTS, SAME_PATH, number_paths, shorten_path
@@ -71,26 +70,11 @@ def test_short_paths_are_evenly_spaced_in_time():
     assert shorten_path(list(states[:1]), GymTask("Gates-v0")).shape == (PATH_POINTS, 3)
 
 
-def is_same(path: np.ndarray, other: np.ndarray) -> bool:
-    return bool(np.abs(path - other).max() <= SAME_PATH)
-
-
 def test_paths_within_a_thousandth_of_the_extent_are_the_same():
     line = np.linspace([0.0, 0.0], [100.0, 1.0], PATH_POINTS)
     up, right = (np.array(shift) * SAME_PATH for shift in ([0.0, 1.0], [100.0, 0.0]))
     assert number_paths([line, line + 0.4 * up, line + 0.4 * right]) == (0, 0, 0)
     assert number_paths([line, line + 2 * up, line + 2 * right, line]) == (0, 1, 2, 0)
-    rng = np.random.default_rng(0)
-    drawn = rng.normal(size=(20, PATH_POINTS, 3)).cumsum(axis=1)[rng.integers(0, 20, 150)]
-    drawn += 0.004 * rng.normal(size=drawn.shape)  # of the order of the tolerance
-    scaled = drawn / np.ptp(drawn, axis=(0, 1))
-    expected: list[int] = []
-    for i, path in enumerate(scaled):
-        earlier = [n for n, other in zip(expected, scaled, strict=False) if is_same(path, other)]
-        firsts = {n: expected.index(n) for n in earlier}
-        same = [n for n, first in firsts.items() if is_same(path, scaled[first])]
-        expected.append(min(same) if same else max(expected[:i], default=-1) + 1)
-    assert number_paths(drawn) == tuple(expected)
     assert number_paths([np.zeros((PATH_POINTS, 2)), np.full((PATH_POINTS, 2), 1e-12)]) == (0, 0)
 
 
@@ -212,19 +196,6 @@ def test_paths_survive_a_file(compared: Path, runs: dict[str, Path]):
     content = read_comparison(compared / "comparison.json").to_json()
     (compared / "again.json").write_text(content)
     assert read_comparison(compared / "again.json").to_json() == content
-
-
-def test_entries_without_modes_and_paths_are_still_read(compared: Path, tmp_path: Path):
-    values = json.loads((compared / "comparison.json").read_text())
-    for entry in values["entries"]:
-        for name in ("modes", "mode", "path", "paths"):
-            entry["episodes"].pop(name, None)
-    old = tmp_path / "old.json"
-    old.write_text(json.dumps(values))
-    found = read_comparison(old)
-    assert found.mode_columns == ()
-    assert "entropy" not in format_comparison(found)
-    assert draw_comparison(found, tmp_path / "plots") == []
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,6 @@ def is_running(process: int) -> bool:
     ("number", "to_group", "after", "code"),
     [
         (signal.SIGKILL, False, 3, -signal.SIGKILL),
-        (signal.SIGTERM, False, 3, -signal.SIGTERM),
         (signal.SIGINT, True, 3, 130),
         (signal.SIGINT, True, 1, 130),  # while the processes start
     ],

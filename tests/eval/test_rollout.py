@@ -1,6 +1,5 @@
 """Tests for eval/rollout.py and eval/scores.py."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -125,28 +124,3 @@ def test_scores_average_episodes():
     assert scores.mean_steps_to_success == 101
     assert scores.ms_per_action == pytest.approx(10.0)
     assert scores.network_calls_per_chunk == 8
-
-
-def test_command_writes_json(tmp_path, capsys):
-    out = tmp_path / "scores.json"
-    assert (
-        main(["eval", "--episodes", "2", "--seed-start", "200005", "--workers", "1", "--json", str(out)]) == 0
-    )
-    found = json.loads(out.read_text())
-    for key in ("mean_max_reward", "success_rate", "length", "final_coverage"):
-        assert set(found[key]) == {"value", "low", "high", "n"}
-    assert [episode["seed"] for episode in found["episodes"]] == [200005, 200006]
-    assert found["env_kwargs"] == {"reset_rule": "benchmark"}
-    assert "success rate" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["/nowhere/run"], "/nowhere/run is not a run directory"),
-        (["--sampling", "steps=10"], "'steps=10' is not a sampling setting of this policy; available: "),
-    ],
-)
-def test_runs_and_settings_that_do_not_exist_are_refused(args, message, capsys):
-    assert main(["eval", *args]) == 2
-    assert message in capsys.readouterr().err
