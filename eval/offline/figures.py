@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nsde_policy.eval.compare.plots import REFERENCE_COLOUR, ROW_COLOURS
 from nsde_policy.eval.offline.comparison import BASELINE_PREDICTORS, OfflineComparison
 from nsde_policy.eval.offline.result import COVERAGE_LEVELS, COVERAGES, PREDICTORS
 from nsde_policy.eval.offline.sums import EpisodeSums
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SERIES_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""Colours of the lines and bars, told apart with colour-blindness (Okabe and Ito)."""
+SERIES_COLOURS = (REFERENCE_COLOUR, *ROW_COLOURS)
 
 
 def draw_offline_comparison(comparison: OfflineComparison, out: Path) -> list[Path]:

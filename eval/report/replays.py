@@ -30,12 +30,6 @@ class Replays:
     frames: npt.NDArray[np.int16]
     """All frames in units of 1 / scale, (sum of lengths, columns)."""
 
-    def __post_init__(self) -> None:
-        if self.frames.ndim != 2 or len(self.frames) != sum(self.lengths) or self.frames.dtype != np.int16:
-            raise ComparisonError(
-                f"frames of shape {self.frames.shape}, {self.frames.dtype} do not match {self.lengths}"
-            )
-
     @classmethod
     def from_traces(cls, traces: Sequence[Trace], scene: Scene) -> "Replays":
         """Round the frames of episodes to integers, as many per unit as the scene says."""

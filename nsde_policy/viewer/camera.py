@@ -4,10 +4,13 @@ import base64
 
 import numpy as np
 
+from nsde_policy.encoders import get_encoder
 from nsde_policy.envs.live import LiveTable
-from nsde_policy.eval.render.keypoints import find_keypoint_futures
 from nsde_policy.eval.render.pictures import encode_png
 from nsde_policy.planner.interface import PolicySpec
+
+SPREAD = 2.0
+"""Standard deviations of the ends that the ellipse around them reaches."""
 
 
 def describe_camera(
@@ -29,21 +32,32 @@ def describe_camera(
     if not spec.cameras:
         return None
     camera = spec.cameras[0]
-    found = find_keypoint_futures(obs, spec)
     png = base64.b64encode(encode_png(table.draw_camera(state, camera.width, camera.height))).decode()
     picture = {"name": camera.name, "width": camera.width, "height": camera.height, "png": png}
-    if found is None or not all(np.isfinite(values).all() for values in vars(found).values()):
-        return {**picture, "paths": [], "ends": [], "spread": []}
+    points = _find_keypoints(obs, spec)
+    if not np.isfinite(points).all():
+        points = points[:, :, :0]
     return {
         **picture,
-        "paths": _to_thousandths(found.mean.swapaxes(0, 1)),
-        "ends": _to_thousandths(found.ends.swapaxes(0, 1)),
-        "spread": _to_thousandths(found.spread),
+        "paths": _to_thousandths(points.mean(1).swapaxes(0, 1)),
+        "ends": _to_thousandths(points[-1].swapaxes(0, 1)),
+        "spread": _to_thousandths(SPREAD * points[-1].std(0)),
     }
+
+
+def _find_keypoints(obs: np.ndarray, spec: PolicySpec) -> np.ndarray:
+    """Return the keypoints of the first camera, (steps + 1, futures, keypoints, 2).
+
+    Positions are x and y in its frame, from 0 to 1. There are none if the features are not positions.
+    """
+    count = spec.image_features // len(spec.cameras)
+    if not get_encoder(spec.encoder).features_are_positions:
+        count = 0
+    points: np.ndarray = (obs[..., spec.plain_dim : spec.plain_dim + count] + 1) / 2
+    return points.reshape(*obs.shape[:2], count // 2, 2)
 
 
 def _to_thousandths(points: np.ndarray) -> list[list[int]]:
     """Return one row of integers per keypoint, from points (keypoints, …, 2)."""
     whole = np.rint(1000 * np.clip(points, -10, 10)).astype(int)
-    rows: list[list[int]] = whole.reshape(len(points), -1).tolist()
-    return rows
+    return [keypoint.flatten().tolist() for keypoint in whole]

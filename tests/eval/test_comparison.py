@@ -24,6 +24,7 @@ from tests.helpers.comparisons import (
     make_entry,
     make_episodes,
     make_full_comparison,
+    without_success,
 )
 
 ALL = make_full_comparison()
@@ -95,16 +96,6 @@ def test_damaged_file_is_rejected(tmp_path: Path, text: str, message: str):
         read_comparison(tmp_path / "x.json")
     assert "x.json" in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def without_success(*entries: Entry) -> Comparison:
-    """Compare entries in an environment that does not report successes; scores are returns below 0."""
-    changed = []
-    for entry in entries:
-        score = tuple(round(1000 * value - 1000, 5) for value in entry.episodes.score)
-        episodes = msgspec.structs.replace(entry.episodes, score=score, success=None, metrics={})
-        changed.append(msgspec.structs.replace(entry, episodes=episodes))
-    return msgspec.structs.replace(make_comparison(*changed), task="Pendulum-v1", env_kwargs={"g": 9.8})
 
 
 def test_without_successes_the_score_decides(tmp_path: Path):

@@ -93,10 +93,12 @@ def make_linear_demos(episodes: int = 60, length: int = 50) -> Demonstrations:
     return Demonstrations.from_episodes(found, angles=(1,))
 
 
-def make_linear_policy(model: PolicyModel[Transitions], demos: Demonstrations) -> Policy:
+def make_linear_policy(
+    model: PolicyModel[Transitions], demos: Demonstrations, spec: StateSpec = SPEC
+) -> Policy:
     record = RunRecord(
         config=RunConfig(model=NeuralSDEConfig(history=1), chunk=CHUNK),
-        spec=SPEC,
+        spec=spec,
         task="none",
         seed=0,
         demos=DemoRecord("memory", "", len(demos), len(demos.obs)),
@@ -233,14 +235,9 @@ def test_angles_of_actions_are_compared_on_the_circle():
             return states[:, :1, :1] + ahead + 4 * math.pi + 0.01
 
     spec = replace(SPEC, obs_dim=1, circular=(1,), low=(0.0, 0.0), high=(12.0, 7.0), increment_std=(1.0, 1.0))
-    record = RunRecord(
-        config=RunConfig(model=NeuralSDEConfig(history=1), chunk=4), spec=spec, task="none", seed=0,
-        demos=DemoRecord("memory", "", 2, 80), versions={},
-    )  # fmt: skip
+    policy = make_linear_policy(Follow(), demos, spec)
     scored = ScoredEpisodes(demos, (0, 1), False, "a turning joint")
-    found = score_episodes_offline(
-        Policy(record, Follow()), scored, OfflineConfig(stride=1, horizon=4), name="toy"
-    )
+    found = score_episodes_offline(policy, scored, OfflineConfig(stride=1, horizon=4), name="toy")
     assert found.sums["all"]["error_sample"].compute() == pytest.approx(np.full((4, 1), 0.01), rel=1e-3)
     assert found.sums["all"]["error_mean_plan"].compute() == pytest.approx(np.full((4, 1), 0.01), rel=1e-3)
 
@@ -388,11 +385,9 @@ def test_store_of_another_rate_is_refused_and_other_units_are_reported(
 def test_unfinished_run_is_reported(
     two_runs: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    sde, _, store = two_runs
-    early = tmp_path / "early"
-    shutil.copytree(sde, early)
+    early = Path(shutil.copytree(two_runs[0], tmp_path / "early"))
     (early / "metrics.jsonl").write_text('{"step": 4, "seconds": 1.0}\n')
-    assert main(["score", str(early), "--demos", str(store), "--samples", "2"]) == 0
+    assert main(["score", str(early), "--demos", str(two_runs[2]), "--samples", "2"]) == 0
     assert "stopped at step 4 of 10: finish it with train --resume" in capsys.readouterr().err
 
 
@@ -438,10 +433,8 @@ def test_runs_that_held_out_different_episodes_cannot_be_paired(two_runs: tuple[
     held_out = record["demos"]["held_out"]
     record["demos"]["held_out"] = [i for i in range(8) if i not in held_out]
     record["seed"] += 1
-    other = sde.parent / "other"
-    other.mkdir()
+    other = Path(shutil.copytree(sde, sde.parent / "other"))
     (other / "config.json").write_text(json.dumps(record))
-    (other / "model.safetensors").write_bytes((sde / "model.safetensors").read_bytes())
     with pytest.raises(ComparisonError, match="same --seed and --validation"):
         compare_offline([sde, other], store)
 

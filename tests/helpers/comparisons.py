@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from nsde_policy.eval.compare.entries import Entry, Episodes, Latency
@@ -83,3 +84,13 @@ def make_full_comparison() -> Comparison:
         harder += [(skill - 0.002 * p, {"condition": Condition(0, 0, p)}) for p in (25.0, 50.0)]
         entries += [make_entry(name, skill=lower, **changes) for lower, changes in harder]
     return make_comparison(*entries)
+
+
+def without_success(*entries: Entry) -> Comparison:
+    """Compare entries in an environment that does not report successes; scores are returns below 0."""
+    changed = []
+    for entry in entries:
+        score = tuple(round(1000 * value - 1000, 5) for value in entry.episodes.score)
+        episodes = msgspec.structs.replace(entry.episodes, score=score, success=None, metrics={})
+        changed.append(msgspec.structs.replace(entry, episodes=episodes))
+    return msgspec.structs.replace(make_comparison(*changed), task="Pendulum-v1", env_kwargs={"g": 9.8})
