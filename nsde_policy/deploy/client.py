@@ -221,7 +221,9 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
                     logger=_websockets_logger,
                 )
                 closing.enter_context(connection)
-                _limit_sending(connection.socket, self._timeout_s)
+                # Sending raises `OSError` if the server does not read: frames may not fit into its buffer.
+                limit = struct.pack("ll", math.ceil(self._timeout_s), 0)
+                connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
                 connection.send(encode(Hello(PROTOCOL, __version__)))
                 found = self._check_welcome(self._receive(connection, Welcome | Refusal, ends))
                 closing.pop_all()  # without an error the connection stays open
@@ -275,12 +277,6 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
         reason = _REASONS.get(refusal.code, "refused")
         message = f"{self._url}: {refusal.message}"
         return RemoteError(f"{message} ({refusal.code})" if reason == "refused" else message, reason)
-
-
-def _limit_sending(sock: socket.socket, timeout_s: float) -> None:
-    """Let a socket raise `OSError` if the server does not read: frames may not fit into its buffer."""
-    seconds = math.ceil(timeout_s)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", seconds, 0))
 
 
 def _compute_remaining(ends: float) -> float:

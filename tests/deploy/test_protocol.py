@@ -3,7 +3,6 @@
 import contextlib
 import json
 import struct
-import tracemalloc
 from typing import Any
 
 import msgspec
@@ -116,18 +115,6 @@ def array(shape: Any = (1, 2), data: Any = TWO) -> dict[str, Any]:
 def test_invalid_request_error_names_the_problem(data, message):
     with pytest.raises(RemoteError, match=message):
         decode(data, PlanRequest)
-
-
-def test_announced_sizes_are_not_allocated():
-    """Nested lists that announce 65 000 members each would take half a gigabyte."""
-    bomb = b"\xdc\xff\xff" * 21_000
-    tracemalloc.start()
-    for data in (bomb, b"\x82\xa4kind\xa4plan\xa6states" + bomb, b"\x82\xa4kind\xa4plan\xa4more" + bomb):
-        with pytest.raises(RemoteError):
-            decode(data, PlanRequest)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 1_000_000
 
 
 @pytest.mark.parametrize("text", ["", "[]", "[" * 50_000, json.dumps(SPEC.to_dict() | {"obs_dim": 0})])

@@ -113,7 +113,6 @@ class Settings:
     on_fault: int = 0
     starts_at: tuple[float, float] | None = None
     jerk: float | None = None
-    worker: str = "inline"
     cameras: bool = False
     deltas: tuple[int, ...] = ()
     """Actions that are changes per period; they need the rate of the policy, 10 Hz."""
@@ -128,7 +127,7 @@ class HostileSession:
         self.true_time = 100.0
         self.plan: Any = WALK
         self.answer: Any = None
-        self.worker = settings.worker
+        self.worker = "inline"
         self.spec = CAMERA_SPEC if settings.cameras else SPEC
         self.features: Any = [0.1, -0.1]
         self.encode = self._encode if settings.cameras else None

@@ -9,7 +9,6 @@ import torch
 from nsde_policy.core.networks import MLP
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.torch_threads import count_cores, count_threads
-from nsde_policy.planner.worker import PlannerThread
 
 START = np.array([235.0, 124.0, 299.6, 145.2, 5.378])
 
@@ -38,8 +37,8 @@ def count_in_new_thread() -> int:
     return found[0]
 
 
-def plan_in_a_session(policy: Policy, **settings: object) -> None:
-    with policy.session(deadline_s=60.0, **settings) as session:
+def plan_in_a_session(policy: Policy) -> None:
+    with policy.session(deadline_s=60.0) as session:
         session.step(START)
         assert session.last.source == "plan"
 
@@ -49,10 +48,6 @@ CALLS = {
     "predict_action_chunk": lambda policy: policy.predict_action_chunk(START),
     "plan_from": lambda policy: policy.plan_from(np.tile([*START, 235.0, 124.0], (2, 1)), steps=2, seed=0),
     "session": plan_in_a_session,
-    "session ahead": lambda policy: plan_in_a_session(policy, plan_ahead=True),
-    "planner thread of a server": lambda policy: (
-        PlannerThread().submit(lambda: policy.select_action(START)).result(60)
-    ),
 }
 
 
