@@ -63,6 +63,7 @@ def train_video(
                 f"{path} was trained with other settings, another seed or other videos; resume with the same "
                 "ones or choose another --out"
             )
+        loaded = videos.to(device)
         replace_file(run.config, record.to_json().encode())
         model = record.build_model().to(device)
         stages: list[tuple[RunDirectory, TrainConfig, UnrollConfig | None]] = [(run, config.train, None)]
@@ -72,7 +73,7 @@ def train_video(
         for number, (directory, train, unrolled) in enumerate(stages):
             model.unrolled = unrolled
             directory.path.mkdir(exist_ok=True)
-            source = videos.source(model.window, train.batch_size, device)
+            source = loaded.source(model.window, train.batch_size)
             training = Training(model, source, train, seed=seed + number)
             if resume and directory.training.exists():
                 training.restore(directory.read_tensors(directory.training))

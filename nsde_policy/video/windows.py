@@ -19,7 +19,7 @@ from nsde_policy.data.zarr_store.store import Store
 from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.training.batches import BatchSource
 from nsde_policy.video.base import VideoBatch
-from nsde_policy.video.frames import VideoFrames
+from nsde_policy.video.frames import load_frames, read_windows
 from nsde_policy.video.pixels import to_unit
 
 VIDEO_KEY = "img"
@@ -57,12 +57,16 @@ class WindowTable(BatchSource[VideoBatch]):
 class Videos:
     """A set of videos; parts of it share its frames."""
 
-    frames: VideoFrames
-    """Frames of the whole set."""
+    frames: LazyFrames | Tensor
+    """Frames of the whole set, in a store or, (rows, size, size, 3) uint8, on a device."""
     episode_ends: Ints
     """One past the last row of each video of the whole set."""
     chosen: Ints
     """Indices of the videos of this part."""
+    size: int
+    """Height and width that frames of a store are resized to."""
+    name: str
+    """Where the videos came from."""
     stride: int = 1
     """Rows from one frame to the next."""
 
@@ -70,26 +74,12 @@ class Videos:
     def from_tensor(cls, frames: Tensor, *, stride: int = 1, name: str = "memory") -> Self:
         """Use generated videos, (videos, T, size, size, 3) uint8, where they are."""
         n, length = frames.shape[:2]
-        return cls(
-            VideoFrames(frames.flatten(0, 1), frames.shape[2], name),
-            length * np.arange(1, n + 1),
-            np.arange(n),
-            stride,
-        )
+        ends = length * np.arange(1, n + 1)
+        return cls(frames.flatten(0, 1), ends, np.arange(n), frames.shape[2], name, stride)
 
     def __len__(self) -> int:
         """Return the number of videos."""
         return len(self.chosen)
-
-    @property
-    def size(self) -> int:
-        """Height and width of the frames."""
-        return self.frames.size
-
-    @property
-    def name(self) -> str:
-        """Where the videos came from."""
-        return self.frames.name
 
     @cached_property
     def fingerprint(self) -> str:
@@ -153,20 +143,25 @@ class Videos:
 
     def read(self, starts: npt.ArrayLike, length: int) -> VideoBatch:
         """Read windows from their first rows, on the CPU; see `starts` and `find_windows`."""
-        rows = np.asarray(starts, np.int64)[:, None] + self.stride * np.arange(length)
-        frames = self.frames.read(rows.reshape(-1)).reshape(*rows.shape, self.size, self.size, 3)
-        return VideoBatch(frames)
+        first = np.asarray(starts, np.int64)
+        if isinstance(self.frames, LazyFrames):
+            found = read_windows(self.frames, first, length=length, stride=self.stride, size=self.size)
+            return VideoBatch(found)
+        rows = torch.from_numpy(first[:, None] + self.stride * np.arange(length))
+        return VideoBatch(self.frames[rows.to(self.frames.device)].cpu())
 
-    def source(self, length: int, batch_size: int, device: torch.device | str) -> WindowTable:
-        """Return a source of random windows of `length` frames, which loads all frames to the device."""
-        device, found = torch.device(device), self.find_windows(length)
-        return WindowTable(
-            self.frames.load(device),
-            torch.from_numpy(found).to(device),
-            length=length,
-            stride=self.stride,
-            batch_size=batch_size,
-        )
+    def to(self, device: torch.device | str) -> "Videos":
+        """Return the videos with all frames on a device; raise `DemoError` if they do not fit."""
+        device = torch.device(device)
+        if isinstance(self.frames, LazyFrames):
+            return replace(self, frames=load_frames(self.frames, self.size, device, self.name))
+        return replace(self, frames=self.frames.to(device))
+
+    def source(self, length: int, batch_size: int) -> WindowTable:
+        """Return a source of random windows of `length` frames; the frames must be on a device, see `to`."""
+        assert isinstance(self.frames, Tensor)
+        starts = torch.from_numpy(self.find_windows(length)).to(self.frames.device)
+        return WindowTable(self.frames, starts, length=length, stride=self.stride, batch_size=batch_size)
 
     def hold_out(self, share: float) -> "Videos":
         """Return the videos to train on: all but a random share, at least one, and always the same ones."""
@@ -207,9 +202,4 @@ def open_videos(path: Path | str, *, size: int, stride: int = 1) -> Videos:
     images = LazyFrames(arrays[0], count)
     check_frames(images, VIDEO_KEY)
     arrays[0].check_chunks(count)
-    return Videos(
-        VideoFrames(images, size, str(path)),
-        ends,
-        np.arange(len(ends)),
-        stride,
-    )
+    return Videos(images, ends, np.arange(len(ends)), size, str(path), stride)

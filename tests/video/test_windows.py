@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from nsde_policy.data import open_images
 from nsde_policy.data.frames import resize_frames
 from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.video import frames
@@ -42,7 +43,7 @@ def test_windows_are_all_those_inside_one_video(store, length, stride):
 
 def test_a_source_draws_every_window_and_nothing_else(store):
     videos = open_videos(store, size=8, stride=3)
-    source = videos.source(4, 32, "cpu")
+    source = videos.to("cpu").source(4, 32)
     generator, seen = torch.Generator().manual_seed(0), set()
     for _ in range(20):
         batch = source.draw(generator)
@@ -57,25 +58,17 @@ def test_a_source_draws_every_window_and_nothing_else(store):
 def test_frames_that_do_not_fit_into_memory_are_refused(store, monkeypatch):
     monkeypatch.setattr(frames, "_measure_memory", lambda device: 15_000)
     with pytest.raises(DemoError, match=r"take 0.0 GB, at most 0.0 GB fit on the device cpu: .*--size"):
-        open_videos(store, size=8).source(4, 2, "cpu")
+        open_videos(store, size=8).to("cpu")
 
 
 def test_frames_are_resized_and_read_back_the_same_from_store_and_table(tmp_path):
     path = write_store(tmp_path / "s.zarr")
-    images = np.rint(np.asarray(_read_images(path)))
-    expected = resize_frames(images.astype(np.uint8), 6)
+    expected = resize_frames(np.rint(open_images(path)[:]).astype(np.uint8), 6)
     starts = np.array([26, 0, 16])
     videos = open_videos(path, size=6, stride=2)
-    assert np.array_equal(videos.read(starts, 4).frames[1], expected[0:8:2])
-    videos.source(4, 2, "cpu")
-    found = videos.read(starts, 4).frames.numpy()
-    assert np.array_equal(found, np.stack([expected[s : s + 8 : 2] for s in starts]))
-
-
-def _read_images(path):
-    from nsde_policy.data import open_images
-
-    return open_images(path)[:]
+    for each in (videos, videos.to("cpu")):
+        found = each.read(starts, 4).frames.numpy()
+        assert np.array_equal(found, np.stack([expected[s : s + 8 : 2] for s in starts]))
 
 
 def test_whole_videos_are_held_out():
@@ -83,7 +76,7 @@ def test_whole_videos_are_held_out():
     training = videos.hold_out(0.4)
     assert len(training) == 3
     assert sorted([*training.chosen, *training.left_out]) == [0, 1, 2, 3, 4]
-    batch = training.source(12, 50, "cpu").draw(torch.Generator().manual_seed(0))
+    batch = training.source(12, 50).draw(torch.Generator().manual_seed(0))
     assert {*batch.frames[:, 0, 0, 0, 0].tolist()} == {12 * video for video in training.chosen.tolist()}
     assert videos.hold_out(0) is videos
     assert len(videos.hold_out(0.001)) == 4
@@ -101,7 +94,7 @@ def test_the_increment_is_the_root_mean_square_change_of_a_pixel(store):
 def test_what_gives_no_window_is_refused(store, tmp_path):
     videos = open_videos(store, size=8, stride=4)
     with pytest.raises(DemoError, match=r"longest of 3 videos has 4 frames .* needs 5"):
-        videos.source(5, 2, "cpu")
+        videos.find_windows(5)
     with pytest.raises(DemoError, match="no array 'data/img'"):
         open_videos(write_store(tmp_path / "a.zarr", {"data/img": None}), size=8)
     grey = np.zeros((40, 8, 8), np.uint8)
@@ -116,7 +109,7 @@ def test_what_gives_no_window_is_refused(store, tmp_path):
 @pytest.mark.gpu
 def test_a_captured_graph_draws_other_windows_with_each_replay():
     videos = make_numbered(device="cuda", videos=20)
-    source = videos.source(5, 16, "cuda")
+    source = videos.source(5, 16)
     generator = torch.Generator("cuda").manual_seed(0)
     source.draw(generator)
     graph = torch.cuda.CUDAGraph()
