@@ -4,7 +4,9 @@ A robot of your own needs no task (`--task none`).
 """
 
 from nsde_policy.tasks.base import Outcome as Outcome
+from nsde_policy.tasks.base import Reporting as Reporting
 from nsde_policy.tasks.base import Task as Task
+from nsde_policy.tasks.base import read_episode_mode as read_episode_mode
 from nsde_policy.tasks.base import with_env_kwargs as with_env_kwargs
 from nsde_policy.tasks.base import with_observations as with_observations
 from nsde_policy.tasks.detection import check_recorded_task as check_recorded_task
@@ -18,6 +20,4 @@ from nsde_policy.tasks.registry import TASKS as TASKS
 from nsde_policy.tasks.registry import get_task as get_task
 from nsde_policy.tasks.registry import get_task_of_run as get_task_of_run
 from nsde_policy.tasks.registry import register_task as register_task
-from nsde_policy.tasks.reporting import Reporting as Reporting
-from nsde_policy.tasks.reporting import read_episode_mode as read_episode_mode
 from nsde_policy.tasks.training_defaults import TrainingDefaults as TrainingDefaults

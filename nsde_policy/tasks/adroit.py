@@ -5,9 +5,8 @@ import io
 from collections.abc import Mapping
 
 from nsde_policy.errors import import_optional
-from nsde_policy.tasks.base import AnyEnv, Task
+from nsde_policy.tasks.base import AnyEnv, Reporting, Task
 from nsde_policy.tasks.registry import TASKS
-from nsde_policy.tasks.reporting import Reporting
 
 GOALS = {
     "door": "the door is open by 1.35 rad",

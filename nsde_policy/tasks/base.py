@@ -15,7 +15,6 @@ from nsde_policy.errors import ConfigError, EnvError
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.tasks.drawing import Drawing
-from nsde_policy.tasks.reporting import Reporting
 from nsde_policy.tasks.training_defaults import AUTO_PRESET, TrainingDefaults
 
 if TYPE_CHECKING:
@@ -42,6 +41,21 @@ class Outcome:
     """Further figures by name, averaged as well."""
     success_step: int | None = None
     """Number of actions before the first success; None for all, or without success."""
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """Words for the tables of reports and comparisons, and the number of modes."""
+
+    title: str = ""
+    """Title in reports; by default the name of the task."""
+    success_name: str = "success"
+    """Title of the share of successful episodes in tables."""
+    score_note: str = ""
+    """What score and success mean, for the notes below a table."""
+    modes: int = 0
+    """Number of different ways to succeed, which the environment numbers from 0 in `info["mode"]`; 0 if the
+    task tells none apart."""
 
 
 class Task(abc.ABC):
@@ -146,6 +160,26 @@ def read_number(info: Info, name: str) -> float:
     """Return a number of an info, such as a coverage."""
     value: Any = info[name]
     return float(value)
+
+
+def read_episode_mode(task: Task, info: Info) -> int | None:
+    """Return the mode of an episode, given its last info: -1 if unknown, None if the task has no modes.
+
+    Raises:
+        EnvError: If `info["mode"]` is not a whole number from -1 to `modes` - 1.
+    """
+    modes = task.reporting.modes
+    if not modes:
+        return None
+    value: Any = info.get("mode", -1)
+    number = value.item() if getattr(value, "size", None) == 1 else value
+    if isinstance(number, bool) or not isinstance(number, int) or not -1 <= number < modes:
+        found = f"{' '.join(repr(value).split()):.60}"
+        raise EnvError(
+            f"environment {task.env_id or task.name}: info['mode'] is {found}, "
+            f"expected a whole number from 0 to {modes - 1}, or -1 if the mode is unknown"
+        )
+    return number
 
 
 AnyTask = TypeVar("AnyTask", bound=Task)

@@ -13,8 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from nsde_policy.errors import ConfigError, EnvError, NsdePolicyError, summarize_error
-from nsde_policy.tasks.base import AnyEnv, Task
-from nsde_policy.tasks.reporting import Reporting
+from nsde_policy.tasks.base import AnyEnv, Reporting, Task
 
 _ENV_ID = re.compile(r"[\w./-]+-v\d+|[\w.]+:[\w./-]+")
 _env_folder: str | None = None

@@ -6,10 +6,9 @@ import gymnasium as gym
 import numpy as np
 
 from nsde_policy.errors import ConfigError, import_optional
-from nsde_policy.tasks.base import AnyEnv, Task
+from nsde_policy.tasks.base import AnyEnv, Reporting, Task
 from nsde_policy.tasks.gym import make_gym_env
 from nsde_policy.tasks.registry import TASKS
-from nsde_policy.tasks.reporting import Reporting
 
 MEMBERS = """
 assembly basketball bin-picking box-close button-press button-press-topdown button-press-topdown-wall
