@@ -1,8 +1,6 @@
 """Tests of decoding video files: frames, spacing, damage, and files that are made to harm."""
 
 import struct
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -132,35 +130,9 @@ def test_what_is_no_usable_video_is_refused(tmp_path, content, message):
         read_video(path, SMALL)
 
 
-def test_missing_files_pipes_and_folders_are_refused(tmp_path):
-    import os
-
-    os.mkfifo(tmp_path / "pipe.avi")
-    (tmp_path / "folder.avi").mkdir()
-    for name, message in (
-        ("none", "cannot be read"),
-        ("pipe", "not a regular file"),
-        ("folder", "s a directory"),
-    ):
-        with pytest.raises(DemoError, match=message):
-            read_video(tmp_path / f"{name}.avi", SMALL)
-
-
 def test_the_number_of_frames_is_bounded(tmp_path, monkeypatch):
     path = write_scene(tmp_path / "scene.avi", 0, 12)
     monkeypatch.setenv(MAX_UNPACKED_VARIABLE, str(10 * 24 * 24 * 3))
     with pytest.raises(DemoError, match=r"more than 10 frames, the limit; .*--stride"):
         read_video(path, SMALL)
     assert len(read_video(path, FrameConfig(size=24, stride=2))[0]) == 6
-
-
-def test_without_pyav_the_error_names_the_extra(tmp_path):
-    code = (
-        "import sys; sys.modules['av'] = None\n"
-        "from nsde_policy.cli.main import main\n"
-        f"sys.exit(main(['video', 'data', 'folder', {str(tmp_path)!r}, '--out', 'x.zarr']))"
-    )
-    (tmp_path / "a.avi").write_bytes(b"RIFF")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "needs av, which is not installed: pip install 'nsde-policy[video]'" in done.stderr

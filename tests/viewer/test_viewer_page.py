@@ -274,8 +274,23 @@ def test_page_reports_a_lost_or_full_server_and_reconnects(browser: "Browser", m
         outside.page.context.close()
 
 
-def test_phone_layout_has_no_horizontal_scrolling(browser: "Browser", viewer: RunningViewer):
+def test_phone_layout_never_scrolls_sideways_and_a_finger_drags_the_block(
+    browser: "Browser", viewer: RunningViewer
+):
     with show_viewer(browser, viewer, color_scheme="dark", **ON_PHONE) as page:
+        pause(page)
+        scrolled = page.evaluate("scrollY")
+        start, end = np.array(to_screen(page, *block_point(page))), np.array(to_screen(page, 120, 400))
+        touch = page.context.new_cdp_session(page)
+        for k in range(11):
+            x, y = start + k / 10 * (end - start)
+            kind = "touchMove" if k else "touchStart"
+            touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": x, "y": y}]})
+            page.wait_for_timeout(30)
+        touch.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+        near = "(([, , x, y]) => Math.hypot(x - 120, y - 400) < 60)(viewer.frame.panels[0].trail.at(-1))"
+        wait_until(page, near)
+        assert page.evaluate("scrollY") == scrolled
         page.tap("#compare")
         wait_until(page, "viewer.state.panels.length === 2")
         assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
@@ -292,20 +307,3 @@ def test_phone_layout_has_no_horizontal_scrolling(browser: "Browser", viewer: Ru
         tops = page.evaluate("viewer.panels.map((panel) => panel.canvas.getBoundingClientRect().toJSON())")
         assert tops[1]["top"] > tops[0]["bottom"], "one above the other"
         assert min(box["width"] for box in tops) > 340
-
-
-def test_touch_drags_the_block_without_scrolling(browser: "Browser", viewer: RunningViewer):
-    with show_viewer(browser, viewer, **ON_PHONE) as page:
-        pause(page)
-        scrolled = page.evaluate("scrollY")
-        start, end = np.array(to_screen(page, *block_point(page))), np.array(to_screen(page, 120, 400))
-        touch = page.context.new_cdp_session(page)
-        for k in range(11):
-            x, y = start + k / 10 * (end - start)
-            kind = "touchMove" if k else "touchStart"
-            touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": x, "y": y}]})
-            page.wait_for_timeout(30)
-        touch.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
-        near = "(([, , x, y]) => Math.hypot(x - 120, y - 400) < 60)(viewer.frame.panels[0].trail.at(-1))"
-        wait_until(page, near)
-        assert page.evaluate("scrollY") == scrolled
