@@ -148,12 +148,6 @@ def test_path_with_irregular_steps_equals_single_steps_in_sequence():
         torch.testing.assert_close(whole[k + 1], x)
 
 
-def test_sampling_keeps_the_global_random_state():
-    before = torch.random.get_rng_state()
-    euler_maruyama(OrnsteinUhlenbeck(), torch.ones(3, 1), dt=0.1, steps=2, generator=make_rng())
-    assert torch.equal(before, torch.random.get_rng_state())
-
-
 def test_gradients_flow_from_paths_to_the_initial_state():
     x0 = torch.ones(3, 1, requires_grad=True)
     euler_maruyama(OrnsteinUhlenbeck(), x0, dt=0.1, steps=5, generator=make_rng())[-1].sum().backward()

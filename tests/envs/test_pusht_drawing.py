@@ -1,10 +1,8 @@
 """Tests for envs/pusht/drawing.py."""
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
-from nsde_policy.envs import PUSHT_ID
 from nsde_policy.envs.pusht import drawing, geometry
 
 
@@ -54,12 +52,3 @@ def test_frame_shows_all_requested_shapes():
     assert is_colour(picture, (480, 480), palette.table)
     assert not is_colour(picture, (150, 100), palette.table)  # the path
     assert is_colour(drawing.frame(agent, block), (150, 100), palette.table)
-
-
-def test_rgb_array_shows_the_target_of_the_last_action():
-    env = gym.make(PUSHT_ID, render_mode="rgb_array", render_size=512)
-    env.reset(seed=100000)
-    target = drawing.Palette().target
-    assert not is_colour(env.render(), (60, 450), target)
-    env.step(np.array([60.0, 450.0]))
-    assert is_colour(env.render(), (60, 450), target)

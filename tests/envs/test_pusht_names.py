@@ -74,10 +74,12 @@ def test_frames_of_both_names_are_equal_and_have_the_requested_size():
     assert picture[int(y), int(x)].tolist() == list(drawing._lighter(drawing._AGENT_COLOUR))
 
 
-def test_rendered_pictures_have_the_requested_size():
+def test_pictures_have_the_requested_size_and_show_agent_and_target():
     env = make(render_mode="rgb_array", visualization_width=320, visualization_height=200)
-    _, info = env.reset(seed=3)
+    env.reset(seed=3)
+    *_, info = env.step(np.array([60.0, 450.0]))
     picture = env.render()
     assert picture.shape == (200, 320, 3)
-    x, y = info["pos_agent"] / 512 * (320, 200)
-    assert np.abs(picture[int(y), int(x)].astype(int) - drawing.Palette.agent).max() <= 4
+    for place, colour in ((info["pos_agent"], drawing.Palette.agent), ((60, 450), drawing.Palette.target)):
+        x, y = np.array(place) / 512 * (320, 200)
+        assert np.abs(picture[int(y), int(x)].astype(int) - colour).max() <= 4
