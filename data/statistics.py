@@ -39,10 +39,9 @@ SHOWN_REPEATS = 8
 class DemoStatistics:
     """What settings are chosen by."""
 
-    episodes: int
     frames: int
-    obs_dim: int
-    act_dim: int
+    dim: int
+    """Dimensions of a state: observation and action."""
     rate_hz: float | None
     """Frames per second; None if unknown."""
     median_length: int
@@ -52,11 +51,6 @@ class DemoStatistics:
     deterministic demonstrator, near 1 if similar frames say nothing about what follows."""
     fork_share: float
     """Share of the frames whose nearest neighbours go on in two separate ways."""
-
-    @property
-    def dim(self) -> int:
-        """Dimensions of a state: observation and action."""
-        return self.obs_dim + self.act_dim
 
     def describe(self) -> str:
         """Describe the demonstrations in one line."""
@@ -87,10 +81,8 @@ def measure_statistics(demos: Demonstrations, *, seed: int = 0) -> DemoStatistic
     states = _scale_states(demos)
     unexplained, forks = _compare_neighbours(demos, states, np.random.default_rng(seed))
     return DemoStatistics(
-        episodes=len(demos),
         frames=len(demos.obs),
-        obs_dim=demos.obs.shape[1],
-        act_dim=demos.act.shape[1],
+        dim=demos.obs.shape[1] + demos.act.shape[1],
         rate_hz=demos.rate_hz,
         median_length=int(np.median(demos.lengths)),
         unexplained_share=unexplained,

@@ -15,7 +15,7 @@ from nsde_policy.tasks import get_task
 from nsde_policy.training.presets import resolve_preset
 
 SCRIPTED = DemoStatistics(
-    episodes=50, frames=10_000, obs_dim=39, act_dim=28, rate_hz=100.0, median_length=200,
+    frames=10_000, dim=67, rate_hz=100.0, median_length=200,
     unexplained_share=0.04, fork_share=0.02,
 )  # fmt: skip
 HUMAN = replace(SCRIPTED, unexplained_share=0.35, fork_share=0.04)
@@ -47,11 +47,9 @@ def test_human_demonstrations_of_push_t_keep_half_of_the_noise(human_demos):
     assert (config.model.noise, config.model.sampling.diffusion) == (0.7, 0.5)
 
 
-@pytest.mark.parametrize(("obs_dim", "width"), [(4, 256), (26, 512), (400, 1024)])
-def test_width_grows_with_the_state(obs_dim, width):
-    assert (
-        get_method("neural_sde").auto_preset(replace(SCRIPTED, obs_dim=obs_dim)).model.network.width == width
-    )
+@pytest.mark.parametrize(("dim", "width"), [(32, 256), (54, 512), (428, 1024)])
+def test_width_grows_with_the_state(dim, width):
+    assert get_method("neural_sde").auto_preset(replace(SCRIPTED, dim=dim)).model.network.width == width
 
 
 @pytest.mark.parametrize(("frames", "steps"), [(100, 2_000), (10_000, 31_200), (1_000_000, 40_000)])
