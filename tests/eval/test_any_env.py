@@ -11,7 +11,6 @@ from nsde_policy.cli.main import main
 from nsde_policy.data import Demonstrations, Episode
 from nsde_policy.data.zarr_store.writer import DemoWriter
 from nsde_policy.errors import EnvError
-from nsde_policy.eval.compare.result import read_comparison
 from nsde_policy.eval.episode import EpisodeResult
 from nsde_policy.eval.render import video
 from nsde_policy.eval.rollout import Player, RolloutConfig
@@ -75,34 +74,6 @@ def test_eval_scores_a_policy_in_any_environment(runs, env, sizes, kwargs, tmp_p
     says_success = "DictEnv" in env
     assert ("success_rate" in found) == ("success rate" in printed) == says_success
     assert {episode["success"] for episode in found["episodes"]} == {True if says_success else None}
-
-
-def test_runs_without_a_task_are_compared_in_a_given_environment(runs, tmp_path, capsys):
-    out, pair = tmp_path / "out", [str(runs(3, 1)), str(runs(3, 1, "joints"))]
-    play = [
-        "--workers",
-        "1",
-        "--device",
-        "cpu",
-        "--latency-rounds",
-        "0",
-        "--episodes",
-        "3",
-        "--out",
-        str(out),
-    ]
-    env = ["--env", "Pendulum-v1", "--env-kwargs", '{"max_episode_steps": 20}']
-    assert main(["compare", *pair, *play, *env]) == 0
-    found, text = read_comparison(out / "comparison.json"), capsys.readouterr().out
-    assert (found.task, found.env_kwargs) == ("Pendulum-v1", {"max_episode_steps": 20})
-    assert [entry.episodes.success for entry in found.entries] == [None, None]
-    assert found.entries[0].episodes.steps == (20, 20, 20)
-    assert text.startswith("Pendulum-v1, max_episode_steps=20 seeds 100000 to 100002")
-    assert (out / "comparison.md").read_text() == text
-    assert main(["compare", *pair, *play]) == 2
-    assert "no environment to roll out in: give one with --env" in capsys.readouterr().err
-    assert main(["compare", *pair, *play, "--env", "MountainCarContinuous-v0"]) == 2
-    assert "its observation has 2 values" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

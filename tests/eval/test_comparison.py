@@ -30,11 +30,6 @@ from tests.helpers.comparisons import (
 ALL = make_full_comparison()
 
 
-def test_comparison_survives_a_file(tmp_path: Path):
-    (tmp_path / "comparison.json").write_text(ALL.to_json())
-    assert read_comparison(tmp_path / "comparison.json") == ALL
-
-
 @given(
     st.lists(
         st.tuples(st.floats(0, 1), st.booleans(), st.floats(0, 1), st.integers(0, 300), st.booleans()),
