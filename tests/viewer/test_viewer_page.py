@@ -131,14 +131,17 @@ def test_all_clients_see_the_solve_time_until_the_block_is_dragged_away(
         wait_until(page, "viewer.frame.panels[0].progress < 0.6")
 
 
-def test_agent_and_block_can_be_dragged_and_the_block_turned(page: "Page"):
+def test_agent_can_be_dragged(page: "Page"):
     pause(page)
     page.mouse.move(*to_screen(page, *page.evaluate("viewer.panels[0].pose.slice(0, 2)")))
     page.mouse.down()
     page.mouse.move(*to_screen(page, 60, 450), steps=8)
     wait_until(page, "Math.hypot(viewer.panels[0].pose[0] - 60, viewer.panels[0].pose[1] - 450) < 8")
     page.mouse.up()
-    wait_until(page, SETTLED)
+
+
+def test_wheel_and_handle_turn_the_block(page: "Page"):
+    pause(page)
     before = page.evaluate("viewer.panels[0].pose[4]")
     page.mouse.move(*to_screen(page, *block_point(page)))
     for _ in range(6):
@@ -155,6 +158,7 @@ def test_agent_and_block_can_be_dragged_and_the_block_turned(page: "Page"):
 def test_sliders_change_the_controls_and_the_sigma_scale_follows(page: "Page"):
     wide = "Math.max(...viewer.frame.panels[0].fan.sigma.flat())"
     before = float(page.locator("#sigma-top").inner_text())
+    slide(page, "speed", 0.25)  # nothing is planned after the end of the episode
     slide(page, "diffusion", 0)
     wait_until(page, f"viewer.state.controls.diffusion === 0 && {wide} === 0")
     slide(page, "diffusion", 3)
