@@ -17,7 +17,7 @@ from nsde_policy.bounds import Count
 from nsde_policy.config import BaseConfig
 from nsde_policy.data.frames import Bytes
 from nsde_policy.data.types import MIN_STEPS
-from nsde_policy.errors import DemoError, NsdePolicyError, import_optional, summarize_error
+from nsde_policy.errors import DemoError, NsdePolicyError, describe_problem, import_optional
 from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked, open_regular
 
 FORMATS = "avi,mov,matroska,gif,asf,flv,mpeg,mpegts,mpegvideo,m4v,ogg"
@@ -113,8 +113,7 @@ def _open_video(path: Path) -> Iterator[tuple[Any, Any]]:
         except NsdePolicyError:
             raise
         except (av.error.FFmpegError, OSError, ValueError, RuntimeError) as error:
-            why = getattr(error, "strerror", None) or summarize_error(error)
-            raise DemoError(f"{path} is damaged or not a video: {why}") from error
+            raise DemoError(f"{path} is damaged or not a video: {describe_problem(error)}") from error
 
 
 def _check_pixels(path: Path, width: int, height: int) -> None:

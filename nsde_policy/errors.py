@@ -90,6 +90,11 @@ def summarize_error(error: BaseException) -> str:
         return type(error).__name__
 
 
+def describe_problem(error: BaseException) -> str:
+    """Return what went wrong; of an operating system's error without its number and its path."""
+    return getattr(error, "strerror", None) or summarize_error(error)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that memory was exhausted; torch raises `RuntimeError` on a CPU."""
     phrases = ("out of memory", "not enough memory", "can't allocate memory")

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from nsde_policy.errors import ConfigError, DemoError, NsdePolicyError
+from nsde_policy.errors import ConfigError, DemoError, NsdePolicyError, describe_problem
 
 PARTIAL = ".partial"
 """Suffix of files that are still being written."""
@@ -57,7 +57,7 @@ def open_regular(path: Path, max_bytes: int | None = None, *, error: type[NsdePo
     try:
         file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115
     except (OSError, ValueError) as problem:  # the latter for a null byte in the path
-        raise error(f"{path} cannot be read: {_describe_problem(problem)}") from problem
+        raise error(f"{path} cannot be read: {describe_problem(problem)}") from problem
     found = os.fstat(file.fileno())
     if stat.S_ISREG(found.st_mode) and (max_bytes is None or found.st_size <= max_bytes):
         return file
@@ -65,11 +65,6 @@ def open_regular(path: Path, max_bytes: int | None = None, *, error: type[NsdePo
     if not stat.S_ISREG(found.st_mode):
         raise error(f"{path} is not a regular file")
     raise error(f"{path} has {found.st_size} bytes, the limit is {max_bytes}")
-
-
-def _describe_problem(problem: OSError | ValueError) -> str:
-    """Return what went wrong, without the number of the error and the path."""
-    return getattr(problem, "strerror", None) or str(problem)
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
@@ -140,7 +135,7 @@ def replace_file(target: Path, content: bytes | str) -> None:
         finally:
             os.close(directory)
     except (OSError, ValueError) as error:  # the latter for a null byte in the path
-        raise NsdePolicyError(f"{target} cannot be written: {_describe_problem(error)}") from error
+        raise NsdePolicyError(f"{target} cannot be written: {describe_problem(error)}") from error
 
 
 def check_writable(target: Path) -> None:
@@ -153,7 +148,7 @@ def check_writable(target: Path) -> None:
         trial.open("xb").close()
         trial.unlink()
     except (OSError, ValueError) as error:  # the latter for a null byte in the path
-        raise NsdePolicyError(f"{target} cannot be written: {_describe_problem(error)}") from error
+        raise NsdePolicyError(f"{target} cannot be written: {describe_problem(error)}") from error
     finally:
         for folder in missing:  # the innermost first
             with suppress(OSError):
@@ -187,7 +182,7 @@ def lock_directory(path: Path, *, error: type[NsdePolicyError] = DemoError) -> i
         path.mkdir(parents=True, exist_ok=True)
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except (OSError, ValueError) as problem:  # the latter for a null byte in the path
-        raise error(f"the folder {path} cannot be created: {_describe_problem(problem)}") from problem
+        raise error(f"the folder {path} cannot be created: {describe_problem(problem)}") from problem
     try:
         fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as problem:
@@ -195,6 +190,6 @@ def lock_directory(path: Path, *, error: type[NsdePolicyError] = DemoError) -> i
         if isinstance(problem, BlockingIOError):
             reason = "another process is writing to it; wait for it to finish or choose another path"
         else:
-            reason = _describe_problem(problem)
+            reason = describe_problem(problem)
         raise error(f"the folder {path} cannot be locked: {reason}") from problem
     return directory

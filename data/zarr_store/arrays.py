@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nsde_policy.data.types import Numbers, check_angles
-from nsde_policy.errors import DemoError
+from nsde_policy.errors import DemoError, summarize_error
 from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class StoredArray:
                 for row in range(start, stop, self.rows_per_read):
                     self.read(row, min(row + self.rows_per_read, stop))
             raise DemoError(
-                f"{self.name}: frames {start} to {stop} cannot be decoded ({format_brief(error)}); "
+                f"{self.name}: frames {start} to {stop} cannot be decoded ({summarize_error(error)}); "
                 "restore their chunk from the original"
             ) from error
 
@@ -139,8 +139,3 @@ class StoredArray:
         if (packed := BLOSC_HEADER.unpack(header)[-1]) != size:
             return f"chunk {key} is damaged: {size} bytes, its Blosc header says {packed}"
         return None
-
-
-def format_brief(error: Exception) -> str:
-    """Return the first line of a message, at most 120 characters."""
-    return (str(error).splitlines() or [""])[0][:120] or type(error).__name__

@@ -18,8 +18,8 @@ from nsde_policy.data.types import (
     check_rate,
     convert_to_float32,
 )
-from nsde_policy.data.zarr_store.arrays import StoredArray, format_brief
-from nsde_policy.errors import DemoError, NsdePolicyError
+from nsde_policy.data.zarr_store.arrays import StoredArray
+from nsde_policy.errors import DemoError, NsdePolicyError, describe_problem, summarize_error
 from nsde_policy.files import MAX_JSON_BYTES, lock_directory, parse_json, replace_file
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class Store:
             inside = "" if isinstance(self._root, Path) else self._root.at
             zarray = zarr.open_array(self.zarr_store, path=inside + name, mode="r", zarr_format=zarr_format)
         except Exception as error:  # of many kinds: unknown codecs, types, shapes
-            raise DemoError(f"the metadata of {name} is invalid ({format_brief(error)})") from error
+            raise DemoError(f"the metadata of {name} is invalid ({summarize_error(error)})") from error
         if zarray.dtype.kind not in "biuf":
             raise DemoError(f"{name} holds {zarray.dtype}, expected real numbers")
         if zarray.ndim == 0 or 0 in zarray.shape[1:] or 0 in zarray.chunks:
@@ -255,5 +255,4 @@ def wrap_read_errors(message: str) -> Iterator[None]:
     except NsdePolicyError:
         raise
     except Exception as error:
-        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise DemoError(f"{message}: {why}") from error
+        raise DemoError(f"{message}: {describe_problem(error)}") from error

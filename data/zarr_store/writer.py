@@ -24,7 +24,7 @@ from nsde_policy.data.types import MIN_STEPS, Episode, Ints, Numbers, check_angl
 from nsde_policy.data.zarr_store.growing_array import GrowingArray
 from nsde_policy.data.zarr_store.roles import is_colour
 from nsde_policy.data.zarr_store.store import ENDS, RECORDING, Store
-from nsde_policy.errors import DemoError, NsdePolicyError
+from nsde_policy.errors import DemoError, NsdePolicyError, describe_problem
 from nsde_policy.files import PARTIAL, lock_directory, read_json, replace_file
 
 STATE, ACTION = "data/state", "data/action"
@@ -157,7 +157,7 @@ class DemoWriter:
             grown = {name: self._write_rows(arrays[name], values) for name, values in rows.items()}
             self._write(self._ends.encode(end))
         except (OSError, NsdePolicyError) as error:
-            why = getattr(error, "strerror", None) or str(error)
+            why = describe_problem(error)
             raise DemoError(f"{self.path}: episode not recorded, {why}; earlier ones are safe") from error
         self._arrays = grown
         self._ends = self._ends.extend(end)

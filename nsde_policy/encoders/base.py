@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import abc
+import pkgutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from nsde_policy.config import EncoderConfig, ImageEncoderConfig
-from nsde_policy.core.spec import ENVIRONMENT_KEY as ENVIRONMENT_KEY
-from nsde_policy.core.spec import STATE_KEY as STATE_KEY
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +25,7 @@ class Encoder(abc.ABC):
     Everything behind it (model, control session, export) sees that vector alone. Register it with
     `register_encoder`; a run uses the one that `demos.encoder` names.
 
-    An encoder of images declares `config` and `model_class`, and its model encodes the images of
+    An encoder of images declares `config` and `model`, and its model encodes the images of
     `demos.images`. It is trained before the policy if `config` is a `TrainedEncoderConfig`, and together with
     it otherwise. Its features follow the low-dimensional part of the observation.
     """
@@ -34,6 +33,8 @@ class Encoder(abc.ABC):
     name: ClassVar[str]
     config: ClassVar[type[EncoderConfig]] = EncoderConfig
     """Class of its settings; an `ImageEncoderConfig` if it encodes images."""
+    model: ClassVar[str] = ""
+    """Class of its model if it encodes images, `module:class`, imported on first use."""
     features_are_positions: ClassVar[bool] = False
     """Whether the features of a camera are x and y of positions in its frame, each from -1 to 1, by turns."""
 
@@ -59,4 +60,5 @@ class Encoder(abc.ABC):
 
     def model_class(self) -> type[EncoderModel]:
         """Return the class of its model, for encoders of images."""
-        raise NotImplementedError(f"the encoder {self.name!r} takes no images")
+        found: type[EncoderModel] = pkgutil.resolve_name(self.model)
+        return found

@@ -6,7 +6,7 @@
 Entry points of other packages belong to the group `nsde_policy.methods`.
 """
 
-import importlib
+import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -49,10 +49,7 @@ class Method:
 
     def model_class(self) -> Any:
         """Return the class of its model, importing its module if necessary."""
-        if isinstance(self.model, str):
-            module, _, name = self.model.partition(":")
-            return getattr(importlib.import_module(module), name)
-        return self.model
+        return pkgutil.resolve_name(self.model) if isinstance(self.model, str) else self.model
 
 
 METHODS: Registry[Method] = Registry("method", "nsde_policy.methods")

@@ -35,9 +35,6 @@ class BatchSource(abc.ABC, Generic[Batch]):
     def draw(self, generator: torch.Generator) -> Batch:
         """Return the batch; its kernels are captured, so that a replay draws another batch."""
 
-    def close(self) -> None:
-        """Release what the source holds beside its tensors."""
-
 
 class TableSource(BatchSource[Data]):
     """Draws rows of tensors with replacement, on the device that holds them."""

@@ -1,15 +1,8 @@
 """Keypoints: a few image positions per frame, learned without labels by redrawing the frame from them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from nsde_policy.encoders.identity import IdentityEncoder
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.encoders.registry import register_encoder
-
-if TYPE_CHECKING:
-    from nsde_policy.encoders.base_model import EncoderModel
 
 
 @register_encoder
@@ -18,10 +11,5 @@ class KeypointEncoder(IdentityEncoder):
 
     name = "keypoints"
     config = KeypointConfig
+    model = "nsde_policy.encoders.keypoints.model:KeypointModel"
     features_are_positions = True
-
-    def model_class(self) -> type[EncoderModel]:
-        """Return the class of the autoencoder."""
-        from nsde_policy.encoders.keypoints.model import KeypointModel
-
-        return KeypointModel

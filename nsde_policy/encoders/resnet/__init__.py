@@ -1,15 +1,8 @@
 """ResNet-18 with spatial softmax, as in Diffusion Policy: trained together with the policy."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from nsde_policy.encoders.identity import IdentityEncoder
 from nsde_policy.encoders.registry import register_encoder
 from nsde_policy.encoders.resnet.config import ResNetConfig
-
-if TYPE_CHECKING:
-    from nsde_policy.encoders.base_model import EncoderModel
 
 
 @register_encoder
@@ -18,9 +11,4 @@ class ResNetEncoder(IdentityEncoder):
 
     name = "resnet"
     config = ResNetConfig
-
-    def model_class(self) -> type[EncoderModel]:
-        """Return the class of the network."""
-        from nsde_policy.encoders.resnet.model import ResNetModel
-
-        return ResNetModel
+    model = "nsde_policy.encoders.resnet.model:ResNetModel"
