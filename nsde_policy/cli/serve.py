@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass, fields
 
+import tyro
+
 from nsde_policy.assets import resolve_run
 from nsde_policy.bounds import Count
 from nsde_policy.cli.shared import options
-from nsde_policy.deploy.server.config import ServeOptions, ServeSettings
+from nsde_policy.deploy.server.config import ServeSettings
 
 SWITCH_INTERVAL_S = 5e-4
 """Longest wait of the thread that answers clients for the one that plans, seconds; Python's default of 5 ms,
@@ -13,18 +15,22 @@ several times per request, would use up a robot's deadline."""
 
 
 @dataclass(frozen=True)
-class Serve(ServeOptions):
+class Serve(ServeSettings):
     """Answer plan requests over websockets until SIGTERM or Ctrl-C; log events to stderr as JSON lines.
 
     The client is `nsde_policy.deploy.client.RemotePolicy`. GET /healthz on the same port returns the status.
     """
 
     run_dir: options.RunFlag = None
+    token: tyro.conf.Suppress[str | None] = None
     token_file: options.TokenFileFlag = None
     device: options.DeviceFlag = "cpu"
     threads: Count = 1
     """CPU threads per plan; small networks are fastest with one."""
     json: options.JsonAddressFlag = False
+
+    def __post_init__(self) -> None:
+        """Leave all checks to `run`, which reads the token."""
 
     def run(self) -> None:
         """Load the policy and serve it until a signal."""
@@ -39,8 +45,8 @@ class Serve(ServeOptions):
         from nsde_policy.deploy.server.server import PolicyServer
         from nsde_policy.inference.policy import Policy
 
-        shared = {each.name: getattr(self, each.name) for each in fields(ServeOptions)}
-        settings = ServeSettings(**shared, token=options.read_token(self.token_file))
+        given = {each.name: getattr(self, each.name) for each in fields(ServeSettings)}
+        settings = ServeSettings(**given | {"token": options.read_token(self.token_file)})
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         policy = Policy.from_pretrained(self.run_dir and resolve_run(self.run_dir)).to(self.device)
         policy.threads = self.threads

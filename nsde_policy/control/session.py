@@ -150,21 +150,18 @@ class Session:
             )
         with self._exclusive():
             self._raise_if_stopped()
-            return self._compute_action_at(t)
-
-    def _compute_action_at(self, t: float) -> np.ndarray:
-        now = self._clock()
-        faults = self._check_clock(now)
-        if math.isnan(now):
-            return self._send(now, faults)
-        reach, t = 1 / self.resolved.policy_hz, parse_time(t)
-        if not now - reach <= t <= now + reach:
-            detail = f"a command for time {t!r} was requested at {now:.6g}"
-            faults.append(Fault(FaultKind.CLOCK_JUMP, now, detail))
-            t = now
-        faults += self._monitor.check_age(now, reach)
-        faults += self._scheduler.collect(self._grid.find_period(t))
-        return self._send(t, faults)
+            now = self._clock()
+            faults = self._check_clock(now)
+            if math.isnan(now):
+                return self._send(now, faults)
+            reach, t = 1 / self.resolved.policy_hz, parse_time(t)
+            if not now - reach <= t <= now + reach:
+                detail = f"a command for time {t!r} was requested at {now:.6g}"
+                faults.append(Fault(FaultKind.CLOCK_JUMP, now, detail))
+                t = now
+            faults += self._monitor.check_age(now, reach)
+            faults += self._scheduler.collect(self._grid.find_period(t))
+            return self._send(t, faults)
 
     def ticks(self) -> Iterator[float]:
         """Sleep until each control period and yield its start, without drift."""

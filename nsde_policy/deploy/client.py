@@ -34,7 +34,6 @@ from nsde_policy.deploy.protocol import (
     pack_frame,
 )
 from nsde_policy.deploy.server.auth import fits_header
-from nsde_policy.deploy.server.tls import load_client_tls
 from nsde_policy.errors import (
     ConfigError,
     NsdePolicyError,
@@ -103,7 +102,7 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
                 "the token has blanks or characters that are not ASCII: check its file or variable"
             )
         self._url, self._token = url, token
-        self._tls = load_client_tls(url, ca_file)
+        self._tls = _load_tls(url, ca_file)
         self._deadline_s, self._timeout_s = deadline_s, timeout_s
         self._lock, self._closed = threading.Lock(), False
         self._connection: ClientConnection | None
@@ -277,6 +276,20 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
         reason = _REASONS.get(refusal.code, "refused")
         message = f"{self._url}: {refusal.message}"
         return RemoteError(f"{message} ({refusal.code})" if reason == "refused" else message, reason)
+
+
+def _load_tls(url: str, ca_file: Path | str | None) -> ssl.SSLContext | None:
+    """Return the TLS context for a URL, or None if it does not use TLS."""
+    if not url.lower().startswith("wss:"):
+        if ca_file is None:
+            return None
+        raise ConfigError(f"ca_file is for wss:// addresses, got {url!r:.80}: use wss://, or leave it out")
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"cannot read PEM certificates from ca_file {ca_file}: {summarize_error(error)}"
+        ) from None
 
 
 def _compute_remaining(ends: float) -> float:

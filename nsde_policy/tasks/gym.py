@@ -76,14 +76,12 @@ class GymTask(Task):
 
     Args:
         env_id: Gymnasium id, or `module:Class`.
-        env_kwargs: Keyword arguments of the environment.
     """
 
     reporting = Reporting(score_note="Return: the sum of an episode's rewards.")
 
-    def __init__(self, env_id: str, env_kwargs: Mapping[str, object] | None = None) -> None:
+    def __init__(self, env_id: str) -> None:
         self.name = self.env_id = env_id
-        self.env_kwargs = dict(env_kwargs or {})
 
 
 def is_env_id(name: str) -> bool:

@@ -7,11 +7,9 @@ closed at once if the token is wrong (4403 "token": do not retry) or too many cl
 import contextlib
 import ipaddress
 import re
-import secrets
 import socket
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 from typing import Annotated
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -21,9 +19,8 @@ from websockets.http11 import Request, Response
 
 from nsde_policy.bounds import Count, Positive
 from nsde_policy.config import require
-from nsde_policy.deploy.server.auth import compare_tokens, is_loopback
+from nsde_policy.deploy.server.auth import is_loopback
 from nsde_policy.deploy.server.config import ServerSettings
-from nsde_policy.viewer.messages import MAX_CLIENT_MESSAGE_BYTES
 
 SOCKET = "/live"
 """Path of the websocket."""
@@ -39,7 +36,6 @@ class ViewerSettings(ServerSettings):
     """Address and limits of the server; the token is required in the address of the page, ?token=…."""
 
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000
-    max_message: int = MAX_CLIENT_MESSAGE_BYTES
     max_clients: Count = 16
     patience_s: Positive = 10.0
 
@@ -72,16 +68,11 @@ class ViewerSettings(ServerSettings):
 
     def accepts_token(self, request: Request) -> bool:
         """Return whether a request has the token, or none is required."""
-        return self.token is None or compare_tokens(self.token, _read_token(request.path))
-
-
-def make_settings(
-    host: str, port: int, token: str | None, tls_cert: Path | None = None, tls_key: Path | None = None
-) -> ViewerSettings:
-    """Return server settings; generate a token if one is required and none is given."""
-    if token is None and not is_loopback(host):
-        token = secrets.token_urlsafe(16)
-    return ViewerSettings(host=host, port=port, token=token, tls_cert=tls_cert, tls_key=tls_key)
+        try:
+            values = parse_qs(urlsplit(request.path).query, max_num_fields=8).get("token", [])
+        except ValueError:  # too many fields, or not a URL
+            values = []
+        return self.accepts(values[0] if len(values) == 1 else "")
 
 
 def load_files(scene: str) -> dict[str, tuple[str, bytes]]:
@@ -116,14 +107,6 @@ def respond_with_file(suffix: str, body: bytes, host: str) -> Response:
         }
     )
     return Response(200, "OK", headers, body)
-
-
-def _read_token(path: str) -> str:
-    try:
-        values = parse_qs(urlsplit(path).query, max_num_fields=8).get("token", [])
-    except ValueError:  # too many fields, or not a URL
-        return ""
-    return values[0] if len(values) == 1 else ""
 
 
 def _find_own_address() -> str:

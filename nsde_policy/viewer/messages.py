@@ -15,7 +15,9 @@ is hidden, and no "move_agent" until the pointer is back. The phase is then "pau
 "move_agent". A client that disconnects is treated as if it had sent "release".
 """
 
+import functools
 import json
+import operator
 import re
 from typing import Annotated, Literal
 
@@ -147,22 +149,8 @@ class Refresh(ClientMessage, frozen=True):
     """Send the state to a new client; sent by the server, never by a page."""
 
 
-_CLIENT_MESSAGES = (
-    Pause
-    | Step
-    | Reset
-    | Scrub
-    | SetControl
-    | SelectMethods
-    | Drag
-    | Release
-    | MoveAgent
-    | StartRecording
-    | KeepEpisode
-    | Discard
-    | Undo
-)
-_decoder: msgspec.json.Decoder[ClientMessage] = msgspec.json.Decoder(_CLIENT_MESSAGES)
+_kinds = [kind for kind in ClientMessage.__subclasses__() if kind is not Refresh]
+_decoder: msgspec.json.Decoder[ClientMessage] = msgspec.json.Decoder(functools.reduce(operator.or_, _kinds))
 
 
 def parse_message(data: str | bytes) -> ClientMessage:

@@ -72,10 +72,8 @@ class ViewerServer(WebsocketServer):
         """Serve until `stop`; call `ready` with the port. Raise an exception of the simulation."""
         self.simulation.on_failure = self.stop
         try:
-            listening = self._listen(
-                self._serve_client, self._respond, max_queue=4, max_size=self._settings.max_message
-            )
-            async with listening as port:
+            size = messages.MAX_CLIENT_MESSAGE_BYTES
+            async with self._listen(self._serve_client, self._respond, max_queue=4, max_size=size) as port:
                 self.simulation.start()
                 self._log("showing", host=self._settings.host, port=port)
                 ready(port)

@@ -20,8 +20,6 @@ from tests.helpers.exported_policies import (
     sign_graph,
 )
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture(scope="module")
 def policy() -> Policy:

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +20,6 @@ from tests.helpers.exported_policies import (
     export_small_policy,
     sign_graph,
 )
-
-ROOT = Path(__file__).parents[2]
-OBS = np.array([0.4, 1.0, 300.0])
 
 
 @pytest.fixture(scope="module")
@@ -54,25 +50,6 @@ def test_plan_that_is_not_finite_is_an_error(exported, monkeypatch):
     monkeypatch.setattr(policy._graph, "run", lambda: policy._graph.outputs["actions"].fill(np.nan))
     with pytest.raises(PlanError, match="planned actions are not finite"):
         policy.plan_from(draw_states(2), steps=4, seed=0)
-
-
-def test_threads_can_share_a_policy(policy):
-    jobs = [(draw_states(2, seed=i), i) for i in range(8)]
-    alone = [policy.plan_from(states, steps=4, seed=seed).actions for states, seed in jobs]
-    wrong: list[int] = []
-
-    def ask(i: int) -> None:
-        states, seed = jobs[i]
-        for _ in range(50):
-            if not np.array_equal(policy.plan_from(states, steps=4, seed=seed).actions, alone[i]):
-                wrong.append(i)
-
-    threads = [threading.Thread(target=ask, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
 
 
 # Hostile files

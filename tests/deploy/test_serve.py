@@ -11,10 +11,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from nsde_policy.deploy.client import RemotePolicy
-from nsde_policy.deploy.protocol import (
-    PlanReply,
-    Refusal,
-)
+from nsde_policy.deploy.protocol import PlanReply, Refusal
 from nsde_policy.deploy.server.config import ServeSettings
 from nsde_policy.deploy.server.server import PolicyServer
 from nsde_policy.errors import ConfigError, RemoteError
@@ -27,8 +24,8 @@ from tests.helpers.policy_servers import (
     get_health,
     receive_reply,
     serve_in_thread,
-    wait_until,
 )
+from tests.helpers.server_threads import wait_until
 
 TOKEN = "correct-horse-battery"
 

@@ -24,8 +24,8 @@ from tests.helpers.policy_servers import (
     get_health,
     receive_reply,
     serve_in_thread,
-    wait_until,
 )
+from tests.helpers.server_threads import wait_until
 
 TOKEN = "correct-horse-battery"
 HELLO = Frame(Opcode.BINARY, encode(Hello(PROTOCOL, "test"))).serialize(mask=True)
@@ -164,15 +164,3 @@ def test_client_that_disconnects_during_its_request_is_removed():
         running.wait_for("disconnected")
         assert_server_works(running)
         wait_until(lambda: get_health(running)[1]["clients"] == 0, "no client left")
-
-
-def test_clients_beyond_the_limit_are_refused_until_one_leaves():
-    with serve_in_thread(LinearPlanner(), max_clients=2) as running:
-        first, second = running.connect_and_greet(), running.connect_and_greet()
-        with pytest.raises(InvalidStatus) as refused, running.connect():
-            pass
-        assert refused.value.response.status_code == 503
-        first.close()
-        running.wait_for("disconnected")
-        assert_server_works(running)
-        second.close()

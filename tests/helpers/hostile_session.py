@@ -171,13 +171,10 @@ class HostileSession:
     # --- What the session is given ---
 
     def read(self) -> Any:
-        """Read the clock; a tuple of times gives one per reading."""
-        now = (
-            self.now[min(len(self._readings), len(self.now) - 1)] if isinstance(self.now, tuple) else self.now
-        )
-        is_time = isinstance(now, float) and abs(now) <= 1e12
-        self._readings.append(now if is_time else math.nan)
-        return _give(now)
+        """Read the clock."""
+        is_time = isinstance(self.now, float) and abs(self.now) <= 1e12
+        self._readings.append(self.now if is_time else math.nan)
+        return _give(self.now)
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Any:
         """Plan; the arrays of the plan before are overwritten, and so are the states."""

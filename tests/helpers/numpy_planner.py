@@ -42,28 +42,21 @@ class Walker:
 
 
 class FailingWalker(Walker):
-    """Planner that fails on demand: `trouble` is the fault of the next plan, `failed` lists past faults."""
+    """Planner that fails on demand: `trouble` is the fault of the next plan."""
 
     def __init__(self, sim, **options) -> None:
         super().__init__(**options)
         self._sim = sim
         self.trouble: str | None = None
-        self.failed: list[str] = []
-        self.requests: list[tuple[float, int]] = []
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
-        self.requests.append((self._sim.now, steps))
         trouble, self.trouble = self.trouble, None
-        if trouble is not None:
-            self.failed.append(trouble)
         plan = super().plan_from(states, steps=steps, seed=seed)
         match trouble:
             case "raise":
                 raise RuntimeError("the network broke")
             case "nan":
                 plan.actions[seed % steps, 0] = np.nan
-            case "inf":
-                plan.actions[0] = np.inf
             case "shape":
                 return Plan(plan.actions[:, :1])
             case "empty":

@@ -2,12 +2,11 @@
 
 import json
 import socket
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,15 +27,12 @@ from nsde_policy.deploy.protocol import (
 from nsde_policy.deploy.server.config import ServeSettings
 from nsde_policy.deploy.server.server import PolicyServer
 from nsde_policy.planner.calibration import Calibration
-from nsde_policy.planner.interface import Plan, Planner, PolicySpec
-from tests.helpers.server_threads import run_in_thread
+from nsde_policy.planner.interface import Plan, Planner
+from tests.helpers import numpy_planner
+from tests.helpers.server_threads import ServerThread
 
-SPEC = PolicySpec(
-    obs_dim=3,
-    act_dim=2,
-    history=2,
-    chunk=4,
-    longest_chunk=0,
+SPEC = replace(
+    numpy_planner.SPEC,
     first_action_from=(),
     circular=(),
     low=(-1.0,) * 5,
@@ -63,29 +59,12 @@ class LinearPlanner:
         return Plan(actions=path[1:, 3:], states=path)
 
 
-@dataclass
-class RunningServer:
-    """A running server and its log events."""
-
-    port: int
-    server: PolicyServer
-    events: list[dict[str, Any]] = field(default_factory=list)
+class RunningServer(ServerThread):
+    """A running policy server."""
 
     @property
     def url(self) -> str:
         return f"ws://127.0.0.1:{self.port}"
-
-    def find_events(self, event: str) -> list[dict[str, Any]]:
-        return [found for found in self.events if found["event"] == event]
-
-    def wait_for(self, event: str, count: int = 1, **facts: Any) -> list[dict[str, Any]]:
-        """Wait for a number of events with a name and return them."""
-
-        def found() -> list[dict[str, Any]]:
-            return [e for e in self.find_events(event) if facts.items() <= e.items()]
-
-        wait_until(lambda: len(found()) >= count, f"{count} × {event} {facts}: {self.events}")
-        return found()
 
     def connect(self, token: str | None = None, *, path: str = "/", **options: Any) -> ClientConnection:
         """Open a websocket without sending a greeting."""
@@ -109,17 +88,9 @@ class RunningServer:
 
 
 UPGRADE = (
-    b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
-
-
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
-    """Wait for a condition; fail the test after the timeout."""
-    ends = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < ends, f"timeout: {what}"
-        time.sleep(0.005)
 
 
 def encode_request(number: int = 1, *, states: np.ndarray = STATES, **changes: Any) -> bytes:
@@ -136,15 +107,10 @@ def serve_in_thread(
     **options: Any,
 ) -> Iterator[RunningServer]:
     """Run a server in a thread, on a free port."""
-    events: list[dict[str, Any]] = []
-
-    def log(event: str, **facts: Any) -> None:
-        events.append({"event": event, **facts})
-
     settings = ServeSettings(**{"port": 0, "deadline_s": 5.0, "max_steps": 128, **options})
-    server = PolicyServer(planner, settings, log, calibration=calibration)
-    with run_in_thread(server) as port:
-        yield kind(port, server, events)
+    running = kind()
+    with running.run(PolicyServer(planner, settings, running.log, calibration=calibration)):
+        yield running
 
 
 def assert_server_works(running: RunningServer, **options: Any) -> None:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +18,7 @@ from nsde_policy.viewer.policy_runner import PolicyRunner, load_runners
 from nsde_policy.viewer.server import ViewerServer
 from tests.helpers.browser import DESKTOP, open_page
 from tests.helpers.browser import wait_until as wait_for_page
-from tests.helpers.policy_servers import wait_until
-from tests.helpers.server_threads import run_in_thread
+from tests.helpers.server_threads import ServerThread
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -29,13 +27,8 @@ SEED = 100_003
 """A start that the shipped policy solves within fourteen seconds."""
 
 
-@dataclass
-class RunningViewer:
-    """A running viewer server and the events it logged."""
-
-    port: int
-    server: ViewerServer
-    events: list[dict[str, Any]] = field(default_factory=list)
+class RunningViewer(ServerThread):
+    """A running viewer server."""
 
     @property
     def url(self) -> str:
@@ -45,15 +38,6 @@ class RunningViewer:
         """Open a websocket to the server."""
         url = f"ws://127.0.0.1:{self.port}/live{query}"
         return connect(url, compression=None, proxy=None, open_timeout=10, close_timeout=0.2, **options)
-
-    def wait_for(self, event: str, count: int = 1) -> list[dict[str, Any]]:
-        """Wait until the server has logged an event so often, and return these events."""
-
-        def logged() -> list[dict[str, Any]]:
-            return [e for e in self.events if e["event"] == event]
-
-        wait_until(lambda: len(logged()) >= count, f"{count} × {event}: {self.events}")
-        return logged()
 
 
 def receive(
@@ -74,14 +58,9 @@ def send(client: ClientConnection, do: str, **values: Any) -> None:
 @contextmanager
 def run_viewer(app: App, **options: Any) -> Iterator[RunningViewer]:
     """Run a viewer server in a thread, on a free port unless `port` is given."""
-    events: list[dict[str, Any]] = []
-
-    def log(event: str, **facts: Any) -> None:
-        events.append({"event": event, **facts})
-
-    server = ViewerServer(app, ViewerSettings(**{"port": 0, **options}), log)
-    with run_in_thread(server) as port:
-        yield RunningViewer(port, server, events)
+    running = RunningViewer()
+    with running.run(ViewerServer(app, ViewerSettings(**{"port": 0, **options}), running.log)):
+        yield running
 
 
 def load_two_methods(folder: Path) -> list[PolicyRunner]:

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,18 @@ def test_remote_plan_equals_the_local_one_exactly(policies):
     ours, theirs = (policies[k].plan_from(history.states(), steps=9, seed=3) for k in ("local", "remote"))
     for local, there in zip(ours, theirs, strict=True):
         assert local.tobytes() == there.tobytes()
+
+
+@pytest.mark.parametrize("kind", ["graph", "remote"])
+def test_threads_can_share_a_policy_and_get_their_own_plans(policies, kind):
+    history = policies[kind].spec.new_history()
+    history.add_observation(START)
+
+    def plan(seed: int) -> bytes:
+        return policies[kind].plan_from(history.states(), steps=4, seed=seed % 5).actions.tobytes()
+
+    with ThreadPoolExecutor(5) as threads:
+        assert [*threads.map(plan, range(100))] == [plan(seed) for seed in range(5)] * 20
 
 
 @pytest.mark.parametrize("kind", KINDS)

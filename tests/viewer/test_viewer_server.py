@@ -17,15 +17,17 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 
 from nsde_policy.cli.main import main
+from nsde_policy.cli.shared.page import PageFlags
 from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.tasks import get_task
 from nsde_policy.viewer.app import App
-from nsde_policy.viewer.http import ViewerSettings, make_settings
+from nsde_policy.viewer.http import ViewerSettings
 from nsde_policy.viewer.messages import ClientMessage, SetControl
 from nsde_policy.viewer.play_app import PlayApp
 from nsde_policy.viewer.policy_runner import load_runners
 from nsde_policy.viewer.simulation import Simulation
-from tests.helpers.policy_servers import wait_until
+from tests.helpers.policy_servers import UPGRADE
+from tests.helpers.server_threads import wait_until
 from tests.helpers.viewer_servers import SEED, SHIPPED_POLICY, RunningViewer, receive, run_viewer, send
 
 TOKEN = "abcdefghijklmnop1234"
@@ -83,19 +85,6 @@ def is_disconnected(client: ClientConnection) -> bool:
     except ConnectionClosed:
         return True
     return False
-
-
-def make_greeting(port: int) -> bytes:
-    """Return a websocket handshake."""
-    lines = (
-        "GET /live HTTP/1.1",
-        f"Host: 127.0.0.1:{port}",
-        "Upgrade: websocket",
-        "Connection: Upgrade",
-        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
-        "Sec-WebSocket-Version: 13",
-    )
-    return "\r\n".join([*lines, "", ""]).encode()
 
 
 def close_reason(client: ClientConnection) -> tuple[int, str]:
@@ -166,14 +155,14 @@ def test_token_is_required_if_set():
 def test_public_address_requires_a_token_and_generates_one():
     with pytest.raises(ConfigError, match="token"):
         ViewerSettings(host="0.0.0.0")
-    made = make_settings("0.0.0.0", 8000, None)
+    made = PageFlags(host="0.0.0.0").make_settings()
     assert made.token is not None
     here, elsewhere = made.urls(8000)
     assert here == f"http://localhost:8000/?token={made.token}"
     assert "0.0.0.0" not in elsewhere
     assert made.token not in repr(made)
-    assert make_settings("127.0.0.1", 8000, None).urls(8000) == ["http://127.0.0.1:8000/"]
-    odd = make_settings("::1", 8000, "+&/=%#?;'\"<a>+&/=").urls(8000)
+    assert PageFlags().make_settings().urls(8000) == ["http://127.0.0.1:8000/"]
+    odd = ViewerSettings("::1", token="+&/=%#?;'\"<a>+&/=").urls(8000)
     assert odd == ["http://[::1]:8000/?token=%2B%26%2F%3D%25%23%3F%3B%27%22%3Ca%3E%2B%26%2F%3D"]
 
 
@@ -217,7 +206,7 @@ def test_client_that_never_reads_is_disconnected_without_affecting_others():
     with run_viewer(app, patience_s=4.0) as viewer_server, viewer_server.connect(max_size=None) as good:
         with socket.create_connection(("127.0.0.1", viewer_server.port)) as deaf:
             deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            deaf.sendall(make_greeting(viewer_server.port))
+            deaf.sendall(UPGRADE.replace(b"GET /", b"GET /live"))
             viewer_server.wait_for("joined", 2)
             ticks = [receive(good, "frame")["ticks"] for _ in range(12)]
             assert ticks == sorted(set(ticks))

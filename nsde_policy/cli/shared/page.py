@@ -2,17 +2,19 @@
 
 import asyncio
 import json
+import secrets
 import signal
 import sys
 import webbrowser
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
 from nsde_policy.cli.shared.options import JsonAddressFlag, TokenFileFlag, read_token
+from nsde_policy.deploy.server.auth import is_loopback
+from nsde_policy.deploy.server.config import Address
 from nsde_policy.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,27 +28,24 @@ PageSeed = Annotated[int, Meta(ge=0, lt=2**32)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PageFlags:
+class PageFlags(Address):
     """Flags of the commands that serve a web page."""
 
-    host: str = "127.0.0.1"
-    """Address to listen on; any address except loopback requires a token."""
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000
     """TCP port; 0 picks a free one."""
     token_file: TokenFileFlag = None
-    tls_cert: Path | None = None
-    """PEM file with the certificate chain for TLS; needs --tls-key."""
-    tls_key: Path | None = None
-    """PEM file with the private key of the certificate, not encrypted."""
     open: bool = False
     """Open the page in a browser on this machine."""
     json: JsonAddressFlag = False
 
     def make_settings(self) -> "ViewerSettings":
-        """Return the settings of the server; raise `ConfigError` if it cannot listen there."""
-        from nsde_policy.viewer.http import make_settings
+        """Return the settings of the server, with a new token if one is required and none is given."""
+        from nsde_policy.viewer.http import ViewerSettings
 
-        return make_settings(self.host, self.port, read_token(self.token_file), self.tls_cert, self.tls_key)
+        token = read_token(self.token_file)
+        if token is None and not is_loopback(self.host):
+            token = secrets.token_urlsafe(16)
+        return ViewerSettings(self.host, self.port, self.tls_cert, self.tls_key, token=token)
 
     def serve(self, app: "App", settings: "ViewerSettings", *, what: str) -> None:
         """Serve an app until SIGTERM or Ctrl-C, and print its address to stdout."""

@@ -51,26 +51,21 @@ def graph_sha256(content: bytes) -> str:
 
 
 def _read_fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Yield number and content of each field of a protocol buffer that holds bytes or a message."""
+    """Yield number and content of each field of a protocol buffer that holds bytes or a message.
+
+    All other fields of a model, and of an entry of its metadata, are numbers of variable length.
+    """
     at = 0
     while at < len(message):
         key, at = _read_varint(message, at)
-        match key & 7:
-            case 0:
-                _, at = _read_varint(message, at)
-                continue
-            case 1:
-                size = 8
-            case 2:
-                size, at = _read_varint(message, at)
-            case 5:
-                size = 4
-            case _:
-                raise CheckpointError("it is not an ONNX file")
+        size, at = _read_varint(message, at)
+        if key & 7 == 0:
+            continue
+        if key & 7 != 2:
+            raise CheckpointError("it is not an ONNX file")
         if size > len(message) - at:
             raise CheckpointError(f"it is truncated: a field has {size} bytes, {len(message) - at} are left")
-        if key & 7 == 2:
-            yield key >> 3, message[at : at + size]
+        yield key >> 3, message[at : at + size]
         at += size
 
 

@@ -1,5 +1,6 @@
 """Settings of the policy server: address, token and limits; no numpy, so that commands start fast."""
 
+import hmac
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,8 +11,8 @@ from msgspec import Meta
 
 from nsde_policy.bounds import Count, Positive
 from nsde_policy.config import BaseConfig
-from nsde_policy.deploy.server.auth import check_token, compare_tokens, is_loopback
-from nsde_policy.errors import ConfigError
+from nsde_policy.deploy.server.auth import check_token, is_loopback
+from nsde_policy.errors import ConfigError, summarize_error
 
 if TYPE_CHECKING:
     import ssl
@@ -27,17 +28,13 @@ SESSION_SPARE = 2
 
 
 @dataclass(frozen=True)
-class ServerOptions:
-    """Address and limits of any server."""
+class Address:
+    """Address of a server, as flags of the commands that serve."""
 
     host: str = "127.0.0.1"
     """Address to listen on; any address except loopback requires a token."""
     port: Annotated[int, Meta(ge=0, le=65535)] = 8765
     """TCP port; 0 picks a free one."""
-    max_clients: Count = 32
-    """Largest number of simultaneous clients."""
-    patience_s: Positive = 5.0
-    """Timeout for a client's greeting, ping reply and reads, and for the last plan at exit, seconds."""
     tls_cert: Path | None = None
     """PEM file with the certificate chain for TLS; needs --tls-key."""
     tls_key: Path | None = None
@@ -45,20 +42,13 @@ class ServerOptions:
 
 
 @dataclass(frozen=True)
-class ServeOptions(ServerOptions):
-    """Address and limits of a policy server, which are also flags of `nsde-policy serve`."""
-
-    max_steps: Count | None = None
-    """Largest number of actions per plan; default: what a control session needs, a chunk and two more. A plan
-    cannot be interrupted, so longer ones delay all other clients."""
-    deadline_s: Positive = 1.0
-    """Time limit of a request, queueing included, seconds; a plan that takes longer is answered "late"."""
-
-
-@dataclass(frozen=True)
-class ServerSettings(ServerOptions, BaseConfig):
+class ServerSettings(Address, BaseConfig):
     """Address, token and limits of any server."""
 
+    max_clients: Count = 32
+    """Largest number of simultaneous clients."""
+    patience_s: Positive = 5.0
+    """Timeout for a client's greeting, ping reply and reads, and for the last plan at exit, seconds."""
     token: str | None = field(default=None, repr=False)
     """Token that clients must send; required if other machines can connect."""
 
@@ -75,19 +65,47 @@ class ServerSettings(ServerOptions, BaseConfig):
 
     @cached_property
     def tls(self) -> "ssl.SSLContext | None":
-        """TLS context of the certificate and key; None without them."""
-        from nsde_policy.deploy.server.tls import load_server_tls
+        """TLS context of the certificate and its private key; None without them."""
+        import ssl
 
-        return load_server_tls(self.tls_cert, self.tls_key)
+        if self.tls_cert is None and self.tls_key is None:
+            return None
+        if self.tls_cert is None or self.tls_key is None:
+            raise ConfigError(
+                "TLS needs a certificate and its private key: give both --tls-cert and --tls-key"
+            )
+
+        def refuse_password() -> str:
+            raise ConfigError(
+                "the key is encrypted, and a server cannot ask for its password: decrypt it with "
+                "openssl pkey -in KEY -out NEW, and give NEW as --tls-key"
+            )
+
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(self.tls_cert, self.tls_key, refuse_password)
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"cannot use {self.tls_cert} as --tls-cert and {self.tls_key} as --tls-key: "
+                f"{summarize_error(error)}"
+            ) from None
+        return context
+
+    def accepts(self, given: str, *, scheme: str = "") -> bool:
+        """Return whether a client gave the token, after a scheme, or none is required; in constant time."""
+        expected = f"{scheme}{self.token}".encode()
+        return self.token is None or hmac.compare_digest(expected, given.encode("utf-8", "replace"))
 
 
 @dataclass(frozen=True)
-class ServeSettings(ServeOptions, ServerSettings):
-    """Address, token and limits of a policy server."""
+class ServeSettings(ServerSettings):
+    """Address, token and limits of a policy server, which are also flags of `nsde-policy serve`."""
 
-    def accepts(self, authorization: str | None) -> bool:
-        """Return whether an `Authorization` header holds the token; compares in constant time."""
-        return self.token is None or compare_tokens(f"Bearer {self.token}", authorization or "")
+    max_steps: Count | None = None
+    """Largest number of actions per plan; default: what a control session needs, a chunk and two more. A plan
+    cannot be interrupted, so longer ones delay all other clients."""
+    deadline_s: Positive = 1.0
+    """Time limit of a request, queueing included, seconds; a plan that takes longer is answered "late"."""
 
     def compute_max_steps(self, spec: "PolicySpec") -> int:
         """Return the largest number of actions of a plan."""

@@ -109,7 +109,7 @@ class PolicyServer(WebsocketServer):
         if request.path != "/":
             return connection.respond(HTTPStatus.NOT_FOUND, "not found; use / for websockets or /healthz\n")
         headers = request.headers.get_all("Authorization")
-        if not self._settings.accepts(headers[0] if len(headers) == 1 else None):
+        if not self._settings.accepts(headers[0] if len(headers) == 1 else "", scheme="Bearer "):
             self._log("unauthorised", peer=_format_peer(connection))
             return connection.respond(HTTPStatus.UNAUTHORIZED, "the token is missing or wrong\n")
         if self._stopping or self._clients >= self._settings.max_clients:
