@@ -199,7 +199,7 @@ def to_dict(figures: Figures, gaussian: bool, reference: Figures) -> dict[str, A
     row: dict[str, Any] = {"gaussian": gaussian}
     for name, found in figures.items():
         if found is not None:
-            row[name] = found.estimate().to_dict()
+            row[name] = found.intervals.to_dict()
     for name in ("log_prob_action", "log_prob_state"):
         own, other = figures.get(name), reference.get(name)
         if own is not None and other is not None and own is not other:

@@ -44,7 +44,7 @@ class Runs:
             figures = {}
             for name in FIGURES:
                 seeds = self._sums[variant, label, name]
-                pooled = self._average(variant, label, name).estimate().at(n=len(seeds[0].total))
+                pooled = self._average(variant, label, name).intervals.at(n=len(seeds[0].total))
                 figures[name] = {**vars(pooled), "seeds": [float(each.compute()) for each in seeds]}
             own = [
                 row

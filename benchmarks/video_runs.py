@@ -198,7 +198,7 @@ def _score_trials(job: Job, sums: dict[str, np.ndarray]) -> list[dict[str, Any]]
         fine = f" in steps of 1/{between}" if between > 1 else ""
         for label, row in scores.rows.items():
             name = label if label in predictors else f"{label}, {frames} frames{fine}"
-            means = {figure: row.per_frame(figure).value.round(4).tolist() for figure in FIGURES}
+            means = {figure: row.sums[figure].intervals.value.round(4).tolist() for figure in FIGURES}
             rows.append({"label": name, "per_frame": means})
             for figure in FIGURES:
                 pooled = row.sums[figure].pool(1)

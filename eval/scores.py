@@ -32,7 +32,7 @@ class EvaluationScores(Summary):
     @cached_property
     def metrics(self) -> dict[str, Estimate]:
         """Means of the task's further figures."""
-        return {name: self.estimate_metric(name) for name in self.columns.metrics}
+        return {name: self._mean([values]) for name, values in self.columns.metrics.items()}
 
     @property
     def mean_steps_to_success(self) -> float | None:

@@ -84,15 +84,10 @@ def mean(
     array = np.asarray(values, dtype=float)
     rng = np.random.default_rng(seed)
     _, group = np.unique(np.arange(len(array)) if groups is None else groups, return_inverse=True)
-    count = int(group.max()) + 1
-    if count < len(array):
-        sums, sizes = np.bincount(group, array), np.bincount(group)
-        drawn = rng.integers(count, size=(resamples, count))
-        low, high = np.quantile(sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1), [0.025, 0.975])
-        return Estimate(float(array.mean()), float(low), float(high), count)
-    means = array[rng.integers(len(array), size=(resamples, len(array)))].mean(axis=1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return Estimate(float(array.mean()), float(low), float(high), len(array))
+    sums, sizes = np.bincount(group, array), np.bincount(group)
+    drawn = rng.integers(len(sums), size=(resamples, len(sums)))
+    low, high = np.quantile(sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1), [0.025, 0.975])
+    return Estimate(float(array.mean()), float(low), float(high), len(sums))
 
 
 def paired_difference(a: ArrayLike, b: ArrayLike, *, resamples: int = 10_000, seed: int = 0) -> Difference:

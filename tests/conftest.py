@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from nsde_policy.cli.main import main
 from tests.helpers.browser import chromium
 from tests.helpers.shared_files import make_once
 
@@ -117,3 +118,14 @@ def human_states(human_demos: Path) -> tuple[np.ndarray, np.ndarray]:
 
     demos = load_demonstrations(human_demos)
     return demos.obs, demos.episode_ends
+
+
+@pytest.fixture(scope="session")
+def quick_runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two Neural SDEs that differ in their seed, and a regression, each trained for a few steps."""
+    folder = tmp_path_factory.mktemp("quick")
+    quick = ["--train.steps", "20", "--train.log-every", "10", "--model.network.width", "16"]
+    for name, method in {"ours-0": "neural_sde", "ours-1": "neural_sde", "theirs-0": "regression"}.items():
+        flags = ["--policy", method, "--seed", name[-1], "--device", "cpu", "--out", str(folder / name)]
+        assert main(["train", *quick, *flags]) == 0
+    return sorted(folder.iterdir())

@@ -21,7 +21,9 @@ def choose_names(records: Mapping[Path, RunRecord]) -> dict[Path, str]:
     data: dict[tuple[str, int], str] = {}
     owners: dict[tuple[str, int, int], Path] = {}
     for path, record in records.items():
-        config, demos = ignore_demo_count(record.config), record.demos
+        # how many demonstrations, and what training measures on them, makes no other name
+        chosen = replace(record.config.demos, episodes=0, first_action=(), accept_omitted_chunks=False)
+        config, demos = replace(record.config, demos=chosen), record.demos
         alike = (known for known, other in settings.items() if other == config)
         found = (n for n in alike if data.get((n, demos.episodes), demos.fingerprint) == demos.fingerprint)
         name = next(found, None)
@@ -50,9 +52,3 @@ def _find_detail(path: Path, record: RunRecord) -> str:
     folder = re.sub(rf"[-_]{record.seed}$", "", path.resolve().name)
     folder = re.sub(rf"^(.*-)?{re.escape(record.config.method)}-", "", folder)
     return "" if folder in ("default", record.config.method) else folder
-
-
-def ignore_demo_count(config: RunConfig) -> RunConfig:
-    """Return the same settings with all demonstrations, without what training measures on them."""
-    demos = replace(config.demos, episodes=0, first_action=(), accept_omitted_chunks=False)
-    return replace(config, demos=demos)

@@ -22,7 +22,6 @@ from nsde_policy.tasks import Task, get_task
 FORMAT = 2
 """Version of the file format."""
 
-PRODUCT_TITLE = "success × entropy"
 ACTIONS = 8
 """Actions that network calls and latency are counted for, whatever number a method plans at once."""
 
@@ -68,11 +67,6 @@ class Comparison(
         return get_task(self.task)
 
     @property
-    def score_title(self) -> str:
-        """Title of the mean score, such as "mean max reward"."""
-        return f"mean {self.task_info.score_name.replace('_', ' ')}"
-
-    @property
     def score_word(self) -> str:
         """Title of the score where space is short, such as "reward"."""
         return self.task_info.score_name.split("_")[-1]
@@ -90,9 +84,15 @@ class Comparison(
         return ("entropy", "product") if has_modes else ()
 
     def column_title(self, column: str) -> str:
-        """Return the title of a column's mean, such as "strict success"."""
-        titles = {"success": self.task_info.reporting.success_name, "steps": "mean steps"}
-        return {**titles, "entropy": "entropy", "product": PRODUCT_TITLE}.get(column, self.score_title)
+        """Return the title of a column's mean, such as "strict success" or "mean max reward"."""
+        titles = {
+            "score": f"mean {self.task_info.score_name.replace('_', ' ')}",
+            "success": self.task_info.reporting.success_name,
+            "steps": "mean steps",
+            "entropy": "entropy",
+            "product": "success × entropy",
+        }
+        return titles[column]
 
     @property
     def seeds_title(self) -> str:

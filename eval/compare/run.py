@@ -53,17 +53,14 @@ class EntryCache:
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
         return self.folder / f"{record.config.method}-{record.seed}-{digest[:16]}.json"
 
-    def read(self, run: Path, record: RunRecord) -> Comparison:
-        """Return a comparison with the run's entry only; raise `ComparisonError` if it is not cached."""
-        return read_comparison(self.path(run, record))
-
     def get(self, run: Path, record: RunRecord) -> Comparison:
         """Return a comparison with the run's entry only, from the cache if possible."""
+        file = self.path(run, record)
         try:
-            return self.read(run, record)
+            return read_comparison(file)
         except ComparisonError:  # not rolled out yet, or the file is damaged
             self.roll_out(run, record)
-        return self.read(run, record)
+        return read_comparison(file)
 
     def roll_out(self, run: Path, record: RunRecord, *, traced: bool = False) -> list[EpisodeResult]:
         """Roll out a run, cache its entry and return the episodes, with their traces if `traced`."""

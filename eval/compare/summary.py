@@ -56,10 +56,6 @@ class Summary(abc.ABC):
         """Mean length of all episodes in control periods, with its bootstrap interval."""
         return self._mean(episodes.steps for episodes in self.trainings)
 
-    def estimate_metric(self, name: str) -> Estimate:
-        """Return the mean of one of the task's further figures over all episodes."""
-        return self._mean(episodes.metrics[name] for episodes in self.trainings)
-
     @property
     def outcomes(self) -> list[ModeOutcomes]:
         """Successes by mode of every training; empty if the task has no modes."""

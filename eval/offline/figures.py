@@ -50,7 +50,7 @@ def _draw_comparison(comparison: OfflineComparison) -> "Figure":
 
 def draw_error(axis: "Axes", error: EpisodeSums, title: str, colour: str, *, line: str = "-") -> None:
     """Draw an error by horizon, (episodes, horizon), with its 95 % interval as a band."""
-    value, low, high = error.estimate()
+    value, low, high = error.intervals
     horizon = np.arange(1, len(value) + 1)
     marker = "o" if len(value) == 1 else None
     axis.plot(horizon, value, line, lw=1.3, color=colour, label=title, marker=marker)
@@ -64,7 +64,7 @@ def draw_coverage(axis: "Axes", bars: dict[str, EpisodeSums | None]) -> None:
     for i, ((title, found), colour) in enumerate(zip(bars.items(), colours, strict=False)):
         if found is None:
             continue
-        value, low, high = found.estimate()
+        value, low, high = found.intervals
         x = np.arange(len(COVERAGE_LEVELS)) + (i - (len(bars) - 1) / 2) * width
         reach = np.nan_to_num(np.stack([value - low, high - value]).clip(0))
         axis.bar(x, value, width * 0.9, yerr=reach, color=colour, label=title, error_kw={"lw": 0.8})

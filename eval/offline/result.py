@@ -115,16 +115,16 @@ class OfflineScore:
         sums = self.sums[part]
         return {
             "log_prob": {
-                name.removeprefix("log_prob_"): sums[name].estimate().to_dict()
+                name.removeprefix("log_prob_"): sums[name].intervals.to_dict()
                 for name in LOG_PROBS
                 if name in sums
             },
-            "error_in_std": {name: self.error(name, part).estimate().to_dict() for name in PREDICTORS},
-            "error_per_action": {name: sums[f"error_{name}"].estimate().to_dict() for name in PREDICTORS},
+            "error_in_std": {name: self.error(name, part).intervals.to_dict() for name in PREDICTORS},
+            "error_per_action": {name: sums[f"error_{name}"].intervals.to_dict() for name in PREDICTORS},
             "coverage": {
                 name.removeprefix("coverage_"): {
                     "levels": list(COVERAGE_LEVELS),
-                    **found.estimate().to_dict(),
+                    **found.intervals.to_dict(),
                     "per_dimension": replace_nan(sums[name].compute().tolist()),
                 }
                 for name in COVERAGES

@@ -62,16 +62,13 @@ class EpisodeSums:
         return figure
 
     @functools.cached_property
-    def _intervals(self) -> Intervals:
+    def intervals(self) -> Intervals:
+        """The figures with their 95 % intervals; one episode gives no interval."""
         return find_intervals(self.compute(), self.compute(draw_weights(len(self.total))), len(self.total))
-
-    def estimate(self) -> Intervals:
-        """Return the figures with their 95 % intervals; one episode gives no interval."""
-        return self._intervals
 
     def at(self, *index: int) -> Estimate:
         """Return one of the figures with its interval."""
-        return self._intervals.at(*index, n=len(self.total))
+        return self.intervals.at(*index, n=len(self.total))
 
     def first(self, n: int) -> "EpisodeSums":
         """Return the first `n` figures along axis 1, such as the shortest horizons."""

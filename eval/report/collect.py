@@ -7,7 +7,7 @@ from pathlib import Path
 from nsde_policy.assets import get_shipped_name
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare.entries import Entry
-from nsde_policy.eval.compare.result import Comparison, merge_comparisons
+from nsde_policy.eval.compare.result import Comparison, merge_comparisons, read_comparison
 from nsde_policy.eval.compare.run import EntryCache, compare_runs, load_records
 from nsde_policy.eval.report.replays import MAX_REPLAY_BYTES, Replays
 from nsde_policy.files import read_file, replace_file
@@ -55,9 +55,10 @@ def _load_replays(run: Path, cache: EntryCache, record: RunRecord) -> Replays | 
     scene = cache.config.find_task(record).drawing.scene()
     if scene is None:
         return None
-    file = cache.path(run, record).with_suffix(".npz")
+    entry = cache.path(run, record)
+    file = entry.with_suffix(".npz")
     try:
-        cache.read(run, record)
+        read_comparison(entry)
         return Replays.from_bytes(read_file(file, MAX_REPLAY_BYTES, error=ComparisonError))
     except ComparisonError:  # not rolled out yet, or a file is damaged
         pass

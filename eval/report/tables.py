@@ -16,12 +16,6 @@ COLOURS = 8
 """Number of colours in the style sheet, s0 to s7."""
 
 
-def format_mark(number: int) -> str:
-    """Return the coloured mark of a row."""
-    symbol = MARKS[number % len(MARKS)]
-    return f'<span class="mark s{number % COLOURS}" aria-hidden="true">{symbol}</span>'
-
-
 def format_table(table: Table, numbers: Mapping[str, int] | None = None) -> str:
     """Format a table with the marks of its rows, given by label, and the note below it.
 
@@ -34,7 +28,10 @@ def format_table(table: Table, numbers: Mapping[str, int] | None = None) -> str:
     body = []
     for first, *rest in table.lines:
         number = marks.get(str(first))
-        mark = "" if number is None else format_mark(number)
+        mark = ""
+        if number is not None:
+            symbol = MARKS[number % len(MARKS)]
+            mark = f'<span class="mark s{number % COLOURS}" aria-hidden="true">{symbol}</span>'
         note = "<small>reference</small>" if first == table.reference else ""
         cells = "".join(
             f'<td data-title="{escape(title)}">{_format_cell(cell, scale, number)}</td>'

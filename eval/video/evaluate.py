@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nsde_policy.errors import ComparisonError, ConfigError
-from nsde_policy.eval.offline.sums import EpisodeSums, Intervals
+from nsde_policy.eval.offline.sums import EpisodeSums
 from nsde_policy.eval.statistics import Estimate
 from nsde_policy.eval.tables import format_markdown
 from nsde_policy.eval.video.distances import Features, estimate_distance
@@ -124,17 +124,12 @@ class VideoRow:
         """Return the mean of a figure over all frames with its interval, or FVD."""
         if figure == "fvd" and self.fvd:
             return self.fvd
-        sums = self.sums[figure]
-        return sums.pool(1).estimate().at(n=len(sums.total))
-
-    def per_frame(self, figure: str) -> Intervals:
-        """Return the means of a figure by frame, (steps,)."""
-        return self.sums[figure].estimate()
+        return self.sums[figure].pool(1).at()
 
     def to_dict(self) -> dict[str, object]:
         """Return means over all frames and by frame as plain numbers and lists, None for unknown ones."""
         frames = {
-            name: {**sums.pool(1).estimate().to_dict(), "per_frame": self.per_frame(name).to_dict()}
+            name: {**sums.pool(1).intervals.to_dict(), "per_frame": sums.intervals.to_dict()}
             for name, sums in self.sums.items()
         }
         return {**frames, **({"fvd": vars(self.fvd)} if self.fvd else {})}
@@ -216,10 +211,12 @@ def evaluate_video(
     origin = np.arange(len(videos)) if videos.origin is None else videos.origin.numpy()
     distinct, place = np.unique(origin, return_inverse=True)
     windows = torch.from_numpy(place)
-    rows = {
-        label: VideoRow(_add_up(sums[label], windows), _measure_fvd(features[label], features[TRUE_VIDEOS]))
-        for label in all_predictors
-    }
+    rows = {}
+    for label in all_predictors:
+        fvd = None
+        if network is not None:
+            fvd = estimate_distance(np.concatenate(features[label]), np.concatenate(features[TRUE_VIDEOS]))
+        rows[label] = VideoRow(_add_up(sums[label], windows), fvd)
     return VideoScores(context, steps, len(distinct), len(videos), rows)
 
 
@@ -236,11 +233,6 @@ def _add_up(batches: Sequence[FrameSums], origin: Tensor) -> dict[str, EpisodeSu
         )
         found[name] = EpisodeSums(np.asarray(total), np.asarray(count))
     return found
-
-
-def _measure_fvd(predicted: Sequence[Features], true: Sequence[Features]) -> Estimate | None:
-    """Return FVD from the features of all batches; None without features."""
-    return estimate_distance(np.concatenate(predicted), np.concatenate(true)) if true else None
 
 
 def check_prediction(predicted: Tensor, true: Tensor, label: str) -> Tensor:

@@ -4,10 +4,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsde_policy.assets import resolve_run
 from nsde_policy.cli.shared import options
 from nsde_policy.cli.shared.comparison import ComparisonFlags
-from nsde_policy.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -32,10 +30,8 @@ class Compare(ComparisonFlags):
         from nsde_policy.eval.render.plotting import pyplot
         from nsde_policy.files import check_writable, replace_file
 
-        if not (self.runs or self.from_json):
-            raise ConfigError("nothing to compare: give run directories, or --from-json FILE")
+        runs = self.list_runs()
         cache = self.make_cache(self.out / "entries")
-        runs = [resolve_run(path) for path in self.runs]
         pyplot()  # fail before the work starts, not after it
         check_writable(self.out / "comparison.json")
         options.check_json_file(self.json)

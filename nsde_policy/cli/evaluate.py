@@ -1,7 +1,7 @@
 """`nsde-policy eval` and `nsde-policy score`: score policies in an environment, or on recorded episodes."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from tyro.conf import Positional
@@ -59,6 +59,7 @@ class Evaluate:
         options.check_json_file(self.json)
         run = options.choose_run(self.run_dir, self.obs)
         options.warn_if_unfinished(run)
+        cameras = fields(CameraCondition)
         config = EvaluationConfig(
             self.episodes,
             self.seed_start,
@@ -67,14 +68,7 @@ class Evaluate:
             self.chunk,
             self.sampling,
             Condition(self.latency_steps, self.obs_noise, self.push),
-            CameraCondition(
-                self.camera_shift,
-                self.camera_brightness,
-                self.camera_noise,
-                self.camera_occlusion,
-                self.camera_texture,
-                self.camera_distractor,
-            ),
+            CameraCondition(**{each.name: getattr(self, f"camera_{each.name}") for each in cameras}),
         )
         renderer = None
         if self.render:

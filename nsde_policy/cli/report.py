@@ -4,9 +4,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsde_policy.assets import resolve_run
 from nsde_policy.cli.shared.comparison import ComparisonFlags
-from nsde_policy.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -31,11 +29,10 @@ class ReportCommand(ComparisonFlags):
         from nsde_policy.eval.report.page import format_page
         from nsde_policy.files import check_writable, replace_file
 
-        if not self.runs and not self.from_json:
-            raise ConfigError("nothing to report on: give run directories, or --from-json FILE")
+        chosen = self.list_runs()
         check_writable(self.out)
         comparison, runs = collect_report(
-            [resolve_run(path) for path in self.runs],
+            chosen,
             self.make_cache(self.cache),
             earlier=[read_comparison(path) for path in self.from_json],
             rounds=self.latency_rounds,

@@ -27,19 +27,9 @@ pytestmark = pytest.mark.slow
 PLAY = ["--episodes", "2", "--workers", "1", "--device", "cpu", "--latency-rounds", "3"]
 
 
-def trained(out: Path, *args: str, seed: int = 0) -> Path:
-    quick = ["--train.steps", "20", "--train.log-every", "10", "--model.network.width", "16"]
-    common = ["--device", "cpu", "--seed", str(seed), "--out", str(out)]
-    assert main(["train", *args, *quick, *common]) == 0
-    return out
-
-
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two Neural SDEs that differ in their seed, and a regression."""
-    folder = tmp_path_factory.mktemp("runs")
-    ours = [trained(folder / f"ours-{seed}", seed=seed) for seed in (0, 1)]
-    return [*ours, trained(folder / "theirs-0", "--policy", "regression")]
+def runs(quick_runs: list[Path]) -> list[Path]:
+    return quick_runs
 
 
 @pytest.fixture(scope="module")

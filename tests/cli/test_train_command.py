@@ -11,8 +11,6 @@ import torch
 from nsde_policy.cli.main import main
 from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.inference.policy import Policy
-from nsde_policy.run_directory import RunDirectory
-from nsde_policy.tasks import get_task
 from nsde_policy.training.stage import StageRun
 from tests.helpers.demo_stores import write_store
 
@@ -43,15 +41,6 @@ def test_command_trains_a_policy_for_a_custom_robot(
     assert policy.record.spec.circular == (1,)  # from the attributes of the store
     assert np.isfinite(policy.select_action(np.zeros(6))).all()
     assert (out / "training.png").stat().st_size > 5000
-
-
-@pytest.mark.slow
-def test_command_defaults_to_embedded_demonstrations(tmp_path: Path):
-    out = tmp_path / "run"
-    assert main(["train", "--preset", "fast", "--out", str(out), *QUICK]) == 0
-    record = RunDirectory(out).read_record()
-    assert record.demos.episodes >= 200
-    assert record.config.model.network.depth == get_task("pusht").preset("fast").model.network.depth
 
 
 def test_progress_of_a_method_without_training_shows_no_loss(

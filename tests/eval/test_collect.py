@@ -23,12 +23,9 @@ HAND = Provenance("teleoperation", {"env": "a table"}, {"person": "ada"})
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train a small policy for a few steps; it fails but is fast."""
-    path = tmp_path_factory.mktemp("runs") / "hardly"
-    quick = ["--train.steps", "20", "--train.log-every", "10", "--model.network.width", "16"]
-    assert main(["train", *quick, "--device", "cpu", "--out", str(path)]) == 0
-    return path
+def run(quick_runs: list[Path]) -> Path:
+    """A small policy that fails but is fast."""
+    return quick_runs[0]
 
 
 def command(run: Path | str, out: Path, *args: str) -> list[str]:
@@ -72,16 +69,6 @@ def test_store_holds_the_played_episodes_and_their_provenance(run: Path, store: 
     assert len(made["policy"]) == 64
     assert (session["run"], session["first_episode"]) == (str(run), 0)
     assert {"torch", "pymunk", "nsde_policy"} <= session["versions"].keys()
-    import gymnasium
-
-    from nsde_policy.envs import PUSHT_ID
-
-    env = gymnasium.make(PUSHT_ID)
-    for seed, episode in zip(range(7, 11), demos, strict=True):
-        obs, _ = env.reset(seed=seed)
-        for seen, action in zip(episode.obs, episode.act, strict=True):
-            np.testing.assert_allclose(obs, seen, atol=1e-3)
-            obs, *_ = env.step(action)
 
 
 @pytest.mark.slow

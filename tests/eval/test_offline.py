@@ -131,7 +131,7 @@ def test_likelihood_per_step_is_the_negative_entropy_of_the_process(linear_score
     per_dimension = -0.5 * math.log(2 * math.pi * math.e * STD**2)
     for part in ("all", "first", "last"):
         for name, dimensions in (("log_prob_action", 1), ("log_prob_state", 3)):
-            found = linear_score.sums[part][name].estimate()
+            found = linear_score.sums[part][name].intervals
             assert found.value == pytest.approx(dimensions * per_dimension, abs=0.12)
             assert found.low < found.value < found.high
     counts = (
@@ -176,7 +176,7 @@ def test_coverage_is_nominal_for_the_true_std_and_too_low_for_a_smaller_one(
     for name in ("coverage_actions", "coverage_observations", "coverage_plans"):
         found = linear_score.coverage(name)
         assert found is not None
-        value, low, high = found.estimate()
+        value, low, high = found.intervals
         assert value == pytest.approx([0.5, 0.68, 0.95], abs=0.025), name
         assert (low < value).all()
         assert (value < high).all()
@@ -247,13 +247,13 @@ def test_intervals_resample_episodes_and_differences_are_paired():
     of_episode = rng.normal(size=80)
     count = np.full(80, 50.0)
     a = EpisodeSums(50 * of_episode, count)
-    found = a.estimate()
+    found = a.intervals
     expected = 1.96 * of_episode.std() / math.sqrt(80)  # not divided by √50: frames are not independent
     assert found.high - found.value == pytest.approx(expected, rel=0.15)
     b = EpisodeSums(50 * (of_episode + 0.1 + 0.01 * rng.normal(size=80)), count)
     difference = estimate_difference(a, b)
     assert difference.low < -0.1 < difference.high < -0.09
-    alone = EpisodeSums(np.ones(1), np.ones(1)).estimate()
+    alone = EpisodeSums(np.ones(1), np.ones(1)).intervals
     assert alone.to_dict() == {"value": 1.0, "low": None, "high": None}
 
 

@@ -120,14 +120,10 @@ def test_page_allows_only_its_own_style_and_script():
     assert all(value.startswith(("#", "data:")) for value in named if value)
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Train a Neural SDE and a regression for a few steps."""
-    folder = tmp_path_factory.mktemp("runs")
-    quick = ["--train.steps", "20", "--train.log-every", "10", "--model.network.width", "16"]
-    for name, args in {"ours": [], "theirs": ["--policy", "regression"]}.items():
-        assert main(["train", *args, *quick, "--device", "cpu", "--out", str(folder / name)]) == 0
-    return [folder / "ours", folder / "theirs"]
+@pytest.fixture
+def runs(quick_runs: list[Path]) -> list[Path]:
+    """A Neural SDE and a regression."""
+    return [quick_runs[0], quick_runs[2]]
 
 
 STEPS = 60
@@ -188,7 +184,7 @@ def test_earlier_comparison_adds_its_entries(runs: list[Path], tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("args", "message"), [([], "nothing to report on"), (["shipped", "--out", "/proc"], "it is a folder")]
+    ("args", "message"), [([], "nothing to compare"), (["shipped", "--out", "/proc"], "it is a folder")]
 )
 def test_bad_input_exits_with_code_2(args: list[str], message: str, capsys: pytest.CaptureFixture[str]):
     assert main(["report", *args]) == 2

@@ -24,16 +24,13 @@ LABELS = ["Neural SDE", "Regression, theirs"]
 
 
 @pytest.fixture(scope="module")
-def folder(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(browser: "Browser", quick_runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write a report on the shipped policy and a barely trained one; keep its intermediate files."""
     folder = tmp_path_factory.mktemp("report")
-    theirs = folder / "theirs"
-    quick = ["--train.steps", "40", "--train.log-every", "10", "--model.network.width", "16"]
-    assert main(["train", "--policy", "regression", *quick, "--device", "cpu", "--out", str(theirs)]) == 0
     play = ["--episodes", str(EPISODES), "--workers", "1", "--latency-rounds", "3"]
     play += ["--seed-start", str(FIRST), "--env-kwargs", '{"max_episode_steps": 80}']
     files = ["--out", str(folder / "report.html"), "--cache", str(folder / "kept")]
-    assert main(["report", "shipped", str(theirs), *play, *files]) == 0
+    assert main(["report", "shipped", str(quick_runs[2]), *play, *files]) == 0
     return folder
 
 

@@ -108,7 +108,7 @@ def test_linear_extrapolation_is_exact_for_brightness_that_changes_at_a_constant
     ramp = torch.arange(6, dtype=torch.uint8)[None, :, None, None, None] * 10 + 100
     scores = evaluate_video({}, VideosToScore(ramp.expand(2, 6, 16, 16, 3)), steps=2)
     assert scores.rows["linear extrapolation"].estimate("psnr").value == 60
-    assert scores.rows["repeat the last frame"].per_frame("psnr").value.tolist() == pytest.approx(
+    assert scores.rows["repeat the last frame"].sums["psnr"].intervals.value.tolist() == pytest.approx(
         [20 * math.log10(25.5), 20 * math.log10(12.75)], abs=1e-3
     )
 

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import tyro
 
+from nsde_policy.assets import resolve_run
 from nsde_policy.bounds import Natural
 from nsde_policy.cli.shared import options
+from nsde_policy.errors import ConfigError
 
 if TYPE_CHECKING:
     from nsde_policy.eval.compare.run import EntryCache
@@ -31,6 +33,12 @@ class ComparisonFlags:
     """Timed plans per method, on one CPU thread; 0 for none."""
     workers: options.WorkersFlag = 0
     device: options.DeviceFlag = "cpu"
+
+    def list_runs(self) -> list[Path]:
+        """Return the run directories; raise `ConfigError` if there is nothing to compare."""
+        if not (self.runs or self.from_json):
+            raise ConfigError("nothing to compare: give run directories, or --from-json FILE")
+        return [resolve_run(path) for path in self.runs]
 
     def make_cache(self, folder: Path) -> "EntryCache":
         """Return what rolls out the runs, or reads their entries from a folder."""
