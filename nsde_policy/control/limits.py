@@ -1,7 +1,8 @@
 """Limits of position, speed, acceleration and, if set, jerk that every command respects.
 
 A limiter moves a command towards a moving target. After every step the command can still stop within the
-position limits without exceeding the other limits, so the limits never conflict.
+position limits without exceeding the other limits, so the limits do not conflict beyond rounding, for which
+positions are clipped last.
 """
 
 import math
@@ -59,7 +60,7 @@ class Limits:
 
     @classmethod
     def from_demos(cls, spec: PolicySpec, calibration: Calibration, *, policy_hz: float) -> "Limits":
-        """Derive limits from demonstrations: the calibrated positions, the largest steps as rates.
+        """Derive limits from demonstrations: the calibrated positions, the 0.999 quantiles of steps as rates.
 
         Without calibrated positions, they are the demonstrated range with a margin.
         """

@@ -117,7 +117,7 @@ class Session:
         now = self._clock()
         faults = self._check_clock(now)
         if math.isnan(now):
-            return self._send(now, faults)
+            return self._compute_command(now, faults)
         tick = self._grid.find_tick(now, EARLY_CALL)
         time = self._grid.tick_time(tick)
         period = max(self._grid.find_period(time), self._period)
@@ -132,7 +132,7 @@ class Session:
         if done >= now and self._grid.find_tick(done) > tick:  # planning took until a later period
             time = self._grid.tick_time(self._grid.find_tick(done))
             self._period = max(self._period, self._grid.find_period(time))
-        return self._send(time, faults)
+        return self._compute_command(time, faults)
 
     def action_at(self, t: float) -> np.ndarray:
         """Return the command for a time between two observations, (act_dim,), from the current plan.
@@ -153,7 +153,7 @@ class Session:
             now = self._clock()
             faults = self._check_clock(now)
             if math.isnan(now):
-                return self._send(now, faults)
+                return self._compute_command(now, faults)
             reach, t = 1 / self.resolved.policy_hz, parse_time(t)
             if not now - reach <= t <= now + reach:
                 detail = f"a command for time {t!r} was requested at {now:.6g}"
@@ -161,7 +161,7 @@ class Session:
                 t = now
             faults += self._monitor.check_age(now, reach)
             faults += self._scheduler.collect(self._grid.find_period(t))
-            return self._send(t, faults)
+            return self._compute_command(t, faults)
 
     def ticks(self) -> Iterator[float]:
         """Sleep until each control period and yield its start, without drift."""
@@ -309,7 +309,7 @@ class Session:
 
     # --- Commands ---
 
-    def _send(self, time: float, faults: list[Fault]) -> np.ndarray:
+    def _compute_command(self, time: float, faults: list[Fault]) -> np.ndarray:
         limiter, plan = self._limiter, self._scheduler.current
         if limiter is None:
             raise self._no_command_error(faults)

@@ -41,7 +41,7 @@ class Transitions(TensorRows):
     dt: Tensor
     """Time between the two, (n, 1)."""
     weight: Tensor
-    """Weight of each dimension of the pair, (n, d): 1, or 0 if its successor is unknown."""
+    """Weight of each dimension of the pair, (n, d): 1, another for final actions, 0 if unknown."""
 
     def __post_init__(self) -> None:
         n, wide = self.x.shape
@@ -101,14 +101,14 @@ def pair_states(path: Tensor, *, dt: float | Tensor = 1.0, history: int = 1) -> 
 
 @dataclass(frozen=True)
 class FlowTarget:
-    """A blurred point between two observed states."""
+    """A blurred point between two observed states with their history, all (batch, history·d)."""
 
     x: Tensor
-    """x̃_τ = x_τ + η, the point at which networks are evaluated, (batch, d)."""
+    """x̃_τ = x_τ + η, the point at which networks are evaluated."""
     velocity: Tensor
-    """Δx/Δt, the target of the flow, (batch, d)."""
+    """Δx/Δt, the target of the flow."""
     unit_noise: Tensor
-    """η/σ, the noise that the denoiser should remove, (batch, d)."""
+    """η/σ, the noise that the denoiser should remove."""
 
 
 def draw_flow_target(
@@ -121,7 +121,7 @@ def draw_flow_target(
     unit_noise: Tensor,
     generator: torch.Generator,
 ) -> FlowTarget:
-    """Draw a point between x and x + Δx and blur it (Appendix B); all (batch, d), `dt` (batch, 1).
+    """Draw a point between x and x + Δx and blur it (Appendix B); all (batch, history·d), `dt` (batch, 1).
 
     Args:
         x: Observed states.

@@ -114,6 +114,8 @@ class PolicyModel(TrainableModel[Batch]):
 
     def stages(self) -> tuple[Stage, ...]:
         """Train all parameters on all losses in one stage, unless a method overrides it."""
+        if not self.losses:
+            raise ConfigError(f"{type(self).__name__} names no `losses` to minimise")
         return (Stage(self.losses, tuple(self.parameters())),)
 
     @abc.abstractmethod

@@ -102,9 +102,9 @@ class Calibration(BaseConfig):
     rate_hz: NonNegative
     """Control periods per second; 0 if the demonstrations do not state it."""
     step: tuple[Positive, ...]
-    """Largest change of each action over one period, (act_dim,)."""
+    """0.999 quantile of the change of each action over one period, (act_dim,)."""
     acceleration: tuple[Positive, ...]
-    """Largest change of `step` from one period to the next, (act_dim,)."""
+    """0.999 quantile of how that change differs from one period to the next, (act_dim,)."""
     mean: tuple[Number, ...]
     """Mean of the features of a state, angles as sine and cosine; empty if not measured."""
     precision: tuple[tuple[Number, ...], ...]

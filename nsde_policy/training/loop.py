@@ -1,4 +1,4 @@
-"""The training loop: fits a model to tensors in memory, independent of environments and files."""
+"""A training that can be advanced, saved and resumed, independent of environments and files."""
 
 import copy
 import itertools

@@ -18,7 +18,7 @@ class SamplingConfig(Sampling):
     alpha: NonNegative = 0.5
     """Factor on the strength. Constant: fraction of the blur undone per control period."""
     diffusion: NonNegative = 1.0
-    """Factor on g; 0 follows the flow alone."""
+    """Factor on g; 0 samples without noise."""
     substeps: Size = 1
     """Solver steps per control period."""
 

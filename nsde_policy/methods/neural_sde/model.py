@@ -70,7 +70,7 @@ class NeuralSDE(PolicyModel[Transitions]):
         return self.learned.layout
 
     def loss(self, batch: Transitions, generator: torch.Generator) -> LossParts:
-        """Compute the losses of Algorithm 1: interpolate, add noise, compare each part with its target."""
+        """Compute the losses of Algorithm 1: blur the states, compare each part with its target."""
         config, sde, d = self.config, self.learned, self.dim
         x_next = torch.cat([batch.x_next, batch.x[:, :-d]], dim=-1)
         target = draw_flow_target(
