@@ -20,7 +20,7 @@ from bifurcation import (
     summarise,
     train_neural_sde,
 )
-from bifurcation_road import Road, fit_forks, format_table, score_paths, thin
+from bifurcation_road import Road, format_table, score_paths, thin
 
 PUBLISHED = json.loads((Path(__file__).parents[1] / "benchmarks/results/bifurcation.json").read_text())
 ROAD = Road(1)
@@ -71,13 +71,6 @@ def test_straight_short_and_diverged_paths_are_off_branch():
     diverged[50:] = math.nan
     assert [score(paths)["off_branch"] for paths in (straight, short, diverged)] == [1.0] * 3
     assert score(straight)["fork_error"] == pytest.approx((9.9 - 4.5) / 9.9, abs=1e-3)  # at its end
-
-
-@pytest.mark.parametrize("late", [-0.7, 0.05, 1.3])
-def test_fork_of_a_path_that_turns_early_or_late_is_found(late):
-    x = Road(10).paths()[..., 0]
-    y = math.tan(math.radians(30)) * (x - 4.5 - late).clamp(min=0) * torch.tensor([1.0, -1.0])
-    assert fit_forks(torch.stack([x, y], -1)).tolist() == pytest.approx([4.5 + late] * 2, abs=1e-4)
 
 
 @pytest.mark.slow
@@ -132,17 +125,3 @@ def test_a_smoke_run_prints_a_table_and_writes_results_and_figures(run_example, 
     for label in {run["label"] for run in printed["runs"]}:  # another seed gives other paths
         pair = [run["scores"]["energy_distance"]["value"] for run in printed["runs"] if run["label"] == label]
         assert len(set(pair)) == 2, label
-
-
-@pytest.mark.parametrize(
-    ("args", "hidden", "message"),
-    [(["--seeds", "0"], None, "need --seeds >= 1"), (["--smoke"], "matplotlib", "nsde-policy[plot]")],
-)
-def test_a_run_that_cannot_succeed_is_refused_before_the_work(
-    args, hidden, message, run_example, monkeypatch, capsys, tmp_path
-):
-    if hidden:
-        monkeypatch.setitem(sys.modules, hidden, None)
-    with pytest.raises(SystemExit, match="2"):
-        run_example(*args, "--out", tmp_path)
-    assert message in capsys.readouterr().err

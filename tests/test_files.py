@@ -1,7 +1,6 @@
 """Tests for nsde_policy/files.py."""
 
 import json
-import math
 import os
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from nsde_policy.errors import CheckpointError, ComparisonError, NsdePolicyError
 from nsde_policy.files import (
     check_writable,
     lock_directory,
-    parse_json,
     read_file,
     read_json,
     replace_file,
@@ -59,13 +57,6 @@ def test_read_json_rejects_anything_but_a_regular_file_of_limited_size(tmp_path)
     }.items():
         assert message in read_error(tmp_path / name)
     assert read_json(tmp_path / "a.json", error=ComparisonError) == {"ü": [1, 2.5, None]}
-
-
-def test_nan_is_read_on_request():
-    values = parse_json('{"a": NaN}', name="message 3", error=ComparisonError, allow_nan=True)
-    assert math.isnan(values["a"])
-    with pytest.raises(ComparisonError, match="message 3 is not valid JSON"):
-        parse_json('{"a": NaN}', name="message 3", error=ComparisonError)
 
 
 def test_replace_file_creates_folders_and_leaves_no_partial_file(tmp_path):

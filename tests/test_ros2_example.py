@@ -1,4 +1,4 @@
-"""Tests for examples/ros2_node.py: its loop without ROS, and the node with a stand-in for ROS."""
+"""Tests for examples/ros2_node.py: its loop, which needs no ROS."""
 
 import importlib.util
 import subprocess
@@ -73,53 +73,6 @@ def test_an_invalid_observation_is_reported_and_the_loop_plans_again(bad: Any, r
     run(loop, sim, [GOOD])
     assert loop.problem == ""
     assert len(planner.seeds) == before + 1, "the plan from before the fault is not used"
-
-
-class Topics:
-    """Fake rclpy, which is not on PyPI: stores the callbacks of the node and calls them in `spin`."""
-
-    def __init__(self) -> None:
-        self.published: list[tuple[str, list[float]]] = []
-        self.listen: Any = None
-        self.tick: Any = None
-        self.period = 0.0
-        self.warnings: list[str] = []
-
-    def modules(self) -> dict[str, Any]:
-        node = SimpleNamespace(
-            create_publisher=lambda kind, topic, depth: SimpleNamespace(
-                publish=lambda m: self.published.append((topic, m.data))
-            ),
-            create_subscription=lambda kind, topic, callback, depth: setattr(self, "listen", callback),
-            create_timer=lambda period, callback: vars(self).update(tick=callback, period=period),
-            get_logger=lambda: SimpleNamespace(warning=self.warnings.append),
-            destroy_node=lambda: None,
-        )
-        rclpy = SimpleNamespace(
-            init=lambda: None, create_node=lambda name: node, spin=self.spin, try_shutdown=lambda: None
-        )
-        messages = SimpleNamespace(Float64MultiArray=lambda data: SimpleNamespace(data=data))
-        return {"rclpy": rclpy, "std_msgs": SimpleNamespace(msg=messages), "std_msgs.msg": messages}
-
-    def spin(self, node: Any) -> None:
-        self.tick()
-        for numbers in ([235.0, 124.0, 299.6, 145.2, 5.378], [1.0]):
-            self.listen(SimpleNamespace(data=numbers))
-            self.tick()
-        raise KeyboardInterrupt
-
-
-def test_the_node_publishes_actions_and_warns_about_faults(monkeypatch: pytest.MonkeyPatch):
-    topics = Topics()
-    for name, module in topics.modules().items():
-        monkeypatch.setitem(sys.modules, name, module)
-    assert ros2_node.main(["--rate", "20", "--max-age", "30", "--ros-args", "-r", "__ns:=/arm"]) == 0
-    assert topics.period == 0.05
-    (topic, action), (_, held) = topics.published
-    assert topic == "action"
-    assert len(action) == len(held) == 2
-    assert len(topics.warnings) == 2
-    assert "no command before the first valid observation" in topics.warnings[0]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("rclpy") is not None, reason="ROS 2 is installed")

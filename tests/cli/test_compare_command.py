@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.cli.main import main
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare import plots
@@ -195,34 +194,6 @@ def test_runs_on_other_demonstrations_are_not_pooled(seed: int, runs: list[Path]
     names = choose_names({Path("a"): record, Path("b"): other, Path("c"): replace(record, seed=5)})
     assert names[Path("b")] != names[Path("a")]
     assert names[Path("c")] == names[Path("a")]
-
-
-def test_runs_are_named_by_method_and_directory(runs: list[Path]):
-    record = RunDirectory(runs[0]).read_record()
-    pusht = get_task("pusht")
-    default = pusht.preset("default")
-    configs = {
-        "pusht-neural_sde-default-0": default,
-        "pusht-neural_sde-fast-0": pusht.preset("fast"),
-        "regression-default-0": pusht.preset("default", "regression"),
-        "d_0": replace(default, chunk=4),
-        "x/d-0": replace(default, chunk=5),
-        "Ant-v5-neural_sde-auto-0": replace(default, chunk=7),
-        "few-0": replace(default, demos=replace(default.demos, episodes=10)),
-    }
-    records = {Path(name): replace(record, config=config, seed=0) for name, config in configs.items()}
-    records[Path("few-0")] = replace(records[Path("few-0")], demos=replace(record.demos, episodes=10))
-    records[SHIPPED_POLICY] = replace(record, config=replace(default, chunk=6))
-    assert [str(name) for name in choose_names(records).values()] == [
-        "neural_sde",
-        "neural_sde, fast",
-        "regression",
-        "neural_sde, d",
-        f"neural_sde, d ({Path('x/d-0')})",
-        "neural_sde, auto",
-        "neural_sde",
-        f"neural_sde ({SHIPPED_POLICY})",
-    ]
 
 
 def test_training_time_adds_up_over_resumed_runs(tmp_path: Path):

@@ -165,16 +165,8 @@ class Picky:
         raise KeyError("gripper")
 
 
-def wide(obs: np.ndarray) -> np.ndarray:
-    return np.zeros(3)
-
-
 def lost(obs: np.ndarray) -> np.ndarray:
     return np.full(1, np.nan)
-
-
-def rude(obs: np.ndarray) -> str:
-    return "left"
 
 
 def fragile(obs: np.ndarray) -> np.ndarray:
@@ -185,9 +177,7 @@ def fragile(obs: np.ndarray) -> np.ndarray:
     ("expert", "args", "message"),
     [
         ("Mute", [], "gives no actions; define select_action(obs)"),
-        ("wide", [], "episode seed 7, step 0: __call__ returned an action of shape (3,), expected (1,)"),
         ("lost", [], "__call__ returned [nan], expected finite numbers"),
-        ("rude", [], "__call__ returned str 'left', expected numbers"),
         ("fragile", [], "episode seed 7, step 0: __call__ raised ZeroDivisionError: no plan"),
         ("Picky", [], "constructor raised KeyError"),
         ("Missing", [], f"{HERE} has no class 'Missing'; it has: "),

@@ -19,15 +19,15 @@ from nsde_policy.eval.compare.modes import (
 from nsde_policy.eval.compare.path_plots import draw_paths
 from nsde_policy.eval.compare.result import read_comparison
 from nsde_policy.eval.compare.table import format_comparison
-from nsde_policy.eval.paths import PATH_POINTS, SAME_PATH, number_paths, shorten_path
+from nsde_policy.eval.paths import PATH_POINTS, SAME_PATH, number_paths
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.render.plotting import plot_style, pyplot
 from nsde_policy.eval.report.collect import ReportRun
 from nsde_policy.eval.report.page import format_page
 from nsde_policy.eval.rollout import RolloutConfig
-from nsde_policy.tasks import GymTask, get_task
+from nsde_policy.tasks import get_task
 from nsde_policy.training.train import train
-from tests.helpers.gates_task import GatesTask, demonstrate_gates
+from tests.helpers.gates_task import demonstrate_gates
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +59,6 @@ def test_mode_and_path_of_every_episode_are_recorded(runs: dict[str, Path]):
 def test_a_mode_that_the_task_does_not_have_is_an_error(runs: dict[str, Path], mode: Any):
     with pytest.raises(EnvError, match=r"Gates-v0: info\['mode'\] is .*from 0 to 2, or -1"):
         play(runs["knn"], mode=mode)
-
-
-def test_short_paths_are_evenly_spaced_in_time():
-    states = np.column_stack([np.arange(101.0), np.arange(101.0) ** 2, np.ones(101)])
-    path = shorten_path(list(states), GatesTask())
-    assert path.shape == (PATH_POINTS, 2)
-    assert path[:, 0] == pytest.approx(np.linspace(0, 100, PATH_POINTS))
-    assert np.array_equal(path[[0, -1]], states[[0, -1], :2])
-    assert shorten_path(list(states[:1]), GymTask("Gates-v0")).shape == (PATH_POINTS, 3)
 
 
 def test_paths_within_a_thousandth_of_the_extent_are_the_same():

@@ -144,8 +144,3 @@ def test_attention_equals_that_of_pytorch():
 def test_invalid_settings_raise(changes: dict[str, Any], message: str):
     with pytest.raises(ConfigError, match=message):
         BehaviourTransformerConfig(**changes)
-
-
-def test_longer_plans_raise():
-    with pytest.raises(ConfigError, match="one action, got steps 2"):
-        build().plan(make_random_windows(2, 3).states, steps=2, draws=make_draws(2))
