@@ -7,8 +7,8 @@ PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 VENV := .venv
 BIN := $(VENV)/bin
-# Three test processes for two cores: many tests wait for a clock, a server or a browser.
-WORKERS ?= $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN) / 2)
+# Two test processes for each core: many tests wait for a clock, a server or a browser.
+WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
 
 # Without compiled modules on disk, every process of a test would compile torch again.
 unexport PYTHONDONTWRITEBYTECODE

@@ -6,6 +6,7 @@ than two separate intervals suggest.
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -82,12 +83,17 @@ def mean(
     Samples that repeat others are drawn together: `groups` has one number per value, the same for repeats.
     """
     array = np.asarray(values, dtype=float)
-    rng = np.random.default_rng(seed)
     _, group = np.unique(np.arange(len(array)) if groups is None else groups, return_inverse=True)
     sums, sizes = np.bincount(group, array), np.bincount(group)
-    drawn = rng.integers(len(sums), size=(resamples, len(sums)))
+    drawn = _draw_rows(len(sums), resamples, seed)
     low, high = np.quantile(sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1), [0.025, 0.975])
     return Estimate(float(array.mean()), float(low), float(high), len(sums))
+
+
+@lru_cache(maxsize=1)
+def _draw_rows(count: int, resamples: int, seed: int) -> np.ndarray:
+    """Draw the rows of each resample, (resamples, count); entries of a table have as many episodes."""
+    return np.random.default_rng(seed).integers(count, size=(resamples, count))
 
 
 def paired_difference(a: ArrayLike, b: ArrayLike, *, resamples: int = 10_000, seed: int = 0) -> Difference:

@@ -18,6 +18,7 @@ other modes, the upper 95 % limit of Clopper and Pearson (1934), spread over the
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -130,8 +131,7 @@ def estimate_diversity(trainings: Sequence[ModeOutcomes], *, n: int) -> Diversit
     training has two distinct paths of successes, their number, 0 or 1, is the n of the estimates.
     """
     successes = max(each.distinct_successes for each in trainings)
-    rng = np.random.default_rng(0)
-    values, errors = _measure_trainings(trainings, [_draw_weights(each.path, rng) for each in trainings])
+    values, errors = _measure_trainings(trainings, _draw_weights([each.path for each in trainings]))
     unseen = np.zeros(2), _bound_trainings(trainings)
     return Diversity.from_errors(values, errors, n if successes > 1 else successes, lowest=0.0, unseen=unseen)
 
@@ -144,21 +144,28 @@ def compare_diversity(first: Sequence[ModeOutcomes], second: Sequence[ModeOutcom
         second: Those of another method on these seeds.
         n: Number of independent samples, distinct paths.
     """
-    weights = _draw_weights(np.arange(len(first[0].path)), np.random.default_rng(0))
+    (weights,) = _draw_weights([np.arange(len(first[0].path))])
     sides = [_measure_trainings(side, [weights] * len(side)) for side in (first, second)]
     values, errors = (one - two for one, two in zip(*sides, strict=True))
     unseen = _bound_trainings(second), _bound_trainings(first)
     return Diversity.from_errors(values, errors, n, lowest=-1.0, unseen=unseen)
 
 
-def _draw_weights(path: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draw how often each episode counts, (MODE_RESAMPLES, n); those with the same path count together."""
-    _, group = np.unique(path, return_inverse=True)
-    count = int(group.max()) + 1
-    weights: np.ndarray = rng.multinomial(count, np.full(count, 1 / count), MODE_RESAMPLES)[:, group].astype(
-        float
-    )
-    return weights
+def _draw_weights(paths: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Draw how often each episode counts, (MODE_RESAMPLES, n) for each training.
+
+    Episodes with the same path count together.
+    """
+    groups = [np.unique(path, return_inverse=True)[1] for path in paths]
+    drawn = _draw_counts(tuple(int(group.max()) + 1 for group in groups))
+    return [counts[:, group].astype(float) for counts, group in zip(drawn, groups, strict=True)]
+
+
+@lru_cache(maxsize=1)
+def _draw_counts(sizes: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+    """Draw how often each of several paths counts; rows of a table have the same number of paths."""
+    rng = np.random.default_rng(0)
+    return tuple(rng.multinomial(size, np.full(size, 1 / size), MODE_RESAMPLES) for size in sizes)
 
 
 def _measure_trainings(

@@ -106,7 +106,7 @@ def test_keypoints_of_unseen_frames_tell_where_the_square_is():
 @torch.no_grad()
 def test_shift_of_the_camera_is_measured_on_a_square_whose_place_is_known():
     with torch.enable_grad():
-        longer = replace(SMALL.train, steps=100)
+        longer = replace(SMALL.train, steps=70)
         model = train_model(replace(SMALL, anchors=2, known_points=1, train=longer), is_measured=True)
     values, frames = make_scenes(100, 4)
     (camera,) = model.cameras
