@@ -29,9 +29,9 @@ test: lint
 	$(MAKE) -j2 types pytest
 
 quick: lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "not slow and not browser and not gpu" \
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n logical --dist worksteal -m "not slow and not browser and not gpu" \
 		$(addprefix tests/,core methods planner inference envs training/test_loop.py training/test_dataset.py) \
-		$(addprefix tests/test_,architecture.py style.py config.py files.py quickstart.py)
+		$(addprefix tests/test_,architecture.py style.py config.py files.py)
 
 lint: $(VENV)/tested
 	$(BIN)/ruff check .

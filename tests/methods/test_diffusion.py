@@ -93,6 +93,7 @@ def test_ddim_with_any_number_of_steps_equals_diffusers_on_the_selected_levels(s
     assert chain[0].t >= LEVELS - math.ceil(LEVELS / steps)
 
 
+@pytest.mark.slow
 def test_plan_equals_diffusers_with_the_same_network_and_noise():
     model, rows = build(UNET), make_batch(UNET, 3)
     scheduler = DDPMScheduler(num_train_timesteps=LEVELS, beta_schedule="squaredcos_cap_v2")
