@@ -27,7 +27,7 @@ class Reader(abc.ABC):
     def load(self, path: Path, *, obs_keys: Sequence[str], act_key: str) -> Demonstrations:
         """Load the low-dimensional part of the demonstrations; `Demonstrations` checks shapes and values.
 
-        Angles, rate and limits are those that the files record, if they do; the caller may replace them.
+        Set angles, rate and limits if the files record them; the caller may override them.
 
         Args:
             path: File or folder.

@@ -89,8 +89,8 @@ class VideoRecord:
 def open_unseen(record: VideoRecord, path: Path) -> Videos:
     """Open the videos of a store that a run was not trained on, with its size and stride.
 
-    Of the store that it was trained on, or a copy of it, these are the held-out ones and those that were
-    added since; of another store, all.
+    In the training store or a copy of it, these are the held-out videos and any added later. In another
+    store, they are all videos.
 
     Raises:
         ConfigError: If the run was trained on all videos of the store, or the store that it was trained on
@@ -104,8 +104,8 @@ def open_unseen(record: VideoRecord, path: Path) -> Videos:
     if before is None or not trained or before.fingerprint != record.videos.fingerprint:
         if path.resolve() == Path(record.videos.source).resolve():
             raise ConfigError(
-                f"the videos of {path} are not those that the model was trained on, so its training videos "
-                "cannot be left out: train it again, or score it on another store with --data"
+                f"{path} has changed since training, so the training videos cannot be left out: train the "
+                "model again, or score it on another store with --data"
             )
         return videos
     unseen = sorted({*range(len(videos))} - {*trained})

@@ -171,7 +171,7 @@ class HostileSession:
     # --- What the session is given ---
 
     def read(self) -> Any:
-        """Read the clock."""
+        """Return the time, or something hostile instead."""
         is_time = isinstance(self.now, float) and abs(self.now) <= 1e12
         self._readings.append(self.now if is_time else math.nan)
         return _give(self.now)
