@@ -13,6 +13,7 @@ large = true                        # trained alone on the device
 trainings = ["diffusion"]
 detail = "DDIM-10"                  # added to the name of the row
 sampling = ["scheduler=ddim", "steps=10"]
+select = "none"                     # rule of plan selection; default: the one that training chose
 
 [[variations]]                      # rows of the first training seed under other settings
 part = "push"
@@ -31,6 +32,7 @@ from nsde_policy.assets import find_demos
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.disturbances import CameraCondition, Condition
 from nsde_policy.run_config import RunConfig
+from nsde_policy.selection.rule import Choice
 from nsde_policy.tasks import Task, get_task, with_observations
 from nsde_policy.training.presets import resolve_preset
 
@@ -124,7 +126,8 @@ class Training:
         if hasattr(config.encoder, "train"):
             encoder = {"train": replace(config.encoder.train, **tiny)}
             config = config.replace_parts(encoder=encoder, demos={"episodes": SMOKE["episodes"] + 4})
-        return config.replace_parts(train=tiny)
+        selection = {"train": replace(config.selection.train, **tiny)}
+        return config.replace_parts(train=tiny, selection=selection)
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,7 @@ class Rollouts:
     chunk: int | None = None
     condition: Condition = field(default_factory=Condition)
     camera: CameraCondition = field(default_factory=CameraCondition)
+    select: Choice = "auto"
 
     @property
     def name(self) -> str:
@@ -174,7 +178,12 @@ def list_rollouts(values: Mapping[str, Any], *, smoke: bool = False) -> list[Rol
     """List every row of an experiment."""
     ways = values.get("rollouts", [{}])
     rows = [
-        Rollouts(training, detail=way.get("detail", ""), sampling=tuple(way.get("sampling", ())))
+        Rollouts(
+            training,
+            detail=way.get("detail", ""),
+            sampling=tuple(way.get("sampling", ())),
+            select=way.get("select", "auto"),
+        )
         for training in list_trainings(values, smoke=smoke)
         for way in ways
         if any(fnmatch(training.row, pattern) for pattern in way.get("trainings", ["*"]))

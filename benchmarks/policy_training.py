@@ -13,7 +13,7 @@ from nsde_policy.files import replace_file
 from nsde_policy.training.checkpoints import TrainingProgress
 from nsde_policy.training.demos import load_training_demos, open_training_images
 from nsde_policy.training.run import TrainOptions, train_run
-from nsde_policy.training.train import prepare_task
+from nsde_policy.training.train import add_selection, prepare_task
 
 DEVICE_FILE = "trained_on.txt"
 """File of a run with the device of its training; written last, so a run that has it is finished."""
@@ -62,6 +62,7 @@ def train_policy(training: Training, path: Path, demos: Path, device: str, stop_
         }
     observations = task.training.observations[training.task.obs].env_kwargs if training.task.obs else {}
     given, trained = prepare_task(given, config, task.name, dict(observations))
+    options = TrainOptions(device=device, resume=path.exists())
     try:
         train_run(
             given,
@@ -71,7 +72,7 @@ def train_policy(training: Training, path: Path, demos: Path, device: str, stop_
             task=trained,
             images=images,
             monitor=stop,
-            options=TrainOptions(device=device, resume=path.exists()),
+            options=add_selection(options, config, task.name, stop),
         )
     except KeyboardInterrupt:
         return False

@@ -154,6 +154,7 @@ class Suite:
             tuple(row.sampling),
             row.condition,
             row.camera,
+            row.select,
         )
         folder = self.entry_file(row).with_suffix("")
         device = self.args.play_device or self.args.device

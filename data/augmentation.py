@@ -1,4 +1,4 @@
-"""Mirror images of demonstrations, which double the data of tasks with a mirror symmetry."""
+"""Symmetries of tasks: mirror images double the demonstrations, rigid motions align their ends."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from nsde_policy.core.spec import wrap_angle
 from nsde_policy.data.angles import TURN
 from nsde_policy.data.types import Demonstrations, Floats
 from nsde_policy.errors import ConfigError
@@ -59,6 +60,10 @@ class Mirror:
             ) from None
         return replace(self, obs=chosen)
 
+    def flip_observations(self, obs: Floats, angles: tuple[int, ...]) -> Floats:
+        """Return the mirror image of observations (n, obs_dim) with the columns `angles` of angles."""
+        return _map_columns(obs, self.obs, angles)
+
     def flip(self, demos: Demonstrations) -> Demonstrations:
         """Return the mirror image of every demonstration."""
         widths = (demos.obs.shape[1], demos.act.shape[1])
@@ -69,9 +74,48 @@ class Mirror:
             )
         return replace(
             demos,
-            obs=_map_columns(demos.obs, self.obs, angles=demos.angles),
+            obs=self.flip_observations(demos.obs, demos.angles),
             act=_map_columns(demos.act, self.act, angles=demos.act_angles),
         )
+
+
+@dataclass(frozen=True)
+class RigidMotions:
+    """Shifts and turns in the plane that a task is invariant to, and the body that its goal is a pose of."""
+
+    points: tuple[tuple[int, int], ...]
+    """Observation columns x and y of every point that moves along."""
+    angles: tuple[int, ...]
+    """Observation columns of angles that turn along."""
+    act_points: tuple[tuple[int, int], ...]
+    """Action columns x and y of every point that moves along."""
+    body: tuple[int, int, int]
+    """Observation columns x, y and angle of the body."""
+
+    def align(self, demos: Demonstrations, ends: np.ndarray, goal: np.ndarray) -> Demonstrations:
+        """Move each demonstration as a whole, so that its body ends in the pose `goal` (3,).
+
+        Args:
+            demos: The demonstrations.
+            ends: Pose of the body at the end of each demonstration, (episodes, 3).
+            goal: The common pose.
+        """
+        frames = np.repeat(np.arange(len(demos)), demos.lengths)
+        turn = wrap_angle(goal[2] - ends[:, 2])[frames]
+        turning = np.stack([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
+        start = ends[frames, :2]
+
+        def move(values: Floats, points: tuple[tuple[int, int], ...]) -> Floats:
+            moved = values.astype(np.float64)
+            for point in points:
+                moved[:, point] = np.einsum("ijn,nj->ni", turning, moved[:, point] - start) + goal[:2]
+            return moved
+
+        obs = move(demos.obs, self.points)
+        obs[:, self.angles] = (obs[:, self.angles] + turn[:, None]) % TURN
+        act = move(demos.act, self.act_points)
+        dtype = demos.obs.dtype
+        return replace(demos, obs=obs.astype(dtype), act=act.astype(dtype), source=f"{demos.source}, aligned")
 
 
 def add_mirror_images(demos: Demonstrations, mirror: Mirror | None) -> Demonstrations:

@@ -18,6 +18,7 @@ from nsde_policy.files import decode_json
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.torch_threads import count_cores
 from nsde_policy.run_directory import RunRecord
+from nsde_policy.selection.rule import Choice
 from nsde_policy.tasks import Task, get_task_of_run, with_env_kwargs
 
 MAX_BATCH = 200
@@ -54,6 +55,8 @@ class EvaluationConfig(BaseConfig):
     """Disturbances of the episodes."""
     camera: CameraCondition = field(default_factory=CameraCondition)
     """Disturbances of the cameras."""
+    select: Choice = "auto"
+    """Rule of plan selection; auto for the one that training chose."""
 
     @property
     def seeds(self) -> range:
@@ -82,10 +85,12 @@ def evaluate_policy(
         device: Torch device of the policy.
         traced: Return the traces of the episodes as well.
     """
-    policy = Policy.from_pretrained(path)
+    policy = Policy.from_pretrained(path).use_selection(config.select)
     task = get_task_of_run(policy.record, config.env)
-    sampling = change_sampling(policy.model.config.sampling, config.sampling)
-    rollout = RolloutConfig(task, config.env_kwargs, config.chunk, sampling, config.condition, config.camera)
+    sampling = change_sampling(policy.sampling, config.sampling)
+    rollout = RolloutConfig(
+        task, config.env_kwargs, config.chunk, sampling, config.condition, config.camera, select=config.select
+    )
     policy.check_steps(config.chunk or policy.chunk)
     if device == "cpu":
         pool = RolloutPool(path, rollout, workers=min(workers or count_cores(), config.episodes))
@@ -109,6 +114,7 @@ def _describe_evaluation(
         "env_kwargs": {**task.env_kwargs, **config.env_kwargs},
         "chunk": config.chunk or policy.chunk,
         "sampling": config.sampling.to_dict() if config.sampling else {},
+        **({"select": policy.selector.rule.kind} if policy.selector else {}),
         "condition": config.condition.to_dict(),
         **({"camera": config.camera.to_dict()} if policy.spec.cameras else {}),
         "train_seed": policy.record.seed,

@@ -23,6 +23,7 @@ from nsde_policy.eval.disturbances import CameraCondition, CameraDisturbances, C
 from nsde_policy.eval.episode import CompressedPicture, EpisodeLog, EpisodeResult
 from nsde_policy.inference.policy import Policy
 from nsde_policy.run_directory import RunRecord
+from nsde_policy.selection.rule import Choice
 from nsde_policy.tasks import Task, find_rate, get_task_of_run
 from nsde_policy.tasks.adapter import EnvAdapter
 from nsde_policy.tasks.gym import choose_mujoco_renderer
@@ -47,6 +48,8 @@ class RolloutConfig:
     """Disturbances of the cameras, if the policy has some."""
     images: Mapping[str, str] = field(default_factory=dict)
     """Camera frames to keep in the trace: parts of the environment's observation, by the name they get."""
+    select: Choice = "auto"
+    """Rule of plan selection; auto for the one that training chose."""
 
 
 def make_generator(seed: int) -> torch.Generator:
@@ -72,6 +75,7 @@ class EpisodeRunner:
         self.generator = make_generator(seed)
         self.history = policy.spec.new_history()
         self.planning_s = 0.0
+        self.network_calls = 0
         self._seed = seed
         self._policy = policy
         self._env = env
@@ -128,14 +132,14 @@ class EpisodeRunner:
         frames = self._camera.change(self._env.last_frames)
         return partial(self._policy.encode, {STATE_KEY: obs, **frames}) if frames else obs
 
-    def result(self, *, planned: int, calls: int) -> EpisodeResult:
-        """Return the result, given the planned actions and network calls of one plan."""
+    def result(self, *, planned: int) -> EpisodeResult:
+        """Return the result, given the planned actions of one plan."""
         plans = len(self._log.trace.histories)
         return self._log.score(
             self._seed,
             plans=plans,
             planned=plans * planned,
-            network_calls=plans * calls,
+            network_calls=self.network_calls,
             planning_s=self.planning_s,
         )
 
@@ -153,7 +157,7 @@ class Player:
     def __init__(
         self, path: Path | None, config: RolloutConfig, *, device: str = "cpu", batch: int = 1
     ) -> None:
-        self.policy = Policy.from_pretrained(path).to(device)
+        self.policy = Policy.from_pretrained(path).to(device).use_selection(config.select)
         self.config = config
         self.task = config.task or get_task_of_run(self.policy.record)
         self._envs = [make_adapter(self.task, self.policy.record, config.env_kwargs) for _ in range(batch)]
@@ -220,9 +224,9 @@ class Player:
             share = (time.perf_counter() - started) / len(running)
             for episode, plan in zip(running, plans, strict=True):
                 episode.planning_s += share
+                episode.network_calls += policy.count_calls(plan, config.sampling)
                 episode.run(plan.actions)
-        calls = policy.model.network_calls(steps, config.sampling)
-        return [episode.result(planned=steps, calls=calls) for episode in episodes]
+        return [episode.result(planned=steps) for episode in episodes]
 
 
 def count_planned(policy: Policy, config: RolloutConfig) -> int:

@@ -260,6 +260,22 @@ class TrainedEncoderConfig(ImageEncoderConfig):
 
 
 @dataclass(frozen=True)
+class SelectionConfig(BaseConfig):
+    """Settings of plan selection and of the dynamics model, which predicts where a plan leads."""
+
+    select: Literal["none", "auto", "goal", "support"] = "none"
+    """Rule that picks one of several sampled plans: `goal` the one that ends nearest to where demonstrations
+    end, `support` the first that stays near demonstrated observations; `auto` chooses the rule by the
+    demonstrations; `none` samples one plan; short --select."""
+    noise: NonNegative = 0.05
+    """Standard deviation of the noise added to training states, in typical increments."""
+    network: NetworkConfig = field(default_factory=lambda: NetworkConfig(dropout=0.0))
+    """Size and shape of the dynamics model."""
+    train: TrainConfig = field(default_factory=lambda: TrainConfig(steps=15_000))
+    """Optimisation settings of the dynamics model, which is trained before the policy."""
+
+
+@dataclass(frozen=True)
 class Preset:
     """Named settings of a method; a task adds its settings of the demonstrations."""
 
@@ -271,3 +287,5 @@ class Preset:
     """Fields of `DemoConfig` that the method sets."""
     encoder: EncoderConfig | None = None
     """Settings of the encoder; None for its defaults."""
+    selection: SelectionConfig = field(default_factory=SelectionConfig)
+    """Settings of plan selection."""

@@ -12,6 +12,7 @@ from nsde_policy.config import (
     ImageEncoderConfig,
     ModelConfig,
     Preset,
+    SelectionConfig,
     TrainConfig,
 )
 from nsde_policy.encoders.registry import get_encoder
@@ -52,6 +53,8 @@ class DemoConfig(BaseConfig):
     """Weight of the last action of each demonstration, whose outcome was not recorded; 0 ignores it."""
     mirror: bool = False
     """Add mirror images of the demonstrations, if the task is symmetric."""
+    align_ends: bool = False
+    """Move each demonstration as a whole so that all end alike, if the task allows such motions."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,6 +76,8 @@ class RunConfig(BaseConfig):
     """Optimisation settings."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     """Settings of the encoder of images."""
+    selection: SelectionConfig = field(default_factory=SelectionConfig)
+    """Plan selection."""
     chunk: Length = 8
     """Actions executed before planning again (T_a)."""
 
@@ -107,7 +112,14 @@ class RunConfig(BaseConfig):
         """Combine a method's preset with a task's settings of the demonstrations."""
         changed = DemoConfig(**{**vars(demos), **preset.demos})
         encoder = preset.encoder or get_encoder(changed.encoder).config()
-        return cls(demos=changed, model=preset.model, train=preset.train, chunk=preset.chunk, encoder=encoder)
+        return cls(
+            demos=changed,
+            model=preset.model,
+            train=preset.train,
+            encoder=encoder,
+            selection=preset.selection,
+            chunk=preset.chunk,
+        )
 
     def replace_parts(self, **parts: dict[str, Any]) -> Self:
         """Return a copy with changed fields of some parts: `config.replace_parts(train={"steps": 5})`."""

@@ -6,6 +6,7 @@
     metrics.jsonl         losses and scores, one JSON object per record
     calibration.json      limits and statistics for a control session
     encoder/              encoder of images, see `training/encoder.py`; only in runs with cameras
+    selection/            dynamics model and rule of plan selection; only in runs that use them
 
 model.safetensors of a run with cameras records the fingerprint of its encoder, so that another is refused.
 
@@ -52,6 +53,8 @@ MAX_METRICS_BYTES = 2**26
 """Larger metrics are not read."""
 ENCODER_FOLDER = "encoder"
 """Folder of a run directory with the files of its encoder of images."""
+SELECTION_FOLDER = "selection"
+"""Folder of a run directory with the files of plan selection."""
 SIMULATORS = ("mujoco", "gymnasium-robotics", "metaworld")
 """Optional packages whose versions influence episodes, because contacts amplify every difference."""
 
@@ -219,6 +222,11 @@ class RunDirectory:
     def encoder(self) -> "RunDirectory":
         """Folder of the encoder of images."""
         return RunDirectory(self.path / ENCODER_FOLDER)
+
+    @property
+    def selection(self) -> "RunDirectory":
+        """Folder of plan selection."""
+        return RunDirectory(self.path / SELECTION_FOLDER)
 
     def save_tensors(self, path: Path, tensors: Mapping[str, Tensor], *, encoder: Path | None = None) -> None:
         """Write a file of tensors atomically.

@@ -19,7 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("core",),
     ("data", "envs"),
     ("methods",),
-    ("encoders",),
+    ("encoders", "selection"),
     ("run_config",),
     ("run_directory",),
     ("tasks",),

@@ -9,6 +9,7 @@ from tyro.conf import Positional
 from nsde_policy.assets import resolve_run
 from nsde_policy.bounds import Count, Natural, NonNegative, SeedNumber
 from nsde_policy.cli.shared import options
+from nsde_policy.selection.rule import Choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,8 @@ class Evaluate:
     env_kwargs: options.EnvKwargsFlag = None
     chunk: options.ChunkFlag = None
     sampling: options.SamplingFlag = ()
+    select: Choice = "auto"
+    """Rule of plan selection, for runs trained with --select; auto: the one that training chose."""
     latency_steps: Natural = 0
     """Delay between an observation and the plan made from it, in control periods."""
     obs_noise: NonNegative = 0.0
@@ -69,6 +72,7 @@ class Evaluate:
             self.sampling,
             Condition(self.latency_steps, self.obs_noise, self.push),
             CameraCondition(**{each.name: getattr(self, f"camera_{each.name}") for each in cameras}),
+            select=self.select,
         )
         renderer = None
         if self.render:

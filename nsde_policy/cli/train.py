@@ -38,6 +38,7 @@ SHORT_FLAGS = {
     "--angles": "--demos.angles",
     "--rate": "--demos.rate-hz",
     "--accept-omitted-chunks": "--demos.accept-omitted-chunks",
+    "--select": "--selection.select",
     "--model.code-weight": "--model.feature-weight",
 }
 """Flags that describe a store, without the name of their group, and an earlier name."""

@@ -64,7 +64,7 @@ class TimedPlan:
     @classmethod
     def from_plan(cls, plan: object, spec: PolicySpec, job: PlanJob) -> "TimedPlan":
         """Place a plan on the grid, or raise as `check_plan`."""
-        actions, states, std = check_plan(plan, spec)
+        actions, states, std, _ = check_plan(plan, spec)
         if std is not None:
             std = np.sqrt(np.square(std).cumsum(axis=0))
             std.setflags(write=False)  # session.last refers to its rows

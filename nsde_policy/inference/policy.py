@@ -16,6 +16,7 @@ from nsde_policy.encoders.base_model import EncoderModel
 from nsde_policy.errors import ConfigError
 from nsde_policy.inference.base import BasePolicy, require_int, require_seed
 from nsde_policy.inference.loading import LoadedModel, build_policy_spec, load_encoder, load_model
+from nsde_policy.inference.selection import load_selector
 from nsde_policy.inference.torch_threads import use_threads
 from nsde_policy.methods.base import Draws
 from nsde_policy.planner.calibration import Calibration
@@ -23,6 +24,8 @@ from nsde_policy.planner.checks import check_plan
 from nsde_policy.planner.history import History
 from nsde_policy.planner.interface import Plan
 from nsde_policy.run_directory import RunDirectory, RunRecord
+from nsde_policy.selection.rule import SUPPORT_NOISE, Choice
+from nsde_policy.selection.selector import PlanSelector
 
 Returned = TypeVar("Returned")
 
@@ -44,9 +47,11 @@ class Policy(BasePolicy[torch.Generator]):
         model: LoadedModel,
         calibration: Calibration | None = None,
         encoder: EncoderModel | None = None,
+        selector: PlanSelector | None = None,
     ) -> None:
         super().__init__(build_policy_spec(record), calibration, seed=record.seed)
         self.record, self.model, self.encoder = record, model, encoder
+        self.selector = selector
         self.chunk = record.config.chunk
         self.threads = 1
         """Torch threads of a plan on a CPU."""
@@ -58,15 +63,57 @@ class Policy(BasePolicy[torch.Generator]):
         run = RunDirectory(SHIPPED_POLICY if path is None else Path(path))
         record, model = load_model(run)
         calibration = Calibration.read(run.path, build_policy_spec(record))
-        return cls(record, model, calibration, load_encoder(run, record))
+        return cls(record, model, calibration, load_encoder(run, record), load_selector(run, record))
 
     def to(self, device: str) -> Self:
         """Move the model to a device; observations and actions stay numpy arrays."""
         self.model.to(device)
-        if self.encoder is not None:
-            self.encoder.to(device)
+        for part in (self.encoder, self.selector):
+            if part is not None:
+                part.to(device)
         self._device = device
         return self
+
+    def use_selection(self, choice: Choice) -> Self:
+        """Select plans by another rule than the one that training chose; `none` samples one plan.
+
+        Raises:
+            ConfigError: If the run was trained without plan selection, or its demonstrations have no goal.
+        """
+        if self.selector is not None:
+            self.selector.rule = self.selector.rule.choose(choice)
+        elif choice in ("goal", "support"):
+            raise ConfigError(
+                f"this run has no dynamics model, so plans cannot be selected by {choice}: train it with "
+                "--select auto"
+            )
+        return self
+
+    @property
+    def candidates(self) -> int:
+        """Most plans that are compared before one is executed; 1 without plan selection."""
+        return 1 if self.selector is None else self.selector.rule.candidates
+
+    @property
+    def sampling(self) -> Sampling:
+        """Settings with which plans are sampled; plans that are compared need enough noise to differ."""
+        kind = "none" if self.selector is None else self.selector.rule.kind
+        if kind == "goal":
+            return self.model.learned_sampling()
+        return self.model.widen_sampling(SUPPORT_NOISE) if kind == "support" else self.model.config.sampling
+
+    def count_calls(self, plan: Plan, sampling: Sampling | None = None) -> int:
+        """Count the sequential network calls that a plan took."""
+        if plan.candidates is None:
+            return self.model.network_calls(len(plan.actions), sampling)
+        horizon = self._find_horizon(len(plan.actions))
+        return self.model.network_calls(horizon, sampling) + horizon
+
+    def _find_horizon(self, steps: int) -> int:
+        """Return how many actions of each candidate are sampled and judged."""
+        assert self.selector is not None
+        wanted = max(steps, self.selector.rule.horizon(self.chunk))
+        return min(wanted, self.model.config.longest_chunk or wanted)
 
     def _encode_frames(self, values: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
         if (encoder := self.encoder) is None:
@@ -110,11 +157,11 @@ class Policy(BasePolicy[torch.Generator]):
         draws = Draws(generators, self._device)
         return self._run(lambda: self._plan_states(states, draws, count, sampling))
 
-    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan.
 
         Methods that declare `reports_std` add the standard deviation of each action, at the cost of one
-        network call.
+        network call. With plan selection, at most `candidates` plans are compared.
 
         Raises:
             PolicyInputError: If the states or the seed are invalid.
@@ -122,10 +169,11 @@ class Policy(BasePolicy[torch.Generator]):
         """
         states, steps = self._check_states(states), self.check_steps(steps)
         draws = Draws([self._make_generator(require_seed(seed))], self._device)
-        return check_plan(self._run(lambda: self._plan_with_std(states, draws, steps)), self.spec)
+        most = self.candidates if candidates is None else min(candidates, self.candidates)
+        return check_plan(self._run(lambda: self._plan_with_std(states, draws, steps, most)), self.spec)
 
-    def _plan_with_std(self, states: np.ndarray, draws: Draws, steps: int) -> Plan:
-        (plan,) = self._plan_states(states[None], draws, steps)
+    def _plan_with_std(self, states: np.ndarray, draws: Draws, steps: int, candidates: int) -> Plan:
+        (plan,) = self._plan_states(states[None], draws, steps, candidates=candidates)
         if not self.model.reports_std or plan.states is None:
             return plan
         past, path = (
@@ -140,15 +188,72 @@ class Policy(BasePolicy[torch.Generator]):
             return function()
 
     def _plan_states(
-        self, given: np.ndarray, draws: Draws, steps: int, sampling: Sampling | None = None
+        self,
+        given: np.ndarray,
+        draws: Draws,
+        steps: int,
+        sampling: Sampling | None = None,
+        candidates: int | None = None,
     ) -> list[Plan]:
         states = torch.from_numpy(given).to(self._device, torch.float32)
-        if self.model.foresees_states:
-            futures = self.model.sample_futures(states, steps=steps, draws=draws, sampling=sampling)
-            paths = futures.double().cpu().numpy()
-            return [Plan(actions=path[1:, self.obs_dim :], states=path) for path in paths]
-        actions = self.model.plan(states, steps=steps, draws=draws, sampling=sampling)
-        return [Plan(actions=chunk) for chunk in actions.double().cpu().numpy()]
+        sampling = self.sampling if sampling is None else sampling
+        selector, most = self.selector, self.candidates if candidates is None else candidates
+        if selector is None or selector.rule.kind == "none":
+            return self._sample_plans(states, draws, steps, sampling)
+        compared = selector.compares(states).tolist()
+        plans: dict[int, Plan] = {}
+        for wanted, count in ((False, 1), (True, most)):
+            rows = [row for row, compare in enumerate(compared) if compare is wanted]
+            chosen, numbers = states[rows], draws.repeat(rows, count)
+            if rows and count == 1:
+                plans |= zip(rows, self._sample_plans(chosen, numbers, steps, sampling), strict=True)
+            elif rows:
+                found = self._select_plans(selector, chosen, numbers, steps, sampling, count)
+                plans |= zip(rows, found, strict=True)
+        return [plans[row] for row in range(len(states))]
+
+    def _sample(
+        self, states: Tensor, draws: Draws, steps: int, sampling: Sampling | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Sample actions (rows, steps, act_dim), and the path (rows, steps + 1, d) if the method has it."""
+        if not self.model.foresees_states:
+            return self.model.plan(states, steps=steps, draws=draws, sampling=sampling), None
+        paths = self.model.sample_futures(states, steps=steps, draws=draws, sampling=sampling)
+        return paths[:, 1:, self.obs_dim :], paths
+
+    def _sample_plans(
+        self, states: Tensor, draws: Draws, steps: int, sampling: Sampling | None
+    ) -> list[Plan]:
+        """Sample one plan for each row."""
+        actions, paths = self._sample(states, draws, steps, sampling)
+        found = [None] * len(states) if paths is None else paths.double().cpu().numpy()
+        rows = zip(actions.double().cpu().numpy(), found, strict=True)
+        return [Plan(actions=chunk, states=path) for chunk, path in rows]
+
+    def _select_plans(
+        self,
+        selector: PlanSelector,
+        states: Tensor,
+        draws: Draws,
+        steps: int,
+        sampling: Sampling | None,
+        count: int,
+    ) -> list[Plan]:
+        """Sample `count` plans for each row, and keep the one that the selector chooses."""
+        horizon = self._find_horizon(steps)
+        repeated = states.repeat_interleave(count, dim=0)
+        actions, paths = self._sample(repeated, draws, horizon, sampling)
+        predicted = selector.dynamics.predict(repeated, actions)
+        costs = selector.judge(predicted).reshape(len(states), count)
+        chosen = selector.choose(costs) + count * torch.arange(len(states), device=states.device)
+        led_to = torch.cat([repeated[:, :1], torch.cat([predicted, actions], dim=-1)], dim=1)[:, : steps + 1]
+        kept = [actions[chosen, :steps], None if paths is None else paths[chosen, : steps + 1]]
+        arrays = [None if values is None else values.double().cpu().numpy() for values in kept]
+        compared = led_to.double().cpu().numpy().reshape(len(states), count, steps + 1, -1)
+        return [
+            Plan(arrays[0][row], None if arrays[1] is None else arrays[1][row], candidates=compared[row])
+            for row in range(len(states))
+        ]
 
     def check_steps(self, steps: int) -> int:
         """Return `steps`, or raise `ConfigError` if one plan cannot hold that many actions."""

@@ -82,6 +82,11 @@ class Draws:
     def __len__(self) -> int:
         return len(self._generators)
 
+    def repeat(self, rows: Sequence[int], times: int) -> "Draws":
+        """Return draws for some of the rows, each of them several times in succession."""
+        chosen = [self._generators[row] for row in rows for _ in range(times)]
+        return Draws(chosen, self._device)
+
     def normal(self, *shape: int) -> Tensor:
         """Draw standard normal numbers, (rows, *shape)."""
         rows = [torch.randn(shape, generator=generator) for generator in self._generators]
@@ -179,6 +184,10 @@ class PolicyModel(TrainableModel[Batch]):
         measured with these settings instead.
         """
         return self.config.sampling if sampling is None else sampling
+
+    def widen_sampling(self, factor: float) -> Sampling:
+        """Return sampling settings with `factor` times the usual noise, if the method can scale it."""
+        return self.config.sampling
 
     def fold_for_export(self, sampling: Sampling) -> nn.Module | None:
         """Return a module that plans for one row and is faster once exported; None to export `plan`.

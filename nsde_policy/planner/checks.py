@@ -71,12 +71,17 @@ def check_plan(plan: object, spec: PolicySpec, *, steps: int | None = None) -> P
         arrays = [None if given is None else np.array(to_floats(given, "plan")) for given in plan]
     except PolicyInputError as error:
         raise PlanError(str(error)) from None
-    actions, states, std = arrays
+    actions, _, _, candidates = arrays
     if actions is None or actions.ndim != 2 or not len(actions):
         found = None if actions is None else actions.shape
         raise PlanError(f"planned actions have shape {found}, expected (steps, {spec.act_dim})")
     count = steps or len(actions)
-    shapes = {"actions": (count, spec.act_dim), "states": (count + 1, spec.dim), "std": (count, spec.act_dim)}
+    shapes = {
+        "actions": (count, spec.act_dim),
+        "states": (count + 1, spec.dim),
+        "std": (count, spec.act_dim),
+        "candidates": (0 if candidates is None else len(candidates), count + 1, spec.dim),
+    }
     for (name, shape), values in zip(shapes.items(), arrays, strict=True):
         if values is not None and values.shape != shape:
             raise PlanError(f"planned {name} have shape {values.shape}, expected {shape}")
@@ -85,4 +90,4 @@ def check_plan(plan: object, spec: PolicySpec, *, steps: int | None = None) -> P
                 f"planned {name} are not finite in float32; check that the states are in the units of the "
                 "demonstrations, and that training did not diverge"
             )
-    return Plan(actions, states, std)
+    return Plan(actions, *arrays[1:])

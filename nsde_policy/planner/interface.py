@@ -21,6 +21,9 @@ class Plan(NamedTuple):
     std: np.ndarray | None = None
     """Standard deviation σ of each action over its control period, (steps, act_dim); None if the method does
     not report it."""
+    candidates: np.ndarray | None = None
+    """States to which each compared plan leads as the dynamics model predicts, the current one first,
+    (candidates, steps + 1, obs_dim + act_dim); None if one plan was sampled."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from nsde_policy.data import Mirror
+    from nsde_policy.data.augmentation import RigidMotions
     from nsde_policy.data.download import PublicDemos
     from nsde_policy.envs.live import LiveTable
     from nsde_policy.methods.diffusion.model import DiffusionConfig
@@ -156,6 +157,13 @@ class PushTTraining(TrainingDefaults):
         swap = ((1, -1.0, _SIDE), (0, -1.0, _SIDE))
         block = ((3, -1.0, _SIDE), (2, -1.0, _SIDE), (4, -1.0, math.pi / 2))
         return Mirror(obs=swap + block, act=swap, frame="antitranspose")
+
+    @property
+    def motions(self) -> "RigidMotions":
+        """Move agent, block and commands together: pushing is the same everywhere on the table."""
+        from nsde_policy.data.augmentation import RigidMotions
+
+        return RigidMotions(points=((0, 1), (2, 3)), angles=(4,), act_points=((0, 1),), body=(2, 3, 4))
 
     @property
     def public_demos(self) -> "PublicDemos":

@@ -13,6 +13,7 @@ from nsde_policy.run_config import DemoConfig
 
 if TYPE_CHECKING:
     from nsde_policy.data import Mirror
+    from nsde_policy.data.augmentation import RigidMotions
     from nsde_policy.data.download import PublicDemos
 
 AUTO_PRESET = "auto"
@@ -50,6 +51,11 @@ class TrainingDefaults:
     @property
     def mirror(self) -> Mirror | None:
         """Mirror symmetry of the task, None if it has none."""
+        return None
+
+    @property
+    def motions(self) -> RigidMotions | None:
+        """Rigid motions that the task is invariant to, None if it has none."""
         return None
 
     @property

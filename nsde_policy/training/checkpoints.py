@@ -4,7 +4,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from tqdm import tqdm
 from nsde_policy.config import TrainConfig
 from nsde_policy.errors import CheckpointError
 from nsde_policy.files import PARTIAL
-from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
+from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.frames import PolicyWithEncoder
 from nsde_policy.training.loop import Training, Validation
 
@@ -42,13 +42,12 @@ Monitor = Callable[[TrainingProgress], object]
 """Callback for every record of the metrics."""
 
 
-def check_files(run: RunDirectory, *, resume: bool, has_encoder: bool = False) -> None:
+def check_files(run: RunDirectory, *, resume: bool, expected: Collection[str] = ()) -> None:
     """Raise `CheckpointError` if a directory holds other files, or a run that is not to be resumed.
 
-    With an encoder, the folder of an encoder whose run has not begun is expected.
+    The folders `expected` may be there before the run's own files: what they hold is trained first.
     """
     found = [file for file in run.path.iterdir() if file.suffix != PARTIAL] if run.path.exists() else []
-    expected = {ENCODER_FOLDER} if has_encoder else set()
     if not run.config.exists() and any(file.name not in expected for file in found):
         raise CheckpointError(f"{run.path} holds files that are not a run; choose another --out")
     if found and not resume:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsde_policy.data import Demonstrations, LazyFrames, Mirror, load_demonstrations, open_images
+from nsde_policy.data.augmentation import RigidMotions
 from nsde_policy.data.frames import check_frames
 from nsde_policy.data.statistics import find_oddities
 from nsde_policy.data.zarr_store.roles import find_cameras
@@ -89,6 +90,24 @@ def find_mirror(settings: DemoConfig, task: str) -> Mirror | None:
     if mirror is None:
         raise ConfigError(f"the task {task!r} has no mirror symmetry; set demos.mirror to False")
     return mirror.select(settings.obs_columns) if settings.obs_columns else mirror
+
+
+def find_motions(settings: DemoConfig, task: str) -> RigidMotions | None:
+    """Return the rigid motions that align the ends of demonstrations; None if the settings do not use them.
+
+    Raises:
+        ConfigError: If the task has none, or they need columns that are left out.
+    """
+    if not settings.align_ends:
+        return None
+    motions = get_task(task).training.motions
+    if motions is None:
+        raise ConfigError(f"the task {task!r} has no rigid motions; set demos.align_ends to False")
+    if settings.obs_columns or settings.images:
+        raise ConfigError(
+            "demonstrations are aligned by all columns of the state; set demos.align_ends to False"
+        )
+    return motions
 
 
 def add_environment(demos: Demonstrations, task: Task, obs_keys: Sequence[str], chunk: int) -> Demonstrations:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.data.action_columns import NO_COLUMN, format_matches, match_changes
@@ -20,7 +20,13 @@ from nsde_policy.methods.base import TrainableModel
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.planner.calibration import CALIBRATION_FILE, Calibration
 from nsde_policy.run_config import RunConfig
-from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord
+from nsde_policy.run_directory import (
+    ENCODER_FOLDER,
+    SELECTION_FOLDER,
+    DemoRecord,
+    RunDirectory,
+    RunRecord,
+)
 from nsde_policy.training.batches import TensorData
 from nsde_policy.training.checkpoints import Monitor, check_files, train_loop
 from nsde_policy.training.dataset import (
@@ -42,6 +48,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+class Companion(Protocol):
+    """What is trained in addition to the policy: the model and the rule of plan selection."""
+
+    def prepare(
+        self, run: RunDirectory, demos: Demonstrations, config: RunConfig, mirror: Mirror | None, seed: int
+    ) -> Demonstrations:
+        """Train before the policy; return the demonstrations that the policy is trained on."""
+
+    def finish(self, run: RunDirectory, mirror: Mirror | None) -> None:
+        """Measure after the policy is trained, and write the results."""
+
+
 @dataclass(frozen=True)
 class TrainOptions:
     """How a run is trained: what is neither a setting of the policy nor part of its data."""
@@ -56,6 +74,8 @@ class TrainOptions:
     """Fraction of the episodes that is held out; the losses on them are recorded."""
     scale_std: float = 0.0
     """Fraction of the other episodes that is held out, to scale σ to them after training."""
+    companion: Companion | None = None
+    """What is trained in addition to the policy."""
 
 
 @dataclass(frozen=True)
@@ -105,13 +125,17 @@ def train_run(
             demos, images, task.mirror, config, run, held_out=held_out, seed=seed, device=options.device
         )
         joint = encoder if encoder.is_joint else None
+    companion = options.companion
+    folders = {ENCODER_FOLDER: encoder, SELECTION_FOLDER: companion}
     with run.lock():
-        check_files(run, resume=options.resume, has_encoder=encoder is not None)
+        check_files(run, resume=options.resume, expected=[name for name in folders if folders[name]])
         if encoder is not None:
             encoded = _pretrain(encoder, run, monitor, options)
             known, unseen, _ = split_episodes(encoded, options.validation, seed=seed)
         known, scaled_to, _ = split_episodes(known, options.scale_std, seed=seed, flag="--scale-std")
         config = _resolve_settings(known, config)
+        if companion is not None:
+            known = companion.prepare(run, known, config, task.mirror, seed)
         spec = measure_demonstrations(known, config, task.mirror, scale_features=joint is None)
         record = _build_record(config, spec, task, seed, demos, held_out)
         if encoder is not None:
@@ -122,6 +146,8 @@ def train_run(
             joint.check_settings(resume=options.resume)
         _fit(run, record, model, _prepare_data(record, known, unseen, task.mirror, joint), monitor, options)
         fit_std_scale(run, scaled_to, device=options.device)
+        if companion is not None:
+            companion.finish(run, task.mirror)
         if joint is not None:
             joint.write_features()
             known, _, _ = split_episodes(joint.read_features(), options.validation, seed=seed)

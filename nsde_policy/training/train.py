@@ -17,6 +17,7 @@ from nsde_policy.training.checkpoints import Monitor
 from nsde_policy.training.demos import (
     add_environment,
     find_mirror,
+    find_motions,
     load_training_demos,
     open_training_images,
     report_store,
@@ -61,9 +62,26 @@ def train(
         images = open_training_images(config.demos, store)
     demos, trained = prepare_task(demos, config, task, env_kwargs)
     options = replace(options, device=_prepare_device(options.device, config))
+    options = add_selection(options, config, task, monitor)
     return train_run(
         demos, config, path, seed=seed, task=trained, images=images, monitor=monitor, options=options
     )
+
+
+def add_selection(
+    options: TrainOptions, config: RunConfig, task: str, monitor: Monitor | None
+) -> TrainOptions:
+    """Return the options with the training of plan selection, if the settings use it.
+
+    Raises:
+        ConfigError: If plans cannot be selected, or the ends of the demonstrations cannot be aligned.
+    """
+    motions = find_motions(config.demos, task)
+    if motions is None and config.selection.select == "none":
+        return options
+    from nsde_policy.training.selection import SelectionTraining
+
+    return replace(options, companion=SelectionTraining(motions, options, monitor))
 
 
 def prepare_task(

@@ -45,6 +45,8 @@ class NeuralSDEConfig(ModelConfig):
     """Standard deviation of the noise (blur) added to training states."""
     noise_kind: Literal["relative", "absolute"] = "relative"
     """Unit of the noise: each dimension's typical increment, or state units."""
+    noise_factors: tuple[Positive, ...] = ()
+    """Factor on the noise of each observation column; empty for 1."""
     history_noise: Literal["independent", "shared", "none"] = "independent"
     """Noise on the older states: independent of the newest, the same, or none."""
     step_inputs: NonNegative = 0.0

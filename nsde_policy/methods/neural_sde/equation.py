@@ -19,6 +19,7 @@ from nsde_policy.core.sde import AbstractScoredSDE, Terms
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import noise_scale
+from nsde_policy.errors import ConfigError
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 
 
@@ -34,7 +35,7 @@ class LearnedSDE(AbstractScoredSDE):
         self.variance_floor = config.variance_floor
         self.layout = StateLayout(spec)
         noise_std = noise_scale(config.noise, config.noise_kind, self.layout.increment_std)
-        self.register_buffer("noise_std", noise_std)
+        self.register_buffer("noise_std", noise_std * _expand_factors(config.noise_factors, spec))
         self.networks: AbstractNetworks
         d = self.layout.dim
         if config.network.kind == "shared":
@@ -106,6 +107,15 @@ class LearnedSDE(AbstractScoredSDE):
 
     def _blocks(self, x: Tensor) -> Tensor:
         return x.reshape(*x.shape[:-1], self.history, self.layout.dim)
+
+
+def _expand_factors(factors: tuple[float, ...], spec: StateSpec) -> Tensor:
+    """Return a factor on the noise of each dimension of a state; 1 for image features and actions."""
+    if len(factors) > spec.plain_dim:
+        raise ConfigError(
+            f"model.noise_factors has {len(factors)} numbers for {spec.plain_dim} observation columns"
+        )
+    return torch.tensor([*factors, *[1.0] * (spec.dim - len(factors))])
 
 
 def build_state_mlp(

@@ -276,6 +276,11 @@ class NeuralSDE(PolicyModel[Transitions]):
         """Return the settings with the learned diffusion, factor 1, and the denoiser as sampled."""
         return replace(choose_sampling(self.config.sampling, sampling), diffusion=1.0)
 
+    def widen_sampling(self, factor: float) -> SamplingConfig:
+        """Return the settings with `factor` times the diffusion."""
+        sampling = self.config.sampling
+        return replace(sampling, diffusion=factor * sampling.diffusion)
+
     def _newest_coefficients(self, x: Tensor, sampling: Sampling | None) -> Coefficients:
         """Return drift and diffusion of the newest state of (..., history·d), (..., d) each."""
         drift, diffusion = self.sde(sampling).coefficients(x)

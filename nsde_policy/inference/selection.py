@@ -1,0 +1,43 @@
+"""Load the plan selector of a run directory."""
+
+import torch
+
+from nsde_policy.errors import CheckpointError
+from nsde_policy.files import read_json
+from nsde_policy.inference.loading import check_weights
+from nsde_policy.run_directory import RunDirectory, RunRecord
+from nsde_policy.selection.dynamics import DynamicsModel
+from nsde_policy.selection.rule import SelectionRule
+from nsde_policy.selection.selector import PlanSelector
+
+RULE_FILE = "rule.json"
+"""File in the folder of plan selection, written when training is finished."""
+
+
+def build_dynamics(record: RunRecord) -> DynamicsModel:
+    """Build the dynamics model of a run with initial weights drawn from its seed."""
+    config = record.config
+    generator = torch.Generator().manual_seed(record.seed)
+    return DynamicsModel(config.selection, record.spec, history=config.model.history, generator=generator)
+
+
+def load_selector(run: RunDirectory, record: RunRecord) -> PlanSelector | None:
+    """Load the plan selector of a run in evaluation mode; None if the run was trained without one.
+
+    Raises:
+        CheckpointError: If a file is damaged, or does not belong to this run.
+    """
+    folder = run.selection
+    if not (folder.path / RULE_FILE).exists():
+        return None
+    values = read_json(folder.path / RULE_FILE, error=CheckpointError)
+    weights = folder.read_weights()
+    with check_weights(folder, weights):
+        rule = SelectionRule.from_dict(values)
+        if max(rule.columns, default=-1) >= record.spec.obs_dim:
+            raise ValueError(
+                f"{RULE_FILE} names a column beyond its {record.spec.obs_dim} observation columns"
+            )
+        selector = PlanSelector(rule, build_dynamics(record), references=len(weights.get("references", ())))
+        selector.load_state_dict(weights)
+    return selector.eval()

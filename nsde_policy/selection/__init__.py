@@ -1,0 +1,1 @@
+"""Plan selection: predict where sampled plans lead, and pick one."""

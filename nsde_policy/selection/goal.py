@@ -1,0 +1,75 @@
+"""The goal of a task as its demonstrations show it: where they end, in the columns that agree."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nsde_policy.core.spec import wrap_angle
+from nsde_policy.data.types import Demonstrations
+from nsde_policy.selection.rule import GATE
+
+AGREEMENT = 0.25
+"""Columns whose spread at the end is below this fraction of their spread over all frames agree."""
+RIDGE = 1e-3
+"""Fraction of each column's variance added to it, for columns that depend on each other."""
+FEWEST_ENDS = 8
+"""Fewest demonstrations from which a goal is measured."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Normal distribution of the last observations, in the columns that agree."""
+
+    columns: tuple[int, ...]
+    mean: np.ndarray
+    """Mean, on the circle for angles, (columns,)."""
+    whitening: np.ndarray
+    """Matrix W with inverse covariance W Wᵀ, (columns, columns)."""
+    angles: tuple[int, ...]
+    """Columns that are angles, as indices into `columns`."""
+
+    def distance(self, obs: np.ndarray) -> np.ndarray:
+        """Return the squared Mahalanobis distance of observations (n, obs_dim), per column, (n,)."""
+        difference = obs[:, self.columns] - self.mean
+        difference[:, self.angles] = wrap_angle(difference[:, self.angles])
+        squares: np.ndarray = ((difference @ self.whitening) ** 2).mean(axis=1)
+        return squares
+
+    def frames_nearby(self, demos: Demonstrations) -> float:
+        """Return how many frames of a median demonstration are near the goal."""
+        near = self.distance(demos.obs.astype(np.float64)) < GATE
+        return float(np.median(np.add.reduceat(near, demos.starts)))
+
+
+def find_goal(demos: Demonstrations) -> Goal | None:
+    """Measure where demonstrations end; None if they are few, or agree in no column."""
+    obs, angles = demos.obs.astype(np.float64), list(demos.angles)
+    ends = obs[demos.episode_ends - 1]
+    if len(ends) < FEWEST_ENDS:
+        return None
+    mean = circular_mean(ends, angles)
+    end_spread = _center(ends, mean, angles).std(axis=0)
+    spread = _center(obs, circular_mean(obs, angles), angles).std(axis=0)
+    agrees = (end_spread < AGREEMENT * spread) & (end_spread > 0)
+    columns = tuple(np.flatnonzero(agrees).tolist())
+    if not columns:
+        return None
+    covariance = np.atleast_2d(np.cov(_center(ends, mean, angles)[:, columns], rowvar=False))
+    covariance += RIDGE * np.diag(np.diag(covariance))
+    whitening = np.linalg.cholesky(np.linalg.inv(covariance))
+    at = tuple(i for i, column in enumerate(columns) if column in angles)
+    return Goal(columns, mean[list(columns)], whitening, at)
+
+
+def circular_mean(values: np.ndarray, angles: list[int]) -> np.ndarray:
+    """Return the mean of each column, on the circle for angles."""
+    mean: np.ndarray = values.mean(axis=0)
+    mean[angles] = np.arctan2(np.sin(values[:, angles]).mean(axis=0), np.cos(values[:, angles]).mean(axis=0))
+    return mean
+
+
+def _center(values: np.ndarray, mean: np.ndarray, angles: list[int]) -> np.ndarray:
+    """Return differences from the mean, the shorter way round for angles."""
+    difference: np.ndarray = values - mean
+    difference[:, angles] = wrap_angle(difference[:, angles])
+    return difference

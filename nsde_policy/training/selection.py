@@ -1,0 +1,190 @@
+"""Train plan selection: the dynamics model before the policy, the rule after it."""
+
+import json
+import logging
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nsde_policy.data.angles import wrap_columns
+from nsde_policy.data.augmentation import Mirror, RigidMotions
+from nsde_policy.data.statistics import measure_statistics
+from nsde_policy.data.types import Demonstrations
+from nsde_policy.errors import CheckpointError
+from nsde_policy.files import read_json, replace_file
+from nsde_policy.inference.loading import LoadedModel, load_model
+from nsde_policy.inference.selection import RULE_FILE
+from nsde_policy.methods.base import Draws
+from nsde_policy.run_config import RunConfig
+from nsde_policy.run_directory import RunDirectory
+from nsde_policy.selection.dynamics import DynamicsModel
+from nsde_policy.selection.goal import Goal, circular_mean, find_goal
+from nsde_policy.selection.rule import Kind, SelectionRule
+from nsde_policy.selection.selector import PlanSelector
+from nsde_policy.training.checkpoints import Monitor, train_loop
+from nsde_policy.training.dataset import augment, build_states, build_transitions, measure_demonstrations
+from nsde_policy.training.loop import Training, choose_rows
+from nsde_policy.training.run import TrainOptions
+
+logger = logging.getLogger(__name__)
+
+REFERENCES = 6_000
+"""Most demonstrated observations that the support rule compares plans with."""
+TRIALS = 1_000
+"""Demonstrated states from which plans are sampled to find the threshold of the support rule."""
+SUPPORT_SHARE = 0.8
+"""Share of these plans that stay within the threshold."""
+
+
+class SelectionTraining:
+    """The companion of a training that selects plans, or aligns the ends of demonstrations.
+
+    Args:
+        motions: Rigid motions that align the ends; None to leave the demonstrations as they are.
+        options: Device and resuming.
+        monitor: Called at every record of the losses.
+    """
+
+    def __init__(self, motions: RigidMotions | None, options: TrainOptions, monitor: Monitor | None) -> None:
+        self._motions = motions
+        self._options = options
+        self._monitor = monitor
+        self._dynamics: DynamicsModel | None = None
+        self._recorded: Demonstrations | None = None
+
+    def prepare(
+        self, run: RunDirectory, demos: Demonstrations, config: RunConfig, mirror: Mirror | None, seed: int
+    ) -> Demonstrations:
+        """Train the dynamics model; return the demonstrations, with aligned ends if the settings ask for it.
+
+        Raises:
+            CheckpointError: If the run was begun with other settings, another seed or other demonstrations.
+        """
+        settings = config.selection
+        if settings.select == "goal" and find_goal(augment(demos, mirror)) is None:
+            SelectionRule().choose("goal")  # raises before anything is trained
+        self._check_settings(run.selection, {**settings.to_dict(), "seed": seed, "demos": demos.fingerprint})
+        history = config.model.history
+        spec = measure_demonstrations(demos, config, mirror)
+        model = DynamicsModel(
+            settings, spec, history=history, generator=torch.Generator().manual_seed(seed)
+        ).to(self._options.device)
+        data = build_transitions(augment(demos, mirror), config.demos, history=history)
+        training = Training(model, data, settings.train, seed=seed)
+        if self._options.resume and run.selection.training.exists():
+            training.restore(run.selection.read_tensors(run.selection.training))
+        run.selection.truncate_metrics(training.step or -1)
+        train_loop(
+            run.selection,
+            training,
+            settings.train,
+            self._options.save_every_s,
+            self._monitor,
+            title="dynamics model",
+        )
+        self._dynamics, self._recorded = model, demos
+        if self._motions is None:
+            return demos
+        return self._align(self._motions, demos, config, mirror)
+
+    def _check_settings(self, folder: RunDirectory, settings: dict[str, object]) -> None:
+        """Write the settings; to resume, raise `CheckpointError` if others were written before."""
+        found = json.loads(json.dumps(settings))
+        if not (self._options.resume and folder.config.exists()):
+            replace_file(folder.config, json.dumps(settings, indent=2).encode())
+        elif read_json(folder.config, error=CheckpointError) != found:
+            raise CheckpointError(
+                f"{folder.path} was trained with other settings, another seed or other demonstrations; "
+                "resume with the same ones or choose another --out"
+            )
+
+    def _align(
+        self, motions: RigidMotions, demos: Demonstrations, config: RunConfig, mirror: Mirror | None
+    ) -> Demonstrations:
+        """Move each demonstration as a whole so that its body ends in the mean of all final poses.
+
+        The final pose is the one after the last action, which was not recorded: the dynamics model predicts
+        it. A mirror image ends in the mirrored pose, so both predictions are averaged.
+        """
+        ends = self._predict_ends(demos, config)
+        poses = ends
+        if mirror is not None:
+            other = mirror.flip_observations(self._predict_ends(mirror.flip(demos), config), demos.angles)
+            ends = other + wrap_columns(ends - other, demos.angles) / 2
+            poses = np.concatenate([ends, mirror.flip_observations(ends, demos.angles)])
+        columns = list(motions.body)
+        goal = circular_mean(poses, list(demos.angles))[columns]
+        aligned = motions.align(demos, ends[:, columns], goal)
+        shift = np.linalg.norm(goal[:2] - ends[:, columns[:2]], axis=1)
+        logger.info(
+            "ends of %d demonstrations are aligned: moved by %.3g on average", len(demos), shift.mean()
+        )
+        return aligned
+
+    @torch.no_grad()
+    def _predict_ends(self, demos: Demonstrations, config: RunConfig) -> np.ndarray:
+        """Predict the observation after the last action of each demonstration, (episodes, obs_dim)."""
+        assert self._dynamics is not None
+        states = build_states(demos, config.demos)
+        last = demos.episode_ends - 1
+        known = np.stack([states[np.maximum(last - lag, demos.starts)] for lag in range(2)], axis=1)
+        given = (torch.from_numpy(array).to(self._options.device) for array in (known, demos.act[last, None]))
+        return self._dynamics.predict(*given)[:, 0].double().cpu().numpy()
+
+    @torch.no_grad()
+    def finish(self, run: RunDirectory, mirror: Mirror | None) -> None:
+        """Measure goal and support, choose the rule, and write both with the dynamics model.
+
+        Both come from the demonstrations as recorded: aligned ends would not show how exact an end has to be.
+        """
+        demos = self._recorded
+        assert self._dynamics is not None
+        assert demos is not None
+        record, policy = load_model(run)
+        config, device = record.config, self._options.device
+        if config.selection.select == "none":
+            return  # the dynamics model only aligned the demonstrations
+        both = augment(demos, mirror)
+        goal = find_goal(both)
+        rule = SelectionRule(columns=() if goal is None else goal.columns)
+        obs = choose_rows(torch.tensor(both.obs), REFERENCES, seed=record.seed)
+        selector = PlanSelector(rule, self._dynamics, references=len(obs)).to(device)
+        selector.set_references(obs.to(device))
+        if goal is not None:
+            selector.set_goal(goal)
+        pairs = build_transitions(both, config.demos, history=config.model.history)
+        trials = choose_rows(pairs.x, TRIALS, seed=record.seed).reshape(
+            -1, config.model.history, record.spec.dim
+        )
+        plans = _sample_plans(policy.to(device), trials.to(device), config.chunk, record.seed)
+        distance = selector.support_distance(self._dynamics.predict(trials.to(device), plans)).amax(1)
+        threshold = float(distance.quantile(SUPPORT_SHARE))
+        kind, reason = choose_kind(config, demos, goal)
+        logger.info("plan selection: %s (%s)", kind, reason)
+        rule = replace(rule, threshold=threshold).choose(kind)
+        run.selection.save_tensors(run.selection.model, selector.state_dict())
+        replace_file(run.selection.path / RULE_FILE, rule.to_json().encode())
+
+
+def choose_kind(config: RunConfig, demos: Demonstrations, goal: Goal | None) -> tuple[Kind, str]:
+    """Return the rule that the settings name, or that suits the demonstrations, and the reason in words."""
+    choice = config.selection.select
+    if choice != "auto":
+        return choice, "as the settings say"
+    statistics = measure_statistics(demos)
+    if statistics.is_predictable:
+        return "none", "the demonstrations are predictable: one plan is as good as another"
+    nearby = 0.0 if goal is None else goal.frames_nearby(demos)
+    if nearby >= config.chunk:
+        return "goal", f"the demonstrations end alike, after {nearby:g} frames near their goal"
+    if statistics.has_forks:
+        return "support", "the demonstrations fork"
+    return "none", "the demonstrations neither stay near a goal nor fork"
+
+
+def _sample_plans(policy: LoadedModel, states: Tensor, steps: int, seed: int) -> Tensor:
+    """Sample one plan from each row of states, (rows, steps, act_dim)."""
+    draws = Draws([torch.Generator().manual_seed(seed)] * len(states), states.device)
+    return policy.plan(states, steps=steps, draws=draws)
