@@ -117,6 +117,9 @@ class PolicyModel(TrainableModel[Batch]):
     has_likelihood: ClassVar[bool] = False
     """Whether `log_prob_step` returns the log-density of a recorded step."""
 
+    samples: ClassVar[bool] = True
+    """Whether plans from the same states differ, so that one of several can be selected."""
+
     def stages(self) -> tuple[Stage, ...]:
         """Train all parameters on all losses in one stage, unless a method overrides it."""
         if not self.losses:

@@ -50,6 +50,7 @@ PRESETS = {
 class NearestNeighbours(PolicyModel[Windows]):
     """Euclidean distances over all states of the input, positions in [-1, 1], angles as sine and cosine."""
 
+    samples = False
     features: Tensor
     previous: Tensor
     actions: Tensor

@@ -46,6 +46,7 @@ class MIP(PolicyModel[Windows]):
     """â₀ = π(o, 0, 0), then a = π(o, t* â₀, t*); both regress the actions."""
 
     losses = ("first", "second")
+    samples = False
 
     def __init__(self, config: MIPConfig, spec: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()

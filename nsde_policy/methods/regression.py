@@ -41,6 +41,7 @@ class Regression(PolicyModel[Windows]):
     """a = network(states), the mean of the demonstrated actions."""
 
     losses = ("square",)
+    samples = False
 
     def __init__(self, config: RegressionConfig, spec: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()

@@ -12,6 +12,8 @@ AGREEMENT = 0.25
 """Columns whose spread at the end is below this fraction of their spread over all frames agree."""
 RIDGE = 1e-3
 """Fraction of each column's variance added to it, for columns that depend on each other."""
+MOST_EARLY = 0.05
+"""Largest share of frames near the goal in the first half of a median demonstration."""
 FEWEST_ENDS = 8
 """Fewest demonstrations from which a goal is measured."""
 
@@ -36,9 +38,17 @@ class Goal:
         return squares
 
     def frames_nearby(self, demos: Demonstrations) -> float:
-        """Return how many frames of a median demonstration are near the goal."""
+        """Return how many frames of a median demonstration are near the goal.
+
+        It is 0 if demonstrations are near it in their first half already: what holds from the beginning is
+        not a goal.
+        """
         near = self.distance(demos.obs.astype(np.float64)) < GATE
-        return float(np.median(np.add.reduceat(near, demos.starts)))
+        spans = list(zip(demos.starts, demos.lengths, strict=True))
+        early = np.median([near[start : start + length // 2].mean() for start, length in spans])
+        if early > MOST_EARLY:
+            return 0.0
+        return float(np.median([near[start : start + length].sum() for start, length in spans]))
 
 
 def find_goal(demos: Demonstrations) -> Goal | None:

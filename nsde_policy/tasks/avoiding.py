@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
-from nsde_policy.config import Preset, TrainConfig
+from nsde_policy.config import Preset, SelectionConfig, TrainConfig
 from nsde_policy.envs.avoiding import geometry
 from nsde_policy.envs.avoiding.dynamics import CONTROL_RATE_HZ, EPISODE_PERIODS
 from nsde_policy.run_config import DemoConfig
@@ -33,7 +33,8 @@ def _keep_modes(preset: Preset, *, width: int, diffusion: float, train: TrainCon
     network = replace(model.network, width=width, dropout=0.0)
     sampling = replace(model.sampling, alpha=1.5, diffusion=diffusion)
     model = replace(model, noise=1.5, network=network, sampling=sampling)
-    return replace(preset, model=model, train=train)
+    dynamics = replace(train, steps=train.steps // 4)
+    return replace(preset, model=model, train=train, selection=SelectionConfig(select="auto", train=dynamics))
 
 
 class AvoidingDrawing(Drawing):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
-from nsde_policy.config import Preset
+from nsde_policy.config import Preset, SelectionConfig, TrainConfig
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.run_config import DemoConfig
 from nsde_policy.tasks.base import Info, Outcome, Reporting, Task, read_number
@@ -35,21 +35,38 @@ _GHOSTS = 4
 """Futures whose final pose of the block is drawn."""
 
 
-def _tune(preset: Preset) -> Preset:
-    """Return a preset of the Neural SDE with half the noise, and with more weight on final actions.
+def _tune(preset: Preset, dynamics: TrainConfig) -> Preset:
+    """Return a preset of the Neural SDE for camera frames: it selects plans, and weighs final actions more.
 
     The last action of a demonstration is the one that completes the goal.
     """
     model = cast("NeuralSDEConfig", preset.model)
-    quieter = replace(model, sampling=replace(model.sampling, diffusion=0.5))
-    return replace(preset, model=quieter, demos={**preset.demos, "final_action_weight": 10.0})
+    return replace(
+        preset,
+        model=replace(model, sampling=replace(model.sampling, diffusion=0.5)),
+        demos={**preset.demos, "final_action_weight": 10.0},
+        selection=SelectionConfig(select="auto", train=dynamics),
+    )
+
+
+def _align(preset: Preset) -> Preset:
+    """Return a preset that aligns the ends of demonstrations, and blurs the block half as much.
+
+    People stop within a few pixels of the goal, each on another side of it. Aligned demonstrations agree on
+    the goal, and a smaller blur of the block lets the policy see which side it is on.
+    """
+    model = cast("NeuralSDEConfig", preset.model)
+    return replace(
+        preset,
+        model=replace(model, noise_factors=(1.0, 1.0, 0.5, 0.5, 0.5)),
+        demos={**preset.demos, "align_ends": True},
+    )
 
 
 def _make_pixel_presets(tuned: Mapping[str, Preset]) -> dict[str, Preset]:
     """Return the presets for camera frames; `pixels-fast` trains on a CPU."""
-    steps = replace(tuned["default"].train, steps=25_000)
     return {
-        "pixels": replace(tuned["default"], train=steps, encoder=PIXEL_ENCODER),
+        "pixels": replace(tuned["default"], encoder=PIXEL_ENCODER),
         "pixels-fast": replace(tuned["default"], train=tuned["fast"].train, encoder=SMALL_PIXEL_ENCODER),
     }
 
@@ -182,8 +199,13 @@ class PushTTraining(TrainingDefaults):
         """Tune the Neural SDE; add Diffusion Policy's settings for this task, and presets for pixels."""
         presets = super().presets(method)
         if method == "neural_sde":
-            tuned = {name: _tune(presets[name]) for name in ("default", "fast")}
-            return {**presets, **tuned, **_make_pixel_presets(tuned)}
+            dynamics = {
+                "default": TrainConfig(steps=15_000),
+                "fast": TrainConfig(steps=4_000, batch_size=256),
+            }
+            tuned = {name: _tune(presets[name], train) for name, train in dynamics.items()}
+            aligned = {name: _align(tuned[name]) for name in tuned}
+            return {**presets, **aligned, **_make_pixel_presets(tuned)}
         if method != "diffusion":
             return {**presets, "pixels": replace(presets["default"], encoder=PIXEL_ENCODER)}
         given = presets["transformer"]

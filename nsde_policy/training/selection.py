@@ -53,6 +53,8 @@ class SelectionTraining:
         self._monitor = monitor
         self._dynamics: DynamicsModel | None = None
         self._recorded: Demonstrations | None = None
+        self._goal: Goal | None = None
+        self._kind: Kind = "none"
 
     def prepare(
         self, run: RunDirectory, demos: Demonstrations, config: RunConfig, mirror: Mirror | None, seed: int
@@ -63,8 +65,10 @@ class SelectionTraining:
             CheckpointError: If the run was begun with other settings, another seed or other demonstrations.
         """
         settings = config.selection
-        if settings.select == "goal" and find_goal(augment(demos, mirror)) is None:
-            SelectionRule().choose("goal")  # raises before anything is trained
+        self._recorded, self._goal = demos, find_goal(augment(demos, mirror))
+        self._kind = self._choose_kind(config, demos)
+        if self._kind == "none" and self._motions is None:
+            return demos
         self._check_settings(run.selection, {**settings.to_dict(), "seed": seed, "demos": demos.fingerprint})
         history = config.model.history
         spec = measure_demonstrations(demos, config, mirror)
@@ -84,10 +88,19 @@ class SelectionTraining:
             self._monitor,
             title="dynamics model",
         )
-        self._dynamics, self._recorded = model, demos
+        self._dynamics = model
         if self._motions is None:
             return demos
         return self._align(self._motions, demos, config, mirror)
+
+    def _choose_kind(self, config: RunConfig, demos: Demonstrations) -> Kind:
+        """Return the rule that the settings name, or the one that suits the demonstrations."""
+        choice = config.selection.select
+        if choice != "auto":
+            return SelectionRule(columns=() if self._goal is None else self._goal.columns).choose(choice).kind
+        kind, reason = choose_by_demos(demos, self._goal, config.chunk)
+        logger.info("plan selection: %s (%s)", kind, reason)
+        return kind
 
     def _check_settings(self, folder: RunDirectory, settings: dict[str, object]) -> None:
         """Write the settings; to resume, raise `CheckpointError` if others were written before."""
@@ -139,15 +152,12 @@ class SelectionTraining:
 
         Both come from the demonstrations as recorded: aligned ends would not show how exact an end has to be.
         """
-        demos = self._recorded
-        assert self._dynamics is not None
-        assert demos is not None
+        if self._dynamics is None or self._kind == "none":
+            return
+        assert self._recorded is not None
         record, policy = load_model(run)
         config, device = record.config, self._options.device
-        if config.selection.select == "none":
-            return  # the dynamics model only aligned the demonstrations
-        both = augment(demos, mirror)
-        goal = find_goal(both)
+        both, goal = augment(self._recorded, mirror), self._goal
         rule = SelectionRule(columns=() if goal is None else goal.columns)
         obs = choose_rows(torch.tensor(both.obs), REFERENCES, seed=record.seed)
         selector = PlanSelector(rule, self._dynamics, references=len(obs)).to(device)
@@ -161,23 +171,18 @@ class SelectionTraining:
         plans = _sample_plans(policy.to(device), trials.to(device), config.chunk, record.seed)
         distance = selector.support_distance(self._dynamics.predict(trials.to(device), plans)).amax(1)
         threshold = float(distance.quantile(SUPPORT_SHARE))
-        kind, reason = choose_kind(config, demos, goal)
-        logger.info("plan selection: %s (%s)", kind, reason)
-        rule = replace(rule, threshold=threshold).choose(kind)
+        rule = replace(rule, threshold=threshold, kind=self._kind)
         run.selection.save_tensors(run.selection.model, selector.state_dict())
         replace_file(run.selection.path / RULE_FILE, rule.to_json().encode())
 
 
-def choose_kind(config: RunConfig, demos: Demonstrations, goal: Goal | None) -> tuple[Kind, str]:
-    """Return the rule that the settings name, or that suits the demonstrations, and the reason in words."""
-    choice = config.selection.select
-    if choice != "auto":
-        return choice, "as the settings say"
+def choose_by_demos(demos: Demonstrations, goal: Goal | None, chunk: int) -> tuple[Kind, str]:
+    """Return the rule that suits demonstrations, and the reason in words."""
     statistics = measure_statistics(demos)
     if statistics.is_predictable:
-        return "none", "the demonstrations are predictable: one plan is as good as another"
+        return "none", "the demonstrations are predictable"
     nearby = 0.0 if goal is None else goal.frames_nearby(demos)
-    if nearby >= config.chunk:
+    if nearby >= chunk:
         return "goal", f"the demonstrations end alike, after {nearby:g} frames near their goal"
     if statistics.has_forks:
         return "support", "the demonstrations fork"

@@ -10,6 +10,7 @@ import torch
 from nsde_policy.assets import find_demos
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import ConfigError
+from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import TASKS, get_task, with_env_kwargs
@@ -77,8 +78,14 @@ def add_selection(
         ConfigError: If plans cannot be selected, or the ends of the demonstrations cannot be aligned.
     """
     motions = find_motions(config.demos, task)
-    if motions is None and config.selection.select == "none":
+    wants_selection = config.selection.select != "none"
+    if motions is None and not wants_selection:
         return options
+    if wants_selection and not get_method(config.method).model_class().samples:
+        raise ConfigError(
+            f"{config.method} returns the same plan every time, so there is nothing to select: leave out "
+            "--select"
+        )
     from nsde_policy.training.selection import SelectionTraining
 
     return replace(options, companion=SelectionTraining(motions, options, monitor))

@@ -104,7 +104,7 @@ _PAPER_MODEL = NeuralSDEConfig(
 )
 
 PRESETS = {
-    "default": Preset(_DEFAULT_MODEL, TrainConfig(steps=100_000)),
+    "default": Preset(_DEFAULT_MODEL, TrainConfig(steps=25_000)),
     "paper": Preset(_PAPER_MODEL, TrainConfig(), demos={"final_action_weight": 0.0, "mirror": False}),
     "fast": Preset(_FAST_MODEL, TrainConfig(batch_size=256)),
 }
