@@ -54,14 +54,14 @@ def number_paths(paths: Sequence[np.ndarray] | np.ndarray) -> tuple[int, ...]:
     if not scaled.size:
         return (0,) * len(found)
     numbers: list[int] = []
-    firsts: list[int] = []
-    for i, path in enumerate(scaled):
-        same = np.flatnonzero(np.abs(scaled[firsts] - path).max(axis=1) <= SAME_PATH)
-        if same.size:
-            numbers.append(int(same[0]))
-        else:
-            numbers.append(len(firsts))
-            firsts.append(i)
+    distinct, count = np.empty_like(scaled), 0
+    for path in scaled:
+        near = np.flatnonzero(np.abs(distinct[:count, -1] - path[-1]) <= SAME_PATH)
+        same = near[np.abs(distinct[near] - path).max(axis=1) <= SAME_PATH]
+        numbers.append(int(same[0]) if same.size else count)
+        if not same.size:
+            distinct[count] = path
+            count += 1
     return tuple(numbers)
 
 

@@ -85,15 +85,17 @@ def mean(
     array = np.asarray(values, dtype=float)
     _, group = np.unique(np.arange(len(array)) if groups is None else groups, return_inverse=True)
     sums, sizes = np.bincount(group, array), np.bincount(group)
-    drawn = _draw_rows(len(sums), resamples, seed)
-    low, high = np.quantile(sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1), [0.025, 0.975])
+    drawn = _draw_resamples(len(sums), resamples, seed)
+    low, high = np.quantile((drawn @ sums) / (drawn @ sizes), [0.025, 0.975])
     return Estimate(float(array.mean()), float(low), float(high), len(sums))
 
 
-@lru_cache(maxsize=1)
-def _draw_rows(count: int, resamples: int, seed: int) -> np.ndarray:
-    """Draw the rows of each resample, (resamples, count); entries of a table have as many episodes."""
-    return np.random.default_rng(seed).integers(count, size=(resamples, count))
+@lru_cache(maxsize=2)  # for one and for several trainings
+def _draw_resamples(count: int, resamples: int, seed: int) -> np.ndarray:
+    """Draw how often each row is in each resample, (resamples, count); entries of a table share it."""
+    rows = np.random.default_rng(seed).integers(count, size=(resamples, count))
+    rows += count * np.arange(resamples)[:, None]
+    return np.bincount(rows.ravel(), minlength=rows.size).reshape(rows.shape).astype(float)
 
 
 def paired_difference(a: ArrayLike, b: ArrayLike, *, resamples: int = 10_000, seed: int = 0) -> Difference:

@@ -158,14 +158,15 @@ def _draw_weights(paths: Sequence[np.ndarray]) -> list[np.ndarray]:
     """
     groups = [np.unique(path, return_inverse=True)[1] for path in paths]
     drawn = _draw_counts(tuple(int(group.max()) + 1 for group in groups))
-    return [counts[:, group].astype(float) for counts, group in zip(drawn, groups, strict=True)]
+    return [counts[:, group] for counts, group in zip(drawn, groups, strict=True)]
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=4)
 def _draw_counts(sizes: tuple[int, ...]) -> tuple[np.ndarray, ...]:
     """Draw how often each of several paths counts; rows of a table have the same number of paths."""
     rng = np.random.default_rng(0)
-    return tuple(rng.multinomial(size, np.full(size, 1 / size), MODE_RESAMPLES) for size in sizes)
+    drawn = (rng.multinomial(size, np.full(size, 1 / size), MODE_RESAMPLES) for size in sizes)
+    return tuple(counts.astype(float) for counts in drawn)
 
 
 def _measure_trainings(

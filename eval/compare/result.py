@@ -135,7 +135,7 @@ class Comparison(
         if self.sweep("demos"):
             bases = [base for base in bases if base.demos == self._max_demos]
         rows = [self.rows[base] for base in bases if base in self.rows]
-        return sorted(rows, key=lambda row: (-row.success.value if row.success else 0.0, -row.score.value))
+        return sorted(rows, key=lambda row: (-row.success.value if row.success else 0.0, -row.mean_score))
 
     def sweep(self, axis: str) -> dict[str, dict[float, Row]]:
         """Return rows that differ from the base setting along one axis only, by name and value.
