@@ -46,28 +46,24 @@ PRESETS = {
 }
 
 
-@register_method("knn", title="Nearest neighbours", config=NearestNeighboursConfig, presets=PRESETS)
-class NearestNeighbours(PolicyModel[Windows]):
-    """Euclidean distances over all states of the input, positions in [-1, 1], angles as sine and cosine."""
+class StoredWindows(PolicyModel[Windows]):
+    """A method without training: all recorded windows, found by their distance to the present states."""
 
-    samples = False
     features: Tensor
     previous: Tensor
     actions: Tensor
 
-    def __init__(
-        self, config: NearestNeighboursConfig, spec: StateSpec, *, generator: torch.Generator
-    ) -> None:
+    def __init__(self, config: WindowConfig, spec: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
-        self.config: NearestNeighboursConfig = config
+        self.config: WindowConfig = config
         self.layout = StateLayout(spec)
-        self.register_buffer("features", torch.empty(0, config.history * self.layout.feature_dim))
+        self.register_buffer("features", self._encode(torch.empty(0, config.history, spec.dim)))
         self.register_buffer("previous", torch.empty(0, spec.act_dim))
         self.register_buffer("actions", torch.empty(0, config.longest_chunk, spec.act_dim))
 
     def prepare(self, data: Windows) -> None:
         """Store the features, the previous action and the following actions of every window."""
-        self.features = self.layout.features(data.states).flatten(-2)
+        self.features = self._encode(data.states)
         self.previous = data.states[:, 0, self.layout.spec.obs_dim :].clone()
         self.actions = data.actions[:, self.config.history - 1 :].clone()
 
@@ -86,18 +82,34 @@ class NearestNeighbours(PolicyModel[Windows]):
         """Return no stages; there is nothing to train."""
         return ()
 
+    def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
+        """Return 0; there is no network."""
+        return 0
+
+    def _find_nearest(self, features: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Return the distances and the indices of the nearest windows, both (rows, count)."""
+        distance = torch.cdist(features, self.features, compute_mode="donot_use_mm_for_euclid_dist")
+        found = distance.topk(min(count, len(self.features)), largest=False)
+        return found.values, found.indices
+
+    def _encode(self, states: Tensor) -> Tensor:
+        """Return the features whose Euclidean distances are compared, (rows, n)."""
+        return self.layout.features(states).flatten(-2)
+
+
+@register_method("knn", title="Nearest neighbours", config=NearestNeighboursConfig, presets=PRESETS)
+class NearestNeighbours(StoredWindows):
+    """Euclidean distances over all states of the input, positions in [-1, 1], angles as sine and cosine."""
+
+    samples = False
+    config: NearestNeighboursConfig
+
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
         """Return the actions of the nearest recorded state; deterministic."""
-        query = self.layout.features(states).flatten(-2)
-        distance = torch.cdist(query, self.features, compute_mode="donot_use_mm_for_euclid_dist")
-        nearest = distance.topk(1, largest=False).indices[:, 0]
+        nearest = self._find_nearest(self._encode(states), 1)[1][:, 0]
         actions = self.actions[nearest, :steps]
         if choose_sampling(self.config.sampling, sampling).actions == "relative":
             last = states[:, 0, self.layout.spec.obs_dim :]
             actions = actions + (last - self.previous[nearest])[:, None]
         return actions
-
-    def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
-        """Return 0; there is no network."""
-        return 0

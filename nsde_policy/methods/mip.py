@@ -45,16 +45,16 @@ PRESETS = {
 class MIP(PolicyModel[Windows]):
     """â₀ = π(o, 0, 0), then a = π(o, t* â₀, t*); both regress the actions."""
 
-    losses = ("first", "second")
+    losses: tuple[str, ...] = ("first", "second")
     samples = False
 
     def __init__(self, config: MIPConfig, spec: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
         self.config: MIPConfig = config
         self.layout = StateLayout(spec)
-        chunk = config.horizon * spec.act_dim
-        inputs = config.history * self.layout.feature_dim + chunk + 1
-        self.network = MLP(inputs, chunk, config.network, generator=generator)
+        self.chunk = config.horizon * spec.act_dim
+        inputs = config.history * self.layout.feature_dim + self.chunk + 1
+        self.network = MLP(inputs, self.chunk, config.network, generator=generator)
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
         """Return ‖π(o, 0, 0) − a‖² and ‖π(o, t* a + (1 − t*) z, t*) − a‖², means over half ranges."""
@@ -71,15 +71,20 @@ class MIP(PolicyModel[Windows]):
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
         """Return the output of the second call; deterministic."""
-        features = self.layout.features(states).flatten(-2)
-        guess = features.new_zeros(len(states), self.config.horizon * self.layout.spec.act_dim)
-        for time in (0.0, self.config.time):
-            times = torch.full_like(features[:, :1], time)
-            guess = self.network(torch.cat([features, time * guess, times], dim=-1))
-        present = self.config.history - 1
-        actions = guess.reshape(len(states), self.config.horizon, -1)
-        return self.layout.from_unit(actions[:, present : present + steps])
+        return self._predict_twice(states, states.new_zeros(len(states), self.chunk), steps)
 
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """Return two calls for the whole chunk."""
         return 2
+
+    def _predict_twice(self, states: Tensor, noise: Tensor, steps: int) -> Tensor:
+        """Predict the chunk from noise (rows, chunk), then from a point between the noise and the result."""
+        features = self.layout.features(states).flatten(-2)
+        guess = noise
+        for time in (0.0, self.config.time):
+            times = torch.full_like(features[:, :1], time)
+            shown = time * guess + (1 - time) * noise
+            guess = self.network(torch.cat([features, shown, times], dim=-1))
+        present = self.config.history - 1
+        actions = guess.reshape(len(states), self.config.horizon, -1)
+        return self.layout.from_unit(actions[:, present : present + steps])

@@ -20,7 +20,7 @@ from nsde_policy.encoders.keypoints.model import KeypointModel
 from nsde_policy.inference.loading import build_encoder, build_model
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.diffusion.model import DiffusionConfig, DiffusionSampling, UNetConfig
-from nsde_policy.methods.knn import NearestNeighbours
+from nsde_policy.methods.knn import StoredWindows
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.methods.regression import RegressionConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
@@ -63,11 +63,11 @@ def sign_graph(
 
 
 def build_policy(config: ModelConfig, *, chunk: int = 4, seed: int = 0, layout: StateSpec = LAYOUT) -> Policy:
-    """Build an untrained policy; nearest neighbours get random data."""
+    """Build an untrained policy; methods that store demonstrations get random data."""
     demos = DemoRecord("made up", "", 1, 2)
     record = RunRecord(RunConfig(model=config, chunk=chunk), layout, "none", seed, demos, {})
     model = build_model(record)
-    if isinstance(model, NearestNeighbours):
+    if isinstance(model, StoredWindows):
         model.prepare(_draw_windows(model.config, layout))
     return Policy(record, model.eval())
 
