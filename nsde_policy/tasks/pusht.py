@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nsde_policy.data.download import PublicDemos
     from nsde_policy.envs.live import LiveTable
     from nsde_policy.methods.diffusion.model import DiffusionConfig
+    from nsde_policy.methods.gpi import GPIConfig
     from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 
 _SIDE = 512.0
@@ -81,6 +82,11 @@ def _take_images(preset: Preset) -> Preset:
     train = replace(preset.train, steps=200_000, batch_size=64, warmup=0.0025, ema_power=0.75)
     demos = {**preset.demos, "encoder": "resnet", "mirror": False}
     return replace(preset, model=replace(model, unet=unet), train=train, demos=demos)
+
+
+def _follow_block(preset: Preset) -> Preset:
+    """Return a preset of GPI that follows demonstrations in the frame of the block, as its authors do."""
+    return replace(preset, model=replace(cast("GPIConfig", preset.model), object_pose=(2, 3, 4)))
 
 
 class PushTDrawing(Drawing):
@@ -196,7 +202,7 @@ class PushTTraining(TrainingDefaults):
         )
 
     def presets(self, method: str) -> Mapping[str, Preset]:
-        """Tune the Neural SDE; add Diffusion Policy's settings for this task, and presets for pixels."""
+        """Tune the Neural SDE and GPI; add Diffusion Policy's settings and presets for pixels."""
         presets = super().presets(method)
         if method == "neural_sde":
             dynamics = {
@@ -207,7 +213,10 @@ class PushTTraining(TrainingDefaults):
             aligned = {name: _align(tuned[name]) for name in tuned}
             return {**presets, **aligned, **_make_pixel_presets(tuned)}
         if method != "diffusion":
-            return {**presets, "pixels": replace(presets["default"], encoder=PIXEL_ENCODER)}
+            pixels = replace(presets["default"], encoder=PIXEL_ENCODER)
+            if method == "gpi":
+                presets = {name: _follow_block(preset) for name, preset in presets.items()}
+            return {**presets, "pixels": pixels}
         given = presets["transformer"]
         model = cast("DiffusionConfig", given.model)
         own = replace(

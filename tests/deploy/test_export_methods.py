@@ -10,8 +10,10 @@ from nsde_policy.deploy.export.plan_module import FixedDraws
 from nsde_policy.deploy.runtime.metadata import GraphRecord
 from nsde_policy.methods.bet import BehaviourTransformerConfig
 from nsde_policy.methods.flow import StreamingFlowConfig, StreamingFlowSampling
+from nsde_policy.methods.gpi import GPIConfig, GPISampling
 from nsde_policy.methods.ibc import ImplicitBCConfig, ImplicitBCSampling
 from nsde_policy.methods.knn import NearestNeighboursConfig, NearestNeighboursSampling
+from nsde_policy.methods.l1_flow import L1FlowConfig
 from nsde_policy.methods.lstm_gmm import LSTMGMMConfig
 from nsde_policy.methods.mip import MIPConfig
 from nsde_policy.methods.regression import RegressionConfig
@@ -25,8 +27,10 @@ METHODS = {
     "regression": (RegressionConfig(network=SMALL), 4),
     "mip": (MIPConfig(network=SMALL), 4),
     "flow": (StreamingFlowConfig(network=SMALL, sampling=StreamingFlowSampling(start=1.0)), 2),
+    "l1_flow": (L1FlowConfig(network=SMALL), 4),
     "diffusion": (DDIM, 4),
     "knn": (NearestNeighboursConfig(sampling=NearestNeighboursSampling(actions="relative")), 4),
+    "gpi": (GPIConfig(object_pose=(0, 2, 1), sampling=GPISampling(neighbours=3, attraction=0.5)), 4),
     "lstm_gmm": (LSTMGMMConfig(hidden=16), 1),
     "bet": (BehaviourTransformerConfig(width=12, depth=1, heads=2, bins=5), 1),
     "ibc": (ImplicitBCConfig(width=16, depth=2, sampling=ImplicitBCSampling(samples=32, iterations=2)), 1),

@@ -19,8 +19,10 @@ from nsde_policy.methods.bet import BehaviourTransformerConfig
 from nsde_policy.methods.diffusion.model import DiffusionConfig, DiffusionSampling
 from nsde_policy.methods.diffusion.networks import TransformerConfig, UNetConfig
 from nsde_policy.methods.flow import StreamingFlowConfig, StreamingFlowSampling
+from nsde_policy.methods.gpi import GPIConfig, GPISampling
 from nsde_policy.methods.ibc import ImplicitBCConfig, ImplicitBCSampling
 from nsde_policy.methods.knn import NearestNeighboursConfig, NearestNeighboursSampling
+from nsde_policy.methods.l1_flow import L1FlowConfig
 from nsde_policy.methods.lstm_gmm import LSTMGMMConfig, LSTMGMMSampling
 from nsde_policy.methods.mip import MIPConfig
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
@@ -69,6 +71,8 @@ CASES = {
     "regression": Case(RegressionConfig(network=NETWORK)),
     "mip": Case(MIPConfig(network=NETWORK)),
     "flow": Case(StreamingFlowConfig(network=NETWORK, sampling=StreamingFlowSampling(substeps=2, start=1.0))),
+    "l1_flow": Case(L1FlowConfig(horizon=6, network=NETWORK)),
+    "gpi": Case(GPIConfig(sampling=GPISampling(neighbours=3, attraction=0.5)), network=""),
     "knn": Case(NearestNeighboursConfig(sampling=NearestNeighboursSampling(actions="relative")), network=""),
     "ibc": Case(ImplicitBCConfig(**SMALL_IBC, sampling=SEARCH), steps=2),
     "ibc local": Case(

@@ -12,6 +12,7 @@ from nsde_policy.methods.diffusion.model import DiffusionConfig, DiffusionSampli
 from nsde_policy.methods.diffusion.networks import TransformerConfig, UNetConfig
 from nsde_policy.methods.flow import StreamingFlowConfig, StreamingFlowSampling
 from nsde_policy.methods.ibc import ImplicitBCConfig, ImplicitBCSampling
+from nsde_policy.methods.l1_flow import L1FlowConfig
 from nsde_policy.methods.lstm_gmm import LSTMGMMConfig
 from nsde_policy.methods.registry import get_method
 from nsde_policy.methods.regression import RegressionConfig
@@ -83,6 +84,10 @@ def test_random_starts_of_a_flow_reach_both_modes():
     sampling = StreamingFlowSampling(substeps=4, start=1.0)
     config = StreamingFlowConfig(horizon=6, noise=0.3, network=NETWORK, sampling=sampling)
     check_modes(plan(config, replace(FIT, steps=700, batch_size=128)), share=0.75)
+
+
+def test_l1_flow_keeps_both_modes():
+    check_modes(plan(L1FlowConfig(history=1, horizon=2, network=NETWORK)))
 
 
 def test_regression_averages_the_modes():
