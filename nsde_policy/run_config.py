@@ -77,7 +77,7 @@ class RunConfig(BaseConfig):
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     """Settings of the encoder of images."""
     selection: SelectionConfig = field(default_factory=SelectionConfig)
-    """Plan selection."""
+    """Selection among sampled plans."""
     chunk: Length = 8
     """Actions executed before planning again (T_a)."""
 

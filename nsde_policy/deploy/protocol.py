@@ -115,17 +115,22 @@ class PlanReply(Message, frozen=True, tag="planned"):
     actions: Array
     states: Array | None
     std: Array | None
+    candidates: Array | None = None
+    """The states of all candidates below one another."""
 
     @classmethod
     def pack(cls, id: int, plan: Plan) -> Self:
         """Convert a plan to a message."""
-        states, std = (None if array is None else Array.pack(array) for array in (plan.states, plan.std))
-        return cls(id, Array.pack(plan.actions), states, std)
+        others = [None if array is None else Array.pack(np.vstack([*array])) for array in plan[1:]]
+        return cls(id, Array.pack(plan.actions), *others)
 
     def unpack(self) -> Plan:
         """Convert the message to a plan."""
-        states, std = (None if array is None else array.unpack() for array in (self.states, self.std))
-        return Plan(self.actions.unpack(), states, std)
+        actions, others = self.actions.unpack(), (self.states, self.std, self.candidates)
+        states, std, candidates = (None if array is None else array.unpack() for array in others)
+        if candidates is not None:
+            candidates = candidates.reshape(-1, len(actions) + 1, candidates.shape[1])
+        return Plan(actions, states, std, candidates)
 
 
 class EncodeRequest(Message, frozen=True, tag="encode"):

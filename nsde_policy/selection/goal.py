@@ -10,7 +10,7 @@ from nsde_policy.selection.rule import GATE
 
 AGREEMENT = 0.25
 """Columns whose spread at the end is below this fraction of their spread over all frames agree."""
-RIDGE = 1e-3
+ADDED_VARIANCE = 1e-3
 """Fraction of each column's variance added to it, for columns that depend on each other."""
 MOST_EARLY = 0.05
 """Largest share of frames near the goal in the first half of a median demonstration."""
@@ -65,7 +65,7 @@ def find_goal(demos: Demonstrations) -> Goal | None:
     if not columns:
         return None
     covariance = np.atleast_2d(np.cov(_center(ends, mean, angles)[:, columns], rowvar=False))
-    covariance += RIDGE * np.diag(np.diag(covariance))
+    covariance += ADDED_VARIANCE * np.diag(np.diag(covariance))
     whitening = np.linalg.cholesky(np.linalg.inv(covariance))
     at = tuple(i for i, column in enumerate(columns) if column in angles)
     return Goal(columns, mean[list(columns)], whitening, at)

@@ -116,19 +116,18 @@ def train_run(
         CheckpointError: If `path` holds another run or other files, or another process is training into it.
         ConfigError: If the method cannot train the encoder, or a model would have too many parameters.
     """
-    run = RunDirectory(path)
+    run, companion = RunDirectory(path), options.companion
     check_std_scale(config, options.scale_std)
     known, unseen, held_out = split_episodes(demos, options.validation, seed=seed)
-    encoder = joint = None
+    encoder = None
     if images:
         encoder = EncoderTraining(
             demos, images, task.mirror, config, run, held_out=held_out, seed=seed, device=options.device
         )
-        joint = encoder if encoder.is_joint else None
-    companion = options.companion
-    folders = {ENCODER_FOLDER: encoder, SELECTION_FOLDER: companion}
+    joint = encoder if encoder is not None and encoder.is_joint else None
+    expected = ([ENCODER_FOLDER] if encoder else []) + ([SELECTION_FOLDER] if companion else [])
     with run.lock():
-        check_files(run, resume=options.resume, expected=[name for name in folders if folders[name]])
+        check_files(run, resume=options.resume, expected=expected)
         if encoder is not None:
             encoded = _pretrain(encoder, run, monitor, options)
             known, unseen, _ = split_episodes(encoded, options.validation, seed=seed)
@@ -138,8 +137,7 @@ def train_run(
             known = companion.prepare(run, known, config, task.mirror, seed)
         spec = measure_demonstrations(known, config, task.mirror, scale_features=joint is None)
         record = _build_record(config, spec, task, seed, demos, held_out)
-        if encoder is not None:
-            record = replace(record, cameras=encoder.cameras)
+        record = record if encoder is None else replace(record, cameras=encoder.cameras)
         _check_record(run, record)
         model = _build_model(record, joint)  # before files are written: some methods cannot train an encoder
         if joint is not None:
@@ -151,11 +149,15 @@ def train_run(
         if joint is not None:
             joint.write_features()
             known, _, _ = split_episodes(joint.read_features(), options.validation, seed=seed)
-        calibration = calibrate(known, record, task.mirror)
-        if encoder is not None:
-            calibration = replace(calibration, frames=encoder.measure_frames())
-        replace_file(run.path / CALIBRATION_FILE, calibration.to_json().encode())
+        _write_calibration(run, calibrate(known, record, task.mirror), encoder)
     return run
+
+
+def _write_calibration(run: RunDirectory, calibration: Calibration, encoder: EncoderTraining | None) -> None:
+    """Write calibration.json, with the range of the camera frames if there are some."""
+    if encoder is not None:
+        calibration = replace(calibration, frames=encoder.measure_frames())
+    replace_file(run.path / CALIBRATION_FILE, calibration.to_json().encode())
 
 
 def _pretrain(
