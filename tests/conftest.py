@@ -1,12 +1,10 @@
 """Settings and fixtures of all tests: markers, one torch thread, the human demonstrations."""
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +26,12 @@ DEFAULT_DEMOS = Path(__file__).parents[2] / "shared/demos/pusht_cchi_v7_replay.z
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that use the `browser` fixture, and skip tests marked `gpu` without CUDA."""
+    """Mark tests that use the `browser` fixture, skip tests marked `gpu` without CUDA, run exports first.
+
+    Files whose tests export then run in one process: torch takes seconds to prepare for the first export.
+    """
+    exporting = {item.path for item in items if "onnx_operators" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: item.path not in exporting)
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.browser)
@@ -47,17 +50,13 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(scope="session")
 def onnx_operators() -> None:
     """Let torch collect the operators of ONNX once in a process: it takes a third of each small export."""
-    if "nsde_policy.deploy.export" not in sys.modules:
-        return
     with suppress(ImportError, AttributeError):  # in other versions of torch
-        from torch.onnx._internal.exporter import _registration as registration
+        from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-        apis = registration.onnxscript_apis
-        once = cache(lambda: apis.get_torchlib_ops())
-        registration.onnxscript_apis = SimpleNamespace(get_torchlib_ops=once)
+        ONNXRegistry.from_torchlib = staticmethod(cache(ONNXRegistry.from_torchlib))
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +99,7 @@ def pixel_run(shared_folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shipped_graph(shared_folder: Path) -> Path:
+def shipped_graph(shared_folder: Path, onnx_operators: None) -> Path:
     """Return the shipped policy as an ONNX graph, with one action more than a chunk; do not change it."""
     from nsde_policy.deploy.export import export_policy
     from nsde_policy.inference.policy import Policy

@@ -17,7 +17,14 @@ from nsde_policy.methods.diffusion.model import DiffusionConfig
 from nsde_policy.methods.neural_sde.config import SamplingConfig
 from nsde_policy.methods.regression import RegressionConfig
 from nsde_policy.run_directory import RunDirectory
-from tests.helpers.exported_policies import DDIM, LAYOUT, SMALL, build_policy, make_neural_sde_config
+from tests.helpers.exported_policies import (
+    DDIM,
+    LAYOUT,
+    SMALL,
+    build_policy,
+    export_small_policy,
+    make_neural_sde_config,
+)
 
 
 def test_export_traces_the_solver_if_the_equation_cannot_be_folded(tmp_path):
@@ -31,13 +38,9 @@ def test_export_traces_the_solver_if_the_equation_cannot_be_folded(tmp_path):
     assert whole.record.inputs[1].shape == (2, LAYOUT.dim)
 
 
-def test_exported_file_has_no_notes_and_is_the_same_each_time(tmp_path):
-    contents = set()
-    for name in ("a", "b"):
-        out = tmp_path / name / "policy.onnx"
-        export_policy(build_policy(make_neural_sde_config()), out, steps=1, cases=1)
-        contents.add(out.read_bytes())
-    (content,) = contents
+def test_exported_file_has_no_notes_and_is_the_same_each_time(tmp_path, small_graph):
+    content = small_graph.read_bytes()
+    assert export_small_policy(tmp_path).read_bytes() == content
     bare = onnx.load_from_string(content)
     record = [entry for entry in bare.metadata_props if entry.key == RECORD_KEY]
     del bare.metadata_props[:]
@@ -47,11 +50,10 @@ def test_exported_file_has_no_notes_and_is_the_same_each_time(tmp_path):
     assert len(record) == 1
 
 
-def test_outputs_of_another_policy_fail_the_parity_check(tmp_path):
-    export_policy(build_policy(make_neural_sde_config(), seed=1), tmp_path / "policy.onnx", steps=2, cases=1)
-    asked = trace_plan(build_policy(make_neural_sde_config(), seed=0), steps=2)
-    with pytest.raises(NsdePolicyError, match="the graph of 2 actions differs from the policy by"):
-        asked.check_parity(Graph.load(tmp_path / "policy.onnx"), cases=5)
+def test_outputs_of_another_policy_fail_the_parity_check(small_graph):
+    asked = trace_plan(build_policy(make_neural_sde_config(), seed=1), steps=4)
+    with pytest.raises(NsdePolicyError, match="the graph of 4 actions differs from the policy by"):
+        asked.check_parity(Graph.load(small_graph), cases=5)
 
 
 def test_failed_export_writes_no_file_and_keeps_an_earlier_one(tmp_path):

@@ -14,11 +14,7 @@ from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import EncoderGraph
 from nsde_policy.errors import CheckpointError, NsdePolicyError
 from nsde_policy.inference.policy import Policy
-from tests.helpers.exported_policies import (
-    build_camera_policy,
-    observe_robot,
-    sign_graph,
-)
+from tests.helpers.exported_policies import build_camera_policy, observe_robot, sign_graph
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +23,7 @@ def policy() -> Policy:
 
 
 @pytest.fixture(scope="module")
-def exported(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported(policy: Policy, tmp_path_factory: pytest.TempPathFactory, onnx_operators: None) -> Path:
     out = tmp_path_factory.mktemp("cameras") / "policy.onnx"
     files = export_policy(policy, out, cases=4)
     assert [file.path.name for file in files] == ["policy.onnx", "policy.encoder.onnx"]

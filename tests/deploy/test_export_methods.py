@@ -48,7 +48,7 @@ def noise_for(record: GraphRecord, seed: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_onnx_graph_equals_the_plan_of_each_method(method, tmp_path):
+def test_onnx_graph_equals_the_plan_of_each_method(method, tmp_path, onnx_operators):
     config, chunk = METHODS[method]
     policy = build_policy(config, chunk=chunk)
     exported = export_policy(policy, tmp_path / "policy.onnx", cases=5)

@@ -1,8 +1,7 @@
-"""Tests for deploy/runtime: exported policies without torch, and rejection of hostile files."""
+"""Tests for deploy/runtime: small_graph policies without torch, and rejection of hostile files."""
 
 import os
 import pickle
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -15,21 +14,12 @@ from nsde_policy.deploy.export.onnx_writer import add_record
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import Graph
 from nsde_policy.errors import CheckpointError, ConfigError, PlanError
-from tests.helpers.exported_policies import (
-    draw_states,
-    export_small_policy,
-    sign_graph,
-)
+from tests.helpers.exported_policies import draw_states, sign_graph
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory) -> Path:
-    return export_small_policy(tmp_path_factory.mktemp("exported"))
-
-
-@pytest.fixture(scope="module")
-def policy(exported) -> RuntimePolicy:
-    return RuntimePolicy.load(exported)
+def policy(small_graph) -> RuntimePolicy:
+    return RuntimePolicy.load(small_graph)
 
 
 def test_plan_is_reproducible_with_a_seed(policy):
@@ -45,8 +35,8 @@ def test_plan_is_reproducible_with_a_seed(policy):
         policy.plan_from(states, steps=5, seed=0)
 
 
-def test_plan_that_is_not_finite_is_an_error(exported, monkeypatch):
-    policy = RuntimePolicy.load(exported)
+def test_plan_that_is_not_finite_is_an_error(small_graph, monkeypatch):
+    policy = RuntimePolicy.load(small_graph)
     monkeypatch.setattr(policy._graph, "run", lambda: policy._graph.outputs["actions"].fill(np.nan))
     with pytest.raises(PlanError, match="planned actions are not finite"):
         policy.plan_from(draw_states(2), steps=4, seed=0)
@@ -56,8 +46,8 @@ def test_plan_that_is_not_finite_is_an_error(exported, monkeypatch):
 
 
 @pytest.fixture
-def model(exported) -> onnx.ModelProto:
-    return onnx.load(exported)
+def model(small_graph) -> onnx.ModelProto:
+    return onnx.load(small_graph)
 
 
 def assert_rejected(content: bytes, match: str | None = None) -> None:
@@ -67,8 +57,8 @@ def assert_rejected(content: bytes, match: str | None = None) -> None:
 
 @given(at=st.floats(0, 1, exclude_max=True), bits=st.integers(0, 255))
 @settings(max_examples=100, deadline=None)
-def test_truncated_or_changed_file_is_rejected_or_does_not_change_actions(exported, at, bits):
-    content = bytearray(exported.read_bytes())
+def test_truncated_or_changed_file_is_rejected_or_does_not_change_actions(small_graph, at, bits):
+    content = bytearray(small_graph.read_bytes())
     if not bits:
         assert_rejected(bytes(content[: int(at * len(content))]))
         return
@@ -77,7 +67,7 @@ def test_truncated_or_changed_file_is_rejected_or_does_not_change_actions(export
         graph = Graph(bytes(content))
     except CheckpointError:
         return
-    whole = Graph(exported.read_bytes())  # only names, versions and the spec can change
+    whole = Graph(small_graph.read_bytes())  # only names, versions and the spec can change
     for each in (graph, whole):
         each.inputs["states"][:] = draw_states(2)
         each.run()

@@ -92,7 +92,7 @@ def test_a_run_and_its_exported_graph_plan_the_same(is_exact: bool):
 
 
 @pytest.mark.slow
-def test_a_new_export_agrees_with_torch(tmp_path: Path):
+def test_a_new_export_agrees_with_torch(tmp_path: Path, onnx_operators: None):
     run = behaviour.remove_noise(DATA / "run", tmp_path / "run")
     graph = behaviour.export(run, tmp_path / "policy.onnx")
     assert_same(behaviour.plan(graph), behaviour.plan(Policy.from_pretrained(run)), exact=False)

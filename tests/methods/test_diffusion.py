@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers.schedulers.scheduling_ddim import DDIMScheduler
-from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -67,6 +65,8 @@ def estimate_noise(model: Diffusion, x: Tensor, t: Tensor, states: Tensor) -> Te
 
 
 def test_schedule_and_added_noise_equal_those_of_diffusers():
+    from diffusers import DDPMScheduler  # takes seconds in every test process
+
     model, t = build(UNET), torch.arange(LEVELS)
     clean, noise = (torch.randn(LEVELS, 8, 2, generator=make_rng(s)) for s in (0, 1))
     scheduler = DDPMScheduler(num_train_timesteps=LEVELS, beta_schedule="squaredcos_cap_v2")
@@ -78,6 +78,8 @@ def test_schedule_and_added_noise_equal_those_of_diffusers():
 @settings(max_examples=10, deadline=None)
 def test_ddim_with_any_number_of_steps_equals_diffusers_on_the_selected_levels(steps: int):
     """A scheduler of the selected levels only (Nichol & Dhariwal's respacing) takes the same steps."""
+    from diffusers import DDIMScheduler
+
     chain = build_chain(DiffusionSampling("ddim", steps))
     kept = [1.0, *(noise_schedule()[step.t] for step in chain[::-1])]
     betas = [1 - after / before for before, after in itertools.pairwise(kept)]
@@ -95,6 +97,8 @@ def test_ddim_with_any_number_of_steps_equals_diffusers_on_the_selected_levels(s
 
 @pytest.mark.slow
 def test_plan_equals_diffusers_with_the_same_network_and_noise():
+    from diffusers import DDPMScheduler
+
     model, rows = build(UNET), make_batch(UNET, 3)
     scheduler = DDPMScheduler(num_train_timesteps=LEVELS, beta_schedule="squaredcos_cap_v2")
     scheduler.set_timesteps(LEVELS)

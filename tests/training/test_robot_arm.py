@@ -89,7 +89,7 @@ def test_session_starts_where_the_robot_is_if_the_first_plan_is_late(arm: Policy
 
 
 @pytest.mark.slow
-def test_exported_graph_and_server_give_the_same_commands(arm: Policy, tmp_path: Path):
+def test_exported_graph_and_server_give_the_same_commands(arm: Policy, tmp_path: Path, onnx_operators: None):
     obs = make_arm_demos().obs[40]
     expected = run_session(arm, obs)
     export_policy(arm, tmp_path / "arm.onnx", cases=2)
