@@ -12,10 +12,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import os, sys, time
-from nsde_policy.eval.pool import WorkerPool
+from nsde_policy.eval.worker_pool import WorkerPool
+
+if __name__ != "__main__":
+    os.write(1, b"%d\\n" % os.getpid())  # in one piece: two processes share the pipe
+    time.sleep(0.3)  # as if imports took long
 
 def work(number):
-    os.write(1, b"%d\\n" % os.getpid())  # in one piece: two processes share the pipe
+    os.write(1, b"%d\\n" % os.getpid())
     time.sleep(60)
 
 if __name__ == "__main__":
@@ -41,9 +45,9 @@ def is_running(process: int) -> bool:
 @pytest.mark.parametrize(
     ("number", "to_group", "after", "code"),
     [
-        (signal.SIGKILL, False, 3, -signal.SIGKILL),
-        (signal.SIGINT, True, 3, 130),
-        (signal.SIGINT, True, 1, 130),  # while the processes start
+        (signal.SIGKILL, False, 5, -signal.SIGKILL),
+        (signal.SIGINT, True, 5, 130),
+        (signal.SIGINT, True, 3, 130),  # while the processes import
     ],
 )
 def test_workers_end_with_their_parent(number, to_group, after, code, tmp_path):
