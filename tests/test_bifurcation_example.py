@@ -75,7 +75,7 @@ def test_straight_short_and_diverged_paths_are_off_branch():
 
 @pytest.mark.slow
 def test_neural_sde_takes_both_branches_and_without_diffusion_only_one():
-    budget = Budget(train_steps=600, paths=300, seed=7)
+    budget = Budget(train_steps=400, paths=300, seed=7)
     model = train_neural_sde(ROAD, budget)
     paths, calls = sample_neural_sde(model, ROAD, budget)
     found = score(paths)

@@ -31,8 +31,7 @@ def alone():
 
 @pytest.mark.slow
 def test_result_of_a_seed_is_independent_of_workers_order_and_other_seeds(alone):
-    assert timeless(RolloutPool(None, CONFIG, workers=2).evaluate(SEEDS)) == alone
-    assert timeless(RolloutPool(None, CONFIG).evaluate(SEEDS[::-1]))[::-1] == alone
+    assert timeless(RolloutPool(None, CONFIG, workers=2).evaluate(SEEDS[::-1]))[::-1] == alone
     assert timeless(RolloutPool(None, CONFIG).evaluate(SEEDS[1:2])) == alone[1:2]
 
 

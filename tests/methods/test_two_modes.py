@@ -83,7 +83,7 @@ def test_diffusion_keeps_the_mode_of_a_chunk(config: DiffusionConfig):
 def test_random_starts_of_a_flow_reach_both_modes():
     sampling = StreamingFlowSampling(substeps=4, start=1.0)
     config = StreamingFlowConfig(horizon=6, noise=0.3, network=NETWORK, sampling=sampling)
-    check_modes(plan(config, replace(FIT, steps=700, batch_size=128)), share=0.75)
+    check_modes(plan(config, replace(FIT, steps=300, batch_size=128)), share=0.75)
 
 
 def test_l1_flow_keeps_both_modes():

@@ -60,11 +60,11 @@ def test_eval_scores_and_renders_without_a_display(run: Path, tmp_path: Path):
 
     scores = tmp_path / "scores.json"
     command = ["eval", str(run), "--episodes", "2", "--workers", "1", "--json", str(scores)]
-    command += ["--env-kwargs", '{"max_episode_steps": 15}']
+    command += ["--env-kwargs", '{"max_episode_steps": 4}']
     assert main([*command, "--render", "--videos", "1", "--out", str(tmp_path)]) == 0
     found = json.loads(scores.read_text())
     assert found["env"] == "AdroitHandPen-v1"
-    assert [(each["seed"], each["steps"]) for each in found["episodes"]] == [(100_000, 15), (100_001, 15)]
+    assert [(each["seed"], each["steps"]) for each in found["episodes"]] == [(100_000, 4), (100_001, 4)]
     assert {each["success"] for each in found["episodes"]} <= {True, False}
     picture = np.asarray(imread(next(tmp_path.glob("*.mp4")), index=0))
     assert picture[100:300, 50:250].std() > 10, "the first picture is blank"
