@@ -134,6 +134,6 @@ def check_weights(
             yield
     except NsdePolicyError:
         raise
-    except (RuntimeError, MemoryError, OverflowError, TypeError, ValueError) as error:
+    except (RuntimeError, MemoryError, OverflowError, TypeError, ValueError, LookupError) as error:
         problem = " ".join(str(error).split())
         raise CheckpointError(f"{run.model} does not match its config.json: {problem}{advice}") from None

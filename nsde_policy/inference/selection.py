@@ -38,6 +38,7 @@ def load_selector(run: RunDirectory, record: RunRecord) -> PlanSelector | None:
             raise ValueError(
                 f"{RULE_FILE} names a column beyond its {record.spec.obs_dim} observation columns"
             )
-        selector = PlanSelector(rule, build_dynamics(record), references=len(weights.get("references", ())))
+        directions, references = weights["whitening"].shape[1], len(weights["references"])
+        selector = PlanSelector(rule, build_dynamics(record), directions=directions, references=references)
         selector.load_state_dict(weights)
     return selector.eval()

@@ -14,6 +14,8 @@ ADDED_VARIANCE = 1e-3
 """Fraction of each column's variance added to it, for columns that depend on each other."""
 MOST_EARLY = 0.05
 """Largest share of frames near the goal in the first half of a median demonstration."""
+EXPLAINED = 0.95
+"""Share of the variance of image features at the ends that the compared components explain."""
 FEWEST_ENDS = 8
 """Fewest demonstrations from which a goal is measured."""
 
@@ -26,12 +28,12 @@ class Goal:
     mean: np.ndarray
     """Mean, on the circle for angles, (columns,)."""
     whitening: np.ndarray
-    """Matrix W with inverse covariance W Wᵀ, (columns, columns)."""
+    """Directions that count, one per matrix column, scaled to unit variance, (columns, directions)."""
     angles: tuple[int, ...]
     """Columns that are angles, as indices into `columns`."""
 
     def distance(self, obs: np.ndarray) -> np.ndarray:
-        """Return the squared Mahalanobis distance of observations (n, obs_dim), per column, (n,)."""
+        """Return the squared Mahalanobis distance of observations (n, obs_dim), per direction, (n,)."""
         difference = obs[:, self.columns] - self.mean
         difference[:, self.angles] = wrap_angle(difference[:, self.angles])
         squares: np.ndarray = ((difference @ self.whitening) ** 2).mean(axis=1)
@@ -64,11 +66,32 @@ def find_goal(demos: Demonstrations) -> Goal | None:
     columns = tuple(np.flatnonzero(agrees).tolist())
     if not columns:
         return None
-    covariance = np.atleast_2d(np.cov(_center(ends, mean, angles)[:, columns], rowvar=False))
+    centered = _center(ends, mean, angles)[:, columns]
+    basis = _find_directions(centered, np.array(columns) >= obs.shape[1] - demos.image_features)
+    covariance = np.atleast_2d(np.cov(centered @ basis, rowvar=False))
     covariance += ADDED_VARIANCE * np.diag(np.diag(covariance))
-    whitening = np.linalg.cholesky(np.linalg.inv(covariance))
+    whitening = basis @ np.linalg.cholesky(np.linalg.inv(covariance))
     at = tuple(i for i, column in enumerate(columns) if column in angles)
     return Goal(columns, mean[list(columns)], whitening, at)
+
+
+def _find_directions(centered: np.ndarray, is_feature: np.ndarray) -> np.ndarray:
+    """Return the directions in which ends are compared, one per matrix column.
+
+    Measured columns count by themselves. Features of images are redundant and noisy: of them, the principal
+    components that explain most of the variance of the ends count, and the rest is noise that would hide it.
+    """
+    basis = np.eye(len(is_feature))
+    if not is_feature.any():
+        return basis
+    variances, axes = np.linalg.eigh(
+        np.cov(centered[:, is_feature], rowvar=False).reshape(2 * [is_feature.sum()])
+    )
+    explained = np.cumsum(variances[::-1]) / variances.sum()
+    kept = axes[:, ::-1][:, : int(np.searchsorted(explained, EXPLAINED)) + 1]
+    components = np.zeros((len(is_feature), kept.shape[1]))
+    components[is_feature] = kept
+    return np.concatenate([basis[:, ~is_feature], components], axis=1)
 
 
 def circular_mean(values: np.ndarray, angles: list[int]) -> np.ndarray:

@@ -18,13 +18,15 @@ class PlanSelector(nn.Module):
     references: Tensor
     """Demonstrated observations in typical increments, as `_scale` returns them, (references, features)."""
 
-    def __init__(self, rule: SelectionRule, dynamics: DynamicsModel, *, references: int) -> None:
+    def __init__(
+        self, rule: SelectionRule, dynamics: DynamicsModel, *, directions: int, references: int
+    ) -> None:
         super().__init__()
         self.rule = rule
         self.dynamics = dynamics
         size, spec = len(rule.columns), dynamics.layout.spec
         self.register_buffer("goal", torch.zeros(size))
-        self.register_buffer("whitening", torch.zeros(size, size))
+        self.register_buffer("whitening", torch.zeros(size, directions))
         angles = [column in spec.circular for column in rule.columns]
         self.register_buffer("is_angle", torch.tensor(angles, dtype=torch.bool))
         self.register_buffer("references", torch.zeros(references, dynamics.layout.obs_feature_dim))

@@ -160,7 +160,8 @@ class SelectionTraining:
         both, goal = augment(self._recorded, mirror), self._goal
         rule = SelectionRule(columns=() if goal is None else goal.columns)
         obs = choose_rows(torch.tensor(both.obs), REFERENCES, seed=record.seed)
-        selector = PlanSelector(rule, self._dynamics, references=len(obs)).to(device)
+        directions = 0 if goal is None else goal.whitening.shape[1]
+        selector = PlanSelector(rule, self._dynamics, directions=directions, references=len(obs)).to(device)
         selector.set_references(obs.to(device))
         if goal is not None:
             selector.set_goal(goal)
