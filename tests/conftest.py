@@ -111,6 +111,14 @@ def shipped_graph(shared_folder: Path, onnx_operators: None) -> Path:
 
 
 @pytest.fixture(scope="session")
+def small_graph(tmp_path_factory: pytest.TempPathFactory, onnx_operators: None) -> Path:
+    """Return a small Neural SDE as an ONNX graph of four actions; do not change it."""
+    from tests.helpers.exported_policies import export_small_policy
+
+    return export_small_policy(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="session")
 def human_states(human_demos: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return all recorded states, (25650, 5), and the end of each episode, (206,)."""
     from nsde_policy.data import load_demonstrations
