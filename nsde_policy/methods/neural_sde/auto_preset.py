@@ -5,9 +5,10 @@ of human demonstrations with `benchmarks/experiments/auto_choices.toml`, the rul
 obstacle avoidance with `auto_forks.toml` and on Push-T (seeds 200000 and up).
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nsde_policy.config import NetworkConfig, Preset, TrainConfig
+from nsde_policy.config import NetworkConfig, Preset, SelectionConfig, TrainConfig
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 
 if TYPE_CHECKING:
@@ -50,4 +51,6 @@ def adapt_to_demos(statistics: "DemoStatistics") -> Preset:
         sampling=sampling,
     )
     steps = min(max(100 * round(PASSES * statistics.frames / BATCH / 100), FEWEST_STEPS), MOST_STEPS)
-    return Preset(model, TrainConfig(steps=steps, batch_size=BATCH), chunk=choose_chunk(statistics))
+    train = TrainConfig(steps=steps, batch_size=BATCH)
+    selection = SelectionConfig(select="auto", train=replace(train, steps=steps // 3))
+    return Preset(model, train, chunk=choose_chunk(statistics), selection=selection)
