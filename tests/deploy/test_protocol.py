@@ -57,12 +57,14 @@ def test_request_round_trip_is_exact(number, states, steps, seed, deadline_s):
     assert found.flags.writeable
 
 
-@given(ids, finite, st.none() | finite, st.none() | finite)
-def test_plan_round_trip_is_exact(number, actions, states, std):
-    got = decode(encode(PlanReply.pack(number, Plan(actions, states, std))), PlanReply | Refusal).unpack()
-    for sent, found in zip((actions, states, std), got, strict=True):
+@given(ids, finite, st.none() | finite, st.none() | finite, st.none() | st.integers(1, 5))
+def test_plan_round_trip_is_exact(number, actions, states, std, count):
+    compared = None if count is None else np.ones((count, len(actions) + 1, 3)).cumsum(axis=0)
+    plan = Plan(actions, states, std, compared)
+    got = decode(encode(PlanReply.pack(number, plan)), PlanReply | Refusal).unpack()
+    for sent, found in zip(plan, got, strict=True):
         assert (found is None) == (sent is None)
-        assert sent is None or found.tobytes() == sent.tobytes()
+        assert sent is None or (found.shape, found.tobytes()) == (sent.shape, sent.tobytes())
 
 
 trees = st.recursive(
