@@ -27,6 +27,10 @@ RECENT_LATENCIES = 10
 """Number of plans whose longest latency is expected of the next one."""
 LONGEST_WAIT_S = 60.0
 """How long a session waits for a plan if its clock stands still, as in a simulation; real seconds."""
+SLOW, QUICK = 0.5, 0.25
+"""Fractions of the deadline: a slower plan halves the number of candidates, a few quicker ones double it."""
+QUICK_PLANS = 3
+"""Successive quick plans after which more candidates are compared again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +63,9 @@ class PlanScheduler:
 
     A method that predicts no states plans from now; commands whose period has passed when the plan arrives
     are dropped.
+
+    A planner that compares plans has `candidates`, their number, and takes a smaller one as an argument of
+    `plan_from`. It compares fewer plans before a plan is late.
     """
 
     def __init__(
@@ -76,6 +83,9 @@ class PlanScheduler:
         self._deadline, self._seed = config.deadline_s, config.seed
         self._clock, self._recorder, self._ahead = clock, recorder, config.plan_ahead
         self._latencies: deque[float] = deque(maxlen=RECENT_LATENCIES)
+        most = getattr(planner, "candidates", 1)  # of planners that compare plans
+        self._candidates = self._most_candidates = most if isinstance(most, int) else 1
+        self._quick_plans = 0
         self.requested = 0
         """Number of plans requested so far, which is the index of the next."""
         self.pending: tuple[PlanJob, Future[PlanJobResult]] | None = None
@@ -237,7 +247,8 @@ class PlanScheduler:
             if job.predict is not None:
                 states = job.predict(states)
             seed = int(np.random.SeedSequence([self._seed, job.index]).generate_state(1)[0])
-            plan = self._planner.plan_from(states, steps=job.steps, seed=seed)
+            most = {"candidates": self._candidates} if self._most_candidates > 1 else {}
+            plan = self._planner.plan_from(states, steps=job.steps, seed=seed, **most)
         except BaseException as error:
             failure = error
         return PlanJobResult(job, plan, failure, self._clock() - job.requested_at, newest)
@@ -261,6 +272,7 @@ class PlanScheduler:
         plan = self._to_timed_plan(result)
         if isinstance(plan, Fault):
             return [*faults, plan]
+        self._adapt_candidates(plan.compared, latency)
         if plan.last < period:
             detail = f"planning took {latency:.4g} s, all commands of the plan have passed"
             return [*faults, Fault(FaultKind.LATE_PLAN, now, detail)]
@@ -269,6 +281,19 @@ class PlanScheduler:
         else:
             self.current, self._next = plan, None
         return faults
+
+    def _adapt_candidates(self, compared: int, latency: float) -> None:
+        """Choose how many plans are compared next, after a plan that compared some or none."""
+        if compared:
+            self._recorder.record_selection(compared)
+        elif self._candidates > 1:
+            return  # its latency does not show how long a comparison takes
+        self._quick_plans = self._quick_plans + 1 if latency < QUICK * self._deadline else 0
+        if latency > SLOW * self._deadline:
+            self._candidates = max(self._candidates // 2, 1)
+        elif self._quick_plans == QUICK_PLANS:
+            self._candidates = min(2 * self._candidates, self._most_candidates)
+            self._quick_plans = 0
 
     def _to_timed_plan(self, result: PlanJobResult) -> TimedPlan | Fault:
         if result.error is not None:

@@ -55,6 +55,10 @@ class SessionReport:
     plans: int = 0
     missed_deadlines: int = 0
     """Plans that arrived later than they were needed."""
+    selected: int = 0
+    """Plans that were selected from several candidates."""
+    candidates: float = 0.0
+    """Mean number of candidates of those plans."""
     skipped_ticks: int = 0
     """Control periods without a command."""
     latency_p50_s: float = 0.0
@@ -75,6 +79,7 @@ class SessionReport:
     def to_text(self) -> str:
         """Format as a few lines of text."""
         faults = ", ".join(f"{kind} {count}" for kind, count in self.faults.items()) or "none"
+        selected = f"; {self.selected} selected from {self.candidates:.1f} candidates on average"
         return "\n".join(
             [
                 f"{self.commands} commands in {self.seconds:.2f} s: {self.rate_hz:.2f} Hz, "
@@ -82,7 +87,7 @@ class SessionReport:
                 f"{self.out_of_distribution} out of distribution",
                 f"{self.plans} plans: latency {1e3 * self.latency_p50_s:.2f} ms median, "
                 f"{1e3 * self.latency_p99_s:.2f} p99, {1e3 * self.latency_max_s:.2f} largest; "
-                f"{self.missed_deadlines} missed deadlines",
+                f"{self.missed_deadlines} missed deadlines" + (selected if self.selected else ""),
                 f"faults: {faults}",
             ]
         )
@@ -109,6 +114,12 @@ class Recorder:
         self.counts.plans += 1
         self.counts.missed_deadlines += missed
         self._latencies.append(latency)
+
+    def record_selection(self, candidates: int) -> None:
+        """Count a plan that was selected from a number of candidates."""
+        counts = self.counts
+        counts.selected += 1
+        counts.candidates += (candidates - counts.candidates) / counts.selected
 
     def record_command(self, command: CommandRecord, *, since: float) -> None:
         """Count and log a command that was sent `since` seconds after the one before."""

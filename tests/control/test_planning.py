@@ -9,7 +9,7 @@ import pytest
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.interpolation import PlanJob, TimedPlan
 from nsde_policy.planner.interface import Plan
-from tests.helpers.numpy_planner import CALIBRATION, SPEC, FailingWalker, Sim, Walker
+from tests.helpers.numpy_planner import CALIBRATION, SPEC, FailingWalker, SelectingWalker, Sim, Walker
 from tests.helpers.sessions import NO_LIMITS, OBS, PERIOD, make_session, run_session
 from tests.helpers.simulated_time import InlineWorker
 
@@ -146,3 +146,34 @@ def test_a_job_that_timed_out_is_a_fault_and_the_next_one_is_planned():
     run_session(session, sim, 30, follow=False)
     assert session.report().faults == {"planner_error": 1}
     assert session.last.source == "plan"
+
+
+def test_fewer_candidates_are_compared_while_planning_is_slow():
+    sim = Sim()
+    planner = SelectingWalker(sim, seconds=0.003)
+    session = make_session(sim, planner, deadline_s=0.05)
+    run_session(session, sim, 16)
+    assert planner.asked == [16, 8, 8, 8]
+    assert session.report().missed_deadlines == 0
+    planner.seconds = 0.03
+    run_session(session, sim, 12)
+    assert planner.asked[4:] == [8, 4, 2], "a late plan is the last one that compares as many"
+    planner.seconds = 0.0001
+    run_session(session, sim, 64)
+    assert planner.asked[7:] == [1, 1, 1, 2, 2, 2, 4, 4, 4, 8, 8, 8, 16, 16, 16, 16]
+    report = session.report()
+    assert report.selected == report.plans - 3
+    assert report.candidates == pytest.approx(np.mean([n for n in planner.asked if n > 1]))
+    assert f"{report.selected} selected from {report.candidates:.1f} candidates" in report.to_text()
+
+
+@pytest.mark.parametrize("candidates", [None, 1, True, 16.0, "many"])
+def test_a_planner_that_compares_no_plans_is_asked_for_one(candidates):
+    sim, planner = Sim(), Walker()
+    if candidates is not None:
+        planner.candidates = candidates
+    session = make_session(sim, planner)
+    run_session(session, sim, 8)
+    report = session.report()
+    assert (report.faults, report.selected, report.candidates) == ({}, 0, 0.0)
+    assert "selected" not in report.to_text()

@@ -94,6 +94,8 @@ PLANS: tuple[Any, ...] = (
     *(Plan(np.full((n, 2), value)) for n in (1, 2, 9) for value in (50.0, -3e38, 3e38, 1e300)),
     *(Plan(np.zeros((5, 2)), np.full((6, 5), value)) for value in (1.0, 3e38, -3e38, 1e300, math.nan)),
     *(Plan(np.zeros((5, 2)), std=np.full((5, 2), value)) for value in (3e38, -1.0, math.inf)),
+    *(Plan(np.zeros((5, 2)), candidates=np.zeros(shape)) for shape in ((0, 6, 5), (3, 6, 5), (6, 5))),
+    *(Plan(np.zeros((5, 2)), candidates=value) for value in VALUES),
 )
 """What the planner may answer instead of a good plan."""
 TIMES: tuple[Any, ...] = (math.nan, math.inf, 1e308, 10**400, "noon", None, 1j, Evil(), Raise(OSError("off")))
@@ -116,6 +118,8 @@ class Settings:
     cameras: bool = False
     deltas: tuple[int, ...] = ()
     """Actions that are changes per period; they need the rate of the policy, 10 Hz."""
+    candidates: Any = 1
+    """Number of plans that the planner compares."""
 
 
 class HostileSession:
@@ -134,6 +138,7 @@ class HostileSession:
         calibration = replace(CALIBRATION, frames=(CAMERA_RANGE,) if settings.cameras else ())
         if settings.deltas:
             calibration = replace(calibration, delta_columns=settings.deltas, **DELTA_RANGE)
+        self.candidates = settings.candidates
         self._deltas = list(settings.deltas)
         self._is_position = np.array([column not in settings.deltas for column in range(2)])
         self._readings: list[float] = []
@@ -176,7 +181,7 @@ class HostileSession:
         self._readings.append(self.now if is_time else math.nan)
         return _give(self.now)
 
-    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Any:
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int = 1) -> Any:
         """Plan; the arrays of the plan before are overwritten, and so are the states."""
         if self._plan_before is not None:
             for array in self._plan_before:
@@ -191,7 +196,8 @@ class HostileSession:
         path = np.repeat(states[:1].astype(np.float64), steps + 1, axis=0)
         path[1:, -2:] += np.cumsum(rng.normal(0, 8, (steps, 2)), axis=0)
         states[:] = math.nan
-        self._plan_before = Plan(path[1:, -2:].copy(), path, np.ones((steps, 2)))
+        compared = None if candidates == 1 else np.repeat(path[None], candidates, axis=0)
+        self._plan_before = Plan(path[1:, -2:].copy(), path, np.ones((steps, 2)), compared)
         return self._plan_before
 
     def _encode(self, obs: Any) -> Any:
