@@ -8,7 +8,7 @@ import numpy as np
 
 from nsde_policy.core.spec import wrap_angle
 from nsde_policy.data.angles import TURN
-from nsde_policy.data.types import Demonstrations, Floats
+from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import ConfigError
 
 Column = tuple[int, float, float]
@@ -60,7 +60,7 @@ class Mirror:
             ) from None
         return replace(self, obs=chosen)
 
-    def flip_observations(self, obs: Floats, angles: tuple[int, ...]) -> Floats:
+    def flip_observations(self, obs: np.ndarray, angles: tuple[int, ...]) -> np.ndarray:
         """Return the mirror image of observations (n, obs_dim) with the columns `angles` of angles."""
         return _map_columns(obs, self.obs, angles)
 
@@ -105,8 +105,8 @@ class RigidMotions:
         turning = np.stack([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
         start = ends[frames, :2]
 
-        def move(values: Floats, points: tuple[tuple[int, int], ...]) -> Floats:
-            moved = values.astype(np.float64)
+        def move(values: np.ndarray, points: tuple[tuple[int, int], ...]) -> np.ndarray:
+            moved: np.ndarray = values.astype(np.float64)
             for point in points:
                 moved[:, point] = np.einsum("ijn,nj->ni", turning, moved[:, point] - start) + goal[:2]
             return moved
@@ -136,7 +136,7 @@ def add_mirror_images(demos: Demonstrations, mirror: Mirror | None) -> Demonstra
     )
 
 
-def _map_columns(values: Floats, columns: tuple[Column, ...], angles: tuple[int, ...] = ()) -> Floats:
+def _map_columns(values: np.ndarray, columns: tuple[Column, ...], angles: tuple[int, ...] = ()) -> np.ndarray:
     """Map every row; the columns `angles` are wrapped to [0, 2π)."""
     out = np.stack([factor * values[:, source] + offset for source, factor, offset in columns], axis=1)
     out[:, list(angles)] %= TURN

@@ -15,6 +15,7 @@ from nsde_policy.cli.main import main
 def test_train_evaluate_and_control(tmp_path: Path):
     run, scores = tmp_path / "run", tmp_path / "scores.json"
     less = ["--train.steps", "20", "--train.batch-size", "64", "--demos.episodes", "10"]
+    less += ["--selection.train.steps", "2"]
     assert main(["train", "--preset", "fast", *less, "--device", "cpu", "--out", str(run)]) == 0
     assert main(["eval", str(run), "--episodes", "1", "--workers", "1", "--json", str(scores)]) == 0
     assert json.loads(scores.read_text())["episodes"][0]["seed"] == 100_000

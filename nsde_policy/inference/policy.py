@@ -199,14 +199,14 @@ class Policy(BasePolicy[torch.Generator]):
         sampling = self.sampling if sampling is None else sampling
         selector, most = self.selector, self.candidates if candidates is None else candidates
         if selector is None or selector.rule.kind == "none":
-            return self._sample_plans(states, draws, steps, sampling)
+            return _list_plans(*self._sample(states, draws, steps, sampling))
         compared = selector.compares(states).tolist()
         plans: dict[int, Plan] = {}
         for wanted, count in ((False, 1), (True, most)):
             rows = [row for row, compare in enumerate(compared) if compare is wanted]
             chosen, numbers = states[rows], draws.repeat(rows, count)
             if rows and count == 1:
-                plans |= zip(rows, self._sample_plans(chosen, numbers, steps, sampling), strict=True)
+                plans |= zip(rows, _list_plans(*self._sample(chosen, numbers, steps, sampling)), strict=True)
             elif rows:
                 found = self._select_plans(selector, chosen, numbers, steps, sampling, count)
                 plans |= zip(rows, found, strict=True)
@@ -220,15 +220,6 @@ class Policy(BasePolicy[torch.Generator]):
             return self.model.plan(states, steps=steps, draws=draws, sampling=sampling), None
         paths = self.model.sample_futures(states, steps=steps, draws=draws, sampling=sampling)
         return paths[:, 1:, self.obs_dim :], paths
-
-    def _sample_plans(
-        self, states: Tensor, draws: Draws, steps: int, sampling: Sampling | None
-    ) -> list[Plan]:
-        """Sample one plan for each row."""
-        actions, paths = self._sample(states, draws, steps, sampling)
-        found = [None] * len(states) if paths is None else paths.double().cpu().numpy()
-        rows = zip(actions.double().cpu().numpy(), found, strict=True)
-        return [Plan(actions=chunk, states=path) for chunk, path in rows]
 
     def _select_plans(
         self,
@@ -247,13 +238,9 @@ class Policy(BasePolicy[torch.Generator]):
         costs = selector.judge(predicted).reshape(len(states), count)
         chosen = selector.choose(costs) + count * torch.arange(len(states), device=states.device)
         led_to = torch.cat([repeated[:, :1], torch.cat([predicted, actions], dim=-1)], dim=1)[:, : steps + 1]
-        kept = [actions[chosen, :steps], None if paths is None else paths[chosen, : steps + 1]]
-        arrays = [None if values is None else values.double().cpu().numpy() for values in kept]
+        plans = _list_plans(actions[chosen, :steps], None if paths is None else paths[chosen, : steps + 1])
         compared = led_to.double().cpu().numpy().reshape(len(states), count, steps + 1, -1)
-        return [
-            Plan(arrays[0][row], None if arrays[1] is None else arrays[1][row], candidates=compared[row])
-            for row in range(len(states))
-        ]
+        return [plan._replace(candidates=each) for plan, each in zip(plans, compared, strict=True)]
 
     def check_steps(self, steps: int) -> int:
         """Return `steps`, or raise `ConfigError` if one plan cannot hold that many actions."""
@@ -293,3 +280,10 @@ class Policy(BasePolicy[torch.Generator]):
         states = torch.from_numpy(history.states())[None]
         std = self._run(lambda: self.model.futures_std(states, states[:, :1].expand(-1, 2, -1)))[0, 0]
         return np.asarray(std.double())
+
+
+def _list_plans(actions: Tensor, paths: Tensor | None) -> list[Plan]:
+    """Return one plan for each row of actions, and of paths if the method has them."""
+    found = [None] * len(actions) if paths is None else paths.double().cpu().numpy()
+    rows = zip(actions.double().cpu().numpy(), found, strict=True)
+    return [Plan(actions=chunk, states=path) for chunk, path in rows]

@@ -210,8 +210,8 @@ class PushTTraining(TrainingDefaults):
                 "fast": TrainConfig(steps=4_000, batch_size=256),
             }
             tuned = {name: _tune(presets[name], train) for name, train in dynamics.items()}
-            aligned = {name: _align(tuned[name]) for name in tuned}
-            return {**presets, **aligned, **_make_pixel_presets(tuned)}
+            usual = tuned if self.demos.images else {name: _align(tuned[name]) for name in tuned}
+            return {**presets, **usual, **_make_pixel_presets(tuned)}
         if method != "diffusion":
             pixels = replace(presets["default"], encoder=PIXEL_ENCODER)
             if method == "gpi":

@@ -136,8 +136,7 @@ def train_run(
         if companion is not None:
             known = companion.prepare(run, known, config, task.mirror, seed)
         spec = measure_demonstrations(known, config, task.mirror, scale_features=joint is None)
-        record = _build_record(config, spec, task, seed, demos, held_out)
-        record = record if encoder is None else replace(record, cameras=encoder.cameras)
+        record = _build_record(config, spec, task, seed, demos, held_out, encoder)
         _check_record(run, record)
         model = _build_model(record, joint)  # before files are written: some methods cannot train an encoder
         if joint is not None:
@@ -277,6 +276,7 @@ def _build_record(
     seed: int,
     demos: Demonstrations,
     held_out: tuple[int, ...],
+    encoder: EncoderTraining | None,
 ) -> RunRecord:
     """Return what a run records about itself, with the packages of plug-ins."""
     trained_on = DemoRecord(
@@ -284,7 +284,16 @@ def _build_record(
     )
     found = {"method": METHODS.package_of(config.method), "task": task.package}
     plugins = {kind: package for kind, package in found.items() if package}
-    return RunRecord(config, spec, task.name, seed, trained_on, plugins=plugins, env_kwargs=task.env_kwargs)
+    return RunRecord(
+        config,
+        spec,
+        task.name,
+        seed,
+        trained_on,
+        plugins=plugins,
+        env_kwargs=task.env_kwargs,
+        cameras=encoder.cameras if encoder else (),
+    )
 
 
 def _check_record(run: RunDirectory, record: RunRecord) -> None:

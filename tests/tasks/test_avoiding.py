@@ -48,7 +48,7 @@ def test_a_task_without_embedded_demonstrations_asks_for_a_store():
 def test_chunk_longer_than_an_episode_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     limit, run = get_task("avoiding").make_env().spec.max_episode_steps, tmp_path / "run"
     quick = ["--preset", "fast", "--train.steps", "1", "--model.network.width", "8", "--device", "cpu"]
-    command = ["train", "--task", "avoiding", "--out", str(run), *quick]
+    command = ["train", "--task", "avoiding", "--out", str(run), "--select", "none", *quick]
     assert main([*command, "--chunk", str(limit + 1)]) == 2
     assert "--chunk is 251, but episodes of avoiding end after 250 steps" in capsys.readouterr().err
     assert not run.exists()

@@ -233,6 +233,7 @@ def test_recording_with_a_mouse_gives_a_store_that_trains(
         assert written.attributes["made_with"]["by"] == "teleoperation"
         assert written.attributes["sessions"][0]["versions"]["nsde_policy"]
     short = ["--preset", "fast", "--train.steps", "5", "--train.batch-size", "32", "--device", "cpu"]
+    short += ["--selection.train.steps", "2"]
     assert main(["train", "--demos", str(store), "--out", str(tmp_path / "run"), *short]) == 0
 
 
