@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nsde_policy.data.goal import find_goal
 from nsde_policy.data.types import Demonstrations
 
 NEIGHBOURS = 16
@@ -25,9 +26,8 @@ GROUP_SIZE = 3
 PREDICTABLE = 0.3
 """Unexplained share below which demonstrations are predictable. Measured: 0.01 to 0.24 for trained and
 scripted demonstrators of six tasks, 0.33 to 0.40 for people in three."""
-FORKS, NOISE = 0.06, 0.08
-"""Fork share and unexplained share from which demonstrations fork; below the latter, apparent forks are the
-switches of a deterministic demonstrator."""
+FEW_FORKS, MANY_FORKS = 0.04, 0.08
+"""Fork shares below which demonstrations do not fork, and above which they do; between them, partly."""
 LEAST_SPREAD = 0.05
 """Smallest variance of the neighbours at a fork, as a share of the variance over all frames."""
 
@@ -51,13 +51,15 @@ class DemoStatistics:
     deterministic demonstrator, near 1 if similar frames say nothing about what follows."""
     fork_share: float
     """Share of the frames whose nearest neighbours go on in two separate ways."""
+    goal_frames: float = 0.0
+    """Frames that a median demonstration spends near the place where all end; 0 if they do not end alike."""
 
     def describe(self) -> str:
         """Describe the demonstrations in one line."""
         rate = "at an unknown rate" if self.rate_hz is None else f"at {self.rate_hz:g} Hz"
         kind = (
-            "fork" if self.has_forks
-            else "are predictable" if self.is_predictable
+            "are predictable" if self.is_predictable
+            else "fork" if self.has_forks
             else "are neither predictable nor forked"
         )  # fmt: skip
         return (
@@ -66,19 +68,28 @@ class DemoStatistics:
         )
 
     @property
+    def forking(self) -> float:
+        """How much demonstrators go different ways from the same place, from 0 to 1.
+
+        Apparent forks of predictable demonstrations are the switches of a script.
+        """
+        share = (self.fork_share - FEW_FORKS) / (MANY_FORKS - FEW_FORKS)
+        return 0.0 if self.is_predictable else float(np.clip(share, 0, 1))
+
+    @property
     def has_forks(self) -> bool:
         """Whether demonstrators go different ways from the same place."""
-        return self.fork_share >= FORKS and self.unexplained_share >= NOISE
+        return self.forking >= 0.5
 
     @property
     def is_predictable(self) -> bool:
         """Whether similar frames are followed by similar ones, as with a deterministic demonstrator."""
-        return self.unexplained_share < PREDICTABLE and not self.has_forks
+        return self.unexplained_share < PREDICTABLE
 
 
 def measure_statistics(demos: Demonstrations, *, seed: int = 0) -> DemoStatistics:
     """Measure the statistics of demonstrations; `seed` selects the frames that are compared."""
-    states = _scale_states(demos)
+    states, goal = _scale_states(demos), find_goal(demos)
     unexplained, forks = _compare_neighbours(demos, states, np.random.default_rng(seed))
     return DemoStatistics(
         frames=len(demos.obs),
@@ -87,6 +98,7 @@ def measure_statistics(demos: Demonstrations, *, seed: int = 0) -> DemoStatistic
         median_length=int(np.median(demos.lengths)),
         unexplained_share=unexplained,
         fork_share=forks,
+        goal_frames=0.0 if goal is None else goal.frames_nearby(demos),
     )
 
 

@@ -11,8 +11,6 @@ Kind = Literal["none", "goal", "support"]
 Choice = Literal["auto", "none", "goal", "support"]
 """A kind of rule, or `auto` for the one that training chose."""
 
-GATE = 6.4
-"""Plans are compared where the squared distance to the goal per column, in variances, is below this."""
 SUPPORT_NOISE = 1.2
 """Factor on the noise of candidates of the support rule: rejected plans leave room for more variety."""
 

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from nsde_policy.core.state import wrap_circular
+from nsde_policy.data.goal import GATE, Goal
 from nsde_policy.selection.dynamics import DynamicsModel
-from nsde_policy.selection.goal import Goal
-from nsde_policy.selection.rule import GATE, SelectionRule
+from nsde_policy.selection.rule import SelectionRule
 
 
 class PlanSelector(nn.Module):

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from nsde_policy.data.angles import wrap_columns
 from nsde_policy.data.augmentation import Mirror, RigidMotions
-from nsde_policy.data.statistics import measure_statistics
+from nsde_policy.data.goal import Goal, circular_mean, find_goal
+from nsde_policy.data.statistics import DemoStatistics, measure_statistics
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import CheckpointError
 from nsde_policy.files import read_json, replace_file
@@ -20,7 +21,6 @@ from nsde_policy.methods.base import Draws
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.selection.dynamics import DynamicsModel
-from nsde_policy.selection.goal import Goal, circular_mean, find_goal
 from nsde_policy.selection.rule import Kind, SelectionRule
 from nsde_policy.selection.selector import PlanSelector
 from nsde_policy.training.checkpoints import Monitor, train_loop
@@ -98,7 +98,7 @@ class SelectionTraining:
         choice = config.selection.select
         if choice != "auto":
             return SelectionRule(columns=() if self._goal is None else self._goal.columns).choose(choice).kind
-        kind, reason = choose_by_demos(demos, self._goal, config.chunk)
+        kind, reason = choose_rule(measure_statistics(demos), config.chunk)
         logger.info("plan selection: %s (%s)", kind, reason)
         return kind
 
@@ -177,14 +177,15 @@ class SelectionTraining:
         replace_file(run.selection.path / RULE_FILE, rule.to_json().encode())
 
 
-def choose_by_demos(demos: Demonstrations, goal: Goal | None, chunk: int) -> tuple[Kind, str]:
+def choose_rule(statistics: DemoStatistics, chunk: int) -> tuple[Kind, str]:
     """Return the rule that suits demonstrations, and the reason in words."""
-    statistics = measure_statistics(demos)
     if statistics.is_predictable:
         return "none", "the demonstrations are predictable"
-    nearby = 0.0 if goal is None else goal.frames_nearby(demos)
-    if nearby >= chunk:
-        return "goal", f"the demonstrations end alike, after {nearby:g} frames near their goal"
+    if statistics.goal_frames >= chunk:
+        return (
+            "goal",
+            f"the demonstrations end alike, after {statistics.goal_frames:g} frames near their goal",
+        )
     if statistics.has_forks:
         return "support", "the demonstrations fork"
     return "none", "the demonstrations neither stay near a goal nor fork"

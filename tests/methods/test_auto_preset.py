@@ -25,13 +25,15 @@ SWITCHED = replace(SCRIPTED, unexplained_share=0.17, fork_share=0.07)
 
 @pytest.mark.parametrize(
     ("statistics", "diffusion", "alpha", "dropout", "blur"),
-    [(SCRIPTED, 0.0, 1.0, 0.0, 0.7), (HUMAN, 0.5, 1.0, 0.1, 0.7), (FORKED, 1.5, 1.0, 0.0, 0.7),
-     (SWITCHED, 1.0, 0.5, 0.0, 0.7)],
+    [(SCRIPTED, 0.0, 1.0, 0.0, 0.7), (HUMAN, 0.5, 1.0, 0.1, 0.7), (FORKED, 2.5, 1.5, 0.0, 1.5),
+     (replace(FORKED, fork_share=0.06), 1.5, 1.25, 0.05, 1.1),
+     (replace(FORKED, goal_frames=20.0), 0.5, 1.0, 0.1, 0.7),
+     (SWITCHED, 0.0, 1.0, 0.0, 0.7)],
 )  # fmt: skip
 def test_noise_follows_predictability_and_forks(statistics, diffusion, alpha, dropout, blur):
     model = get_method("neural_sde").auto_preset(statistics).model
-    assert (model.sampling.diffusion, model.sampling.alpha) == (diffusion, alpha)
-    assert (model.network.dropout, model.noise) == (dropout, blur)
+    chosen = model.sampling.diffusion, model.sampling.alpha, model.network.dropout, model.noise
+    assert chosen == pytest.approx((diffusion, alpha, dropout, blur))
 
 
 @pytest.mark.parametrize("task", ["avoiding", "avoiding_varied"])

@@ -6,8 +6,9 @@ import numpy as np
 
 from nsde_policy.core.spec import wrap_angle
 from nsde_policy.data.types import Demonstrations
-from nsde_policy.selection.rule import GATE
 
+GATE = 6.4
+"""Observations are near the goal if their squared distance per direction, in variances, is below this."""
 AGREEMENT = 0.25
 """Columns whose spread at the end is below this fraction of their spread over all frames agree."""
 ADDED_VARIANCE = 1e-3
