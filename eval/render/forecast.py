@@ -26,7 +26,7 @@ def sample_forecast(
     sampling: Sampling | None = None,
     std: bool = False,
 ) -> Forecast:
-    """Sample one future per generator.
+    """Sample one future per generator; the policy does not select among plans.
 
     Args:
         policy: Samples plans; methods that predict states give observations as well.
@@ -37,7 +37,7 @@ def sample_forecast(
         std: Also report standard deviations, from methods that have them.
     """
     plans = policy.plan_batch(
-        [history] * len(generators), generators=generators, steps=steps, sampling=sampling
+        [history] * len(generators), generators=generators, steps=steps, sampling=sampling, candidates=1
     )
     actions = np.stack([plan.actions for plan in plans], axis=1)
     paths = [plan.states for plan in plans if plan.states is not None]

@@ -150,12 +150,16 @@ class Policy(BasePolicy[torch.Generator]):
         generators: Sequence[torch.Generator],
         steps: int | None = None,
         sampling: Sampling | None = None,
+        candidates: int | None = None,
     ) -> list[Plan]:
-        """Plan for several episodes in one batch; each has its own random generator."""
+        """Plan for several episodes in one batch; each has its own random generator.
+
+        With plan selection, at most `candidates` plans are compared.
+        """
         states = np.stack([history.states() for history in histories])
         count = self.check_steps(steps or self.chunk)
         draws = Draws(generators, self._device)
-        return self._run(lambda: self._plan_states(states, draws, count, sampling))
+        return self._run(lambda: self._plan_states(states, draws, count, sampling, candidates))
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan.
@@ -169,10 +173,9 @@ class Policy(BasePolicy[torch.Generator]):
         """
         states, steps = self._check_states(states), self.check_steps(steps)
         draws = Draws([self._make_generator(require_seed(seed))], self._device)
-        most = self.candidates if candidates is None else min(candidates, self.candidates)
-        return check_plan(self._run(lambda: self._plan_with_std(states, draws, steps, most)), self.spec)
+        return check_plan(self._run(lambda: self._plan_with_std(states, draws, steps, candidates)), self.spec)
 
-    def _plan_with_std(self, states: np.ndarray, draws: Draws, steps: int, candidates: int) -> Plan:
+    def _plan_with_std(self, states: np.ndarray, draws: Draws, steps: int, candidates: int | None) -> Plan:
         (plan,) = self._plan_states(states[None], draws, steps, candidates=candidates)
         if not self.model.reports_std or plan.states is None:
             return plan
@@ -197,7 +200,8 @@ class Policy(BasePolicy[torch.Generator]):
     ) -> list[Plan]:
         states = torch.from_numpy(given).to(self._device, torch.float32)
         sampling = self.sampling if sampling is None else sampling
-        selector, most = self.selector, self.candidates if candidates is None else candidates
+        selector, most = self.selector, self.candidates
+        most = most if candidates is None else min(candidates, most)
         if selector is None or selector.rule.kind == "none":
             return _list_plans(*self._sample(states, draws, steps, sampling))
         compared = selector.compares(states).tolist()

@@ -44,7 +44,7 @@ class Controls(BaseConfig):
     @classmethod
     def from_policy(cls, policy: Policy) -> "Controls":
         """Return the settings that a policy was trained for."""
-        sampling = policy.model.config.sampling
+        sampling = policy.sampling
         known = {name: getattr(sampling, name) for name in SAMPLING_CONTROLS if hasattr(sampling, name)}
         return cls(chunk=policy.chunk, **known)
 
@@ -57,7 +57,7 @@ class Controls(BaseConfig):
 
     def sampling_for(self, policy: Policy) -> Sampling:
         """Return the sampling settings of a policy, with the controls applied that it has."""
-        own = policy.model.config.sampling
+        own = policy.sampling
         known = {name: getattr(self, name) for name in SAMPLING_CONTROLS if hasattr(own, name)}
         return dataclasses.replace(own, **known)
 

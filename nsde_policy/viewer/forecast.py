@@ -8,7 +8,7 @@ from nsde_policy.envs.live import LiveTable
 from nsde_policy.eval.render.forecast import sample_forecast
 from nsde_policy.inference.policy import Policy
 from nsde_policy.planner.history import History
-from nsde_policy.planner.interface import PolicySpec
+from nsde_policy.planner.interface import Plan, PolicySpec
 from nsde_policy.tasks.drawing import Forecast
 
 FAN_STEPS = 16
@@ -54,6 +54,21 @@ def describe_fan(forecast: Forecast | None, spec: PolicySpec, table: LiveTable) 
         "sigma": _round_rows(np.sqrt(np.square(std).mean(-1)), 2),
         "block": [pose for pose in ends if pose],
     }
+
+
+def describe_candidates(plan: Plan | None, table: LiveTable) -> list[list[int]]:
+    """Return the paths of the agent along compared plans, the chosen one first; empty if one was sampled.
+
+    Returns:
+        For JSON: x and y in turn, in whole pixels of the page.
+    """
+    if plan is None or plan.candidates is None or not np.isfinite(plan.candidates).all():
+        return []
+    actions = plan.candidates[:, 1:, -plan.actions.shape[1] :]
+    rejected = np.abs(actions - plan.actions).max(axis=(1, 2))
+    paths = table.page.to_page(plan.candidates[np.argsort(rejected, kind="stable")][..., table.agent])
+    pixels: list[list[int]] = np.rint(paths.reshape(len(paths), -1)).astype(int).tolist()
+    return pixels
 
 
 def compute_drift_field(

@@ -7,6 +7,8 @@ The server sends the state after every change and a frame after every control pe
 
 - "solved_at" in each panel of a frame: control period of the first success, or null if the displayed period
   is before it.
+- "compared" in each panel: paths of the agent along compared plans, the chosen one first; empty if one plan
+  was sampled, null if the policy does not select plans or the episode is over.
 - "latency", in panels and in the state: null until a plan was made with the current α, diffusion and chunk.
 - A notice about a message goes to the client that sent it; a notice about the simulation goes to all.
 

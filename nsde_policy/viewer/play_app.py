@@ -55,6 +55,7 @@ class PlayApp(App):
                     "title": runner.title,
                     "sde": runner.policy.model.foresees_states,
                     "camera": bool(runner.policy.spec.cameras),
+                    "selects": runner.policy.candidates > 1,
                 }
                 for runner in self._runners.values()
             ],
@@ -170,7 +171,7 @@ class PlayApp(App):
         if name in _PLAN_CONTROLS:
             self._replan = True
             for runner in self._runners.values():
-                runner.plan_s.clear()  # they were measured with other controls
+                runner.plans.clear()  # they were measured with other controls
 
     def _select_methods(self, names: Sequence[str]) -> None:
         for name in names:

@@ -26,7 +26,12 @@ from nsde_policy.planner.worker import PlannerThread
 from nsde_policy.tasks.base import Task
 from nsde_policy.viewer.camera import describe_camera
 from nsde_policy.viewer.controls import Controls
-from nsde_policy.viewer.forecast import compute_drift_field, describe_fan, sample_paths
+from nsde_policy.viewer.forecast import (
+    compute_drift_field,
+    describe_candidates,
+    describe_fan,
+    sample_paths,
+)
 from nsde_policy.viewer.messages import Drag
 from nsde_policy.viewer.simulation import Input, Simulation
 
@@ -46,8 +51,8 @@ class PolicyRunner:
     name: str
     title: str
     policy: Policy
-    plan_s: deque[float] = field(default_factory=lambda: deque(maxlen=50))
-    """Durations of the last plans with the current controls, seconds."""
+    plans: deque[PanelPlan] = field(default_factory=lambda: deque(maxlen=50))
+    """The last plans with the current controls."""
     encode_s: deque[float] = field(default_factory=lambda: deque(maxlen=50))
     """Durations of encoding the last camera frames, seconds."""
     thread: PlannerThread = field(default_factory=PlannerThread)
@@ -82,14 +87,17 @@ class PolicyRunner:
     def latency(self, controls: Controls) -> dict[str, float] | None:
         """Return median time of a plan and its network calls; None before the first with these controls.
 
-        The time includes encoding the camera frames that are new since the plan before.
+        The time includes encoding the camera frames that are new since the plan before. If candidates were
+        compared in the last plan, or were not, the same holds for all plans that are counted.
         """
-        if not self.plan_s:
+        if not self.plans:
             return None
-        chunk = controls.chunk_for(self.policy)
-        calls = self.policy.model.network_calls(chunk, controls.sampling_for(self.policy))
+        chunk, last = controls.chunk_for(self.policy), self.plans[-1]
+        is_alone = last.plan.candidates is None
         frames = min(self.policy.spec.history, chunk)
-        seconds = median(self.plan_s) + frames * median(self.encode_s or [0.0])
+        alike = [each.seconds for each in self.plans if (each.plan.candidates is None) == is_alone]
+        seconds = median(alike) + frames * median(self.encode_s or [0.0])
+        calls = self.policy.count_calls(last.plan, controls.sampling_for(self.policy))
         return {"ms": round(1e3 * seconds, 2), "actions": chunk, "calls": calls}
 
 
@@ -182,7 +190,7 @@ class PolicyPanel:
         if not np.isfinite(made.plan.actions).all():
             raise PlanError(f"{self.runner.title} planned actions that are not finite; the agent stays")
         self._plan, self._used, self._noise = made.plan, 0, made.noise
-        self.runner.plan_s.append(made.seconds)
+        self.runner.plans.append(made)
         return False
 
     def step(self, drag: Drag | None, *, acts: bool = True) -> None:
@@ -215,6 +223,7 @@ class PolicyPanel:
         sampling = controls.sampling_for(self.policy)
         history, spec = snapshot.history, self.policy.spec
         table, now = self.simulation.table, self.simulation.at(period)
+        selects = self.policy.candidates > 1
         forecast = None if now.over else sample_paths(self.policy, history, sampling, controls.paths)
         present = history.states()[:1, None, : spec.obs_dim]
         futures = present if forecast is None or forecast.obs is None else forecast.obs
@@ -225,6 +234,7 @@ class PolicyPanel:
             "target": self._to_page(table.find_target(now.state, history.last_action)),
             "plan": self._to_page(table.find_targets(now.state, ahead)),
             "fan": describe_fan(forecast, spec, table),
+            "compared": describe_candidates(snapshot.plan, table) if selects and not now.over else None,
             "camera": describe_camera(spec, table, now.state, futures),
             "field": field or None,
             "thinking": self._pending is not None,

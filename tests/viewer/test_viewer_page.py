@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 
 from nsde_policy.viewer.messages import SetControl
 from nsde_policy.viewer.play_app import PlayApp
-from nsde_policy.viewer.policy_runner import PolicyRunner
+from nsde_policy.viewer.policy_runner import PolicyRunner, load_runners
 from tests.helpers.browser import DESKTOP, PHONE, open_page, wait_until
+from tests.helpers.selecting_runs import make_selecting_run
 from tests.helpers.viewer_servers import (
     SEED,
     RunningViewer,
@@ -235,6 +237,22 @@ def test_two_methods_run_side_by_side_and_fill_the_page(page: "Page"):
     wait_until(page, "viewer.state.panels[0] === 'neighbours'")
     page.keyboard.press("s")
     wait_until(page, "viewer.state.panels.length === 1")
+
+
+def test_badge_lights_up_while_the_policy_compares_plans(
+    browser: "Browser", methods: list[PolicyRunner], tmp_path: Path
+):
+    app = PlayApp([*load_runners([make_selecting_run(tmp_path / "run")]), methods[1]], seed=SEED)
+    with run_viewer(app) as viewer_server, show_viewer(browser, viewer_server) as page:
+        badge = page.locator(".panel .sub b")
+        for text, lit in {"one plan": "false", "comparing 16 plans": "true"}.items():
+            badge.and_(page.locator(f"[data-on={lit}]")).wait_for(timeout=30_000)
+            wait_until(page, f"document.querySelector('.sub b').textContent === {text!r}")
+        assert page.locator("#legend").get_by_text("compared plans").is_visible()
+        page.locator(".panel select").select_option(methods[1].name)
+        wait_until(page, "viewer.frame?.panels[0].compared === null")
+        assert badge.count() == 0
+        assert page.locator("#legend").get_by_text("compared plans").is_hidden()
 
 
 def test_page_with_an_invalid_token_says_so_and_stops_retrying(

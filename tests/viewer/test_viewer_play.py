@@ -13,6 +13,10 @@ import torch
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.errors import EnvError, PlanError, RemoteError
 from nsde_policy.eval.rollout import Player, RolloutConfig
+from nsde_policy.planner.interface import Plan
+from nsde_policy.selection.selector import PlanSelector
+from nsde_policy.tasks import get_task
+from nsde_policy.viewer.forecast import describe_candidates, sample_paths
 from nsde_policy.viewer.messages import (
     ClientMessage,
     Drag,
@@ -28,6 +32,7 @@ from nsde_policy.viewer.messages import (
 )
 from nsde_policy.viewer.play_app import REST_S, PlayApp
 from nsde_policy.viewer.policy_runner import PolicyRunner, load_runners
+from tests.helpers.selecting_runs import make_selecting_run
 from tests.helpers.viewer_servers import SEED, run_events
 
 BOTH = SelectMethods(("shipped", "neighbours"))
@@ -121,6 +126,30 @@ def test_only_a_neural_sde_has_sampled_paths_and_a_drift_field(app: PlayApp):
     assert neighbours["fan"] is neighbours["field"] is None
     assert neighbours["plan"]
     encode_message(frame)
+
+
+def test_policy_that_selects_plans_plays_as_in_eval_and_shows_what_it_compares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (runner,) = load_runners([make_selecting_run(tmp_path / "run")])
+    app = PlayApp([runner], seed=SEED, plan_timeout_s=60)
+    periods = 40
+    result = Player(tmp_path / "run", RolloutConfig(env_kwargs={"max_episode_steps": periods})).play(SEED)
+    panels = [run(app, SetControl("paths", 0), 1)["panels"][0] for _ in range(periods)]
+    assert app.state()["progress"][0] == [round(c, 3) for c in result.trace.progress]
+    seen = {(len(panel["compared"]), panel["latency"]["calls"]) for panel in panels}
+    assert seen == {(0, 8), (16, 32)}
+    monkeypatch.setattr(PlanSelector, "judge", None)  # sampled paths are not selected
+    for _, history in result.trace.histories:
+        assert sample_paths(runner.policy, history, runner.policy.sampling, 1)
+
+
+def test_chosen_plan_comes_first(app: PlayApp):
+    states = np.random.default_rng(0).uniform(100, 400, (16, 9, 7))
+    paths = describe_candidates(Plan(states[5, 1:, 5:], candidates=states), get_task("pusht").live_table())
+    assert paths[0] == np.rint(states[5, :, :2]).ravel().tolist()
+    assert sorted(paths) == sorted(np.rint(states[:, :, :2]).reshape(16, -1).tolist())
+    assert run(app, BOTH, 1)["panels"][1]["compared"] is None, "this policy does not select plans"
 
 
 def test_controls_of_a_plan_replan_and_restart_its_timing(app: PlayApp):

@@ -58,7 +58,7 @@ const tallScreen = matchMedia("(min-height: 760px)");             // camera and 
 function showLegend() {
   const sde = state.panels.map((name) => !!methodOf(name)?.sde), play = hello.mode === "play";
   const shown = {
-    two: panels.length === 2, play, sde: play && sde.includes(true) && state.controls.paths > 0,
+    two: panels.length === 2, selects: state.panels.some((name) => methodOf(name)?.selects), play, sde: play && sde.includes(true) && state.controls.paths > 0,
     block: play && scene.outline && state.controls.paths > 0 && state.panels.some((name) => methodOf(name)?.sde && !methodOf(name).camera),
     camera: state.panels.some((name) => methodOf(name)?.camera),
     field: play && sde.includes(true) && state.controls.drift_field, plan: play && (sde.includes(false) || !state.controls.paths),

@@ -1,5 +1,5 @@
 "use strict";
-// Draw what a policy expects: sampled paths coloured by their σ, predicted blocks, planned actions, the drift field.
+// Draw what a policy expects: sampled paths coloured by their σ, predicted blocks, planned actions, compared plans, the drift field.
 
 const HEAT_LEVELS = 7, FADE_STEPS = 4;   // colours of the σ scale; steps in which paths fade with time
 
@@ -102,6 +102,15 @@ function drawPredictedBlocks(context, poses) {
 function drawPlan(context, agent, plan, colour) {
   scene.drawLine(context, [agent, ...plan], { stroke: colour, strokeAlpha: 0.55, lineWidth: 1.4, dash: [2, 5] });
   for (const [x, y] of plan) scene.drawCircle(context, x, y, 2.2, { fill: colour, fillAlpha: 0.55 });
+}
+
+/** Draw the paths of compared plans: the chosen one, which comes first, in colour, the others faintly below it. */
+function drawCandidates(context, paths, colour) {
+  const points = paths.map((path) => Array.from({ length: path.length / 2 }, (_, k) => path.slice(2 * k, 2 * k + 2))), [chosen, ...rejected] = points;
+  for (const line of rejected) scene.drawLine(context, line, { stroke: colours.ink, strokeAlpha: 0.3, lineWidth: 1 });
+  scene.drawLine(context, chosen, { stroke: colours.table, strokeAlpha: 0.8, lineWidth: 5 });
+  scene.drawLine(context, chosen, { stroke: colour, lineWidth: 2.4 });
+  for (const [x, y] of chosen) scene.drawCircle(context, x, y, 2.6, { fill: colour });
 }
 
 function drawDriftField(context, rows, agent) {

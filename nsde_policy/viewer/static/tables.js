@@ -84,16 +84,20 @@ function showPanel(panel) {
 function showStatus({ data, name }, place) {
   if (hello.mode === "collect") {
     place.textContent = state.phase === "done" && !data.solved ? `${data.failed ? hello.texts.failed : "time limit reached"}: keep or discard the episode` : phaseTexts()[state.phase];
-  } else if (data.thinking || !data.latency) {
-    place.textContent = "planning…";
-  } else {
-    const { ms, actions, calls } = data.latency, facts = [`${ms.toFixed(1)} ms to plan ${plural(actions, "action")}`];
+    return;
+  }
+  const facts = [], count = data.compared?.length;
+  if (count !== undefined) facts.push(`<b data-on="${count > 0}">${count ? `comparing ${count} plans` : "one plan"}</b>`);
+  if (data.thinking || !data.latency) facts.push("planning…");
+  else {
+    const { ms, actions, calls } = data.latency;
+    facts.push(`${ms.toFixed(1)} ms to plan ${plural(actions, "action")}`);
     const sigma = data.fan && data.fan.sigma.reduce((sum, row) => sum + row[0], 0) / data.fan.sigma.length;
     if (sigma) facts.push(`σ ${(sigma * hello.unit[1]).toFixed(1)} ${hello.unit[0]}`);
-    place.innerHTML = facts.map((fact) => `<span>${fact}</span>`).join("<i> · </i>");
     const row = $("latency").querySelector(`[data-method="${CSS.escape(name)}"]`);
     if (row) { row.cells[1].textContent = calls; row.cells[2].textContent = ms.toFixed(1); }
   }
+  place.innerHTML = facts.map((fact) => `<span>${fact}</span>`).join("<i> · </i>");
 }
 
 /* ---- playback ---- */
@@ -192,12 +196,14 @@ function drawPanel(panel) {
   context.setTransform(panel.scale, 0, 0, panel.scale, 0, 0);
   context.lineCap = "round";
   const held = drag && (drag.panel === panel || drag.what === "block") ? drag : null;
-  const block = !scene.outline ? null : held?.what === "block" ? held.pose : pose.slice(2), agent = pose.slice(0, 2), fan = currentFan(panel);
+  const block = !scene.outline ? null : held?.what === "block" ? held.pose : pose.slice(2), agent = pose.slice(0, 2);
+  const compared = panel.data.compared ?? [], fan = compared.length ? null : currentFan(panel);
   if (fan) drawHeat(context, panel, fan);
   if (fan) drawPredictedBlocks(context, fan.block);
   if (block) drawHeldBlock(context, block, panel, held);
   if (panel.data.field) drawDriftField(context, panel.data.field, agent);
-  if (fan) drawPaths(context, fan, agent, block);
+  if (compared.length) drawCandidates(context, compared, colourOf(panel));
+  else if (fan) drawPaths(context, fan, agent, block);
   else if (panel.data.plan?.length) drawPlan(context, agent, panel.data.plan, colourOf(panel));
   drawTarget(context, agent, held?.what === "agent" ? [held.x, held.y] : panel.data.target, panel);
   drawAgent(context, agent, panel, held);
