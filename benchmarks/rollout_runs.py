@@ -18,14 +18,14 @@ from experiment import MAIN, REPORTED, SMOKE, TUNING, Rollouts, Training, list_r
 from policy_training import DEVICE_FILE, train_policy
 
 from nsde_policy.errors import ConfigError, MissingDependencyError
-from nsde_policy.eval.compare.result import ACTIONS, Comparison, merge_comparisons, read_comparison
+from nsde_policy.eval.compare.result import Comparison, merge_comparisons, read_comparison
 from nsde_policy.eval.compare.run import EntryCache, add_latency
 from nsde_policy.eval.compare.table import format_comparison
 from nsde_policy.eval.evaluate import EvaluationConfig, change_sampling
 from nsde_policy.eval.generate import GenerateConfig, generate
 from nsde_policy.eval.latency import Contender, LatencyRow, measure_latency
 from nsde_policy.files import replace_file
-from nsde_policy.inference.loading import load_encoder, load_model
+from nsde_policy.inference.policy import Policy
 from nsde_policy.run_directory import RunDirectory
 
 
@@ -204,10 +204,9 @@ class Suite:
                 run = RunDirectory(self.run_path(row.training))
                 is_own = row.training.task == first.task and row.part == MAIN
                 if is_own and row.training.seed == 0 and run.model.exists():
-                    record, model = load_model(run)
-                    sampling = change_sampling(record.config.model.sampling, row.sampling)
-                    encoder = load_encoder(run, record)
-                    contenders[row.name] = Contender(row.name, record, model, sampling, encoder=encoder)
+                    policy = Policy.from_pretrained(run.path).use_selection(row.select)
+                    sampling = change_sampling(policy.sampling, row.sampling)
+                    contenders[row.name] = Contender(row.name, policy, sampling)
             if contenders:
                 rows = measure_latency([*contenders.values()], rounds=3 if self.args.smoke else 30)
                 replace_file(self._latency_file(first), msgspec.json.encode(rows))
@@ -219,21 +218,16 @@ def play_row(row: Rollouts, how: tuple[EntryCache, Path], file: Path) -> None:
     torch.set_num_threads(1)
     cache, path = how
     training = row.training
-    record, model = load_model(RunDirectory(path))
     try:
-        found = cache.get(path, record)
+        found = cache.get(path, RunDirectory(path).read_record())
     except MissingDependencyError as error:
         print(f"{training.task.name} cannot be rolled out here: {error}", flush=True)
         return
-    chunk = row.chunk or record.config.chunk
-    sampling = change_sampling(record.config.model.sampling, row.sampling)
     entry = msgspec.structs.replace(
         found.entries[0],
         name=row.name,
         preset=training.preset or training.task.make_task().training.default_preset,
         condition=row.condition,
-        chunk=chunk,
-        calls_per_chunk=model.network_calls(chunk, sampling) * ACTIONS / chunk,
     )
     replace_file(file, msgspec.structs.replace(found, entries=(entry,)).to_json())
     episodes = entry.episodes

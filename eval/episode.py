@@ -87,6 +87,8 @@ class EpisodeResult:
     network_calls: int
     planning_s: float
     """Time spent planning, seconds."""
+    selected: int = 0
+    """Number of plans that were selected among several."""
     mode: int | None = None
     """Which way it took, see `Reporting.modes`: -1 if unknown, None if the task has no modes."""
     success_step: int | None = None
@@ -167,7 +169,14 @@ class EpisodeLog:
             self.trace.images.setdefault(name, []).append(frame)
 
     def score(
-        self, seed: int, *, plans: int, planned: int, network_calls: int, planning_s: float
+        self,
+        seed: int,
+        *,
+        plans: int,
+        planned: int,
+        network_calls: int,
+        planning_s: float,
+        selected: int = 0,
     ) -> EpisodeResult:
         """Return the result of the episode, given what its plans cost in all."""
         with self._env.guard("scoring the episode"):
@@ -185,6 +194,7 @@ class EpisodeLog:
             planned=planned,
             network_calls=network_calls,
             planning_s=planning_s,
+            selected=selected,
             mode=mode,
             success_step=outcome.success_step,
             path=shorten_path(self.trace.obs, self._task),

@@ -99,7 +99,7 @@ def evaluate_policy(
     found = pool.evaluate(config.seeds, traced=traced)
     results = list(tqdm(found, "episodes", config.episodes, unit="episode", leave=False, disable=None))
     context = _describe_evaluation(path, policy, task, rollout, config.seeds)
-    return Evaluation(score_episodes(results, task), rollout, context)
+    return Evaluation(score_episodes(results, task, policy.rule.kind), rollout, context)
 
 
 def _describe_evaluation(
@@ -114,7 +114,7 @@ def _describe_evaluation(
         "env_kwargs": {**task.env_kwargs, **config.env_kwargs},
         "chunk": config.chunk or policy.chunk,
         "sampling": config.sampling.to_dict() if config.sampling else {},
-        **({"select": policy.selector.rule.kind} if policy.selector else {}),
+        **({"select": policy.rule.kind} if policy.selector else {}),
         "condition": config.condition.to_dict(),
         **({"camera": config.camera.to_dict()} if policy.spec.cameras else {}),
         "train_seed": policy.record.seed,

@@ -7,19 +7,16 @@ import platform
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import torch
 
 from nsde_policy.config import Sampling
-from nsde_policy.encoders.base_model import EncoderModel
 from nsde_policy.eval.compare.result import ACTIONS
-from nsde_policy.inference.loading import load_encoder, load_model
+from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.torch_threads import use_threads
-from nsde_policy.methods.base import Draws, PolicyModel
-from nsde_policy.run_directory import RunDirectory, RunRecord
+from nsde_policy.planner.interface import Plan
 
 MIN_ROUNDS = 3
 """Fewest timed plans of a policy."""
@@ -44,66 +41,63 @@ class LatencyRow(msgspec.Struct, frozen=True):
 
 
 class Contender:
-    """A model to time, which plans from zeros: the time hardly depends on the state.
+    """A policy to time, which plans from zeros: the time hardly depends on the state.
+
+    A policy that selects plans is timed at its goal, where it compares them.
 
     Args:
         name: Name in the results.
-        record: Record of its run.
-        model: The model.
-        sampling: How it samples.
+        policy: The policy.
+        sampling: How it samples; None for its own settings.
         device: Torch device to time it on.
-        encoder: Encodes the camera frames that are new in each plan; None for a policy without cameras.
     """
 
     def __init__(
-        self,
-        name: str,
-        record: RunRecord,
-        model: PolicyModel[Any],
-        sampling: Sampling,
-        device: str = "cpu",
-        encoder: EncoderModel | None = None,
+        self, name: str, policy: Policy, sampling: Sampling | None = None, device: str = "cpu"
     ) -> None:
-        self.name = name
-        self.record = record
-        self.sampling = sampling
-        self.model = model.eval().to(device)
-        self.states = torch.zeros(1, record.config.model.history, record.spec.dim, device=device)
-        self._encoder = None if encoder is None else encoder.eval().to(device)
-
-    @classmethod
-    def load(cls, path: Path, name: str) -> "Contender":
-        """Load a trained run, sampled by its own settings."""
-        run = RunDirectory(path)
-        record, model = load_model(run)
-        return cls(name, record, model, model.config.sampling, encoder=load_encoder(run, record))
+        self.name, self.policy, self.sampling, self.device = name, policy.to(device), sampling, device
+        policy.model.eval()
+        obs = np.zeros(policy.obs_dim)
+        if policy.selector is not None:
+            obs[list(policy.rule.columns)] = policy.selector.goal.cpu().numpy()
+        self._history = policy.spec.new_history()
+        self._history.add_observation(obs)
+        self._generator = torch.Generator().manual_seed(0)
 
     def plan_sizes(self, actions: int) -> list[int]:
         """Return the number of actions of each plan that together give `actions`."""
-        longest = min(self.record.config.chunk, self.model.config.longest_chunk or actions, actions)
+        longest = min(self.policy.chunk, self.policy.model.config.longest_chunk or actions, actions)
         whole, rest = divmod(actions, longest)
         return [longest] * whole + ([rest] if rest else [])
 
-    def network_calls(self, actions: int) -> int:
-        """Count the sequential network calls for `actions`."""
-        return sum(self.model.network_calls(size, self.sampling) for size in self.plan_sizes(actions))
+    def plan(self, actions: int) -> list[Plan]:
+        """Plan `actions`, encoding the camera frames that are new in each plan."""
+        plans: list[Plan] = []
+        for size in self.plan_sizes(actions):
+            self._encode(min(self.policy.spec.history, size))
+            plans += self.policy.plan_batch(
+                [self._history], generators=[self._generator], steps=size, sampling=self.sampling
+            )
+        return plans
 
-    def measure(self, actions: int, draws: Draws) -> float:
+    def measure(self, actions: int) -> float:
         """Plan `actions` and return the seconds it took, the copy to the CPU included."""
         started = time.perf_counter()
-        for size in self.plan_sizes(actions):
-            self._encode(min(self.record.config.model.history, size))
-            self.model.plan(self.states, steps=size, draws=draws, sampling=self.sampling).cpu()
+        self.plan(actions)
         return time.perf_counter() - started
+
+    def network_calls(self, actions: int) -> int:
+        """Count the sequential network calls for `actions`."""
+        return sum(self.policy.count_calls(plan, self.sampling) for plan in self.plan(actions))
 
     def _encode(self, count: int) -> None:
         """Encode so many frames of each camera, which are black: the time does not depend on them."""
-        if self._encoder is None:
+        if (encoder := self.policy.encoder) is None:
             return
-        size, device = self._encoder.size, self.states.device
-        frame = torch.zeros(count, size, size, 3, dtype=torch.uint8, device=device)
-        values = torch.zeros(count, self.record.spec.plain_dim, device=device)
-        self._encoder(values, *[frame] * len(self.record.cameras)).cpu()
+        size, spec = encoder.size, self.policy.spec
+        frame = torch.zeros(count, size, size, 3, dtype=torch.uint8, device=self.device)
+        values = torch.zeros(count, spec.plain_dim, device=self.device)
+        encoder(values, *[frame] * len(spec.cameras)).cpu()
 
 
 @torch.no_grad()
@@ -117,31 +111,30 @@ def measure_latency(
     """
     chunks: list[list[float]] = [[] for _ in contenders]
     firsts: list[list[float]] = [[] for _ in contenders]
-    draws = [Draws([torch.Generator().manual_seed(0)], each.states.device) for each in contenders]
     with use_threads(1):
-        turns = []
-        for contender, random in zip(contenders, draws, strict=True):
-            contender.measure(1, random)
-            once = contender.measure(1, random) + contender.measure(ACTIONS, random)
+        turns, calls = [], []
+        for contender in contenders:
+            calls.append(contender.network_calls(ACTIONS))  # and warm up
+            once = contender.measure(1) + contender.measure(ACTIONS)
             turns.append(min(rounds, max(MIN_ROUNDS, int(budget_s / once))))
         for now in range(rounds):
             for i, contender in enumerate(contenders):
                 if (now + 1) * turns[i] // rounds > now * turns[i] // rounds:
-                    chunks[i].append(contender.measure(ACTIONS, draws[i]))
-                    firsts[i].append(contender.measure(1, draws[i]))
+                    chunks[i].append(contender.measure(ACTIONS))
+                    firsts[i].append(contender.measure(1))
     return [
         LatencyRow(
             method=each.name,
-            chunk=each.record.config.chunk,
-            calls_per_chunk=each.network_calls(ACTIONS),
-            parameters=sum(parameter.numel() for parameter in each.model.parameters()),
-            machine=device_name(str(each.states.device)),
+            chunk=each.policy.chunk,
+            calls_per_chunk=count,
+            parameters=each.policy.count_parameters(),
+            machine=device_name(each.device),
             median_ms=_to_milliseconds(float(np.median(chunk))),
             p99_ms=_to_milliseconds(float(np.percentile(chunk, 99))),
             first_action_ms=_to_milliseconds(float(np.median(first))),
             n=len(chunk),
         )
-        for each, chunk, first in zip(contenders, chunks, firsts, strict=True)
+        for each, count, chunk, first in zip(contenders, calls, chunks, firsts, strict=True)
     ]
 
 

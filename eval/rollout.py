@@ -76,6 +76,7 @@ class EpisodeRunner:
         self.history = policy.spec.new_history()
         self.planning_s = 0.0
         self.network_calls = 0
+        self.selected = 0
         self._seed = seed
         self._policy = policy
         self._env = env
@@ -141,6 +142,7 @@ class EpisodeRunner:
             planned=plans * planned,
             network_calls=self.network_calls,
             planning_s=self.planning_s,
+            selected=self.selected,
         )
 
 
@@ -225,6 +227,7 @@ class Player:
             for episode, plan in zip(running, plans, strict=True):
                 episode.planning_s += share
                 episode.network_calls += policy.count_calls(plan, config.sampling)
+                episode.selected += plan.candidates is not None
                 episode.run(plan.actions)
         return [episode.result(planned=steps) for episode in episodes]
 

@@ -12,6 +12,7 @@ from nsde_policy.eval.compare.summary import Summary
 from nsde_policy.eval.episode import EpisodeResult
 from nsde_policy.eval.statistics import Estimate
 from nsde_policy.eval.tables import EMPTY_CELL
+from nsde_policy.selection.rule import Kind
 from nsde_policy.tasks import Task
 
 
@@ -23,6 +24,8 @@ class EvaluationScores(Summary):
     columns: Episodes
     score_name: str
     """What the task calls its score, such as "max_reward"."""
+    rule: Kind = "none"
+    """How the policy selects plans."""
 
     @property
     def trainings(self) -> tuple[Episodes, ...]:
@@ -48,7 +51,12 @@ class EvaluationScores(Summary):
     @property
     def network_calls_per_chunk(self) -> float:
         """Mean number of network calls for one plan."""
-        return float(np.mean([r.network_calls / r.plans for r in self.episodes]))
+        return sum(r.network_calls for r in self.episodes) / sum(r.plans for r in self.episodes)
+
+    @property
+    def selected_share(self) -> float:
+        """Share of plans that were selected among several."""
+        return sum(r.selected for r in self.episodes) / sum(r.plans for r in self.episodes)
 
     def to_json(self, **context: object) -> str:
         """Return the scores and the context they were made in as one JSON object."""
@@ -57,6 +65,7 @@ class EvaluationScores(Summary):
             "mean_steps_to_success": self.mean_steps_to_success,
             "ms_per_action": self.ms_per_action,
             "network_calls_per_chunk": self.network_calls_per_chunk,
+            **({"selected_share": self.selected_share} if self.rule != "none" else {}),
             "distinct_paths": self.distinct_paths,
             "episodes": [episode.to_dict(self.score_name) for episode in self.episodes],
         }
@@ -77,7 +86,9 @@ class EvaluationScores(Summary):
         if self.success is not None:
             steps = self.mean_steps_to_success
             rows["steps to success"] = EMPTY_CELL if steps is None else f"{steps:.0f}"
-        rows["network calls"] = f"{self.network_calls_per_chunk:g} per chunk"
+        rows["network calls"] = f"{round(self.network_calls_per_chunk, 1):g} per chunk"
+        if self.rule != "none":
+            rows[f"plans selected by {self.rule}"] = f"{100 * self.selected_share:.0f} %"
         rows["planning"] = f"{self.ms_per_action:.2f} ms per action"
         width = max(map(len, rows))
         return "\n".join(f"{name.replace('_', ' '):<{width}} {value}" for name, value in rows.items())
@@ -97,7 +108,7 @@ class EvaluationScores(Summary):
         return {"distinct paths": f"{count}: episodes repeat paths, so intervals have n = {samples}"}
 
 
-def score_episodes(results: Sequence[EpisodeResult], task: Task) -> EvaluationScores:
-    """Summarise the outcomes of episodes of a task."""
+def score_episodes(results: Sequence[EpisodeResult], task: Task, rule: Kind = "none") -> EvaluationScores:
+    """Summarise the outcomes of episodes of a task, played with a rule of plan selection."""
     columns = Episodes.from_results(results, task, decimals=None)
-    return EvaluationScores(list(results), columns, task.score_name)
+    return EvaluationScores(list(results), columns, task.score_name, rule)

@@ -167,7 +167,7 @@ def adroit_methods() -> str:
         delays = sorted(row.latency.median for row in own if row.latency)
         latency = f"{sum(delays[1:3]) / 2:.1f}" if len(delays) == len(own) else NONE
         cells = [label, own[0].episodes, *(row.success for row in own)]
-        lines.append([*cells, f"{own[0].first.calls_per_chunk:g}", latency])
+        lines.append([*cells, f"{own[0].calls_per_chunk:g}", latency])
     lines.sort(key=lambda line: -sum(estimate.value for estimate in line[2:6]))
     return markdown(["method", "n per task", *ADROIT, "calls", "latency, ms"], lines)
 

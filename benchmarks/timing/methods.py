@@ -9,6 +9,7 @@ import msgspec
 from nsde_policy.assets import EMBEDDED_DEMOS, SHIPPED_POLICY
 from nsde_policy.eval.latency import Contender, measure_latency
 from nsde_policy.inference.loading import build_model
+from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task_of_run
@@ -39,14 +40,14 @@ def build_contenders(device: str) -> Iterator[Contender]:
         own = model.config.sampling
         for name, changes in VARIANTS.get(method, {method: {}}).items():
             sampling = type(own).from_dict({**own.to_dict(), **changes})
-            yield Contender(name, record, model, sampling, device)
+            yield Contender(name, Policy(record, model), sampling, device)
 
 
 def measure_methods(options: Options) -> list[dict[str, Any]]:
     """Time all methods in turns on one thread."""
     contenders = [*build_contenders(options.device)]
     if options.run:
-        contenders.append(Contender.load(options.run, str(options.run)))
+        contenders.append(Contender(str(options.run), Policy.from_pretrained(options.run)))
     rounds, budget_s = (3, 0.1) if options.smoke else (options.rounds, BUDGET_S)
     rows = [msgspec.to_builtins(row) for row in measure_latency(contenders, rounds=rounds, budget_s=budget_s)]
     ours = next(row["median_ms"] for row in rows if row["method"] == "neural_sde")

@@ -13,6 +13,7 @@ from nsde_policy.eval.compare.modes import ModeOutcomes
 from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.episode import EpisodeResult
 from nsde_policy.eval.paths import PackedPaths, number_paths
+from nsde_policy.selection.rule import Kind
 from nsde_policy.tasks import Task
 
 DECIMALS = 5
@@ -126,7 +127,7 @@ class Setting(NamedTuple):
     push: float = 0.0
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One trained run, rolled out under one setting."""
 
     name: Annotated[str, msgspec.Meta(min_length=1)]
@@ -152,6 +153,10 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sequential network calls for eight actions."""
     latency_ms: Latency | None
     episodes: Episodes
+    select: Kind = "none"
+    """Rule by which plans were selected."""
+    selected_share: Cost = 0.0
+    """Share of plans that were selected among several."""
 
     @property
     def setting(self) -> Setting:

@@ -70,8 +70,13 @@ class Row(Summary):
 
     @property
     def first(self) -> Entry:
-        """First entry; name, label, setting, seeds and costs are the same in all."""
+        """First entry; name, label, setting, seeds and parameters are the same in all."""
         return self.entries[0]
+
+    @property
+    def calls_per_chunk(self) -> float:
+        """Sequential network calls for eight actions, the mean over trainings."""
+        return round(float(np.mean([entry.calls_per_chunk for entry in self.entries])), 1)
 
     @property
     def name(self) -> str:

@@ -18,9 +18,16 @@ from nsde_policy.eval.episode import EpisodeResult
 from nsde_policy.eval.evaluate import EvaluationConfig, change_sampling, evaluate_policy
 from nsde_policy.eval.latency import MIN_ROUNDS, Contender, LatencyRow, device_name, measure_latency
 from nsde_policy.files import replace_file
-from nsde_policy.inference.loading import load_model
+from nsde_policy.inference.policy import Policy
+from nsde_policy.inference.selection import RULE_FILE
 from nsde_policy.methods.registry import get_method
-from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory, RunRecord, fingerprint
+from nsde_policy.run_directory import (
+    ENCODER_FOLDER,
+    SELECTION_FOLDER,
+    RunDirectory,
+    RunRecord,
+    fingerprint,
+)
 from nsde_policy.tasks import get_task_of_run
 
 
@@ -41,6 +48,8 @@ class EntryCache:
         """Return the file of a run's entry; its name depends on weights, settings and seeds."""
         task = self.config.find_task(record)
         folders = [run, *([run / ENCODER_FOLDER] if record.cameras else [])]
+        selects = (run / SELECTION_FOLDER / RULE_FILE).exists()
+        folders += [run / SELECTION_FOLDER] if selects else []
         settings = {
             "weights": "".join(fingerprint(RunDirectory(folder).read_weights()) for folder in folders),
             "config": record.config.to_dict(),
@@ -49,6 +58,7 @@ class EntryCache:
             "seed_start": self.config.seed_start,
             "env": task.env_id,
             "env_kwargs": dict(task.env_kwargs),
+            **({"select": self.config.select} if selects else {}),
         }
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
         return self.folder / f"{record.config.method}-{record.seed}-{digest[:16]}.json"
@@ -68,9 +78,10 @@ class EntryCache:
         evaluation = evaluate_policy(
             run, self.config, workers=self.workers, device=self.device, traced=traced
         )
-        _, model = load_model(RunDirectory(run))
-        config = record.config
-        sampling = change_sampling(config.model.sampling, self.config.sampling)
+        policy = Policy.from_pretrained(run).use_selection(self.config.select)
+        config, scores = record.config, evaluation.scores
+        sampling = change_sampling(policy.sampling, self.config.sampling)
+        chunk = self.config.chunk or config.chunk
         entry = Entry(
             name=config.method,
             title=get_method(config.method).title,
@@ -78,22 +89,24 @@ class EntryCache:
             preset="",
             train_seed=record.seed,
             demos=record.demos.episodes,
-            chunk=config.chunk,
+            chunk=chunk,
             sampling=sampling.to_dict(),
             condition=Condition(),
-            parameters=sum(parameter.numel() for parameter in model.parameters()),
+            parameters=policy.count_parameters(),
             train_steps=config.train.steps,
             train_s=read_training_time(RunDirectory(run)),
-            calls_per_chunk=model.network_calls(config.chunk, sampling) * ACTIONS / config.chunk,
+            calls_per_chunk=round(scores.network_calls_per_chunk * ACTIONS / chunk, DECIMALS),
             latency_ms=None,
-            episodes=Episodes.from_results(evaluation.scores.episodes, task),
+            episodes=Episodes.from_results(scores.episodes, task),
+            select=scores.rule,
+            selected_share=round(scores.selected_share, DECIMALS),
         )
         seeds = (self.config.seeds[0], self.config.seeds[-1])
         machine = {"play": device_name(self.device), "torch": str(torch.__version__)}
         env_kwargs = task.training.without_observations(task.env_kwargs)
         played = Comparison(task.name, env_kwargs, seeds, machine, (entry,))
         replace_file(self.path(run, record), played.to_json())
-        return evaluation.scores.episodes
+        return scores.episodes
 
 
 def compare_runs(runs: Sequence[Path], cache: EntryCache, *, rounds: int = 30) -> Comparison:
@@ -112,7 +125,7 @@ def compare_runs(runs: Sequence[Path], cache: EntryCache, *, rounds: int = 30) -
     if not rounds:
         return comparison
     first = {name: run for run, name in reversed(names.items())}  # latency does not depend on the weights
-    contenders = [Contender.load(run, name) for name, run in first.items()]
+    contenders = [Contender(name, Policy.from_pretrained(run)) for name, run in first.items()]
     return add_latency(comparison, measure_latency(contenders, rounds=rounds))
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+import numpy as np
+
 from nsde_policy.eval.compare.result import ACTIONS, Comparison
 from nsde_policy.eval.compare.row import ComparedRow, Row
 from nsde_policy.eval.paths import SAME_PATH
@@ -78,7 +80,7 @@ def _tabulate_scores(comparison: Comparison, reference: Row) -> Table:
         f"percentile) are for {ACTIONS} actions. Intervals: 95 %, over all episodes (bootstrap of the mean"
         f"{', Wilson for success' if deciding == 'success' else ''})."
     )
-    notes = [note.strip(), *_explain_diversity(comparison)]
+    notes = [note.strip(), *_explain_selection(rows), *_explain_diversity(comparison)]
     lines = list(zip(*columns.values(), strict=True))
     return Table("scores", list(columns), lines, note=" ".join(notes), reference=reference.label)
 
@@ -94,6 +96,17 @@ def _list_diversity(comparison: Comparison) -> dict[str, list[str]]:
     if any(row.distinct_paths < row.episodes for row in rows):
         columns["distinct paths"] = [str(row.distinct_paths) for row in rows]
     return columns
+
+
+def _explain_selection(rows: Sequence[Row]) -> list[str]:
+    """Return a note on each row whose policy selects plans."""
+    shares = [(row, np.mean([entry.selected_share for entry in row.entries])) for row in rows]
+    return [
+        f"{row.label}: {100 * share:.0f} % of plans are selected among several, by {row.first.select}. Its "
+        "network calls are the mean over all plans; its latency is that of a selected plan."
+        for row, share in shares
+        if row.first.select != "none"
+    ]
 
 
 def _explain_diversity(comparison: Comparison) -> list[str]:
@@ -155,7 +168,7 @@ def format_costs(row: Row) -> list[str]:
         median, p99 = (f"{float(f'{value:.3g}'):g}" for value in (row.latency.median, row.latency.p99))
         latency = f"{median} ({p99})"
     training = EMPTY_CELL if row.train_s is None else _format_duration(row.train_s)
-    return [f"{row.first.calls_per_chunk:g}", _format_count(row.first.parameters), training, latency]
+    return [f"{row.calls_per_chunk:g}", _format_count(row.first.parameters), training, latency]
 
 
 def _format_count(number: int) -> str:

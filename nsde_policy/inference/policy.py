@@ -24,7 +24,7 @@ from nsde_policy.planner.checks import check_plan
 from nsde_policy.planner.history import History
 from nsde_policy.planner.interface import Plan
 from nsde_policy.run_directory import RunDirectory, RunRecord
-from nsde_policy.selection.rule import SUPPORT_NOISE, Choice
+from nsde_policy.selection.rule import SUPPORT_NOISE, Choice, SelectionRule
 from nsde_policy.selection.selector import PlanSelector
 
 Returned = TypeVar("Returned")
@@ -90,17 +90,27 @@ class Policy(BasePolicy[torch.Generator]):
         return self
 
     @property
+    def rule(self) -> SelectionRule:
+        """Rule by which plans are selected."""
+        return SelectionRule() if self.selector is None else self.selector.rule
+
+    @property
     def candidates(self) -> int:
         """Most plans that are compared before one is executed; 1 without plan selection."""
-        return 1 if self.selector is None else self.selector.rule.candidates
+        return self.rule.candidates
 
     @property
     def sampling(self) -> Sampling:
         """Settings with which plans are sampled; plans that are compared need enough noise to differ."""
-        kind = "none" if self.selector is None else self.selector.rule.kind
+        kind = self.rule.kind
         if kind == "goal":
             return self.model.learned_sampling()
         return self.model.widen_sampling(SUPPORT_NOISE) if kind == "support" else self.model.config.sampling
+
+    def count_parameters(self) -> int:
+        """Count the parameters of the model, and of the dynamics model if plans are selected."""
+        used = [self.model, *([self.selector.dynamics] if self.selector and self.candidates > 1 else [])]
+        return sum(parameter.numel() for network in used for parameter in network.parameters())
 
     def count_calls(self, plan: Plan, sampling: Sampling | None = None) -> int:
         """Count the sequential network calls that a plan took."""

@@ -1,20 +1,27 @@
 """Tests for eval/rollout.py and eval/scores.py."""
 
+import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from nsde_policy.cli.main import main
+from nsde_policy.eval.compare.run import EntryCache, compare_runs
+from nsde_policy.eval.compare.table import format_comparison
 from nsde_policy.eval.disturbances import Condition, Disturbances
 from nsde_policy.eval.episode import EpisodeResult, Trace
+from nsde_policy.eval.evaluate import EvaluationConfig
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.rollout import Player, RolloutConfig
 from nsde_policy.eval.scores import score_episodes
 from nsde_policy.eval.statistics import proportion
 from nsde_policy.inference.policy import Policy
 from nsde_policy.tasks import get_task
+from tests.helpers.selecting_runs import make_selecting_run
 
 SEEDS = [200003, 200001, 200002]
 CONFIG = RolloutConfig()
@@ -123,3 +130,23 @@ def test_scores_average_episodes():
     assert scores.mean_steps_to_success == 101
     assert scores.ms_per_action == pytest.approx(10.0)
     assert scores.network_calls_per_chunk == 8
+
+
+def test_scores_and_tables_count_the_plans_that_were_selected(tmp_path: Path, capsys):
+    run, short = make_selecting_run(tmp_path / "run"), {"max_episode_steps": 40}
+    args = ["--episodes", "2", "--workers", "1", "--env-kwargs", json.dumps(short)]
+    assert main(["eval", str(run), *args, "--json", str(tmp_path / "scores.json")]) == 0
+    found = json.loads((tmp_path / "scores.json").read_text())
+    plans, calls = (sum(each[name] for each in found["episodes"]) for name in ("plans", "network_calls"))
+    selected = (calls - 8 * plans) // (32 - 8)
+    assert 0 < selected < plans
+    assert found["selected_share"] == selected / plans
+    assert re.search(rf"plans selected by goal +{100 * selected / plans:.0f} %", capsys.readouterr().out)
+    cache = EntryCache(tmp_path / "entries", EvaluationConfig(2, env_kwargs=short), workers=1)
+    comparison = compare_runs([run], cache, rounds=0)
+    (entry,) = comparison.entries
+    assert entry.calls_per_chunk == pytest.approx(calls / plans, abs=1e-4)
+    assert (entry.select, entry.selected_share) == ("goal", pytest.approx(selected / plans, abs=1e-4))
+    assert "of plans are selected among several, by goal" in format_comparison(comparison)
+    assert main(["eval", str(run), *args, "--select", "none"]) == 0
+    assert "selected" not in capsys.readouterr().out
