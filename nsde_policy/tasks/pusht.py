@@ -207,10 +207,13 @@ class PushTTraining(TrainingDefaults):
         if method == "neural_sde":
             dynamics = {
                 "default": TrainConfig(steps=15_000),
-                "fast": TrainConfig(steps=4_000, batch_size=256),
+                "fast": TrainConfig(steps=5_000, batch_size=256),
             }
             tuned = {name: _tune(presets[name], train) for name, train in dynamics.items()}
-            usual = tuned if self.demos.images else {name: _align(tuned[name]) for name in tuned}
+            usual = tuned
+            if not self.demos.images:
+                usual = {name: _align(tuned[name]) for name in tuned}
+                usual["fast"] = replace(usual["fast"], train=replace(tuned["fast"].train, steps=15_000))
             return {**presets, **usual, **_make_pixel_presets(tuned)}
         if method != "diffusion":
             pixels = replace(presets["default"], encoder=PIXEL_ENCODER)
