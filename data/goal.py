@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsde_policy.core.spec import wrap_angle
+from nsde_policy.data.angles import wrap_columns
 from nsde_policy.data.types import Demonstrations
 
 GATE = 6.4
@@ -35,8 +35,7 @@ class Goal:
 
     def distance(self, obs: np.ndarray) -> np.ndarray:
         """Return the squared Mahalanobis distance of observations (n, obs_dim), per direction, (n,)."""
-        difference = obs[:, self.columns] - self.mean
-        difference[:, self.angles] = wrap_angle(difference[:, self.angles])
+        difference = wrap_columns(obs[:, self.columns] - self.mean, self.angles)
         squares: np.ndarray = ((difference @ self.whitening) ** 2).mean(axis=1)
         return squares
 
@@ -61,13 +60,14 @@ def find_goal(demos: Demonstrations) -> Goal | None:
     if len(ends) < FEWEST_ENDS:
         return None
     mean = circular_mean(ends, angles)
-    end_spread = _center(ends, mean, angles).std(axis=0)
-    spread = _center(obs, circular_mean(obs, angles), angles).std(axis=0)
+    differences = wrap_columns(ends - mean, angles)
+    end_spread = differences.std(axis=0)
+    spread = wrap_columns(obs - circular_mean(obs, angles), angles).std(axis=0)
     agrees = (end_spread < AGREEMENT * spread) & (end_spread > 0)
     columns = tuple(np.flatnonzero(agrees).tolist())
     if not columns:
         return None
-    centered = _center(ends, mean, angles)[:, columns]
+    centered = differences[:, columns]
     basis = _find_directions(centered, np.array(columns) >= obs.shape[1] - demos.image_features)
     covariance = np.atleast_2d(np.cov(centered @ basis, rowvar=False))
     covariance += ADDED_VARIANCE * np.diag(np.diag(covariance))
@@ -100,10 +100,3 @@ def circular_mean(values: np.ndarray, angles: list[int]) -> np.ndarray:
     mean: np.ndarray = values.mean(axis=0)
     mean[angles] = np.arctan2(np.sin(values[:, angles]).mean(axis=0), np.cos(values[:, angles]).mean(axis=0))
     return mean
-
-
-def _center(values: np.ndarray, mean: np.ndarray, angles: list[int]) -> np.ndarray:
-    """Return differences from the mean, the shorter way round for angles."""
-    difference: np.ndarray = values - mean
-    difference[:, angles] = wrap_angle(difference[:, angles])
-    return difference

@@ -81,7 +81,7 @@ class Policy(BasePolicy[torch.Generator]):
             ConfigError: If the run was trained without plan selection, or its demonstrations have no goal.
         """
         if self.selector is not None:
-            self.selector.rule = self.selector.rule.choose(choice)
+            self.selector.rule = self.selector.trained_rule.choose(choice)
         elif choice in ("goal", "support"):
             raise ConfigError(
                 f"this run has no dynamics model, so plans cannot be selected by {choice}: train it with "
@@ -211,7 +211,7 @@ class Policy(BasePolicy[torch.Generator]):
         states = torch.from_numpy(given).to(self._device, torch.float32)
         sampling = self.sampling if sampling is None else sampling
         selector, most = self.selector, self.candidates
-        most = most if candidates is None else min(candidates, most)
+        most = most if candidates is None else max(1, min(candidates, most))
         if selector is None or selector.rule.kind == "none":
             return _list_plans(*self._sample(states, draws, steps, sampling))
         compared = selector.compares(states).tolist()

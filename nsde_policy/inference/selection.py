@@ -2,7 +2,7 @@
 
 import torch
 
-from nsde_policy.errors import CheckpointError
+from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json
 from nsde_policy.inference.loading import check_weights
 from nsde_policy.run_directory import RunDirectory, RunRecord
@@ -28,12 +28,15 @@ def load_selector(run: RunDirectory, record: RunRecord) -> PlanSelector | None:
         CheckpointError: If a file is damaged, or does not belong to this run.
     """
     folder = run.selection
-    if not (folder.path / RULE_FILE).exists():
+    file = folder.path / RULE_FILE
+    if not file.exists():
         return None
-    values = read_json(folder.path / RULE_FILE, error=CheckpointError)
+    try:
+        rule = SelectionRule.from_dict(read_json(file, error=CheckpointError)).choose("auto")
+    except ConfigError as error:
+        raise CheckpointError(f"{file}: {error}") from None
     weights = folder.read_weights()
     with check_weights(folder, weights):
-        rule = SelectionRule.from_dict(values)
         if max(rule.columns, default=-1) >= record.spec.obs_dim:
             raise ValueError(
                 f"{RULE_FILE} names a column beyond its {record.spec.obs_dim} observation columns"

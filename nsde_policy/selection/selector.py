@@ -22,7 +22,7 @@ class PlanSelector(nn.Module):
         self, rule: SelectionRule, dynamics: DynamicsModel, *, directions: int, references: int
     ) -> None:
         super().__init__()
-        self.rule = rule
+        self.rule = self.trained_rule = rule
         self.dynamics = dynamics
         size, spec = len(rule.columns), dynamics.layout.spec
         self.register_buffer("goal", torch.zeros(size))

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -69,7 +70,7 @@ class SelectionTraining:
         self._kind = self._choose_kind(config, demos)
         if self._kind == "none" and self._motions is None:
             return demos
-        self._check_settings(run.selection, {**settings.to_dict(), "seed": seed, "demos": demos.fingerprint})
+        _check_settings(run, {"config": config.to_dict(), "seed": seed, "demos": demos.fingerprint})
         history = config.model.history
         spec = measure_demonstrations(demos, config, mirror)
         model = DynamicsModel(
@@ -79,15 +80,11 @@ class SelectionTraining:
         training = Training(model, data, settings.train, seed=seed)
         if self._options.resume and run.selection.training.exists():
             training.restore(run.selection.read_tensors(run.selection.training))
-        run.selection.truncate_metrics(training.step or -1)
-        train_loop(
-            run.selection,
-            training,
-            settings.train,
-            self._options.save_every_s,
-            self._monitor,
-            title="dynamics model",
-        )
+        if training.step < settings.train.steps:
+            run.selection.truncate_metrics(training.step or -1)
+            pause, title = self._options.save_every_s, "dynamics model"
+            train_loop(run.selection, training, settings.train, pause, self._monitor, title=title)
+        training.finish()
         self._dynamics = model
         if self._motions is None:
             return demos
@@ -101,17 +98,6 @@ class SelectionTraining:
         kind, reason = choose_rule(measure_statistics(demos), config.chunk)
         logger.info("plan selection: %s (%s)", kind, reason)
         return kind
-
-    def _check_settings(self, folder: RunDirectory, settings: dict[str, object]) -> None:
-        """Write the settings; to resume, raise `CheckpointError` if others were written before."""
-        found = json.loads(json.dumps(settings))
-        if not (self._options.resume and folder.config.exists()):
-            replace_file(folder.config, json.dumps(settings, indent=2).encode())
-        elif read_json(folder.config, error=CheckpointError) != found:
-            raise CheckpointError(
-                f"{folder.path} was trained with other settings, another seed or other demonstrations; "
-                "resume with the same ones or choose another --out"
-            )
 
     def _align(
         self, motions: RigidMotions, demos: Demonstrations, config: RunConfig, mirror: Mirror | None
@@ -175,6 +161,18 @@ class SelectionTraining:
         rule = replace(rule, threshold=threshold, kind=self._kind)
         run.selection.save_tensors(run.selection.model, selector.state_dict())
         replace_file(run.selection.path / RULE_FILE, rule.to_json().encode())
+
+
+def _check_settings(run: RunDirectory, settings: Mapping[str, object]) -> None:
+    """Write the settings; to resume, raise `CheckpointError` if the run was begun with others."""
+    file, text = run.selection.config, json.dumps(settings, indent=2)
+    if not (file.exists() or run.config.exists()):
+        replace_file(file, text.encode())
+    elif not file.exists() or read_json(file, error=CheckpointError) != json.loads(text):
+        raise CheckpointError(
+            f"{run.path} was trained with other settings, another seed or other demonstrations; "
+            "resume with the same ones or choose another --out"
+        )
 
 
 def choose_rule(statistics: DemoStatistics, chunk: int) -> tuple[Kind, str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from nsde_policy.assets import find_demos
+from nsde_policy.config import ImageEncoderConfig, TrainedEncoderConfig
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.registry import get_method
@@ -85,6 +86,12 @@ def add_selection(
         raise ConfigError(
             f"{config.method} returns the same plan every time, so there is nothing to select: leave out "
             "--select"
+        )
+    is_joint = isinstance(config.encoder, ImageEncoderConfig)
+    if is_joint and not isinstance(config.encoder, TrainedEncoderConfig):
+        raise ConfigError(
+            f"the features of the encoder {config.demos.encoder!r} change in training, so plans cannot be "
+            "selected by them: use --encoder keypoints, or leave out --select"
         )
     from nsde_policy.training.selection import SelectionTraining
 
