@@ -53,10 +53,7 @@ def match_changes(demos: Demonstrations, positions: Sequence[int]) -> tuple[int,
 
     The sum of an action over some periods equals the change of the observation over them, or over those one
     frame later, up to a small error compared with its own RMS. Velocities and torques differ by a factor.
-
-    Args:
-        demos: The demonstrations.
-        positions: Result of `match_columns`; its matches are no changes.
+    Columns that `match_columns` matched, in `positions`, are left out.
 
     Returns:
         One observation column per action column, `NO_COLUMN` without a match.

@@ -93,13 +93,7 @@ class RigidMotions:
     """Observation columns x, y and angle of the body."""
 
     def align(self, demos: Demonstrations, ends: np.ndarray, goal: np.ndarray) -> Demonstrations:
-        """Move each demonstration as a whole, so that its body ends in the pose `goal` (3,).
-
-        Args:
-            demos: The demonstrations.
-            ends: Pose of the body at the end of each demonstration, (episodes, 3).
-            goal: The common pose.
-        """
+        """Move each demonstration as a whole, so that its body goes from its row of `ends` to `goal` (3,)."""
         frames = np.repeat(np.arange(len(demos)), demos.lengths)
         turn = wrap_angle(goal[2] - ends[:, 2])[frames]
         turning = np.stack([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])

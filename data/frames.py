@@ -76,12 +76,7 @@ class FrameFile:
 
     Reading frames in random order from a compressed store would decode a whole chunk for each. They are
     decoded once, block by block, and read back by position: memory does not grow with the number of frames.
-
-    Args:
-        cameras: Frames of each camera.
-        frames: How many of them to use, from the first on.
-        size: Height and width to resize to.
-        folder: Where the file is made.
+    The first `frames` frames of each camera are resized to `size` × `size`; the file is made in `folder`.
 
     Raises:
         NsdePolicyError: If the file cannot be written, for example because the disk is full.

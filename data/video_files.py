@@ -56,12 +56,7 @@ def read_rate(path: Path) -> float:
 
 
 def read_video(path: Path, config: FrameConfig, spans: Sequence[Span] = ()) -> list[Bytes]:
-    """Decode the frames of a video, or of parts of it.
-
-    Args:
-        path: A video file.
-        config: Size and stride.
-        spans: Parts of the video; they may overlap, and are cut off at its end. None of them for the whole.
+    """Decode the frames of a video, or of its parts `spans`, which may overlap and are cut off at its end.
 
     Returns:
         Frames of each part, (frames, size, size, 3) uint8.

@@ -170,13 +170,8 @@ def write_videos(
 ) -> WriteReport:
     """Write videos into a store, or continue a store that was started with the same settings.
 
-    Each episode is on disk as soon as it is decoded; one video at a time is in memory.
-
-    Args:
-        videos: The videos.
-        out: Zarr directory to create or to continue.
-        config: How frames are taken from the videos.
-        progress: Wraps the sequence of videos, for a progress bar.
+    Each episode is on disk as soon as it is decoded; one video at a time is in memory. `progress` wraps the
+    sequence of videos, for a progress bar.
 
     Raises:
         DemoError: If a video cannot be used, or `out` holds something else.

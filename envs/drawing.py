@@ -40,11 +40,7 @@ class Palette:
 
 
 class Canvas:
-    """A picture of any size, drawn in pixels of a table that is 512 wide and high.
-
-    Args:
-        size: Side of the picture in its own pixels.
-    """
+    """A picture of `size` × `size` pixels, drawn in pixels of a table that is 512 wide and high."""
 
     def __init__(self, size: int) -> None:
         side = size * _SUPERSAMPLING

@@ -17,9 +17,7 @@ PAGE_SIDE = 512.0
 class PageMap:
     """Maps positions of an environment to pixels of the page and back.
 
-    Args:
-        scale: Pixels per unit along x and y; negative if y points up.
-        origin: Position of the environment that is at pixel (0, 0).
+    Pixel (0, 0) is the position `origin`. `scale` holds pixels per unit of x and y, negative if y points up.
     """
 
     scale: tuple[float, float] = (1.0, 1.0)

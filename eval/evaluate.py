@@ -76,14 +76,10 @@ def evaluate_policy(
     device: str = "cpu",
     traced: bool = False,
 ) -> Evaluation:
-    """Roll out a policy from consecutive seeds and score the episodes.
+    """Roll out the policy of a run directory, or the shipped one, from consecutive seeds and score it.
 
-    Args:
-        path: Run directory; None for the policy shipped in the package.
-        config: Seeds, environment, sampling and disturbances.
-        workers: Processes, 0 for one per core; a GPU runs all episodes in one process.
-        device: Torch device of the policy.
-        traced: Return the traces of the episodes as well.
+    There is one process per core if `workers` is 0; a GPU runs all episodes in one. Traces of the episodes
+    are returned if `traced`.
     """
     policy = Policy.from_pretrained(path).use_selection(config.select)
     task = get_task_of_run(policy.record, config.env)

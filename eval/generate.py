@@ -84,13 +84,8 @@ def generate(policy: str, out: Path, config: GenerateConfig, *, workers: int = 0
     """Play until the store `out` holds the requested number of episodes, and return all it holds.
 
     An episode depends on its seed alone, and seeds are tried in order: an interrupted run that is started
-    again ends with the same store.
-
-    Args:
-        policy: Run directory, `shipped`, or `module:Class` of a scripted expert.
-        out: Store to create or to continue.
-        config: Number, seeds and sampling of the episodes.
-        workers: Processes, 0 for one per core.
+    again ends with the same store. The policy is a run directory, `shipped`, or `module:Class` of a scripted
+    expert. There is one process per core if `workers` is 0.
     """
     load = _load_expert if is_expert(policy) else _load_policy
     found = load(policy, config)

@@ -42,11 +42,7 @@ def shorten_path(states: Sequence[np.ndarray], task: Task) -> np.ndarray:
 
 
 def number_paths(paths: Sequence[np.ndarray] | np.ndarray) -> tuple[int, ...]:
-    """Return for each path the number of the first one that is the same, counted over distinct paths.
-
-    Args:
-        paths: What `shorten_path` returned for each episode.
-    """
+    """Return a number for each path of `shorten_path`; paths that are the same have the same number."""
     found = np.asarray(paths)
     extent = found.max(axis=(0, 1)) - found.min(axis=(0, 1))
     moving = extent > 1e-9 * (1.0 + np.abs(found).max(axis=(0, 1)))

@@ -101,13 +101,9 @@ def _is_bounded(hint: object) -> bool:
 
 
 def check_value(name: str, value: object, hint: object, *, owner: type | None = None) -> object:
-    """Return a value as its type has it: integers become floats, lists tuples.
+    """Return a value as its type `hint` has it: integers become floats, lists tuples.
 
-    Args:
-        name: What the message calls the value: a field of `owner`, or a flag.
-        value: The value to check.
-        hint: Its type, such as `nsde_policy.bounds.Count`.
-        owner: Class whose name starts the message.
+    An error message names the value, a field of the class `owner` or a flag.
 
     Raises:
         ConfigError: If the value has another type, or is outside the bounds or choices.

@@ -32,12 +32,9 @@ def get_max_unpacked() -> int:
 
 
 def read_json(path: Path, *, error: type[NsdePolicyError], allow_nan: bool = False) -> dict[str, Any]:
-    """Read a JSON object from a file that may be missing, damaged or hostile.
+    """Read a JSON object from a regular file that may be missing, damaged or hostile, see `parse_json`.
 
-    Args:
-        path: A regular file; pipes and devices are rejected, so that reading never blocks.
-        error: Exception class to raise; its message names the file and what is wrong with it.
-        allow_nan: Accept NaN and Infinity, see `parse_json`.
+    Pipes and devices are rejected, so that reading never blocks.
 
     Raises:
         error: If the file cannot be read, is too large or does not hold a JSON object.
@@ -170,11 +167,7 @@ def _check_replaceable(target: Path) -> None:
 def lock_directory(path: Path, *, error: type[NsdePolicyError] = DemoError) -> int:
     """Create and lock a directory; `os.close` of the returned descriptor, or a crash, releases the lock.
 
-    Readers are not affected.
-
-    Args:
-        path: The directory.
-        error: Exception class to raise if it cannot be created, or another process or thread holds the lock.
+    Readers are not affected. An `error` is raised if another process or thread holds the lock.
     """
     import fcntl
 

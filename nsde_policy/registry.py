@@ -91,9 +91,7 @@ class Registry(Generic[Plugin]):
     def get(self, name: str, *, package: str | None = None) -> Plugin:
         """Return a plug-in by name, importing its module on first use.
 
-        Args:
-            name: Name of the plug-in.
-            package: Distribution that provided it when a run was made, named in the error.
+        An error names `package`, the distribution that provided the plug-in when a run was made.
 
         Raises:
             PluginError: If there is no such plug-in, or its module cannot be imported.

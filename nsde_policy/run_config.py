@@ -131,12 +131,7 @@ class RunConfig(BaseConfig):
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], *, package: str | None = None) -> Self:
-        """Read what `to_dict` returned.
-
-        Args:
-            values: Plain dicts and numbers.
-            package: Distribution that provides the method, named in the error if it is not installed.
-        """
+        """Read what `to_dict` returned; errors name `package`, the distribution that provides the method."""
         if not isinstance(values, dict) or not isinstance(values.get("model", {}), dict):
             raise ConfigError(f"settings must be JSON objects, got {values!r:.60}")
         method = get_method(values.get("method", "neural_sde"), package=package)

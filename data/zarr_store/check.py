@@ -24,12 +24,9 @@ def check_store(
     accept_omitted_chunks: bool = False,
     progress: Progress = iter,
 ) -> list[str]:
-    """Find all problems of a store.
+    """Find all problems of a store, and show a progress bar for each array with `progress`.
 
-    Args:
-        path: Zarr directory or a zip of one.
-        accept_omitted_chunks: Use the fill value for chunks that do not exist.
-        progress: Shows a progress bar for each array.
+    With `accept_omitted_chunks`, a chunk that does not exist holds the fill value.
 
     Returns:
         One line per problem.

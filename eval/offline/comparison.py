@@ -126,14 +126,8 @@ def compare_offline(
     """Score runs on the episodes of a store that none of them has seen, or that all have.
 
     Each run is scored up to its own horizon. First and last chunks are as long as the longest of all runs.
-
-    Args:
-        runs: Run directories.
-        demos: Store of demonstrations.
-        config: Settings of the scores.
-        sampling: Changes to the sampling settings, such as "alpha=0.5" or "steps=10".
-        reference: Name of the run that others are compared with; None for the first Neural SDE.
-        device: Torch device of the policies.
+    The strings in `sampling` change settings, such as "alpha=0.5". The run that `reference` names, by default
+    the first Neural SDE, is the one that others are compared with.
 
     Raises:
         ComparisonError: If no episode is unseen by all runs, or the runs predict different actions.

@@ -39,11 +39,7 @@ def add_features(
 ) -> Demonstrations:
     """Return the demonstrations with the features of their frames, which are decoded in blocks.
 
-    Args:
-        demos: Episodes without features.
-        cameras: Frames of each camera.
-        first_frames: Position of the first frame of each episode in them.
-        policy: Encodes the frames.
+    `first_frames` is where each episode begins in the frames of the cameras.
     """
     features = np.zeros((len(demos.obs), policy.spec.image_features), np.float32)
     spans = list(zip(demos.starts, demos.episode_ends, first_frames, strict=True))

@@ -49,8 +49,7 @@ class EpisodeSums:
     def compute(self, weights: FloatArray | None = None) -> FloatArray:
         """Return the figure over all episodes, (...), or of each resample, (resamples, ...).
 
-        Args:
-            weights: How often each episode is counted in each resample, (resamples, episodes).
+        Weights (resamples, episodes) count how often each episode is in each resample.
         """
         if weights is None:
             (whole,) = self.compute(np.ones((1, len(self.total))))

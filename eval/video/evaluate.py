@@ -49,10 +49,8 @@ def extrapolate_linearly(frames: Tensor, steps: int) -> Tensor:
 def make_predictor(model: VideoModel, *, seed: int = 0, **changes: float | None) -> Predictor:
     """Return a predictor that samples frames from a model, on the device that the model is on.
 
-    Args:
-        model: Trained model; it sees the last frames of the context that it needs.
-        seed: Seed of the sampled frames.
-        changes: Settings of sampling that differ from the model's, such as `substeps`; None keeps its own.
+    The model sees the last frames of the context that it needs. `changes` are settings of sampling that
+    replace its own, such as `substeps`, unless they are None.
 
     Raises:
         ConfigError: If the method does not have such a setting, or `alpha` is given without a denoiser.
@@ -247,13 +245,7 @@ def check_prediction(predicted: Tensor, true: Tensor, label: str) -> Tensor:
 
 
 def score_frames(predicted: Tensor, true: Tensor, *, last: Tensor) -> FrameSums:
-    """Return total and count of each figure.
-
-    Args:
-        predicted: Frames, (n, steps, 3, size, size).
-        true: True frames, of the same shape.
-        last: Last frame of the context, (n, 1, 3, size, size).
-    """
+    """Return total and count of each figure for frames (n, steps, 3, size, size) after the frames `last`."""
     moved, moving = (measure_motion(torch.cat([last, frames], dim=1)) for frames in (predicted, true))
     one = torch.ones_like(moved)
     return {

@@ -23,14 +23,10 @@ by that size instead of the standard deviation, which is nearly zero."""
 def measure_state(
     x: Tensor, x_next: Tensor, *, act_dim: int = 0, circular: tuple[int, ...] = (), image_features: int = 0
 ) -> StateSpec:
-    """Measure ranges and increments from observed pairs of states, both (n, d).
+    """Measure ranges and increments from states and those one control period later, both (n, d).
 
-    Args:
-        x: States.
-        x_next: The states one control period later.
-        act_dim: Dimensions of the action, the last ones.
-        circular: Dimensions that are angles, radians.
-        image_features: Dimensions of the observation that are features of images, its last ones.
+    The dimensions `circular` are angles in radians. The last `act_dim` dimensions are the action; the last
+    `image_features` before them are features of images.
     """
     if x.dim() != 2 or x.shape != x_next.shape or len(x) < 2:
         raise DemoError(f"need two or more pairs of states, got {tuple(x.shape)} and {tuple(x_next.shape)}")

@@ -38,11 +38,7 @@ class EncoderModel(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def forward(self, values: Tensor, *frames: Tensor) -> Tensor:
-        """Encode the frames of each row.
-
-        Args:
-            values: Low-dimensional observations, (n, plain_dim).
-            frames: One frame per row of each camera, (n, size, size, 3) uint8.
+        """Encode observations (n, plain_dim) and one frame of each camera per row, (n, size, size, 3) uint8.
 
         Returns:
             Features, (n, feature_dim).
@@ -65,10 +61,7 @@ class EncoderModel(nn.Module, abc.ABC):
     ) -> tuple[Tensor, Tensor]:
         """Encode frames after undoing a shift, and measure their shift then, if the encoder can.
 
-        Args:
-            values: As for `forward`.
-            shift: Whole pixels (x, y) to undo, (n, cameras, 2); None for none.
-            frames: As for `forward`.
+        The shift is in whole pixels (x, y), (n, cameras, 2); None for none.
 
         Returns:
             Features, (n, feature_dim), and the shift, (n, cameras, 2) in pixels.
@@ -89,13 +82,7 @@ class StagedEncoderModel(EncoderModel, TrainableModel[CameraBatch]):
     """An encoder that is trained before the policy, on frames alone."""
 
     def set_scene(self, low: Tensor, high: Tensor, backgrounds: Sequence[Tensor]) -> None:
-        """Store what is known about the scene before training.
-
-        Args:
-            low: Smallest low-dimensional observation, (plain_dim,).
-            high: Largest one.
-            backgrounds: Typical picture of each camera, (size, size, 3) uint8.
-        """
+        """Store the range (plain_dim,) of the observations and a typical picture of each camera."""
 
 
 class _OneRow(nn.Module):

@@ -128,13 +128,9 @@ class PolicyModel(TrainableModel[Batch]):
 
     @abc.abstractmethod
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
-        """Plan the next actions.
+        """Plan `steps` actions from states (rows, history, d), newest first.
 
-        Args:
-            states: (rows, history, d), newest first.
-            steps: Number of actions.
-            draws: Random numbers; a row's plan depends on that row and its own draws alone.
-            sampling: Replaces `config.sampling`.
+        A row's plan depends on that row and its own draws alone. `sampling` replaces `config.sampling`.
 
         Returns:
             Actions in their own units, (rows, steps, act_dim).
@@ -153,10 +149,7 @@ class PolicyModel(TrainableModel[Batch]):
     def futures_std(self, states: Tensor, paths: Tensor, *, sampling: Sampling | None = None) -> Tensor:
         """Return the standard deviation of each step of sampled paths, (rows, steps, d).
 
-        Args:
-            states: What the paths were sampled from, (rows, history, d), newest first.
-            paths: As `sample_futures` returns them, (rows, steps + 1, d).
-            sampling: Replaces `config.sampling`.
+        The paths are those of `sample_futures`, (rows, steps + 1, d), from states (rows, history, d).
         """
         raise self._lacks("report a standard deviation", "reports_std")
 
@@ -171,13 +164,7 @@ class PolicyModel(TrainableModel[Batch]):
     def log_prob_step(
         self, states: Tensor, x_next: Tensor, *, sampling: Sampling | None = None
     ) -> StepLogProb:
-        """Return the log-density of recorded next states.
-
-        Args:
-            states: Recorded states, (rows, history, d), newest first.
-            x_next: The next observation and the action that led to it, (rows, d).
-            sampling: Replaces `config.sampling`.
-        """
+        """Return the log-density of the next observation and the action that led to it, (rows, d)."""
         raise self._lacks("give a likelihood", "has_likelihood")
 
     def learned_sampling(self, sampling: Sampling | None = None) -> Sampling:

@@ -64,15 +64,10 @@ class CameraRange(BaseConfig):
         episodes: Sequence[tuple[int, int]],
         circular: Sequence[int],
     ) -> "CameraRange":
-        """Measure the range of a camera's frames in some episodes.
+        """Measure the range of a camera's frames in episodes, each from a first frame to one past its last.
 
-        Args:
-            camera: Name of the camera.
-            looks: What `describe_frame` returned, (frames, 3).
-            repeats: Whether each frame is equal to the one before, (frames,).
-            obs: Low-dimensional observations, (frames, plain_dim).
-            episodes: First frame of each episode, and one past its last.
-            circular: Columns of `obs` that are angles.
+        `looks` are results of `describe_frame`, (frames, 3); `repeats` is true where a frame equals the one
+        before. The columns `circular` of the observations (frames, plain_dim) are angles.
         """
         seen = np.concatenate([looks[start:end] for start, end in episodes]).astype(np.float64)
         still = np.zeros(obs.shape[1])
@@ -231,16 +226,11 @@ def find_action_limits(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the smallest and the largest action, each (act_dim,).
 
-    - A known limit is used as it is.
+    - A limit of the robot or environment in `known` is used as it is, unless it is infinite.
     - Actions between -1 and 1 that reach -1 or 1 are normalised and get exactly these limits; positions,
       which match observations, and binary actions do not count.
     - A binary action gets its two values.
     - Any other gets its demonstrated range with a margin.
-
-    Args:
-        spec: Sizes and ranges of the policy.
-        actions: Recorded actions, (frames, act_dim).
-        known: Limits of the robot or environment, infinite without one; None if nothing is known.
     """
     low, high = (np.array(values[spec.obs_dim :]) for values in (spec.low, spec.high))
     margin = POSITION_MARGIN * (high - low)

@@ -54,12 +54,7 @@ def is_finite(array: np.ndarray) -> bool:
 
 
 def check_plan(plan: object, spec: PolicySpec, *, steps: int | None = None) -> Plan:
-    """Copy a plan as float64 arrays: a planner may keep its arrays and change them.
-
-    Args:
-        plan: What a planner returned.
-        spec: Sizes of the policy.
-        steps: Number of actions that were asked for; None for any.
+    """Copy a plan, of any number of `steps` if that is None; a planner may change its own arrays later.
 
     Raises:
         PlanError: If it is not a `Plan`, has a wrong shape, or contains NaN, infinity, numbers that are

@@ -81,11 +81,8 @@ def replace_first_action(
 ) -> np.ndarray:
     """Return what replaces the action before each first observation, (n, obs_dim) to (n, act_dim).
 
-    Args:
-        obs: First observations of episodes.
-        columns: Observation column of each action column, -1 for the next of `constants`; empty for zeros.
-        constants: Values of the columns marked -1.
-        act_dim: Size of an action.
+    `columns` holds the observation column of each action column, -1 for the next of `constants`. Without
+    columns, actions are zero.
     """
     first = np.zeros((len(obs), act_dim), obs.dtype)
     if columns:

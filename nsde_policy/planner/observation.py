@@ -131,11 +131,8 @@ def parse_frames(
 ) -> list[np.ndarray]:
     """Return the frames of all cameras, each (n, height, width, 3) uint8.
 
-    Args:
-        observations: Observations by name.
-        cameras: Cameras of the policy.
-        rows: Rows n of a batch; None for a single observation, which has no axis of rows.
-        seen: Range of the training frames of each camera; empty to accept every picture.
+    A single observation, without `rows`, has no axis of rows. If `seen` holds the ranges of the training
+    frames, other pictures are refused.
 
     Raises:
         PolicyInputError: If a frame is missing, has another shape or type than the demonstrations, or is
@@ -155,12 +152,7 @@ def parse_frames(
 def parse_frame(
     observations: Mapping[str, object], camera: CameraSpec, *, is_batch: bool = False
 ) -> np.ndarray:
-    """Return the frame of one camera, (n, height, width, 3) uint8, contiguous and writable.
-
-    Args:
-        observations: Observations by name.
-        camera: Camera whose frame is wanted.
-        is_batch: Whether frames have another axis in front, (n, height, width, 3).
+    """Return the frame or batch of frames of a camera, (n, height, width, 3) uint8, contiguous and writable.
 
     Raises:
         PolicyInputError: If it is missing, or has another shape or type than the demonstrations; the message

@@ -107,12 +107,7 @@ class EnvAdapter:
                 )
 
     def reset(self, seed: int | None, **options: Any) -> tuple[np.ndarray, Info]:
-        """Start an episode and return the first observation, (obs_dim,), and the info.
-
-        Args:
-            seed: Seed of the episode.
-            options: Further arguments of the environment's own `reset`.
-        """
+        """Start an episode, with `options` for the environment's own `reset`; return observation and info."""
         self._seed, self._step = seed, 0
         with self.guard("reset"):
             obs, info = self._check_returned("reset", self.env.reset(seed=seed, **options), 2)
@@ -126,11 +121,7 @@ class EnvAdapter:
         return clipped
 
     def step(self, action: np.ndarray, *, is_limited: bool = True) -> tuple[np.ndarray, float, bool, Info]:
-        """Execute an action, (act_dim,), that `clip` returned.
-
-        Args:
-            action: The action.
-            is_limited: Whether an episode of more than `MAX_STEPS` steps is an error.
+        """Execute an action that `clip` returned; if limited, more than `MAX_STEPS` steps are an error.
 
         Returns:
             Observation (obs_dim,), reward, whether the episode is over, and the info.

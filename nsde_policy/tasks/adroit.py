@@ -20,12 +20,7 @@ PEN_STEPS = 100
 
 
 class AdroitTask(Task):
-    """A task of the hand; success is what the environment reports, after any step of an episode.
-
-    Args:
-        member: Name of the task, such as "door".
-        env_kwargs: Keyword arguments of the environment.
-    """
+    """A task of the hand, such as "door"; success is what the environment reports, after any step."""
 
     rate_hz = 100.0
 

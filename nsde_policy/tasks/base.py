@@ -93,11 +93,7 @@ class Task(abc.ABC):
         return make_gym_env(self.env_id, {**self.env_kwargs, **kwargs})
 
     def outcome(self, rewards: Sequence[float], infos: Sequence[Info]) -> Outcome:
-        """Score an episode.
-
-        Args:
-            rewards: Reward after each action.
-            infos: Gymnasium's info after the reset and after each action.
+        """Score an episode by the reward after each action, and the info after the reset and each action.
 
         Returns:
             By default the return, with success if `info["success"]` or `info["is_success"]` is true after any

@@ -86,11 +86,7 @@ class Drawing:
     ) -> np.ndarray:
         """Draw an observation, (size, size, 3) uint8; a task that overrides this can be rendered.
 
-        Args:
-            obs: What to draw, (obs_dim,).
-            size: Side of the picture in pixels.
-            forecast: Sampled futures to draw over it.
-            past: Earlier observations to draw as a trail, (steps, obs_dim), oldest first.
+        Sampled futures are drawn over it, and earlier observations, (steps, obs_dim), as a trail.
         """
         raise ConfigError("this task cannot be drawn: give it a Drawing that overrides draw")
 

@@ -24,11 +24,8 @@ _env_folder: str | None = None
 def run_env_code(what: str, advice: str = "") -> Iterator[None]:
     """Run code of an environment, which may raise anything and change the working directory.
 
-    Environments keep the directory that they change to, but our relative paths stay what they are.
-
-    Args:
-        what: Start of the error message, such as "environment Mine-v0: step".
-        advice: End of the error message.
+    Environments keep the directory that they change to, but our relative paths stay what they are. An error
+    message starts with `what`, such as "environment Mine-v0: step", and ends with `advice`.
 
     Raises:
         EnvError: For every exception that is not from this package, even `SystemExit`.
@@ -72,11 +69,7 @@ def close_env(env: AnyEnv) -> None:
 
 
 class GymTask(Task):
-    """An environment without a task of its own: score is the return, success what its info says.
-
-    Args:
-        env_id: Gymnasium id, or `module:Class`.
-    """
+    """An environment without a task of its own: score is the return, success what its info says."""
 
     reporting = Reporting(score_note="Return: the sum of an episode's rewards.")
 

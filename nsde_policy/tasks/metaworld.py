@@ -79,11 +79,7 @@ class MetaWorldEnv(gym.Wrapper[np.ndarray, np.ndarray, np.ndarray, np.ndarray]):
 
 
 class MetaWorldTask(Task):
-    """A task of Meta-World; success is what its environment reports.
-
-    Args:
-        member: Name of its environment, such as "reach-v3".
-    """
+    """A task of Meta-World, such as "reach-v3"; success is what its environment reports."""
 
     reporting = Reporting(
         score_note="Success: Meta-World's own criterion, within 500 steps. Return: the sum of rewards up to "

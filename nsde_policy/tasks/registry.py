@@ -43,12 +43,9 @@ def register_task(cls: type[Task]) -> type[Task]:
 
 
 def get_task_of_run(record: "RunRecord", env: str | None = None) -> Task:
-    """Return the task that a run is played in.
+    """Return the task that a run was trained for, or the task or environment `env`, see `get_task`.
 
-    Args:
-        record: What the run says of itself.
-        env: Task or environment, see `get_task`, with its default keyword arguments; None for the one that
-            the run was trained for, with the run's keyword arguments.
+    Only the run's own task gets the keyword arguments that the run records.
 
     Raises:
         ConfigError: If the run names code of an environment, see `get_recorded_task`.
@@ -92,11 +89,10 @@ def _is_plain(value: object) -> bool:
 
 
 def get_task(name: str, *, package: str | None = None) -> Task:
-    """Return a task by its name or by its environment; any environment without a task becomes a `GymTask`.
+    """Return a task by its name, or by its environment, a Gymnasium id or `module:Class`.
 
-    Args:
-        name: Name of a registered task, a Gymnasium id, or `module:Class`.
-        package: Distribution that provided the task when a run was made, named in the error.
+    Any environment without a task becomes a `GymTask`. An error names `package`, the distribution that
+    provided the task when a run was made.
 
     Raises:
         PluginError: If it is neither a task nor the name of an environment.

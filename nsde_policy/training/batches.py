@@ -51,14 +51,10 @@ class TableSource(BatchSource[Data]):
 
 
 class PrefetchSource(BatchSource[Batch]):
-    """Copies batches that a thread loads ahead into buffers on the device.
+    """Copies batches that a thread loads `ahead` of time into buffers on the device.
 
-    Args:
-        load: Returns the tensors of the batch of a step; the same step gives the same batch, so that a
-            resumed run continues with the batches that it would have had.
-        build: Makes a batch of these tensors.
-        device: Where the buffers are.
-        ahead: Number of batches to load ahead.
+    `load` returns the tensors of the batch of a step, always the same ones, so that a resumed run continues
+    with the batches that it would have had; `build` makes a batch of them.
     """
 
     def __init__(

@@ -58,15 +58,8 @@ BACKGROUND_FRAMES = 500
 class EncoderTraining:
     """Training of the encoder of a run, and the features that it gives.
 
-    Args:
-        demos: Demonstrations with their low-dimensional observations.
-        images: Frames of each camera, one per frame of the demonstrations.
-        mirror: Mirror symmetry of observations and frames; None for no mirror images.
-        config: Settings of the run.
-        run: Its directory, which holds the decoded frames while this process runs.
-        held_out: Episodes that are not trained on.
-        seed: Seed of weights, batches and augmentation.
-        device: Where the encoder is trained.
+    The run directory holds the decoded frames while this process runs. Without a mirror, there are no mirror
+    images; episodes in `held_out` are not trained on.
 
     Raises:
         ConfigError: If the frames do not fit the demonstrations or their mirror symmetry, the method cannot

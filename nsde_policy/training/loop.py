@@ -26,11 +26,7 @@ def fit(
 ) -> list[Mapping[str, float]]:
     """Minimise the model's loss with AdamW; the model ends with the averaged weights, in evaluation mode.
 
-    Args:
-        model: Model to train in place.
-        data: Moved once to the model's device and sampled there by index.
-        config: Optimisation settings.
-        seed: Seed of the batches and of all randomness in the losses.
+    The data are moved once to the model's device. The seed determines batches and randomness in the losses.
 
     Returns:
         The parts of the loss at the first step, then every `log_every` steps and at the last one.
@@ -181,12 +177,6 @@ class Validation:
 
     They are computed by a copy of the model in evaluation mode, so that training, its random numbers and its
     captured step are not touched. The noise in the losses is the same at every call.
-
-    Args:
-        data: Rows of held-out data, see `choose_rows`.
-        training: Training whose averaged weights are used.
-        seed: Seed of the noise.
-        device: Where the losses are computed.
     """
 
     def __init__(self, data: TensorData, training: Training, *, seed: int, device: str) -> None:

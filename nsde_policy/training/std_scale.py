@@ -79,10 +79,7 @@ def fit_factors(ratios: np.ndarray, known: np.ndarray) -> np.ndarray:
 
     The factors that are right for each of `FITTED_LEVELS` are averaged in the logarithm. A factor of maximum
     likelihood, the root mean square, would follow rare large errors, and make the 68 % interval too wide.
-
-    Args:
-        ratios: Errors in σ, (rows, d).
-        known: Which of them were recorded, (rows, d).
+    `ratios` are errors in σ, of which only the `known` ones were recorded, both (rows, d).
     """
     bounds = [NormalDist().inv_cdf(0.5 + level / 2) for level in FITTED_LEVELS]
     factors = np.ones(ratios.shape[1])

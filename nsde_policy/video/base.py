@@ -162,13 +162,7 @@ class VideoModel(TrainableModel[VideoBatch]):
         sampling: VideoSampling | None = None,
         generator: torch.Generator,
     ) -> Tensor:
-        """Predict `steps` frames after the given ones, frame by frame.
-
-        Args:
-            frames: Given frames, (n, history, size, size, 3) uint8, oldest first.
-            steps: Number of frames.
-            sampling: Replaces `config.sampling`.
-            generator: Source of all randomness.
+        """Predict `steps` frames after the given ones, (n, history, size, size, 3) uint8 and oldest first.
 
         Returns:
             Frames with values from -1 to 1, (n, steps, 3, size, size).

@@ -91,16 +91,10 @@ class ResidualConv(nn.Module):
 
 
 class UViT(nn.Module):
-    """Maps images, and a time, to feature maps of the same size.
+    """Maps images, and a time in [0, 1] if `has_time`, to feature maps of the same size.
 
     With a stem, the images themselves, and the time as one more channel, are joined to the feature maps: what
     a pixel was, and the noise in it, need not pass through the smaller grids.
-
-    Args:
-        config: Size of the network.
-        inputs: Channels of the input.
-        size: Height and width of the input.
-        has_time: Whether a time in [0, 1] is given.
     """
 
     def __init__(

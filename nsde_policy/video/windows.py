@@ -29,14 +29,9 @@ SAMPLED_WINDOWS, SAMPLED_FRAMES = 64, 9
 
 
 class WindowTable(BatchSource[VideoBatch]):
-    """Draws windows with replacement from frames that are all on the device.
+    """Draws windows with replacement from frames (rows, size, size, 3) uint8 that are all on the device.
 
-    Args:
-        frames: All frames, (rows, size, size, 3) uint8.
-        starts: First row of each window to draw from.
-        length: Frames of a window.
-        stride: Rows from one frame of a window to the next.
-        batch_size: Windows per batch.
+    A window begins at one of the rows `starts` and has `length` frames, `stride` rows apart.
     """
 
     def __init__(self, frames: Tensor, starts: Tensor, *, length: int, stride: int, batch_size: int) -> None:
@@ -186,12 +181,10 @@ class Videos:
 
 
 def open_videos(path: Path | str, *, size: int, stride: int = 1) -> Videos:
-    """Open a store whose episodes are videos; nothing is decoded yet.
+    """Open a store with videos in `data/img`; nothing is decoded yet.
 
-    Args:
-        path: Zarr directory or a zip of one, with the frames in `data/img`.
-        size: Height and width to resize frames to; the aspect ratio is not kept.
-        stride: Use every n-th frame. Windows may start at any frame.
+    Frames are resized to `size` × `size`; the aspect ratio is not kept. Windows use every `stride`-th frame
+    and may start at any.
 
     Raises:
         DemoError: If the store is damaged, or has no colour frames.

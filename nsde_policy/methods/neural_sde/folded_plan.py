@@ -53,11 +53,7 @@ class FoldedPlan(nn.Module):
 
     @torch.no_grad()
     def forward(self, states: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Sample one path.
-
-        Args:
-            states: (history, d), newest first.
-            noise: (solver steps, d).
+        """Sample one path from states (history, d), newest first, with noise (solver steps, d).
 
         Returns:
             Actions (steps, act_dim), the path (steps + 1, d), and σ of each action (steps, act_dim).

@@ -196,13 +196,8 @@ class NeuralSDE(PolicyModel[Transitions]):
     ) -> Tensor:
         """Sample one path per row of `x0` (..., history·d); (steps + 1, ..., d), the current state first.
 
-        Args:
-            x0: Current states with history.
-            steps: Control periods.
-            generator: Source of the noise.
-            noise: Standard normal numbers instead, (solver steps, ..., d).
-            dt: Time per step; other values than the control period need history = 1.
-            sampling: Replaces `config.sampling`.
+        The noise comes from `generator` or is given as standard normal numbers, (solver steps, ..., d). A
+        step takes one control period; other values of `dt` need history = 1.
         """
         substeps = choose_sampling(self.config.sampling, sampling).substeps
         if noise is None:
