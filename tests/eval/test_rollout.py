@@ -49,7 +49,7 @@ def test_trace_matches_the_result(alone):
     assert len(trace.actions) == result.steps == len(trace.obs) - 1 == len(trace.progress) - 1
     assert max(trace.progress) / 0.95 >= result.score
     assert len(trace.histories) == result.plans
-    assert result.network_calls == 8 * result.plans
+    assert result.network_calls == 8 * result.plans + (32 - 8) * result.selected
 
 
 def test_batched_episodes_have_similar_scores(alone):
