@@ -98,19 +98,15 @@ class Canvas:
         self.line(colour, (x, y - 8), (x, y + 8), width=3)
 
     def futures(self, points: np.ndarray) -> None:
-        """Draw sampled paths (steps + 1, n, 2), the present first: the area of two σ, and some paths."""
+        """Draw sampled paths (steps + 1, n, 2), the present first: the area of two σ, and fading paths."""
         regions = spread_regions(points[1:])
         with self.layer():
             for region in regions:
                 self.polygon((*Palette.region, 230), _grow(region, 1.0))
             for region in regions:
                 self.polygon((*Palette.region, 90), region)
-        self.paths(points[:, :DRAWN_FUTURES].swapaxes(0, 1))
-
-    def paths(self, paths: np.ndarray) -> None:
-        """Draw paths (n, points, 2) that fade towards their ends."""
         with self.layer():
-            for path in paths:
+            for path in points[:, :DRAWN_FUTURES].swapaxes(0, 1):
                 for i, (a, b) in enumerate(itertools.pairwise(path)):
                     opacity = round(230 - 130 * i / (len(path) - 1))
                     self.line((*Palette.target, opacity), a, b, width=1.2)
@@ -132,8 +128,8 @@ _ELLIPSES = 4
 """Ellipses per control period: enough to look like a tube."""
 
 
-def spread_regions(points: np.ndarray, *, sigmas: float = 2.0) -> list[np.ndarray]:
-    """Return ellipses of `sigmas` standard deviations around sampled paths (steps, n, 2), as polygons.
+def spread_regions(points: np.ndarray) -> list[np.ndarray]:
+    """Return ellipses of two standard deviations around sampled paths (steps, n, 2), as polygons.
 
     Mean and covariance are interpolated between steps, so that the ellipses together look like a tube.
     """
@@ -141,7 +137,7 @@ def spread_regions(points: np.ndarray, *, sigmas: float = 2.0) -> list[np.ndarra
     off = points - mean[:, None]
     covariance = _subdivide(np.einsum("tni,tnj->tij", off, off) / (points.shape[1] - 1))
     variances, axes = np.linalg.eigh(covariance)
-    reach = sigmas * np.sqrt(np.maximum(variances, 0.0))
+    reach = 2.0 * np.sqrt(np.maximum(variances, 0.0))
     angle = np.linspace(0.0, 2 * np.pi, 36, endpoint=False)
     circle = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
     return list(_subdivide(mean)[:, None] + np.einsum("pj,tj,tij->tpi", circle, reach, axes))

@@ -12,20 +12,11 @@ from nsde_policy.envs.live import PAGE_SIDE
 to_pixels = AvoidingTable.page.to_page
 
 
-def draw_rod(
-    state: Sequence[float],
-    *,
-    size: int = 512,
-    futures: np.ndarray | None = None,
-    past: np.ndarray | None = None,
-) -> np.ndarray:
+def draw_rod(state: Sequence[float], *, size: int, futures: np.ndarray | None = None) -> np.ndarray:
     """Draw obstacles, finish line and rod, (size, size, 3) uint8.
 
-    Args:
-        state: Commanded x, y and actual x, y in metres.
-        size: Side of the picture in its own pixels.
-        futures: Sampled paths of the rod in metres, the present first, (steps + 1, n, 2).
-        past: Positions of the rod in metres, oldest first, (steps, 2), drawn as a trail.
+    The state is the commanded x, y and the actual x, y in metres. Sampled paths of the rod are in metres too,
+    the present first, (steps + 1, n, 2).
     """
     canvas = Canvas(size)
     left, right = geometry.TABLE_LOW[0], geometry.TABLE_HIGH[0]
@@ -40,8 +31,6 @@ def draw_rod(
         canvas.disc(Palette.block, centre, radius * PIXELS_PER_METRE - 2.5)
     if futures is not None:
         canvas.futures(to_pixels(futures))
-    if past is not None:
-        canvas.paths(to_pixels(past[None, ::-1]))
     command, rod = to_pixels(np.reshape(state, (2, 2))).tolist()
     canvas.disc(Palette.agent_edge, rod, geometry.ROD_RADIUS * PIXELS_PER_METRE)
     canvas.disc(Palette.agent, rod, geometry.ROD_RADIUS * PIXELS_PER_METRE - 2)

@@ -115,7 +115,6 @@ def frame(
     size: int = 512,
     target: Sequence[float] | None = None,
     futures: np.ndarray | None = None,
-    past: np.ndarray | None = None,
     ghosts: Sequence[Sequence[float]] = (),
 ) -> np.ndarray:
     """Draw a sharp frame of any size for people, (size, size, 3) uint8.
@@ -126,8 +125,7 @@ def frame(
         size: Side of the picture in its own pixels.
         target: Target of the agent, drawn as a cross.
         futures: Sampled paths of the agent, the present first, (steps + 1, n, 2).
-        past: Positions of the agent, oldest first, (steps, 2), drawn as a trail.
-        ghosts: Poses the block may take or has had, drawn as faint outlines.
+        ghosts: Poses the block may take, drawn as faint outlines.
     """
     canvas = Canvas(size)
     for part in geometry.PARTS:
@@ -144,8 +142,6 @@ def frame(
     canvas.loop(Palette.block_edge, geometry.to_world(geometry.OUTLINE, block), width=2.5)
     if futures is not None:
         canvas.futures(futures)
-    if past is not None:
-        canvas.paths(past[None, ::-1])
     canvas.disc(Palette.agent_edge, agent, geometry.AGENT_RADIUS)
     canvas.disc(Palette.agent, agent, geometry.AGENT_RADIUS - 2.5)
     if target is not None:

@@ -47,21 +47,12 @@ class AvoidingDrawing(Drawing):
         """Return the furthest share of the way to the line."""
         return read_number(info, "progress")
 
-    def draw(
-        self,
-        obs: "np.ndarray",
-        *,
-        size: int,
-        forecast: Forecast | None = None,
-        past: "np.ndarray | None" = None,
-    ) -> "np.ndarray":
-        """Draw rod, command and obstacles; a forecast as paths and a 2σ region, the past as a trail."""
+    def draw(self, obs: "np.ndarray", *, size: int, forecast: Forecast | None = None) -> "np.ndarray":
+        """Draw rod, command and obstacles; a forecast as paths and a 2σ region."""
         import numpy as np
 
         from nsde_policy.envs.avoiding import drawing
 
-        if past is not None:
-            return drawing.draw_rod(obs.tolist(), size=size, past=past[:, 2:])
         if forecast is None:
             return drawing.draw_rod(obs.tolist(), size=size)
         if forecast.obs is not None:

@@ -76,18 +76,8 @@ class Drawing:
         """
         return obs
 
-    def draw(
-        self,
-        obs: np.ndarray,
-        *,
-        size: int,
-        forecast: Forecast | None = None,
-        past: np.ndarray | None = None,
-    ) -> np.ndarray:
-        """Draw an observation, (size, size, 3) uint8; a task that overrides this can be rendered.
-
-        Sampled futures are drawn over it, and earlier observations, (steps, obs_dim), as a trail.
-        """
+    def draw(self, obs: np.ndarray, *, size: int, forecast: Forecast | None = None) -> np.ndarray:
+        """Draw an observation and sampled futures, (size, size, 3) uint8; override it to render a task."""
         raise ConfigError("this task cannot be drawn: give it a Drawing that overrides draw")
 
     @property

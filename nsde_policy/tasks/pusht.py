@@ -109,22 +109,13 @@ class PushTDrawing(Drawing):
         state[4] %= 2 * math.pi
         return state
 
-    def draw(
-        self,
-        obs: "np.ndarray",
-        *,
-        size: int,
-        forecast: Forecast | None = None,
-        past: "np.ndarray | None" = None,
-    ) -> "np.ndarray":
+    def draw(self, obs: "np.ndarray", *, size: int, forecast: Forecast | None = None) -> "np.ndarray":
         """Draw agent and block on the table; a forecast as paths, a 2σ region and outlines of the block."""
         import numpy as np
 
         from nsde_policy.envs.pusht import drawing
 
         agent, block = obs[:2].tolist(), obs[2:].tolist()
-        if past is not None:
-            return drawing.frame(agent, block, size=size, past=past[:, :2], ghosts=[past[0, 2:].tolist()])
         if forecast is None:
             return drawing.frame(agent, block, size=size)
         if forecast.obs is None:  # an action is a target of the agent

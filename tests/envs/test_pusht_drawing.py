@@ -39,8 +39,8 @@ def test_benchmark_frame_matches_recorded_frames_to_35_db(human_demos):
 def test_frame_shows_all_requested_shapes():
     agent, block = (100.0, 100.0), (300.0, 300.0, 1.0)
     palette = drawing.Palette()
-    path = np.array([[100.0, 100.0], [200.0, 100.0], [300.0, 120.0]])
-    picture = drawing.frame(agent, block, target=(60.0, 60.0), past=path[::-1])
+    path = np.array([[100.0, 100.0], [200.0, 100.0], [300.0, 120.0]])[:, None].repeat(3, axis=1)
+    picture = drawing.frame(agent, block, target=(60.0, 60.0), futures=path)
     assert (picture.shape, picture.dtype) == ((512, 512, 3), np.uint8)
     (stem_tip,) = geometry.to_world([(0.0, 110.0)], block)
     (goal_tip,) = geometry.to_world([(0.0, 110.0)], geometry.GOAL_POSE)
