@@ -26,8 +26,9 @@ GROUP_SIZE = 3
 PREDICTABLE = 0.3
 """Unexplained share below which demonstrations are predictable. Measured: 0.01 to 0.24 for trained and
 scripted demonstrators of six tasks, 0.33 to 0.40 for people in three."""
-FEW_FORKS, MANY_FORKS = 0.04, 0.08
-"""Fork shares below which demonstrations do not fork, and above which they do; between them, partly."""
+FEW_FORKS, SWITCHES, FORK_RANGE = 0.04, 0.08, 0.04
+"""Largest fork share without forks, the same where similar frames predict what follows, and the range above
+it within which forks are partial."""
 LEAST_SPREAD = 0.05
 """Smallest variance of the neighbours at a fork, as a share of the variance over all frames."""
 
@@ -71,10 +72,10 @@ class DemoStatistics:
     def forking(self) -> float:
         """How much demonstrators go different ways from the same place, from 0 to 1.
 
-        Apparent forks of predictable demonstrations are the switches of a script.
+        Where similar frames predict what follows, a few apparent forks are the switches of a script.
         """
-        share = (self.fork_share - FEW_FORKS) / (MANY_FORKS - FEW_FORKS)
-        return 0.0 if self.is_predictable else float(np.clip(share, 0, 1))
+        few = FEW_FORKS if self.unexplained_share >= PREDICTABLE else SWITCHES
+        return float(np.clip((self.fork_share - few) / FORK_RANGE, 0, 1))
 
     @property
     def has_forks(self) -> bool:
@@ -84,7 +85,7 @@ class DemoStatistics:
     @property
     def is_predictable(self) -> bool:
         """Whether similar frames are followed by similar ones, as with a deterministic demonstrator."""
-        return self.unexplained_share < PREDICTABLE
+        return self.unexplained_share < PREDICTABLE and not self.has_forks
 
 
 def measure_statistics(demos: Demonstrations, *, seed: int = 0) -> DemoStatistics:
