@@ -21,7 +21,7 @@ CASES = {
     "methods": ("methods", "eight actions of every method"),
     "latency": (
         "latency",
-        "eight actions of the shipped policy, against Diffusion Policy (--run: with cameras)",
+        "eight actions of the shipped policy or --run, against Diffusion Policy",
     ),
     "training": ("training", "time and memory of training by the size of the state and of the data"),
     "loop": ("loops", "a session at several rates in real time"),

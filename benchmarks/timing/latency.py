@@ -1,7 +1,8 @@
 """Latency of a chunk: the shipped policy as ONNX graph, pt2 graph and with torch, against Diffusion Policy.
 
-With --run, a policy with cameras: "frames and chunk" encodes the frames of a history and plans. The frames
-show the run's background, seen by a camera in its place, or shifted by two pixels, which costs a second look.
+With --run, another policy for Push-T; if it selects plans, "selected" compares candidates. Of a policy with
+cameras, "frames and chunk" encodes the frames of a history and plans. The frames show the run's background,
+seen by a camera in its place, or shifted by two pixels, which costs a second look.
 """
 
 import tempfile
@@ -43,7 +44,8 @@ def measure_latency(options: Options) -> list[dict[str, Any]]:
     rounds = 2 if options.smoke else options.rounds
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         path = Path(folder)
-        jobs = _list_camera_jobs(options.run, path) if options.run else _list_state_jobs(path)
+        policy = Policy.from_pretrained(options.run)
+        jobs = _list_camera_jobs(policy, path) if policy.spec.cameras else _list_state_jobs(policy, path)
         turns = {
             name: min(rounds, 1 if options.smoke else 5) if name == BASELINE else rounds for name in jobs
         }
@@ -55,8 +57,7 @@ def measure_latency(options: Options) -> list[dict[str, Any]]:
     ]
 
 
-def _list_state_jobs(folder: Path) -> dict[str, Job]:
-    policy = Policy.from_pretrained()
+def _list_state_jobs(policy: Policy, folder: Path) -> dict[str, Job]:
     export_policy(policy, folder / "policy.onnx", steps=ACTIONS, cases=64)
     export_policy(policy, folder / "first.onnx", steps=1, cases=64)
     plan = trace_plan(policy, ACTIONS)
@@ -82,12 +83,27 @@ def _list_state_jobs(folder: Path) -> dict[str, Job]:
         "pt2, graph": lambda: archive(*inputs),
         "torch, plan_from": lambda: policy.plan_from(states, steps=ACTIONS, seed=0),
         "torch, plan_from, first action": lambda: policy.plan_from(states, steps=1, seed=0),
+        **(_list_selection_jobs(policy, folder / "policy.select.onnx") if policy.candidates > 1 else {}),
         BASELINE: lambda: baseline.plan(tensor, steps=ACTIONS, draws=draws),
     }
 
 
-def _list_camera_jobs(path: Path, folder: Path) -> dict[str, Job]:
-    policy = Policy.from_pretrained(path)
+def _list_selection_jobs(policy: Policy, path: Path) -> dict[str, Job]:
+    """Return jobs that compare plans at the goal of a policy."""
+    graph = Graph.load(path)
+    rule, spec = graph.record.selection, policy.spec
+    assert rule is not None
+    states = np.repeat([0.5 * (np.array(spec.low) + np.array(spec.high))], spec.history, axis=0)
+    states[:, rule.columns] = rule.goal
+    graph.inputs["states"][:] = states
+    graph.draw(np.random.default_rng(0))
+    return {
+        f"onnx, graph, selected from {policy.candidates}": graph.run,
+        "torch, plan_from, selected": lambda: policy.plan_from(states, steps=ACTIONS, seed=0),
+    }
+
+
+def _list_camera_jobs(policy: Policy, folder: Path) -> dict[str, Job]:
     export_policy(policy, folder / "policy.onnx", steps=ACTIONS, cases=64)
     runtime = RuntimePolicy.load(folder / "policy.onnx")
     here, shifted = _observe(policy, 0), _observe(policy, SHIFT)

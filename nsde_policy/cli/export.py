@@ -13,8 +13,8 @@ class Export:
     """Export a policy as one graph from states and noise to a chunk of actions.
 
     The graph is compared with the policy on random states and discarded if it differs. It runs without torch
-    (nsde_policy.deploy.runtime). The encoder of camera frames becomes a second graph, NAME.encoder.onnx,
-    which is loaded with NAME.onnx.
+    (nsde_policy.deploy.runtime). Plan selection becomes a second graph, NAME.select.onnx, and the encoder of
+    camera frames another, NAME.encoder.onnx. They are loaded with NAME.onnx.
     """
 
     run_dir: options.RunFlag = None
@@ -40,7 +40,7 @@ class Export:
                 policy,
                 self.out or (Path() if run != self.run_dir or run is None else run) / "policy.onnx",
                 steps=self.steps,
-                sampling=change_sampling(policy.model.config.sampling, self.sampling),
+                sampling=change_sampling(policy.sampling, self.sampling),
                 cases=self.cases,
             )
         for one in written:

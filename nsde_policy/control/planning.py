@@ -27,8 +27,9 @@ RECENT_LATENCIES = 10
 """Number of plans whose longest latency is expected of the next one."""
 LONGEST_WAIT_S = 60.0
 """How long a session waits for a plan if its clock stands still, as in a simulation; real seconds."""
-SLOW, QUICK = 0.5, 0.25
-"""Fractions of the deadline: a slower plan halves the number of candidates, a few quicker ones double it."""
+SLOW, QUICK, QUICK_SAMPLE = 0.5, 0.25, 0.125
+"""Fractions of the deadline: a slower plan halves the number of candidates, a few quicker ones double it. A
+comparison takes several times as long as one sample, so a plan without comparison has to be quicker."""
 QUICK_PLANS = 3
 """Successive quick plans after which more candidates are compared again."""
 
@@ -286,9 +287,8 @@ class PlanScheduler:
         """Choose how many plans are compared next, after a plan that compared some or none."""
         if compared:
             self._recorder.record_selection(compared)
-        elif self._candidates > 1:
-            return  # its latency does not show how long a comparison takes
-        self._quick_plans = self._quick_plans + 1 if latency < QUICK * self._deadline else 0
+        is_quick = latency < (QUICK if compared else QUICK_SAMPLE) * self._deadline
+        self._quick_plans = self._quick_plans + 1 if is_quick else 0
         if latency > SLOW * self._deadline:
             self._candidates = max(self._candidates // 2, 1)
         elif self._quick_plans == QUICK_PLANS:

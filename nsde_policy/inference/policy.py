@@ -116,10 +116,10 @@ class Policy(BasePolicy[torch.Generator]):
         """Count the sequential network calls that a plan took."""
         if plan.candidates is None:
             return self.model.network_calls(len(plan.actions), sampling)
-        horizon = self._find_horizon(len(plan.actions))
+        horizon = self.find_horizon(len(plan.actions))
         return self.model.network_calls(horizon, sampling) + horizon
 
-    def _find_horizon(self, steps: int) -> int:
+    def find_horizon(self, steps: int) -> int:
         """Return how many actions of each candidate are sampled and judged."""
         assert self.selector is not None
         wanted = max(steps, self.selector.rule.horizon(self.chunk))
@@ -192,7 +192,7 @@ class Policy(BasePolicy[torch.Generator]):
         past, path = (
             torch.from_numpy(x[None]).to(self._device, torch.float32) for x in (states, plan.states)
         )
-        std = self.model.futures_std(past, path)[0, :, self.obs_dim :]
+        std = self.model.futures_std(past, path, sampling=self.sampling)[0, :, self.obs_dim :]
         return plan._replace(std=std.double().cpu().numpy())
 
     def _run(self, function: Callable[[], Returned]) -> Returned:
@@ -245,15 +245,13 @@ class Policy(BasePolicy[torch.Generator]):
         count: int,
     ) -> list[Plan]:
         """Sample `count` plans for each row, and keep the one that the selector chooses."""
-        horizon = self._find_horizon(steps)
+        horizon = self.find_horizon(steps)
         repeated = states.repeat_interleave(count, dim=0)
         actions, paths = self._sample(repeated, draws, horizon, sampling)
-        predicted = selector.dynamics.predict(repeated, actions)
-        costs = selector.judge(predicted).reshape(len(states), count)
+        led_to, costs = selector.compare(repeated, actions, count)
         chosen = selector.choose(costs) + count * torch.arange(len(states), device=states.device)
-        led_to = torch.cat([repeated[:, :1], torch.cat([predicted, actions], dim=-1)], dim=1)[:, : steps + 1]
         plans = _list_plans(actions[chosen, :steps], None if paths is None else paths[chosen, : steps + 1])
-        compared = led_to.double().cpu().numpy().reshape(len(states), count, steps + 1, -1)
+        compared = led_to[:, : steps + 1].double().cpu().numpy().reshape(len(states), count, steps + 1, -1)
         return [plan._replace(candidates=each) for plan, each in zip(plans, compared, strict=True)]
 
     def check_steps(self, steps: int) -> int:

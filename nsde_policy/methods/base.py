@@ -180,10 +180,10 @@ class PolicyModel(TrainableModel[Batch]):
         return self.config.sampling
 
     def fold_for_export(self, sampling: Sampling) -> nn.Module | None:
-        """Return a module that plans for one row and is faster once exported; None to export `plan`.
+        """Return a module that plans faster than `plan` once exported; None to export `plan`.
 
-        Its inputs are states (history, d) and the tensors that `plan` draws, without rows. Its outputs are
-        the actions and, from methods that predict states, the path and the standard deviation of each action.
+        Its inputs are states (rows, history, d) and the tensors that `plan` draws. Its outputs are the
+        actions and, from methods that predict states, the paths and the standard deviation of each action.
         """
         return None
 

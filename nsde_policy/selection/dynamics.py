@@ -40,7 +40,8 @@ class DynamicsModel(TrainableModel[Transitions]):
         states = batch.x.reshape(len(batch.x), -1, layout.dim)[:, : self.states]
         change = layout.increment(states[:, 0], batch.x_next) / layout.increment_std
         blurred = blur(states, self.noise * layout.increment_std, generator)
-        predicted = self._predict_change(blurred, batch.x_next[:, obs_dim:])
+        unit = layout.to_unit(batch.x_next[:, obs_dim:])
+        predicted = self.network(torch.cat([layout.features(blurred).flatten(1), unit], dim=-1))
         return LossParts({"dynamics": (predicted - change[:, :obs_dim]).square().sum(-1).mean()})
 
     def stages(self) -> tuple[Stage, ...]:
@@ -57,16 +58,11 @@ class DynamicsModel(TrainableModel[Transitions]):
         Returns:
             Observations after each action, (rows, steps, obs_dim).
         """
-        obs_dim = self.layout.spec.obs_dim
-        scale, known, found = self.layout.increment_std[:obs_dim], states[:, : self.states], []
-        for action in actions.unbind(1):
-            found.append(known[:, 0, :obs_dim] + scale * self._predict_change(known, action))
-            now = torch.cat([found[-1], action], dim=-1)[:, None]
-            known = torch.cat([now, known[:, :-1]], dim=1)
+        layout, obs_dim, found = self.layout, self.layout.spec.obs_dim, []
+        scale, obs = layout.increment_std[:obs_dim], states[:, 0, :obs_dim]
+        known = [*layout.features(states[:, : self.states]).unbind(1)]
+        for action, unit in zip(actions.unbind(1), layout.to_unit(actions).unbind(1), strict=True):
+            obs = obs + scale * self.network(torch.cat([*known, unit], dim=-1))
+            known = [layout.features(torch.cat([obs, action], dim=-1)), *known[:-1]]
+            found.append(obs)
         return torch.stack(found, dim=1)
-
-    def _predict_change(self, states: Tensor, action: Tensor) -> Tensor:
-        """Return the change of the observation in typical increments, (rows, obs_dim)."""
-        features = self.layout.features(states).flatten(1)
-        change: Tensor = self.network(torch.cat([features, self.layout.to_unit(action)], dim=-1))
-        return change

@@ -167,6 +167,22 @@ def test_fewer_candidates_are_compared_while_planning_is_slow():
     assert f"{report.selected} selected from {report.candidates:.1f} candidates" in report.to_text()
 
 
+def test_a_planner_with_a_fixed_number_of_candidates_compares_again_when_planning_is_quick():
+    class AllOrNone(SelectingWalker):
+        def plan_from(self, states, *, steps, seed, candidates=16):
+            plan = super().plan_from(states, steps=steps, seed=seed, candidates=candidates)
+            return plan if candidates == 16 else plan._replace(candidates=None)
+
+    sim = Sim()
+    planner = AllOrNone(sim, seconds=0.002)
+    session = make_session(sim, planner, deadline_s=0.05)
+    run_session(session, sim, 8)
+    planner.seconds = 0.0005
+    run_session(session, sim, 16)
+    assert planner.asked == [16, 8, 8, 8, 8, 16]
+    assert session.report().selected == 2
+
+
 @pytest.mark.parametrize("candidates", [None, 1, True, 16.0, "many"])
 def test_a_planner_that_compares_no_plans_is_asked_for_one(candidates):
     sim, planner = Sim(), Walker()

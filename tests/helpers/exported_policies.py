@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import onnx
 import torch
 
-from nsde_policy.config import ModelConfig, NetworkConfig
+from nsde_policy.config import ModelConfig, NetworkConfig, SelectionConfig
 from nsde_policy.core.spec import CameraSpec, StateSpec
 from nsde_policy.core.targets import Windows
 from nsde_policy.deploy.export.onnx_writer import add_record
@@ -19,12 +20,15 @@ from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.encoders.keypoints.model import KeypointModel
 from nsde_policy.inference.loading import build_encoder, build_model
 from nsde_policy.inference.policy import Policy
+from nsde_policy.inference.selection import build_dynamics
 from nsde_policy.methods.diffusion.model import DiffusionConfig, DiffusionSampling, UNetConfig
 from nsde_policy.methods.knn import StoredWindows
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.methods.regression import RegressionConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import DemoRecord, RunRecord
+from nsde_policy.selection.rule import Kind, SelectionRule
+from nsde_policy.selection.selector import PlanSelector
 from tests.helpers.camera_robot import SIZES, draw_robot
 
 LAYOUT = StateSpec(
@@ -70,6 +74,24 @@ def build_policy(config: ModelConfig, *, chunk: int = 4, seed: int = 0, layout: 
     if isinstance(model, StoredWindows):
         model.prepare(_draw_windows(model.config, layout))
     return Policy(record, model.eval())
+
+
+GOAL = (0.5, 3.0)
+"""Goal of `build_selecting_policy` in the first two columns; the second is an angle."""
+
+
+def build_selecting_policy(config: ModelConfig, *, kind: Kind = "goal", chunk: int = 4) -> Policy:
+    """Build an untrained policy that compares plans near `GOAL`, or everywhere."""
+    policy = build_policy(config, chunk=chunk)
+    selection = SelectionConfig(network=SMALL)
+    record = replace(policy.record, config=replace(policy.record.config, selection=selection))
+    rule = SelectionRule(kind, columns=(0, 1), threshold=2.36)
+    selector = PlanSelector(rule, build_dynamics(record), directions=2, references=50)
+    selector.goal.copy_(torch.tensor(GOAL))
+    selector.whitening.copy_(torch.tensor([[2.0, 1.0], [0.0, 3.0]]))
+    states = np.concatenate([draw_states(1, seed=seed) for seed in range(50)])
+    selector.set_references(torch.from_numpy(states[:, : LAYOUT.obs_dim]))
+    return Policy(record, policy.model, selector=selector.eval().requires_grad_(False))
 
 
 def _draw_windows(config: Any, layout: StateSpec) -> Windows:

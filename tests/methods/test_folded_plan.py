@@ -46,15 +46,15 @@ MODELS = [
 @pytest.mark.parametrize("model", MODELS)
 def test_folded_plan_equals_the_solver_up_to_rounding(model: NeuralSDE):
     sampling, history = model.config.sampling, model.config.history
-    x = 3 * torch.randn(history, 4, generator=make_rng(1))
-    noise = torch.randn(5 * sampling.substeps, 4, generator=make_rng(2))
+    x = 3 * torch.randn(2, history, 4, generator=make_rng(1))
+    noise = torch.randn(2, 5 * sampling.substeps, 4, generator=make_rng(2))
     folded = model.fold_for_export(sampling)
     assert isinstance(folded, FoldedPlan)
     actions, path, std = folded(x, noise)
-    plain = model.sample_paths(x.flatten()[None], steps=5, noise=noise[:, None])[:, 0]
+    plain = model.sample_paths(x.flatten(1), steps=5, noise=noise.transpose(0, 1)).transpose(0, 1)
     torch.testing.assert_close(path, plain, rtol=1e-5, atol=1e-5)
-    assert torch.equal(actions, path[1:, 3:])
-    plain_std = model.futures_std(x[None], plain[None])[0, :, 3:]
+    assert torch.equal(actions, path[:, 1:, 3:])
+    plain_std = model.futures_std(x, plain)[..., 3:]
     torch.testing.assert_close(std, plain_std, rtol=1e-4, atol=1e-6)
 
 

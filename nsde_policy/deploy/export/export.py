@@ -11,7 +11,7 @@ from nsde_policy.deploy.export.onnx_writer import OPSET, build_file, check_packa
 from nsde_policy.deploy.export.plan_module import trace_plan
 from nsde_policy.deploy.runtime.graph import EncoderGraph, Graph
 from nsde_policy.deploy.runtime.metadata import EncoderRecord, GraphRecord
-from nsde_policy.deploy.runtime.policy import encoder_file
+from nsde_policy.deploy.runtime.policy import find_part
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import check_writable, replace_file
 from nsde_policy.inference.policy import Policy
@@ -46,11 +46,11 @@ def export_policy(
     sampling: Sampling | None = None,
     cases: int = 256,
 ) -> list[ExportedFile]:
-    """Write the plan of a policy as one ONNX graph, and the encoder of its camera frames as another.
+    """Write the plan of a policy as an ONNX graph, and plan selection and the encoder of frames as others.
 
     Args:
         policy: A trained policy.
-        out: NAME.onnx; the encoder is written to NAME.encoder.onnx in the same folder.
+        out: NAME.onnx; the others are NAME.select.onnx and NAME.encoder.onnx in the same folder.
         steps: Actions per plan; the policy's chunk by default.
         sampling: Replaces the policy's sampling settings.
         cases: Random inputs for which each graph is compared with the policy.
@@ -64,9 +64,12 @@ def export_policy(
         raise ConfigError(f"the output file must be NAME.onnx, got {out}")
     if cases < 1:
         raise ConfigError(f"need at least 1 case to compare, got {cases}")
-    functions = {out: trace_plan(policy, policy.chunk if steps is None else steps, sampling)}
+    steps = policy.chunk if steps is None else steps
+    functions = {out: trace_plan(policy, steps, sampling)}
+    if policy.candidates > 1:
+        functions[find_part(out, "select")] = trace_plan(policy, steps, sampling, selects=True)
     if policy.encoder is not None:
-        functions[encoder_file(out)] = trace_encoder(policy.encoder, policy.spec)
+        functions[find_part(out, "encoder")] = trace_encoder(policy.encoder, policy.spec)
     files: list[tuple[bytes, ExportedFile]] = []
     for path, function in functions.items():
         record = replace(function.record, fingerprint=_find_fingerprint(policy), made_with=_find_versions())
@@ -81,8 +84,12 @@ def export_policy(
 
 def _find_fingerprint(policy: Policy) -> str:
     """Return the SHA-256 of all weights, which the files of one export have in common."""
-    encoder = {} if policy.encoder is None else policy.encoder.state_dict()
-    return fingerprint(policy.model.state_dict() | {f"encoder.{name}": encoder[name] for name in encoder})
+    weights = policy.model.state_dict()
+    parts = {"encoder": policy.encoder, "selector": policy.selector if policy.candidates > 1 else None}
+    for part, module in parts.items():
+        if module is not None:
+            weights |= {f"{part}.{name}": value for name, value in module.state_dict().items()}
+    return fingerprint(weights)
 
 
 def _find_versions() -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """A plan as a module that can be traced: states and noise are its inputs, so that it is deterministic."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -9,11 +10,21 @@ from torch import Tensor, nn
 
 from nsde_policy.config import Sampling
 from nsde_policy.deploy.export.traced import TracedFunction
-from nsde_policy.deploy.runtime.metadata import ACTIONS, PATH, STD, GraphInput, GraphRecord
+from nsde_policy.deploy.runtime.metadata import (
+    ACTIONS,
+    CANDIDATES,
+    PATH,
+    STD,
+    GraphInput,
+    GraphRecord,
+    SelectionRecord,
+)
 from nsde_policy.errors import NsdePolicyError
 from nsde_policy.inference.loading import LoadedModel
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.base import Draws
+from nsde_policy.planner.interface import PolicySpec
+from nsde_policy.selection.selector import PlanSelector
 
 MAX_TRACED_CALLS = 64
 """Largest number of sequential network calls in a graph; 100 steps of DDPM are too many."""
@@ -21,18 +32,23 @@ PLAN_TOLERANCE = 1e-5
 """Largest allowed difference, in ranges of the demonstrations."""
 STATE_MARGIN = 0.1
 """States are drawn from the demonstrated range, widened by this fraction on both sides."""
+COST_MARGIN = 1e-3
+"""Graph and policy are compared where the choice does not change if costs change by this fraction: they round
+differently, and may choose differently between plans that are equally good."""
+MAX_DRAWS = 100
+"""Most inputs that are drawn for each comparison."""
 
 
 class FixedDraws(Draws):
-    """Draws for one row that return given tensors in order."""
+    """Draws that return given tensors in order."""
 
     def __init__(self, given: Sequence[Tensor]) -> None:
         super().__init__([torch.Generator()])
         self._tensors = iter(given)
 
     def normal(self, *shape: int) -> Tensor:
-        """Return the next tensor, (1, *shape)."""
-        return next(self._tensors)[None]
+        """Return the next tensor, (rows, *shape)."""
+        return next(self._tensors)
 
     uniform = normal
 
@@ -56,7 +72,7 @@ class RecordingDraws(Draws):
 
 
 class PlanModule(nn.Module):
-    """The plan of a method for one row and given noise."""
+    """The plans of a method for given noise."""
 
     def __init__(self, model: LoadedModel, steps: int, sampling: Sampling, obs_dim: int) -> None:
         super().__init__()
@@ -64,64 +80,146 @@ class PlanModule(nn.Module):
 
     @torch.no_grad()
     def forward(self, states: Tensor, *noise: Tensor) -> tuple[Tensor, ...]:
-        """Plan from states (history, d).
+        """Plan from states (rows, history, d).
 
         Returns:
-            Actions (steps, act_dim); from methods that predict states also these, (steps + 1, d), and σ of
-            each action, (steps, act_dim).
+            Actions (rows, steps, act_dim); from methods that predict states also these, (rows, steps + 1, d),
+            and σ of each action, (rows, steps, act_dim).
         """
         draws = FixedDraws(noise)
         if self.model.foresees_states:
-            (path,) = self.model.sample_futures(
-                states[None], steps=self.steps, draws=draws, sampling=self.sampling
-            )
-            (std,) = self.model.futures_std(states[None], path[None], sampling=self.sampling)
-            return path[1:, self.obs_dim :], path, std[:, self.obs_dim :]
-        return (self.model.plan(states[None], steps=self.steps, draws=draws, sampling=self.sampling)[0],)
+            paths = self.model.sample_futures(states, steps=self.steps, draws=draws, sampling=self.sampling)
+            std = self.model.futures_std(states, paths, sampling=self.sampling)
+            return paths[:, 1:, self.obs_dim :], paths, std[..., self.obs_dim :]
+        return (self.model.plan(states, steps=self.steps, draws=draws, sampling=self.sampling),)
 
 
-def trace_plan(policy: Policy, steps: int, sampling: Sampling | None = None) -> TracedFunction:
-    """Prepare the plan of a policy for a fixed number of actions for tracing."""
-    model, spec = policy.model.eval().requires_grad_(False), policy.spec
-    chosen = model.config.sampling if sampling is None else sampling
-    calls = model.network_calls(policy.check_steps(steps), chosen)
+class SinglePlan(nn.Module):
+    """The plan of a module like `PlanModule` for one row: without the axis of rows."""
+
+    def __init__(self, plans: nn.Module) -> None:
+        super().__init__()
+        self.plans = plans
+
+    def forward(self, states: Tensor, *noise: Tensor) -> tuple[Tensor, ...]:
+        """Plan from states (history, d) and noise."""
+        return tuple(values[0] for values in self.plans(states[None], *(values[None] for values in noise)))
+
+    def is_clear(self, states: Tensor, *noise: Tensor) -> bool:
+        """Return whether rounding changes the plan a little only."""
+        return True
+
+
+class SelectedPlan(SinglePlan):
+    """The plan that a selector chooses from the candidates of a module like `PlanModule`."""
+
+    def __init__(self, plans: nn.Module, selector: PlanSelector, steps: int) -> None:
+        super().__init__(plans)
+        self.selector, self.steps = selector, steps
+
+    @torch.no_grad()
+    def forward(self, states: Tensor, *noise: Tensor) -> tuple[Tensor, ...]:
+        """Plan from states (history, d) and the noise of all candidates, (candidates, ...).
+
+        Returns:
+            What `SinglePlan` returns, and the states to which candidates lead, (candidates, steps + 1, d).
+        """
+        found, led_to, costs = self._compare(states, noise)
+        chosen, lengths = self.selector.choose(costs), (self.steps, self.steps + 1, self.steps)
+        kept = (values.index_select(0, chosen)[0, :n] for values, n in zip(found, lengths, strict=False))
+        return *kept, led_to[:, : self.steps + 1]
+
+    @torch.no_grad()
+    def is_clear(self, states: Tensor, *noise: Tensor) -> bool:
+        """Return whether the choice stays the same if its costs rise and all others fall a little."""
+        *_, costs = self._compare(states, noise)
+        chosen = self.selector.choose(costs)
+        changed = costs * (1 - COST_MARGIN)
+        changed[:, chosen] = costs[:, chosen] * (1 + COST_MARGIN)
+        return torch.equal(self.selector.choose(changed), chosen)
+
+    def _compare(self, states: Tensor, noise: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+        rows = states.expand(len(noise[0]), -1, -1)
+        found = self.plans(rows, *noise)
+        return found, *self.selector.compare(rows, found[0], len(noise[0]))
+
+
+def trace_plan(
+    policy: Policy, steps: int, sampling: Sampling | None = None, *, selects: bool = False
+) -> TracedFunction:
+    """Prepare a plan of a policy, or the selected one, for a fixed number of actions for tracing."""
+    model, spec, selector = policy.model.eval().requires_grad_(False), policy.spec, policy.selector
+    chosen, count = policy.sampling if sampling is None else sampling, policy.candidates if selects else 1
+    horizon = policy.find_horizon(policy.check_steps(steps)) if selects else policy.check_steps(steps)
+    calls = model.network_calls(horizon, chosen)
     if calls > MAX_TRACED_CALLS:
         raise NsdePolicyError(
-            f"{steps} actions take {calls} network calls, a graph has at most {MAX_TRACED_CALLS}; "
+            f"{horizon} actions take {calls} network calls, a graph has at most {MAX_TRACED_CALLS}; "
             "use fewer --steps, or --sampling scheduler=ddim steps=10"
         )
     draws = RecordingDraws()
     with torch.no_grad():  # plan once to find the noise that a plan draws
-        model.plan(torch.zeros(1, spec.history, spec.dim), steps=steps, draws=draws, sampling=chosen)
-    reference = PlanModule(model, steps, chosen, spec.obs_dim)
-    module = model.fold_for_export(chosen) or reference
-    low, high, step = (np.array(values) for values in (spec.low, spec.high, spec.increment_std))
-
-    def draw_inputs(cases: int) -> Iterator[list[np.ndarray]]:
-        """Draw plausible states with history, and noise, all float32."""
-        rng = np.random.default_rng(0)
-        for _ in range(cases):
-            now = low + (high - low) * rng.uniform(-STATE_MARGIN, 1 + STATE_MARGIN, len(low))
-            before = step * rng.standard_normal((spec.history - 1, len(low)))
-            states = np.concatenate([now[None], now - before.cumsum(0)])
-            noise = (
-                rng.standard_normal(given.shape) if given.kind == "normal" else rng.random(given.shape)
-                for given in draws.inputs
-            )
-            yield [np.asarray(values, np.float32) for values in (states, *noise)]
-
-    scale = high - low
+        model.plan(torch.zeros(1, spec.history, spec.dim), steps=horizon, draws=draws, sampling=chosen)
+    plain = PlanModule(model, horizon, chosen, spec.obs_dim)
+    both: list[nn.Module] = [plain, model.fold_for_export(chosen) or plain]
+    reference, module = map(SinglePlan, both)
+    inputs = draws.inputs
+    if selects:
+        assert selector is not None
+        reference, module = (SelectedPlan(plans, selector.eval(), steps) for plans in both)
+        inputs = [replace(each, shape=(count, *each.shape)) for each in inputs]
+    scale = np.array(spec.high) - np.array(spec.low)
     return TracedFunction(
         record=GraphRecord(
             spec=replace(spec, longest_chunk=steps, chunk=min(policy.chunk, steps)),
             steps=steps,
             foresees=model.foresees_states,
             calibration=policy.calibration,
-            inputs=(GraphInput("states", "states", (spec.history, spec.dim)), *draws.inputs),
+            inputs=(GraphInput("states", "states", (spec.history, spec.dim)), *inputs),
+            selection=None if policy.candidates == 1 else _record_selection(selector),
+            candidates=count,
         ),
         module=module.eval().requires_grad_(False),
         reference=reference,
-        draw_inputs=draw_inputs,
-        scales={ACTIONS: scale[spec.obs_dim :], PATH: scale, STD: scale[spec.obs_dim :]},
+        draw_inputs=partial(_draw_inputs, spec, inputs, reference.is_clear),
+        scales={ACTIONS: scale[spec.obs_dim :], PATH: scale, STD: scale[spec.obs_dim :], CANDIDATES: scale},
         tolerance=PLAN_TOLERANCE,
+    )
+
+
+def _draw_inputs(
+    spec: PolicySpec, noise: Sequence[GraphInput], is_clear: Callable[..., bool], cases: int
+) -> Iterator[list[np.ndarray]]:
+    """Draw plausible states with history, and noise, all float32, for which the plan is clear."""
+    rng = np.random.default_rng(0)
+    low, high, step = (np.array(values) for values in (spec.low, spec.high, spec.increment_std))
+    for _ in range(MAX_DRAWS * cases):
+        now = low + (high - low) * rng.uniform(-STATE_MARGIN, 1 + STATE_MARGIN, len(low))
+        before = step * rng.standard_normal((spec.history - 1, len(low)))
+        states = np.concatenate([now[None], now - before.cumsum(0)])
+        drawn = (
+            rng.standard_normal(each.shape) if each.kind == "normal" else rng.random(each.shape)
+            for each in noise
+        )
+        inputs = [np.asarray(values, np.float32) for values in (states, *drawn)]
+        if is_clear(*map(torch.from_numpy, inputs)):
+            yield inputs
+            cases -= 1
+        if not cases:
+            return
+    raise NsdePolicyError(
+        "the sampled plans of this policy lead to the same place, so there is nothing to select: use "
+        "--sampling with more noise, or train with --select none"
+    )
+
+
+def _record_selection(selector: PlanSelector | None) -> SelectionRecord:
+    assert selector is not None
+    assert selector.rule.kind != "none"
+    return SelectionRecord(
+        selector.rule.kind,
+        selector.rule.columns,
+        goal=tuple(selector.goal.tolist()),
+        whitening=tuple(map(tuple, selector.whitening.tolist())),
+        angles=tuple(selector.is_angle.nonzero().flatten().tolist()),
     )

@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import numpy as np
 from msgspec import Meta
 
+from nsde_policy.bounds import Natural
 from nsde_policy.config import BaseConfig, require
 from nsde_policy.core.spec import LARGEST_SIDE, LARGEST_SIZE, CameraSpec
+from nsde_policy.data.goal import GATE, Goal
 from nsde_policy.planner.calibration import Calibration
 from nsde_policy.planner.interface import PolicySpec
 
@@ -14,9 +17,10 @@ GRAPH_FORMAT = 2
 """Version of exported files; other versions are rejected."""
 RECORD_KEY = "nsde_policy"
 """Key of the record in the metadata."""
-ACTIONS, PATH, STD = "actions", "path", "std"
+ACTIONS, PATH, STD, CANDIDATES = "actions", "path", "std", "candidates"
 """Names of the outputs: actions (steps, act_dim); from methods that predict states also the path
-(steps + 1, d) and σ of each action (steps, act_dim)."""
+(steps + 1, d) and σ of each action (steps, act_dim); from a graph that compares plans also the states to
+which they lead (candidates, steps + 1, d)."""
 VALUES, FRAME, SHIFT, FEATURES, MEASURED = "values", "frame", "shift", "codes", "measured_shift"
 """Names of the encoder's inputs and outputs in files; frames are `frame_0`, `frame_1` and so on."""
 
@@ -32,6 +36,30 @@ class GraphInput(BaseConfig):
     kind: Literal["states", "normal", "uniform"]
     """Observed states, standard normal numbers, or uniform numbers in [0, 1)."""
     shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SelectionRecord(BaseConfig):
+    """Where a policy compares plans, as numbers of `data.goal.Goal`."""
+
+    kind: Literal["goal", "support"]
+    """Rule of the selection: near the goal, or everywhere."""
+    columns: tuple[Natural, ...]
+    goal: tuple[float, ...]
+    whitening: tuple[tuple[float, ...], ...]
+    angles: tuple[Natural, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        size, directions = len(self.columns), {len(row) for row in self.whitening}
+        fits = len(self.goal) == len(self.whitening) == size and len(directions) == min(size, 1)
+        fits = fits and 0 not in directions and max(self.angles, default=-1) < size
+        require(self, fits and (size > 0 or self.kind != "goal"), "the sizes of the goal do not fit together")
+
+    def compares(self, state: np.ndarray) -> bool:
+        """Return whether plans are compared in a state (d,)."""
+        goal = Goal(self.columns, np.array(self.goal), np.array(self.whitening), self.angles)
+        return self.kind == "support" or bool(goal.distance(state[None])[0] < GATE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +94,10 @@ class GraphRecord(FileRecord):
     """Limits and statistics for a control session."""
     inputs: tuple[GraphInput, ...]
     """`states`, (history, obs_dim + act_dim), newest first; then noise in the order it is drawn."""
+    selection: SelectionRecord | None = None
+    """Where plans are compared, by the graph NAME.select.onnx; None for a policy that samples one plan."""
+    candidates: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    """Number of plans that this graph compares."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,6 +107,9 @@ class GraphRecord(FileRecord):
         require(self, self.inputs[:1] == (states,), problem)
         fits = self.spec.longest_chunk == self.steps and 1 <= self.spec.chunk <= self.steps
         require(self, fits, f"the chunk sizes of the spec do not fit a graph of {self.steps} actions")
+        columns = () if self.selection is None else self.selection.columns
+        fits = max(columns, default=-1) < self.spec.obs_dim
+        require(self, fits, f"the goal has columns {columns} of {self.spec.obs_dim} observation columns")
 
     @property
     def input_shapes(self) -> Shapes:
@@ -88,11 +123,14 @@ class GraphRecord(FileRecord):
         if self.foresees:
             shapes[PATH] = (self.steps + 1, self.spec.dim)
             shapes[STD] = (self.steps, self.spec.act_dim)
+        if self.candidates > 1:
+            shapes[CANDIDATES] = (self.candidates, self.steps + 1, self.spec.dim)
         return shapes
 
     def describe(self) -> str:
         """Say how many actions the graph plans."""
-        return f"{self.steps} actions"
+        selected = f", selected from {self.candidates} candidates" if self.candidates > 1 else ""
+        return f"{self.steps} actions{selected}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,22 +3,24 @@
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self, TypeVar
 
 import numpy as np
 
 from nsde_policy.deploy.runtime.graph import EncoderGraph, Graph
-from nsde_policy.deploy.runtime.metadata import ACTIONS, PATH, STD, GraphRecord
+from nsde_policy.deploy.runtime.metadata import ACTIONS, CANDIDATES, PATH, STD, EncoderRecord, GraphRecord
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.inference.base import BasePolicy, require_int, require_seed
 from nsde_policy.planner.checks import check_plan
 from nsde_policy.planner.history import History
 from nsde_policy.planner.interface import Plan
 
+AnyGraph = TypeVar("AnyGraph", EncoderGraph, Graph)
 
-def encoder_file(path: Path) -> Path:
-    """Return the path of the encoder's graph, next to the graph of the plan."""
-    return path.with_name(f"{path.stem}.encoder{path.suffix}")
+
+def find_part(path: Path, part: Literal["encoder", "select"]) -> Path:
+    """Return the path of another graph of a policy, next to the graph of the plan."""
+    return path.with_name(f"{path.stem}.{part}{path.suffix}")
 
 
 class RuntimePolicy(BasePolicy[np.random.Generator]):
@@ -32,32 +34,32 @@ class RuntimePolicy(BasePolicy[np.random.Generator]):
     with the same seed. It is thread-safe.
     """
 
-    def __init__(self, graph: Graph, encoder: EncoderGraph | None = None, *, seed: int = 0) -> None:
+    def __init__(
+        self, graph: Graph, encoder: EncoderGraph | None, selecting: Graph | None, *, seed: int = 0
+    ) -> None:
         super().__init__(graph.record.spec, graph.record.calibration, seed=seed)
         self.record: GraphRecord = graph.record
-        self._graph, self._encoder = graph, encoder
+        self._graph, self._encoder, self._selecting = graph, encoder, selecting
         self._lock = threading.Lock()
 
     @classmethod
     def load(cls, path: Path | str, *, seed: int = 0, threads: int = 1) -> Self:
-        """Load and validate a file; with cameras also NAME.encoder.onnx next to it, which encodes frames."""
+        """Load and validate a file, and NAME.encoder.onnx and NAME.select.onnx if the policy has them."""
         path = Path(path)
-        graph, encoder = Graph.load(path, threads=threads), None
-        spec = graph.record.spec
-        if spec.cameras:
-            encoder_path = encoder_file(path)
-            if not encoder_path.exists():
-                raise CheckpointError(f"no {encoder_path}: copy it to the folder of {path.name}")
-            encoder = EncoderGraph.load(encoder_path, threads=threads)
-            found = encoder.record
-            fits = (found.cameras, found.plain_dim, found.image_features) == (
-                spec.cameras,
-                spec.plain_dim,
-                spec.image_features,
-            )
-            if not fits or found.fingerprint != graph.record.fingerprint:
-                raise CheckpointError(f"{encoder_path} does not belong to {path.name}; export both again")
-        return cls(graph, encoder, seed=seed)
+        graph = Graph.load(path, threads=threads)
+        if graph.record.candidates > 1:
+            raise CheckpointError(f"{path} compares plans of a policy; load the policy, NAME.onnx")
+        encoder = selecting = None
+        if graph.record.spec.cameras:
+            encoder = _load_part(path, "encoder", EncoderGraph, graph.record, threads)
+        if graph.record.selection is not None:
+            selecting = _load_part(path, "select", Graph, graph.record, threads)
+        return cls(graph, encoder, selecting, seed=seed)
+
+    @property
+    def candidates(self) -> int:
+        """Plans that are compared before one is executed; 1 without plan selection."""
+        return 1 if self._selecting is None else self._selecting.record.candidates
 
     def _encode_frames(self, values: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
         if self._encoder is None:
@@ -72,22 +74,51 @@ class RuntimePolicy(BasePolicy[np.random.Generator]):
     def _draw_chunks(self, histories: Sequence[History], generator: np.random.Generator) -> list[np.ndarray]:
         return [self._plan(each.states(), self.spec.chunk, generator).actions for each in histories]
 
-    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
-        """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan."""
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None) -> Plan:
+        """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan.
+
+        The number of compared plans is fixed: with fewer `candidates`, one plan is sampled.
+        """
         longest = self.record.steps
         if not 1 <= (steps := require_int(steps, "steps")) <= longest:
             raise ConfigError(
                 f"need steps from 1 to {longest} for this graph, got {steps}; export more --steps"
             )
-        return self._plan(states, steps, self._make_generator(require_seed(seed)))
+        return self._plan(states, steps, self._make_generator(require_seed(seed)), candidates)
 
-    def _plan(self, states: np.ndarray, steps: int, rng: np.random.Generator) -> Plan:
-        graph, checked = self._graph, self._check_states(states)
+    def _plan(
+        self, states: np.ndarray, steps: int, rng: np.random.Generator, candidates: int | None = None
+    ) -> Plan:
+        checked, rule = self._check_states(states), self.record.selection
+        graph, most = self._graph, self.candidates if candidates is None else candidates
+        if self._selecting and rule and most >= self.candidates and rule.compares(checked[0]):
+            graph = self._selecting
         with self._lock:
             graph.inputs["states"][:] = checked
             graph.draw(rng)
             graph.run()
-            path = std = None
+            found, path, std, compared = graph.outputs, None, None, None
             if graph.record.foresees:
-                path, std = graph.outputs[PATH][: steps + 1], graph.outputs[STD][:steps]
-            return check_plan(Plan(graph.outputs[ACTIONS][:steps], path, std), self.spec)
+                path, std = found[PATH][: steps + 1], found[STD][:steps]
+            if graph.record.candidates > 1:
+                compared = found[CANDIDATES][:, : steps + 1]
+            return check_plan(Plan(found[ACTIONS][:steps], path, std, compared), self.spec)
+
+
+def _load_part(
+    path: Path, part: Literal["encoder", "select"], kind: type[AnyGraph], plan: GraphRecord, threads: int
+) -> AnyGraph:
+    """Load another graph of the policy in `path`, and check that it belongs to it."""
+    file = find_part(path, part)
+    if not file.exists():
+        raise CheckpointError(f"no {file}: copy it to the folder of {path.name}")
+    graph = kind.load(file, threads=threads)
+    found, spec = graph.record, plan.spec
+    if isinstance(found, EncoderRecord):
+        sizes = (found.cameras, found.plain_dim, found.image_features)
+        fits = sizes == (spec.cameras, spec.plain_dim, spec.image_features)
+    else:
+        fits = found.candidates > 1 and (found.spec, found.selection) == (spec, plan.selection)
+    if not fits or found.fingerprint != plan.fingerprint:
+        raise CheckpointError(f"{file} does not belong to {path.name}; export both again")
+    return graph

@@ -18,7 +18,7 @@ from nsde_policy.methods.neural_sde.equation import LearnedSDE
 
 
 class FoldedPlan(nn.Module):
-    """Folded steps of an equation with a shared trunk, one per row of noise.
+    """Folded steps of an equation with a shared trunk, one per step of the noise.
 
     A solver step is the unit of time. With history, there must be one solver step per control period, so that
     an older state becomes the state before.
@@ -30,7 +30,6 @@ class FoldedPlan(nn.Module):
     def __init__(self, learned: LearnedSDE, networks: SharedTrunk, sampling: SamplingConfig) -> None:
         super().__init__()
         self.layout = learned.layout
-        self.history = learned.history
         self.substeps = sampling.substeps
         self.variance_floor = learned.variance_floor
         dt = learned.period / sampling.substeps
@@ -53,34 +52,40 @@ class FoldedPlan(nn.Module):
 
     @torch.no_grad()
     def forward(self, states: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Sample one path from states (history, d), newest first, with noise (solver steps, d).
+        """Sample one path per row from states (rows, history, d), newest first.
+
+        The noise is (rows, solver steps, d).
 
         Returns:
-            Actions (steps, act_dim), the path (steps + 1, d), and σ of each action (steps, act_dim).
+            Actions (rows, steps, act_dim), the paths (rows, steps + 1, d), and σ of each action
+            (rows, steps, act_dim).
         """
         obs_dim = self.layout.spec.obs_dim
-        x = states
-        path = [states[:1]]
-        std = []
-        for k in range(len(noise)):
-            h = self.networks.trunk(self._features(x))
+        given = torch.split(states.flatten(1), self.layout.dim, dim=-1)
+        known = [self._features(x) for x in given]
+        now = given[0]
+        path, std = [now], []
+        for k, drawn in enumerate(torch.split(noise.flatten(1), self.layout.dim, dim=-1)):
+            h = self.networks.trunk(torch.cat(known, dim=-1))
             # √(v₀ + e^l) equals exp(½ (log v₀ + softplus(l − log v₀))), the formula of `LearnedSDE.outputs`
             sigma = (self.variance_floor + self.networks.log_variance(h).exp()).sqrt() * self.spread
-            now = x[:1] + self.networks.drift(h) + sigma * noise[k : k + 1]
-            x = torch.cat([now, x[:-1]]) if self.history > 1 else now
+            now = now + self.networks.drift(h) + sigma * drawn
+            known = [self._features(now), *known[:-1]]
             if k % self.substeps == 0:
-                std.append(sigma * math.sqrt(self.substeps))
+                std.append(sigma)
             if (k + 1) % self.substeps == 0:
                 path.append(now)
-        whole = torch.cat(path)
-        return whole[1:, obs_dim:], whole, torch.cat(std)[:, obs_dim:]
+        whole, spread = (
+            torch.cat(each, dim=-1).reshape(len(now), -1, self.layout.dim) for each in (path, std)
+        )
+        return whole[:, 1:, obs_dim:], whole, spread[..., obs_dim:] * math.sqrt(self.substeps)
 
     def _features(self, x: Tensor) -> Tensor:
-        """Return all columns of the states unscaled, then sines and cosines of their angles, in one row."""
-        if self.layout.spec.circular:
-            angle = x.index_select(-1, self.layout.circular_index)
-            x = torch.cat([x, angle.sin(), angle.cos()], dim=-1)
-        return x.reshape(1, -1)
+        """Return all columns of states (rows, d) unscaled, then sines and cosines of their angles."""
+        if not self.layout.spec.circular:
+            return x
+        angle = x.index_select(-1, self.layout.circular_index)
+        return torch.cat([x, angle.sin(), angle.cos()], dim=-1)
 
 
 def _fold_inputs(layer: nn.Linear, layout: StateLayout, history: int) -> nn.Linear:
