@@ -80,9 +80,17 @@ def plan_demonstration(start: np.ndarray, mode: int, rng: np.random.Generator) -
             continue
         path = path[: crossed[0] + 1]
         clearance = min(geometry.measure_clearance(a, b) for a, b in itertools.pairwise(path))
-        if clearance >= LEAST_CLEARANCE and geometry.read_mode(path) == mode:
+        if clearance >= LEAST_CLEARANCE and _read_mode(path) == mode:
             return actions[: crossed[0]]
     raise EnvError(f"no demonstration of mode {mode} from {start.tolist()} within {TRIES} tries")
+
+
+def _read_mode(path: np.ndarray) -> int:
+    """Return the mode of a path (n, 2), -1 if it does not pass all levels."""
+    reader = geometry.ModeReader()
+    for x, y in path.tolist():
+        reader.add(x, y)
+    return reader.mode
 
 
 def _draw_curve(start: np.ndarray, mode: int, rng: np.random.Generator) -> np.ndarray:

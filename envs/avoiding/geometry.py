@@ -6,10 +6,6 @@ three gaps and level 3 through one of four: 24 modes.
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import numpy as np
 
 ROD_RADIUS = 0.01
 OBSTACLES = (
@@ -66,14 +62,6 @@ class ModeReader:
             self._gaps[1] = find_gap(x, 1)
         elif abs(y - OBSTACLE_LEVELS[0][0]) <= LEVEL_REACH:
             self._gaps[0] = find_gap(x, 0)
-
-
-def read_mode(positions: "np.ndarray") -> int:
-    """Return the mode of a path (n, 2), -1 if it does not pass all levels."""
-    reader = ModeReader()
-    for x, y in positions.tolist():
-        reader.add(x, y)
-    return reader.mode
 
 
 def measure_clearance(a: Sequence[float], b: Sequence[float]) -> float:

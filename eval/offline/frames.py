@@ -229,13 +229,9 @@ def iterate_frames(
     batch: int,
 ) -> Iterator[FrameBatch]:
     """Iterate over the frames of all parts in batches, with histories that do not span two episodes."""
+    config, history = record.config.demos, record.config.model.history
     for first, group in _group_episodes(demos):
-        pairs = build_transitions(
-            group,
-            record.config.demos,
-            history=record.config.model.history,
-            final_action_weight=1.0,
-        )
+        pairs = build_transitions(group, config, history=history, final_action_weight=1.0)
         episode = np.repeat(np.arange(len(group)), group.lengths)
         here = slice(demos.starts[first], demos.starts[first] + len(episode))
         inside = {part: mask[here] for part, mask in parts.items()}

@@ -9,6 +9,7 @@ import numpy as np
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.data import Demonstrations
 from nsde_policy.data.angles import wrap_columns
+from nsde_policy.data.goal import circular_mean
 from nsde_policy.eval.compare.entries import format_label
 from nsde_policy.eval.offline.frames import EPISODE_PARTS
 from nsde_policy.eval.offline.sums import EpisodeSums, FloatArray, estimate_difference, replace_nan
@@ -53,9 +54,8 @@ class ActionScale:
     def measure(cls, demos: Demonstrations, spec: StateSpec) -> "ActionScale":
         """Measure the actions of the scored episodes."""
         actions = demos.act.astype(np.float64)
-        mean, angles = actions.mean(0), list(demos.act_angles)
-        if angles:
-            mean[angles] = np.arctan2(np.sin(actions[:, angles]).mean(0), np.cos(actions[:, angles]).mean(0))
+        angles = list(demos.act_angles)
+        mean = circular_mean(actions, angles)
         std = np.sqrt(np.square(wrap_columns(actions - mean, angles)).mean(0))
         span = (np.array(spec.high) - np.array(spec.low))[spec.obs_dim :]
         return cls(mean, np.where(std > SMALLEST_SPREAD * span, std, span), demos.act_angles)

@@ -88,10 +88,10 @@ def estimate_difference(a: EpisodeSums, b: EpisodeSums) -> Intervals:
 
 
 @functools.lru_cache(maxsize=1)
-def draw_weights(episodes: int, *, resamples: int = EPISODE_RESAMPLES, seed: int = 0) -> FloatArray:
+def draw_weights(episodes: int) -> FloatArray:
     """Draw how often each episode occurs in each bootstrap resample, (resamples, episodes)."""
-    rng = np.random.default_rng(seed)
-    return rng.multinomial(episodes, np.full(episodes, 1 / episodes), size=resamples).astype(np.float64)
+    share, rng = np.full(episodes, 1 / episodes), np.random.default_rng(0)
+    return rng.multinomial(episodes, share, size=EPISODE_RESAMPLES).astype(np.float64)
 
 
 def find_intervals(value: FloatArray, resampled: FloatArray, episodes: int) -> Intervals:

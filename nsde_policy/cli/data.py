@@ -74,10 +74,9 @@ class DataCheck(StoreFlags):
 
 
 @dataclass(frozen=True)
-class DataReplay:
+class DataReplay(StoreFlags):
     """Replay demonstrations open loop in the environment of their task and report the deviation."""
 
-    path: StorePathFlag
     task: Annotated[str, arg(aliases=["--env"])] = "auto"
     """Task or environment (Pendulum-v1, module:Class) that replays them, which must accept a start in
     options["state"]; auto: the task that the store records."""
@@ -86,7 +85,6 @@ class DataReplay:
     """Start of an episode: its recorded first state, or its seed. Seeds are read from meta/episode_seed or
     meta/seed; without them, episode k has seed k, as the human demonstrations of Push-T. Stored first states
     are rounded to float32."""
-    accept_omitted_chunks: options.AcceptOmittedChunksFlag = False
     json: bool = False
     """Print JSON instead of text."""
 

@@ -58,11 +58,7 @@ COMMANDS: CommandTree = {
     "export": Export,
     "serve": Serve,
     "doctor": Doctor,
-    "video": {
-        "train": VideoTrain,
-        "eval": VideoEval,
-        "data": VideoData,
-    },
+    "video": {"train": VideoTrain, "eval": VideoEval, "data": VideoData},
 }
 """Classes of the commands by name; a group of commands is a dict. Fields are flags, docstrings help texts."""
 

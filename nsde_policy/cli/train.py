@@ -11,12 +11,7 @@ import tyro
 
 from nsde_policy.assets import SHIPPED_TASK, USUAL_OBSERVATIONS, find_demos
 from nsde_policy.bounds import Fraction, SeedNumber
-from nsde_policy.cli.shared.options import (
-    DeviceFlag,
-    EnvKwargsFlag,
-    MethodName,
-    parse_env_kwargs,
-)
+from nsde_policy.cli.shared.options import DeviceFlag, EnvKwargsFlag, MethodName, parse_env_kwargs
 from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import ConfigError
 from nsde_policy.run_config import DemoConfig, RunConfig

@@ -139,20 +139,11 @@ class Calibration(BaseConfig):
         rate_hz: float,
         action_limits: tuple[Sequence[float], Sequence[float]] | None = None,
         delta_columns: tuple[int, ...] = (),
-        frames: tuple[CameraRange, ...] = (),
     ) -> "Calibration":
-        """Measure the statistics on demonstrations.
+        """Measure the statistics on states as the policy sees them, (frames, d), and recorded actions.
 
-        Args:
-            spec: Sizes of the policy.
-            states: States as the policy sees them, (frames, d).
-            actions: Recorded actions, (frames, act_dim).
-            episode_ends: One past the last frame of each episode.
-            rate_hz: Control periods per second; 0 if unknown.
-            action_limits: Smallest and largest action that the robot or environment takes, infinite without a
-                limit; see `find_action_limits`.
-            delta_columns: Action columns that are changes of an observation over one period.
-            frames: Range of the frames of each camera.
+        The rate is 0 if unknown. `action_limits` are those of the robot or environment, see
+        `find_action_limits`; `delta_columns` are actions that change an observation over one period.
 
         Episodes start from rest: the step to the first action counts as an acceleration too, if the action
         before it is an observed position. From a constant it would be made up, and does not count.
@@ -179,7 +170,6 @@ class Calibration(BaseConfig):
             action_low=_round_digits(low),
             action_high=_round_digits(high),
             delta_columns=delta_columns,
-            frames=frames,
         )
 
     @classmethod

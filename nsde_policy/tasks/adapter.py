@@ -1,6 +1,6 @@
 """Environments as policies see them: one flat observation, one flat action, every value checked."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from numbers import Real
 from typing import Any, NoReturn, Self
@@ -186,9 +186,8 @@ class EnvAdapter:
         if not numeric:
             self._fail(f"its observation {space!s:.300} has no numeric part: add one, or wrap it")
         named: dict[str | None, gym.spaces.Box] = {key: numeric[key] for key in obs_keys if key in numeric}
-        if named and len(named) == len(obs_keys) and obs_dim in (None, _count_values(named.values())):
-            return named
-        return numeric
+        size = sum(int(np.prod(part.shape)) for part in named.values())
+        return named if named and len(named) == len(obs_keys) and obs_dim in (None, size) else numeric
 
     def _find_cameras(self, cameras: Sequence[CameraSpec]) -> dict[str, str]:
         """Return which part of the observation is the frame of each camera."""
@@ -247,10 +246,6 @@ def check_figure(what: str, value: Any) -> None:
     is_number = isinstance(value, Real)
     if not (is_number and abs(value) <= LARGEST_FIGURE):
         raise EnvError(f"{what} is {value!r:.60}, expected a finite number: correct the task or environment")
-
-
-def _count_values(parts: Iterable[gym.spaces.Box]) -> int:
-    return sum(int(np.prod(part.shape)) for part in parts)
 
 
 def _find_images(space: object) -> dict[str, tuple[int, ...]]:

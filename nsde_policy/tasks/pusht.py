@@ -64,14 +64,6 @@ def _align(preset: Preset) -> Preset:
     )
 
 
-def _make_pixel_presets(tuned: Mapping[str, Preset]) -> dict[str, Preset]:
-    """Return the presets for camera frames; `pixels-fast` trains on a CPU."""
-    return {
-        "pixels": replace(tuned["default"], encoder=PIXEL_ENCODER),
-        "pixels-fast": replace(tuned["default"], train=tuned["fast"].train, encoder=SMALL_PIXEL_ENCODER),
-    }
-
-
 def _take_images(preset: Preset) -> Preset:
     """Return Diffusion Policy's settings for images: a larger U-Net, trained with a ResNet-18.
 
@@ -205,7 +197,9 @@ class PushTTraining(TrainingDefaults):
             if not self.demos.images:
                 usual = {name: _align(tuned[name]) for name in tuned}
                 usual["fast"] = replace(usual["fast"], train=replace(tuned["fast"].train, steps=15_000))
-            return {**presets, **usual, **_make_pixel_presets(tuned)}
+            pixels = replace(tuned["default"], encoder=PIXEL_ENCODER)
+            small = replace(pixels, train=tuned["fast"].train, encoder=SMALL_PIXEL_ENCODER)
+            return {**presets, **usual, "pixels": pixels, "pixels-fast": small}
         if method != "diffusion":
             pixels = replace(presets["default"], encoder=PIXEL_ENCODER)
             if method == "gpi":

@@ -20,13 +20,7 @@ from nsde_policy.methods.base import TrainableModel
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.planner.calibration import CALIBRATION_FILE, Calibration
 from nsde_policy.run_config import RunConfig
-from nsde_policy.run_directory import (
-    ENCODER_FOLDER,
-    SELECTION_FOLDER,
-    DemoRecord,
-    RunDirectory,
-    RunRecord,
-)
+from nsde_policy.run_directory import ENCODER_FOLDER, SELECTION_FOLDER, DemoRecord, RunDirectory, RunRecord
 from nsde_policy.training.batches import TensorData
 from nsde_policy.training.checkpoints import Monitor, check_files, train_loop
 from nsde_policy.training.dataset import (

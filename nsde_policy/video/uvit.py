@@ -97,14 +97,7 @@ class UViT(nn.Module):
     a pixel was, and the noise in it, need not pass through the smaller grids.
     """
 
-    def __init__(
-        self,
-        config: UViTConfig,
-        *,
-        inputs: int,
-        size: int,
-        has_time: bool = False,
-    ) -> None:
+    def __init__(self, config: UViTConfig, *, inputs: int, size: int, has_time: bool = False) -> None:
         super().__init__()
         self.transformer = Transformer(config)
         tokens = (size // config.stride) ** 2

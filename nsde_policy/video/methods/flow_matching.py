@@ -23,14 +23,11 @@ class FlowMatchingVideoConfig(VideoModelConfig):
     """How frames are sampled: by Euler steps."""
 
 
-PRESETS = make_joint_presets(FlowMatchingVideoConfig())
-
-
 @register_method(
     "flow_matching",
     title="Flow Matching",
     config=FlowMatchingVideoConfig,
-    presets=PRESETS,
+    presets=make_joint_presets(FlowMatchingVideoConfig()),
     registry=VIDEO_METHODS,
 )
 class FlowMatchingVideo(VideoModel):
