@@ -26,15 +26,12 @@ CHANGE_PERIODS = (1, 8)
 
 
 def match_columns(demos: Demonstrations) -> tuple[int, ...]:
-    """Find the observation column that each action column commands, by their values.
+    """Find the observation column that each action column commands; `NO_COLUMN` for none.
 
     An action column matches the observation column whose values, now or one frame later, it equals up to a
     small error compared with its own spread. Each observation column is used once, best matches first. Then
     weaker matches count if they continue a run of matches: action j commands observation j + k, as at least
     half of the matched columns do.
-
-    Returns:
-        One observation column per action column, `NO_COLUMN` without a match.
     """
     errors = _measure_errors(demos)
     columns = np.full(demos.act.shape[1], NO_COLUMN)
@@ -49,14 +46,11 @@ def match_columns(demos: Demonstrations) -> tuple[int, ...]:
 
 
 def match_changes(demos: Demonstrations, positions: Sequence[int]) -> tuple[int, ...]:
-    """Find the observation column that each action column changes: the action is what is added in one period.
+    """Find the observation column to which each action column is added in one period; `NO_COLUMN` for none.
 
     The sum of an action over some periods equals the change of the observation over them, or over those one
     frame later, up to a small error compared with its own RMS. Velocities and torques differ by a factor.
     Columns that `match_columns` matched, in `positions`, are left out.
-
-    Returns:
-        One observation column per action column, `NO_COLUMN` without a match.
     """
     errors = np.full((demos.act.shape[1], demos.obs.shape[1]), np.inf)
     ends = np.repeat(demos.episode_ends, demos.lengths)

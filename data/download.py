@@ -47,14 +47,8 @@ def download(
 ) -> bool:
     """Download a store and check its content; failed connections are retried.
 
-    Args:
-        public: The demonstrations.
-        out: Zarr directory to create; anything else that exists there is left untouched.
-        url: Mirror to download from; the content must be the same.
-        progressbar: Show a progress bar on standard error.
-
-    Returns:
-        False if the expected store was already there.
+    Return False if the expected store was already there; anything else at `out` is left untouched. A mirror
+    at `url` must have the same content.
 
     Raises:
         NsdePolicyError: If the store cannot be downloaded, or `out` has other content.

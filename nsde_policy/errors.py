@@ -27,9 +27,7 @@ class MissingDependencyError(NsdePolicyError, ImportError):
 class DemoError(NsdePolicyError, ValueError):
     """Demonstrations or videos that cannot be read or used.
 
-    Args:
-        found: What is wrong.
-        advice: What to do about it, if that depends on the command; the message is both.
+    The message says what was found and, if that depends on the command, advises what to do.
     """
 
     def __init__(self, found: str, advice: str = "") -> None:
@@ -64,10 +62,8 @@ class SessionStoppedError(NsdePolicyError):
 class RemoteError(NsdePolicyError, ValueError):
     """The other side of a connection sent an invalid message, or a server returned no plan.
 
-    Args:
-        message: What happened.
-        reason: "protocol" for an invalid message; for a server that returned no plan "refused", "timeout",
-            "failed" if its policy did, or "connection".
+    The `reason` is "protocol" for an invalid message; for a server that returned no plan it is "refused",
+    "timeout", "failed" if its policy did, or "connection".
     """
 
     def __init__(self, message: str, reason: str = "protocol") -> None:

@@ -72,13 +72,9 @@ def _open_without_waiting(path: str, flags: int) -> int:
 def parse_json(
     content: str | bytes, *, name: str, error: type[NsdePolicyError], allow_nan: bool = False
 ) -> dict[str, Any]:
-    """Parse a JSON object that may be damaged or hostile.
+    """Parse a JSON object that may be damaged or hostile; error messages call it `name`.
 
-    Args:
-        content: Text, or UTF-8 bytes.
-        name: Name of the content in error messages, such as its file name.
-        error: Exception class to raise.
-        allow_nan: Accept NaN and Infinity, which are not JSON but written by many programs.
+    NaN and Infinity, which are not JSON but written by many programs, are accepted if `allow_nan`.
 
     Raises:
         error: If the content is not a JSON object.
@@ -93,11 +89,7 @@ def parse_json(
 
 
 def decode_json(content: str | bytes, *, allow_nan: bool = False) -> Any:
-    """Decode any JSON value.
-
-    Raises:
-        ValueError: If it is not JSON, or nested too deeply.
-    """
+    """Decode any JSON value; raise `ValueError` if it is not JSON, or nested too deeply."""
     try:
         return json.loads(content) if allow_nan else msgspec.json.decode(content)
     except RecursionError:

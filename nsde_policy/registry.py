@@ -58,11 +58,7 @@ class Registry(Generic[Plugin]):
         """What is wrong with modules that cannot be imported, by name."""
 
     def add(self, name: str, plugin: Plugin) -> None:
-        """Register a plug-in.
-
-        Raises:
-            ConfigError: If another plug-in has this name already.
-        """
+        """Register a plug-in; raise `ConfigError` if another one has this name already."""
         known = self._found.get(name)
         if known is not None and getattr(known, "__module__", None) != getattr(plugin, "__module__", None):
             raise ConfigError(f"the {self.kind} {name!r} is registered already, by {known!r}: rename one")
@@ -125,11 +121,7 @@ class Registry(Generic[Plugin]):
         return modules
 
     def _import(self, name: str) -> None:
-        """Import the module of a plug-in.
-
-        Raises:
-            PluginError: If it cannot be imported.
-        """
+        """Import the module of a plug-in; raise `PluginError` if it cannot be imported."""
         module, known = self._modules[name], {*self._found}
         try:
             importlib.import_module(module)

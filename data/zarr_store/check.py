@@ -24,12 +24,9 @@ def check_store(
     accept_omitted_chunks: bool = False,
     progress: Progress = iter,
 ) -> list[str]:
-    """Find all problems of a store, and show a progress bar for each array with `progress`.
+    """Return all problems of a store, one line each; `progress` shows a bar for each array.
 
     With `accept_omitted_chunks`, a chunk that does not exist holds the fill value.
-
-    Returns:
-        One line per problem.
 
     Raises:
         DemoError: If the store cannot be opened at all.

@@ -211,10 +211,7 @@ def read_columns(array: StoredArray, ends: Ints) -> Floats:
 
 
 def set_rate(path: Path, rate_hz: float) -> float | None:
-    """Write the frames per second into the attributes of a store, atomically; nothing else changes.
-
-    Returns:
-        The rate that the store recorded before, None if it had none.
+    """Write the frames per second into the attributes of a store, atomically, and return those before.
 
     Raises:
         DemoError: If it is not a zarr directory, or another process is writing to it.

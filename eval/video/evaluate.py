@@ -173,15 +173,8 @@ def evaluate_video(
 ) -> VideoScores:
     """Score predictors, and the baselines, on the frames after the first `context` of each video.
 
-    Args:
-        predictors: Predictors by label.
-        videos: Test videos; they may lie on another device.
-        steps: Frames to predict.
-        context: Frames that predictors see.
-        batch_size: Videos that are predicted and scored at once.
-        device: Where predictors run and figures are computed.
-        network: Network whose features give FVD. A clip is the context followed by the predicted or true
-            frames, of which the network sees the last ones.
+    The videos may be on another device than the predictors. With a network, FVD is computed from the features
+    of clips: the context, then the predicted or true frames. The network sees the last frames of a clip.
 
     Raises:
         ComparisonError: If the videos are too short, or a predictor returns other shapes or values that are

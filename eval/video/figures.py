@@ -20,11 +20,8 @@ def write_animation(
 ) -> None:
     """Write videos side by side as an animated GIF: the context, then the predicted frames.
 
-    Args:
-        context: Frames before the predicted ones, (context, size, size, 3) uint8.
-        videos: Frames (steps, 3, size, size) with values from -1 to 1 by title; the truth first.
-        path: File to write.
-        period_s: Time between two frames.
+    The context is (context, size, size, 3) uint8. Videos are (steps, 3, size, size) with values from -1 to 1,
+    by title, the truth first.
     """
     seen = [[frame] * len(videos) for frame in context.cpu().numpy()]
     predicted = zip(*(to_bytes(video).cpu().numpy() for video in videos.values()), strict=True)

@@ -155,15 +155,11 @@ def noise_scale(noise: float, kind: NoiseKind, increment_std: Tensor) -> Tensor:
 
 
 def draw_noise(like: Tensor, *, history: int, kind: HistoryNoise, generator: torch.Generator) -> Tensor:
-    """Draw standard normal numbers for a state (n, d) and its history, newest first, (n, history·d).
+    """Draw standard normal numbers for states (n, d) and their history, newest first, (n, history·d).
 
-    Args:
-        like: States, which give shape, dtype and device.
-        history: Number of states.
-        kind: Noise of older states: "independent" of the newest, so that the denoiser learns a score of the
-            whole history; "shared", the same for all, which preserves their differences (the denoiser then
-            learns the slope along that common shift); or "none".
-        generator: Generator of the noise.
+    The noise of older states is "independent" of the newest, so that the denoiser learns a score of the whole
+    history; "shared", the same for all, which preserves their differences (the denoiser then learns the slope
+    along that common shift); or "none".
     """
     width = like.shape[1] * (history if kind == "independent" else 1)
     noise = torch.randn((len(like), width), generator=generator, dtype=like.dtype, device=like.device)

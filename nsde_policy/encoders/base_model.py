@@ -38,11 +38,7 @@ class EncoderModel(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def forward(self, values: Tensor, *frames: Tensor) -> Tensor:
-        """Encode observations (n, plain_dim) and one frame of each camera per row, (n, size, size, 3) uint8.
-
-        Returns:
-            Features, (n, feature_dim).
-        """
+        """Encode observations (n, plain_dim) and frames (n, size, size, 3) uint8 as (n, feature_dim)."""
 
     def augment(self, frames: Tensor, generator: torch.Generator) -> Tensor:
         """Change training frames (n, size, size, 3) at random, if the encoder is trained with the policy.
@@ -61,10 +57,7 @@ class EncoderModel(nn.Module, abc.ABC):
     ) -> tuple[Tensor, Tensor]:
         """Encode frames after undoing a shift, and measure their shift then, if the encoder can.
 
-        The shift is in whole pixels (x, y), (n, cameras, 2); None for none.
-
-        Returns:
-            Features, (n, feature_dim), and the shift, (n, cameras, 2) in pixels.
+        Shifts are in pixels (x, y), (n, cameras, 2); the one to undo is in whole pixels, or None.
         """
         raise NotImplementedError(f"{type(self).__name__} measures no shift")
 

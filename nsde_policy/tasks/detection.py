@@ -63,11 +63,7 @@ def find_task(demos: Path | None) -> FoundTask:
 def check_recorded_task(task: Task, demos: Path) -> None:
     """Raise `ConfigError` if demonstrations were not recorded in the environment of a task.
 
-    Demonstrations without a record fit any task.
-
-    Raises:
-        ConfigError: If the environments differ.
-        DemoError: If the store cannot be read.
+    Demonstrations without a record fit any task. If the store cannot be read, it is a `DemoError`.
     """
     if task.env_id is None:
         return

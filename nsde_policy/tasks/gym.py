@@ -128,8 +128,7 @@ def make_gym_env(env_id: str, kwargs: Mapping[str, object]) -> AnyEnv:
 def find_env_class(env_id: str) -> Callable[..., object] | None:
     """Return the class that `module:Class` names, importing from the current directory too.
 
-    Returns:
-        None for an id that Gymnasium resolves itself, which includes its `module:id`.
+    An id that Gymnasium resolves itself, which includes its `module:id`, gives None.
 
     Raises:
         EnvError: If the module cannot be imported or has no such environment.

@@ -28,12 +28,8 @@ class MetaWorldEnv(gym.Wrapper[np.ndarray, np.ndarray, np.ndarray, np.ndarray]):
     """A Meta-World environment that draws its start from the seed of `reset`, and ends at success.
 
     Its own `reset` ignores the seed, and its own episodes last 500 steps. The observation, (39,), includes
-    the goal, which Meta-World hides by default.
-
-    Args:
-        member: Name of the environment, such as "reach-v3".
-        camera_name: Camera of `render`, one of `CAMERAS`.
-        kwargs: Further arguments of the environment: `render_mode`, `width` and `height`.
+    the goal, which Meta-World hides by default. `camera_name` is one of `CAMERAS`; `kwargs` are
+    `render_mode`, `width` and `height`.
     """
 
     def __init__(self, member: str, camera_name: str = "corner2", **kwargs: object) -> None:
@@ -91,11 +87,7 @@ class MetaWorldTask(Task):
         self.name = self.env_id = f"metaworld:{member}"
 
     def make_env(self, **kwargs: object) -> AnyEnv:
-        """Make the environment.
-
-        Raises:
-            MissingDependencyError: If Meta-World is not installed.
-        """
+        """Make the environment; raise `MissingDependencyError` if Meta-World is not installed."""
         import_optional("metaworld", "metaworld")
         given = {"max_episode_steps": EPISODE_STEPS, **self.env_kwargs, **kwargs, "member": self.member}
         return make_gym_env(f"{__name__}:{MetaWorldEnv.__name__}", given)

@@ -130,15 +130,9 @@ def build_transitions(
     """Pair every state with its successor; no pair, and no history, spans two episodes.
 
     Angles continue those of the present state, so that no difference holds a 2π jump. Before the beginning of
-    an episode, its first state is repeated.
-
-    Args:
-        demos: The demonstrations; an episode of T frames gives T − 1 pairs.
-        settings: See `build_states`.
-        history: States that a model is given, the present one included.
-        dt: Duration of one control period.
-        final_action_weight: If positive, add one pair per episode for its last frame, with this weight. What
-            came after it was not recorded, but the last action was: often the one that finished the task.
+    an episode, its first state is repeated. An episode of T frames gives T − 1 pairs. If
+    `final_action_weight` is positive, its last frame gives one more pair with this weight: what came after it
+    was not recorded, but the last action was, often the one that finished the task.
     """
     if history < 1:
         raise ConfigError(f"history counts the present state, so it is at least 1, got {history}")

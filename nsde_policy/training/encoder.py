@@ -120,11 +120,7 @@ class EncoderTraining:
 
     @cached_property
     def _frames(self) -> FrameFile:
-        """All frames, decoded into a temporary file by the first use.
-
-        Raises:
-            CheckpointError: If the run was begun with other frames.
-        """
+        """All frames, decoded into a temporary file by the first use; refused if others began the run."""
         folder, total = self._run.encoder.path, len(self._demos.obs)
         logger.info("decoding %d frames of %s", total, ", ".join(self._images))
         frames = FrameFile(list(self._images.values()), total, size=self.model.size, folder=folder)

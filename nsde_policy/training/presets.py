@@ -31,15 +31,9 @@ def resolve_preset(
 ) -> tuple[str, RunConfig]:
     """Return the name and the settings of a preset, by default the task's.
 
-    Args:
-        task: Task of the demonstrations.
-        preset: Name, None for the task's own.
-        method: Name of the method.
-        demos: Demonstrations that `auto` measures; None for those of the task in the package.
-        selection: Fields of `DemoConfig` that differ from those of the task.
-        validation: Fraction of the episodes that are held out, which `auto` does not measure.
-        seed: Seed that chooses them.
-        overridden: Names of settings that flags set, which are not listed as chosen.
+    The preset `auto` measures the demonstrations, by default those of the task in the package, without the
+    fraction `validation` that `seed` holds out. `selection` holds fields of `DemoConfig` that differ from the
+    task's. Settings in `overridden` were set by flags and are not listed as chosen.
     """
     name = preset or choose_preset(task, method)
     if name != AUTO_PRESET:

@@ -20,8 +20,7 @@ DOTTED_POINTS = 50
 def plot_training(run: RunDirectory) -> Path | None:
     """Draw losses over the steps, those on held-out episodes dashed.
 
-    Returns:
-        The picture; None without matplotlib, or if no losses were recorded.
+    Return the picture; None without matplotlib, or if no losses were recorded.
     """
     try:
         from matplotlib.figure import Figure

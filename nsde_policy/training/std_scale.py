@@ -41,8 +41,7 @@ def check_std_scale(config: RunConfig, fraction: float) -> None:
 def fit_std_scale(run: RunDirectory, demos: Demonstrations | None, *, device: str) -> np.ndarray | None:
     """Scale the σ of a trained run so that it fits held-out demonstrations, and write its weights.
 
-    Returns:
-        The factor of each dimension of a state, (d,); None without demonstrations.
+    Return the factor of each dimension of a state, (d,); None without demonstrations.
     """
     if demos is None:
         return None

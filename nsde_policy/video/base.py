@@ -47,13 +47,8 @@ class StepResult(NamedTuple):
 class VideoModel(TrainableModel[VideoBatch]):
     """Predicts the next frame x_{t+1} of a video from its state X_t = (x_t, x_{t-1}, …), newest first.
 
-    Frames are (n, 3, size, size) with values from -1 to 1; a state is (n, 3 · history, size, size).
-
-    Args:
-        config: Settings of the method.
-        size: Height and width of the frames.
-        increment_std: Root mean square change of a pixel over one frame.
-        generator: Source of the initial weights.
+    Frames are (n, 3, size, size) with values from -1 to 1; a state is (n, 3 · history, size, size). The
+    constructor takes the root mean square change of a pixel over one frame as `increment_std`.
     """
 
     extra_frames: ClassVar[int] = 0
@@ -164,8 +159,7 @@ class VideoModel(TrainableModel[VideoBatch]):
     ) -> Tensor:
         """Predict `steps` frames after the given ones, (n, history, size, size, 3) uint8 and oldest first.
 
-        Returns:
-            Frames with values from -1 to 1, (n, steps, 3, size, size).
+        The predicted frames are (n, steps, 3, size, size) with values from -1 to 1.
         """
         state = stack_state(to_unit(frames))
         found = []

@@ -39,11 +39,7 @@ class VideoRecord:
 
     @classmethod
     def read(cls, path: Path) -> "VideoRecord":
-        """Read and check the record of a run directory.
-
-        Raises:
-            CheckpointError: If there is none, or it is damaged.
-        """
+        """Read the record of a run directory; raise `CheckpointError` if it is missing or damaged."""
         file = RunDirectory(path).config
         if not file.exists():
             raise CheckpointError(f"{path} holds no video model: it has no config.json")

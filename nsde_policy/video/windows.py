@@ -169,11 +169,7 @@ class Videos:
         return self.select(np.sort(order[count:]))
 
     def increment_std(self) -> float:
-        """Measure the root mean square change of a pixel over one frame.
-
-        Raises:
-            DemoError: If no pixel changes.
-        """
+        """Measure the root mean square change of a pixel over one frame; raise `DemoError` if it is 0."""
         change = float(to_unit(self._sample).diff(dim=1).double().square().mean().sqrt())
         if change == 0:
             raise DemoError(f"{self.name}: nothing moves in {len(self._sample)} windows of its videos")

@@ -101,11 +101,7 @@ class NeuralSDEVideo(VideoModel):
     def solve(
         self, state: Tensor, *, sampling: VideoSampling | None = None, generator: torch.Generator
     ) -> Tensor:
-        """Return the states after each Euler-Maruyama step of one frame, the given one first.
-
-        Returns:
-            States, (substeps + 1, n, 3 · history, size, size).
-        """
+        """Return the state before and after each Euler-Maruyama step of one frame, (substeps + 1, n, …)."""
         chosen = choose_sampling(self.config.sampling, sampling)
         steps = chosen.substeps
         noise = state.new_zeros(()).expand(steps, *state.shape)
