@@ -21,7 +21,7 @@ LARGEST_ANGLE = 4 * math.pi
 FAR_OUTSIDE = 1.0
 """Largest plausible distance from the demonstrated range, as a multiple of that range."""
 TINY_FRACTION = 0.02
-"""If all values are outside the demonstrated range and below this fraction of it, the unit is wrong."""
+"""If all values are below this fraction of the demonstrated range, and most outside it, the unit is wrong."""
 MARGIN_FACTOR = 3.0
 """Brightness, contrast and detail may be lower and higher than in the demonstrations by this factor."""
 NOISE_ALLOWANCE = 16.0
@@ -96,7 +96,7 @@ def find_implausible(obs: np.ndarray, spec: PolicySpec) -> str | None:
     It detects degrees in place of radians, wrong units of length and swapped columns, if one observation is
     enough to show them.
     """
-    tiny = compared = 0
+    tiny = outside = compared = 0
     plain = obs[: spec.plain_dim].tolist()  # features of images are always in the range of the frame
     for column, (value, low, high) in enumerate(zip(plain, spec.low, spec.high, strict=False)):
         if column in spec.circular:
@@ -113,8 +113,9 @@ def find_implausible(obs: np.ndarray, spec: PolicySpec) -> str | None:
                 "check units and column order"
             )
         compared += 1
-        tiny += not low <= value <= high and abs(value) < TINY_FRACTION * max(abs(low), abs(high))
-    if compared >= 3 and tiny == compared:
+        outside += not low <= value <= high
+        tiny += abs(value) < TINY_FRACTION * max(abs(low), abs(high))
+    if compared >= 3 and tiny == compared and 2 * outside > compared:
         return (
             f"all values are far below the demonstrated range, got {obs.tolist()}; "
             "check units (metres instead of pixels?)"
