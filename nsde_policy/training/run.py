@@ -127,15 +127,14 @@ def train_run(
             known, unseen, _ = split_episodes(encoded, options.validation, seed=seed)
         known, scaled_to, _ = split_episodes(known, options.scale_std, seed=seed, flag="--scale-std")
         config = _resolve_settings(known, config)
-        if companion is not None:
-            known = companion.prepare(run, known, config, task.mirror, seed)
-        spec = measure_demonstrations(known, config, task.mirror, scale_features=joint is None)
+        used = known if companion is None else companion.prepare(run, known, config, task.mirror, seed)
+        spec = measure_demonstrations(used, config, task.mirror, scale_features=joint is None)
         record = _build_record(config, spec, task, seed, demos, held_out, encoder)
         _check_record(run, record)
         model = _build_model(record, joint)  # before files are written: some methods cannot train an encoder
         if joint is not None:
             joint.check_settings(resume=options.resume)
-        _fit(run, record, model, _prepare_data(record, known, unseen, task.mirror, joint), monitor, options)
+        _fit(run, record, model, _prepare_data(record, used, unseen, task.mirror, joint), monitor, options)
         fit_std_scale(run, scaled_to, device=options.device)
         if companion is not None:
             companion.finish(run, task.mirror)

@@ -23,6 +23,7 @@ from tests.helpers.simulated_time import SimulatedWorker
 
 RATE = 20.0
 NEURAL_SDE = ["--train.steps=20", "--model.network.width=16", "--model.sampling.diffusion=0", "--chunk=3"]
+NEURAL_SDE += ["--select", "none"]
 """Few steps: the plans are not good, but they are finite; without noise they are the same everywhere."""
 NEIGHBOURS = ["--policy", "knn"]
 """Nothing to fit, for tests of what is measured on the demonstrations."""
