@@ -208,7 +208,7 @@ def choose_chunk(statistics: DemoStatistics) -> int:
     """Choose how many actions are executed before planning again.
 
     A deterministic demonstrator reacts to every observation: 0.05 s. People commit themselves, and a policy
-    that plans anew too early changes its mind: 0.8 s. Without a rate, 1 and 8 actions.
+    that replans too early changes its mind: 0.8 s. Without a rate, 1 and 8 actions.
     """
     rate, longest = statistics.rate_hz, max(statistics.median_length // 4, 1)
     if statistics.unexplained_share < PREDICTABLE:

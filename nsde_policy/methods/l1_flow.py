@@ -4,7 +4,7 @@ Noise x₀ and actions x₁ are joined by the line x_t = (1 − t) x₀ + t x₁
 trained with an absolute loss. The velocity of the flow is (x̂₁ − x_t) / (1 − t). One step of it, from t = 0 to
 t*, chooses a mode; the prediction from there is the plan. With x₀ = 0 these are the calls of `mip.py`.
 
-Deviation: the trunk is that of the Neural SDE, on the task's observation. The original is a U-Net on images.
+Deviation: the network is an MLP on the task's observation. The paper uses a U-Net on images.
 """
 
 from dataclasses import dataclass

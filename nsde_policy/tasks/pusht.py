@@ -37,7 +37,7 @@ _GHOSTS = 4
 
 
 def _tune(preset: Preset, dynamics: TrainConfig) -> Preset:
-    """Return a preset of the Neural SDE for camera frames: it selects plans, and weighs final actions more.
+    """Return a preset of the Neural SDE that selects plans, halves the noise and weighs final actions more.
 
     The last action of a demonstration is the one that completes the goal.
     """
