@@ -1,12 +1,12 @@
-"""Images of a store, read on demand as uint8."""
+"""Images of demonstrations, read on demand as uint8."""
 
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from nsde_policy.data.zarr_store.arrays import StoredArray
-from nsde_policy.data.zarr_store.store import Store
+from nsde_policy.data.readers import open_source
+from nsde_policy.data.source import SourceArray
 from nsde_policy.errors import DemoError
 
 
@@ -20,13 +20,13 @@ def check_scale(name: str, dtype: np.dtype[np.generic], brightest: float) -> Non
 
 
 class LazyFrames:
-    """Frames of a store, (frames, …), read only when indexed.
+    """Frames of demonstrations, (frames, …), read only when indexed.
 
-    zarr decodes whole chunks, which often hold more than 100 frames, so read slices. The scale of floats is
+    Formats decode many frames at a time, often more than 100, so read slices. The scale of floats is
     judged by the frames that are read, until one is brighter than 1.
     """
 
-    def __init__(self, array: StoredArray, frames: int) -> None:
+    def __init__(self, array: SourceArray, frames: int) -> None:
         self._array = array
         self.shape = (frames, *array.shape[1:])
         self.dtype = np.dtype(np.uint8)
@@ -60,10 +60,10 @@ class LazyFrames:
 
 
 def open_images(path: Path | str, *, key: str = "img", accept_omitted_chunks: bool = False) -> LazyFrames:
-    """Open the image array `data/<key>`; its chunks are checked for existence, not decoded."""
-    store = Store(Path(path), accept_omitted_chunks=accept_omitted_chunks)
-    ends, (array,) = store.open_episodes([f"data/{key}"])
+    """Open the image array `key`; its files are checked for existence, not decoded."""
+    source = open_source(path, accept_omitted_chunks=accept_omitted_chunks)
+    ends, (array,) = source.open_episodes([key])
     if len(array.shape) < 3:
         raise DemoError(f"{array.name} has shape {array.shape}, expected images (frames, height, width, …)")
-    array.check_chunks(int(ends[-1]))
+    array.check_parts(int(ends[-1]))
     return LazyFrames(array, int(ends[-1]))

@@ -64,6 +64,10 @@ class Demonstrations:
     act_limits: ActionLimits | None = None
     """Smallest and largest action that the robot or the environment takes, infinite without a limit; None if
     unknown."""
+    obs_names: tuple[str, ...] = ()
+    """Names of the columns of `obs` without features of images; empty if unknown."""
+    act_names: tuple[str, ...] = ()
+    """Names of the columns of `act`; empty if unknown."""
     source: str = "memory"
     """Path the demonstrations were loaded from."""
     image_features: int = 0
@@ -81,6 +85,8 @@ class Demonstrations:
             object.__setattr__(self, part, values)
             object.__setattr__(self, angles, check_angles(getattr(self, angles), values.shape[1], part))
         check_rate(self.rate_hz)
+        if len(self.obs_names) != frames["obs"].shape[1] - self.image_features:
+            object.__setattr__(self, "obs_names", ())  # an encoder changed the columns
 
     @classmethod
     def from_episodes(cls, episodes: Iterable[Episode], **fields: Any) -> "Demonstrations":
@@ -110,7 +116,8 @@ class Demonstrations:
             )
         place = {column: i for i, column in enumerate(columns)}
         angles = tuple(place[column] for column in self.angles if column in place)
-        return replace(self, obs=self.obs[:, list(columns)], angles=angles)
+        names = tuple(self.obs_names[column] for column in columns) if self.obs_names else ()
+        return replace(self, obs=self.obs[:, list(columns)], angles=angles, obs_names=names)
 
     def without_image_features(self) -> "Demonstrations":
         """Return the demonstrations without the features of images."""

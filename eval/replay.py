@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from nsde_policy.data import Demonstrations, Episode
-from nsde_policy.data.zarr_store.store import Store
+from nsde_policy.data.readers import open_source
 from nsde_policy.errors import DemoError, EnvError
 from nsde_policy.tasks import Task
 from nsde_policy.tasks.adapter import EnvAdapter, check_figure
@@ -22,7 +22,7 @@ from nsde_policy.tasks.adapter import EnvAdapter, check_figure
 Start = Literal["state", "seed"]
 """Start of a replay: the recorded first state, passed as `options["state"]` to the environment's reset, or
 the seed of the episode. Stores hold float32; a seed gives the first state in full precision."""
-SEED_ARRAYS = ("meta/episode_seed", "meta/seed")
+SEED_ARRAYS = ("episode_seed", "seed")
 """Where a store records the seed of each episode; without both, episode k has seed k."""
 EXACT_ERROR = 0.01
 """Largest error of a replay that counts as exact, in units of the observation."""
@@ -82,11 +82,10 @@ class ReplayReport:
 
 
 def read_seeds(path: Path) -> list[int] | None:
-    """Return the seed of each episode that a zarr store records, None if it records none."""
-    with Store(path) as store:
-        name = next((each for each in SEED_ARRAYS if each in store.find_arrays("meta")), None)
-        array = None if name is None else store.open_array(name)
-        return None if array is None else [int(seed) for seed in array.read(0, array.shape[0])]
+    """Return the seed of each episode that demonstrations record, None if they record none."""
+    with open_source(path) as source:
+        info = source.read_info()
+    return next((info[name].astype(int).tolist() for name in SEED_ARRAYS if name in info), None)
 
 
 def replay_demonstrations(

@@ -105,7 +105,7 @@ def load_graph(folder: Path) -> Arrays:
 def load_store(path: Path) -> Arrays:
     """Load a store, and decode all of it."""
     from nsde_policy.data import load_demonstrations
-    from nsde_policy.data.zarr_store.check import check_store
+    from nsde_policy.data.check import check_store
 
     check_store(path)
     demos = load_demonstrations(path)

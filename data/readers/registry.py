@@ -10,11 +10,13 @@ Entry points of other packages belong to the group `nsde_policy.readers`.
 import inspect
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from nsde_policy.data.readers.base import Reader
+from nsde_policy.data.roles import check_keys
+from nsde_policy.data.source import Source, join_columns
 from nsde_policy.data.types import Demonstrations
+from nsde_policy.errors import DemoError
 from nsde_policy.registry import Registry
 
 logger = logging.getLogger(__name__)
@@ -44,6 +46,21 @@ def _recognises(reader: Reader, path: Path) -> bool:
         return False
 
 
+def open_source(path: Path | str, *, accept_omitted_chunks: bool = False) -> Source:
+    """Open demonstrations with the reader that recognises their format.
+
+    Args:
+        path: File or folder.
+        accept_omitted_chunks: Read missing chunks as the fill value; only zarr stores have such chunks.
+
+    Raises:
+        DemoError: If they are damaged or do not have the expected form.
+    """
+    reader = find_reader(Path(path))
+    omitted = accept_omitted_chunks and "accept_omitted_chunks" in inspect.signature(reader.open).parameters
+    return reader.open(Path(path), **({"accept_omitted_chunks": True} if omitted else {}))
+
+
 def load_demonstrations(
     path: Path | str,
     *,
@@ -53,34 +70,43 @@ def load_demonstrations(
     act_angles: Sequence[int] | None = None,
     rate_hz: float | None = None,
     accept_omitted_chunks: bool = False,
-    **options: object,
 ) -> Demonstrations:
-    """Load demonstrations with the reader that recognises their format.
+    """Load the low-dimensional part of demonstrations of any format.
 
     Args:
-        path: File or folder; zarr directories and zips of them are built in.
+        path: File or folder.
         obs_keys: Arrays that make up an observation, side by side; those with more axes, such as
-            (frames, 9, 2) keypoints, are flattened.
+            (frames, 9, 2) keypoints, are flattened. `state` also stands for what a format calls so.
         act_key: Array that holds the actions.
-        angles: Columns of the observation that are angles in radians; None to use what the store says.
+        angles: Columns of the observation that are angles in radians; None to use what the files say.
         act_angles: The same for the action.
-        rate_hz: Frames per second; None to use what the store says.
-        accept_omitted_chunks: Read missing chunks as the fill value; passed only to readers whose `load` has
-            this argument, such as that of zarr stores.
-        **options: Passed to the reader.
+        rate_hz: Frames per second; None to use what the files say.
+        accept_omitted_chunks: Read missing chunks of a zarr store as the fill value.
 
     Raises:
         DemoError: If the demonstrations are damaged or do not have the expected form.
     """
-    path = Path(path)
-    reader = find_reader(path)
-    if accept_omitted_chunks and "accept_omitted_chunks" in inspect.signature(reader.load).parameters:
-        options["accept_omitted_chunks"] = True
-    demos = reader.load(path, obs_keys=obs_keys, act_key=act_key, **options)
-    return replace(
-        demos,
-        angles=demos.angles if angles is None else tuple(angles),
-        act_angles=demos.act_angles if act_angles is None else tuple(act_angles),
-        rate_hz=demos.rate_hz if rate_hz is None else rate_hz,
-        source=str(path),
-    )
+    with open_source(path, accept_omitted_chunks=accept_omitted_chunks) as source:
+        obs_names = [name for key in obs_keys for name in source.resolve(key)]
+        act_names = source.resolve(act_key)
+        check_keys(source, obs_names, act_names)
+        ends, arrays = source.open_episodes([*obs_names, *act_names])
+        obs, act = (join_columns(part, ends) for part in (arrays[: len(obs_names)], arrays[len(obs_names) :]))
+        limits = source.act_limits
+        if limits is not None and len(limits[0]) != act.values.shape[1]:
+            raise DemoError(
+                f"{path} limits {len(limits[0])} action columns (action_space), but its actions have "
+                f"{act.values.shape[1]}: correct or remove the limits"
+            )
+        return Demonstrations(
+            obs.values,
+            act.values,
+            ends,
+            angles=obs.angles if angles is None else tuple(angles),
+            act_angles=act.angles if act_angles is None else tuple(act_angles),
+            rate_hz=source.rate_hz if rate_hz is None else rate_hz,
+            act_limits=limits,
+            source=str(path),
+            obs_names=obs.names,
+            act_names=act.names,
+        )

@@ -8,14 +8,14 @@ import json
 import math
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nsde_policy.data.source import SourceArray
 from nsde_policy.data.types import Numbers, check_angles
 from nsde_policy.errors import DemoError, summarize_error
-from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked
 
 if TYPE_CHECKING:
     import zarr
@@ -28,33 +28,27 @@ MAX_CHUNKS = 2**20
 """Most chunks of an array."""
 
 
-@dataclass(frozen=True)
-class StoredArray:
+class StoredArray(SourceArray):
     """An array on disk whose rows are frames, (frames, …); nothing is kept in memory."""
 
-    name: str
-    """Path in the store, such as data/state."""
-    zarray: "zarr.Array[Any]"
-    """The array, opened by zarr."""
-    store: "Store"
-    """The store that holds its files."""
-    accept_omitted: bool
-    """Whether chunks that do not exist hold the fill value."""
+    def __init__(self, name: str, zarray: "zarr.Array[Any]", store: "Store", *, accept_omitted: bool) -> None:
+        """Wrap an array that zarr opened; `accept_omitted`: chunks that do not exist hold the fill value."""
+        self.name, self.zarray, self.store, self.accept_omitted = name, zarray, store, accept_omitted
+        self.shape, self.dtype = tuple(zarray.shape), zarray.dtype
+        self.check_bytes(math.prod(self._unit), "a chunk")
 
-    def __post_init__(self) -> None:
-        self._check_bytes(math.prod(self._unit), "a chunk")
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that the attribute `columns` lists."""
+        names = self.zarray.attrs.get("columns", [])
+        if names and (not isinstance(names, list) or [*map(str, names)] != names or len(names) != self.width):
+            raise DemoError(
+                f"the attribute 'columns' of {self.name} is {json.dumps(names):.80}, expected a list of "
+                f"{self.width} names"
+            )
+        return tuple(map(str, names))
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the array, (frames, …)."""
-        return tuple(self.zarray.shape)
-
-    @property
-    def width(self) -> int:
-        """Number of columns of the flattened array."""
-        return math.prod(self.shape[1:])
-
-    @property
+    @cached_property
     def angles(self) -> tuple[int, ...]:
         """Columns that the attribute `angles` declares."""
         angles = self.zarray.attrs.get("angles", [])
@@ -74,15 +68,6 @@ class StoredArray:
         """Shape of what one file holds: a shard, or a chunk."""
         return tuple(self.zarray.shards or self.zarray.chunks)
 
-    def _check_bytes(self, numbers: int, what: str) -> None:
-        """Raise `DemoError` if numbers do not fit into the memory that arrays may take."""
-        size, limit = numbers * self.zarray.dtype.itemsize, get_max_unpacked()
-        if size > limit:
-            raise DemoError(
-                f"{self.name}: {what} would take {size} bytes, the limit is {limit}; set "
-                f"{MAX_UNPACKED_VARIABLE} if the store is what you expect"
-            )
-
     def read(self, start: int, stop: int) -> Numbers:
         """Decode the frames `start` to `stop`, (stop − start, …)."""
         try:
@@ -95,18 +80,6 @@ class StoredArray:
                 f"{self.name}: frames {start} to {stop} cannot be decoded ({summarize_error(error)}); "
                 "restore their chunk from the original"
             ) from error
-
-    def read_checked(self, frames: int | None = None) -> Numbers:
-        """Decode the first `frames` frames, or all, after checking their size and their chunks."""
-        frames = self.shape[0] if frames is None else frames
-        self._check_bytes(frames * self.width, f"{frames} frames")
-        self.check_chunks(frames)
-        return self.read(0, frames)
-
-    def check_chunks(self, frames: int) -> None:
-        """Raise `DemoError` for missing and damaged chunks of the first `frames` frames."""
-        for fault in self.find_faults(frames):
-            raise DemoError(f"{fault}; restore it from the original")
 
     def find_faults(self, frames: int) -> Iterator[str]:
         """Describe missing (unless accepted) and damaged chunks of the first `frames` frames."""

@@ -1,23 +1,19 @@
 """Replay-buffer stores, `data/<arrays>` and `meta/episode_ends`, opened without trusting them."""
 
 import json
+import math
+import operator
 import os
+import sys
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
-from nsde_policy.data.types import (
-    Floats,
-    Ints,
-    check_ends,
-    check_finite,
-    check_lengths,
-    check_rate,
-    convert_to_float32,
-)
+from nsde_policy.data.source import Source, SourceArray
+from nsde_policy.data.types import ActionLimits, Ints, Numbers, check_ends, check_lengths, check_rate
 from nsde_policy.data.zarr_store.arrays import StoredArray
 from nsde_policy.errors import DemoError, NsdePolicyError, describe_problem, summarize_error
 from nsde_policy.files import MAX_JSON_BYTES, lock_directory, parse_json, replace_file
@@ -31,17 +27,14 @@ RECORDING = "nsde_policy_recording"
 """Root attribute of stores written by `DemoWriter`; frames behind the last episode end are not committed."""
 ENDS = "meta/episode_ends"
 """Array with one past the last frame of each episode."""
-MAX_COLUMNS = 4096
-"""Maximum number of columns that are loaded into memory; wider arrays are images and read lazily."""
 MAX_DEPTH = 8
 """Most levels of folders in which arrays are found; a link may lead back to a folder that contains it."""
 
 
-class Store:
+class Store(Source):
     """An open store, a directory or a zip, zarr format 2 or 3.
 
-    Files are named by their key, such as data/state/.zarray. A context manager, because a zip file stays
-    open with it.
+    Files are named by their key, such as data/state/.zarray.
 
     Raises:
         DemoError: If the path holds anything but a zarr group, or a damaged zip file.
@@ -60,11 +53,40 @@ class Store:
             self.close()
             raise DemoError(f"{path} is not a zarr group: it holds neither .zgroup nor zarr.json")
 
-    def __enter__(self) -> Self:
-        return self
+    @cached_property
+    def format(self) -> str:
+        """Version of the format and kind of the container."""
+        return f"zarr format {self.zarr_format}, {self.container}"
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    @cached_property
+    def rate_hz(self) -> float | None:
+        """Frames per second that the attributes record."""
+        rate_hz = self.attributes.get("rate_hz")
+        check_rate(rate_hz)
+        return rate_hz
+
+    @cached_property
+    def act_limits(self) -> ActionLimits | None:
+        """Limits in the attribute `action_space`, {"low": […], "high": […]}; null stands for no limit.
+
+        Raises:
+            DemoError: If they have other sizes, numbers that are not finite, or a low above its high.
+        """
+        space = self.attributes.get("action_space")
+        if space is None:
+            return None
+        try:
+            low = tuple(_parse_limit(value, -math.inf) for value in space["low"])
+            high = tuple(_parse_limit(value, math.inf) for value in space["high"])
+            is_valid = len(low) == len(high) and all(map(operator.le, low, high))
+        except (KeyError, TypeError, ValueError):
+            is_valid = False
+        if not is_valid:
+            raise DemoError(
+                f"the attribute action_space of {self.path} is {space!r:.80}, expected lists 'low' and "
+                "'high' of as many numbers as an action has, low below high: correct it or remove it"
+            )
+        return low, high
 
     @property
     def container(self) -> str:
@@ -127,7 +149,11 @@ class Store:
             raise DemoError(f"the attributes in zarr.json are {attributes!r:.80}, expected a JSON object")
         return attributes
 
-    def find_arrays(self, folder: str) -> list[str]:
+    def find_arrays(self) -> list[str]:
+        """Return the names of all arrays below data/, readable or not."""
+        return [path.removeprefix("data/") for path in self.find_paths("data")]
+
+    def find_paths(self, folder: str) -> list[str]:
         """Return the paths of all arrays below `folder`, readable or not."""
         found: list[str] = []
         path = self._root / folder
@@ -136,15 +162,27 @@ class Store:
             if self._is_array(name):
                 found.append(name)
             elif name.count("/") < MAX_DEPTH:
-                found += self.find_arrays(name)
+                found += self.find_paths(name)
         return sorted(found)
 
     def describe_missing(self, name: str) -> str:
         """Describe a missing array and list the arrays of the store."""
-        names = ", ".join(self.find_arrays("data") + self.find_arrays("meta")) or "none"
+        names = ", ".join(self.find_paths("data") + self.find_paths("meta")) or "none"
         return f"no array {name!r} in {self.path}; it holds: {names}"
 
     def open_array(self, name: str) -> StoredArray:
+        """Open an array below data/."""
+        return self.open_path(f"data/{name}")
+
+    def read_info(self) -> dict[str, Numbers]:
+        """Read the arrays of numbers below meta/ other than episode ends, such as meta/episode_seed."""
+        found = {}
+        for path in self.find_paths("meta"):
+            with suppress(DemoError):
+                found[path.removeprefix("meta/")] = self.open_path(path).read_checked()
+        return {name: values for name, values in found.items() if f"meta/{name}" != ENDS}
+
+    def open_path(self, name: str) -> StoredArray:
         """Open the array at the path `name`, such as data/state."""
         import zarr
 
@@ -164,27 +202,32 @@ class Store:
             raise DemoError(f"{name} holds {zarray.dtype}, expected real numbers")
         if zarray.ndim == 0 or 0 in zarray.shape[1:] or 0 in zarray.chunks:
             raise DemoError(f"{name} has shape {zarray.shape}, expected (frames, at least one column)")
-        return StoredArray(name, zarray, self, self._accept_omitted)
+        return StoredArray(name, zarray, self, accept_omitted=self._accept_omitted)
 
-    def open_episodes(self, names: Sequence[str]) -> tuple[Ints, list[StoredArray]]:
-        """Read the episode ends and open the named arrays, which must have the same number of frames.
-
-        Frames behind the last episode end are ignored in recordings of `DemoWriter`, which may be growing or
-        interrupted, and are an error in any other store.
-        """
+    def read_ends(self) -> Ints:
+        """Read meta/episode_ends."""
         if not self._is_array(ENDS):
             raise DemoError(
                 f"{self.describe_missing(ENDS)}; write one past the last frame of each episode "
                 "there, such as [100, 250] for episodes of 100 and 150 frames"
             )
-        values = self.open_array(ENDS).read_checked()
-        if not values.size:
+        ends = self.open_path(ENDS).read_checked()
+        if not ends.size:
             raise DemoError(f"{ENDS} is empty: {self.path} holds 0 episodes")
-        arrays = [self.open_array(name) for name in names]
+        return ends
+
+    def open_episodes(self, names: Sequence[str]) -> tuple[Ints, list[SourceArray]]:
+        """Read the episode ends and open the named arrays, which must have the same number of frames.
+
+        Frames behind the last episode end are ignored in recordings of `DemoWriter`, which may be growing or
+        interrupted, and are an error in any other store.
+        """
+        values = self.read_ends()
+        arrays: list[SourceArray] = [self.open_array(name) for name in names]
         frames = [array.shape[0] for array in arrays]
         if RECORDING in self.attributes and values.dtype.kind in "iu":
             frames = [min(length, int(values.flat[-1])) for length in frames]
-        check_lengths(dict(zip(names, frames, strict=True)))
+        check_lengths(dict(zip([array.name for array in arrays], frames, strict=True)))
         return check_ends(values, max(frames, default=0)), arrays
 
     def _is_array(self, name: str) -> bool:
@@ -195,19 +238,6 @@ class Store:
             return self.read_metadata(f"{name}/zarr.json").get("node_type") == "array"
         except DemoError:
             return True
-
-
-def read_columns(array: StoredArray, ends: Ints) -> Floats:
-    """Read the episodes of a low-dimensional array, flattened to (frames, columns), all finite."""
-    if array.width > MAX_COLUMNS:
-        raise DemoError(
-            f"{array.name} has {array.width} numbers a frame, too many to load; open_images reads it lazily"
-        )
-    frames = int(ends[-1])
-    values = array.read_checked(frames).reshape(frames, array.width)
-    columns = convert_to_float32(values, array.name)
-    check_finite(columns, array.name, ends)
-    return columns
 
 
 def set_rate(path: Path, rate_hz: float) -> float | None:
@@ -253,3 +283,12 @@ def wrap_read_errors(message: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise DemoError(f"{message}: {describe_problem(error)}") from error
+
+
+def _parse_limit(value: float | None, unlimited: float) -> float:
+    """Return a finite limit, or `unlimited` for None; raise `ValueError` if it is not finite as a float."""
+    if value is None:
+        return unlimited
+    if not abs(value) <= sys.float_info.max:
+        raise ValueError(value)
+    return float(value)

@@ -20,9 +20,9 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from nsde_policy.data.images import check_scale
+from nsde_policy.data.roles import is_colour
 from nsde_policy.data.types import MIN_STEPS, Episode, Ints, Numbers, check_angles, check_rate
 from nsde_policy.data.zarr_store.growing_array import GrowingArray
-from nsde_policy.data.zarr_store.roles import is_colour
 from nsde_policy.data.zarr_store.store import ENDS, RECORDING, Store
 from nsde_policy.errors import DemoError, NsdePolicyError, describe_problem
 from nsde_policy.files import PARTIAL, lock_directory, read_json, replace_file
@@ -131,7 +131,7 @@ class DemoWriter:
         self._require_open()
         names = [name for name in self._arrays if name.startswith(INFO_PREFIX)]
         with Store(self.path) as store:
-            return {n.removeprefix(INFO_PREFIX): store.open_array(n).read(0, len(self)) for n in names}
+            return {n.removeprefix(INFO_PREFIX): store.open_path(n).read(0, len(self)) for n in names}
 
     def append(
         self,
@@ -269,7 +269,7 @@ class DemoWriter:
             return
         with Store(self.path) as store:
             for folder, rows in (("data", int(ends[-1])), ("meta", len(ends))):
-                for name in store.find_arrays(folder):
+                for name in store.find_paths(folder):
                     if name != ENDS:
                         self._arrays[name] = self._load_array(store, name, rows)
 
@@ -278,14 +278,14 @@ class DemoWriter:
         if not self._has_episodes():
             return np.zeros(0, np.int64)
         with Store(self.path) as store:
-            return store.open_episodes(store.find_arrays("data"))[0]
+            return store.open_episodes(store.find_arrays())[0]
 
     def _load_array(self, store: Store, name: str, rows: int) -> GrowingArray:
         """Load the committed rows of an array and cut off any others."""
-        stored = store.open_array(name)
+        stored = store.open_path(name)
         if stored.shape[0] < rows:
             raise DemoError(f"{name} has {stored.shape[0]} rows of {rows}; restore it from a copy")
-        stored.check_chunks(rows)
+        stored.check_parts(rows)
         tail = stored.read(rows - rows % stored.rows_per_read, rows)
         array = GrowingArray(name, rows, tail, stored.rows_per_read, dict(stored.zarray.attrs))
         angles, given = array.attributes.get("angles", []), self._angles.get(name, [])

@@ -38,7 +38,7 @@ class DataInfo(StoreFlags):
 
     def run(self) -> None:
         """Print the summary of the store."""
-        from nsde_policy.data.zarr_store.summary import summarize
+        from nsde_policy.data.summary import summarize
         from nsde_policy.tasks import find_task
 
         summary = summarize(self.path, accept_omitted_chunks=self.accept_omitted_chunks)
@@ -57,8 +57,8 @@ class DataCheck(StoreFlags):
         """Print the problems; raise `DemoError` if there are any."""
         from tqdm import tqdm
 
-        from nsde_policy.data.zarr_store.check import check_store
-        from nsde_policy.data.zarr_store.summary import summarize
+        from nsde_policy.data.check import check_store
+        from nsde_policy.data.summary import summarize
         from nsde_policy.errors import DemoError
 
         problems = check_store(

@@ -77,15 +77,12 @@ def check_recorded_task(task: Task, demos: Path) -> None:
 
 
 def _read_store_record(path: Path) -> tuple[Mapping[str, object], int]:
-    """Read the root attributes and the number of frames; empty for formats other than zarr."""
-    from nsde_policy.data.readers.registry import FALLBACK, find_reader
-    from nsde_policy.data.zarr_store.store import Store
+    """Read what the files say about themselves, and the number of frames."""
+    from nsde_policy.data.readers import open_source
 
-    if find_reader(path).name != FALLBACK:
-        return {}, 0
-    with Store(path) as store:
-        names = store.find_arrays("data")
-        return store.attributes, store.open_array(names[0]).shape[0] if names else 0
+    with open_source(path) as source:
+        names = source.find_arrays()
+        return source.attributes, source.open_array(names[0]).shape[0] if names else 0
 
 
 def _as_mapping(value: object) -> Mapping[str, object]:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from nsde_policy.data import Demonstrations, LazyFrames, Mirror, load_demonstrations, open_images
 from nsde_policy.data.augmentation import RigidMotions
 from nsde_policy.data.frames import check_frames
+from nsde_policy.data.readers import open_source
+from nsde_policy.data.roles import find_cameras
 from nsde_policy.data.statistics import find_oddities
-from nsde_policy.data.zarr_store.roles import find_cameras
 from nsde_policy.encoders import get_encoder
 from nsde_policy.errors import ConfigError, EnvError, NsdePolicyError
 from nsde_policy.run_config import DemoConfig
@@ -55,7 +56,10 @@ def report_store(demos: Demonstrations, config: DemoConfig, path: Path) -> None:
     """Log what is often a mistake in demonstrations, and the cameras of their store that are not used."""
     for line in find_oddities(demos):
         logger.warning("%s: %s", path, line)
-    cameras = {} if config.images else find_cameras(path)
+    if config.images:
+        return
+    with open_source(path) as source:
+        cameras = find_cameras(source)
     if cameras:
         logger.info(
             "%s has camera arrays that are not used: %s; train on them with --images %s",

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from nsde_policy.data.frames import check_frames
 from nsde_policy.data.images import LazyFrames
+from nsde_policy.data.readers import open_source
 from nsde_policy.data.types import Ints
-from nsde_policy.data.zarr_store.store import Store
 from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.training.batches import BatchSource
 from nsde_policy.video.base import VideoBatch
@@ -185,10 +185,9 @@ def open_videos(path: Path | str, *, size: int, stride: int = 1) -> Videos:
     Raises:
         DemoError: If the store is damaged, or has no colour frames.
     """
-    store = Store(Path(path))
-    ends, arrays = store.open_episodes([f"data/{VIDEO_KEY}"])
+    ends, arrays = open_source(path).open_episodes([VIDEO_KEY])
     count = int(ends[-1])
     images = LazyFrames(arrays[0], count)
     check_frames(images, VIDEO_KEY)
-    arrays[0].check_chunks(count)
+    arrays[0].check_parts(count)
     return Videos(images, ends, np.arange(len(ends)), size, str(path), stride)

@@ -156,10 +156,10 @@ DAMAGES = [
     Damage("pipe", lambda path: with_pipe("x")(path) / "x", "neither .zgroup nor zarr.json"),
     Damage("truncated zip", write_truncated_zip, "nor an undamaged zip"),
     # arrays and metadata
-    Damage("no state", with_arrays(data__state=None), "'data/state'.*data/action, data/img"),
+    Damage("no state", with_arrays(data__state=None), "'state'.*data/action, data/img"),
     Damage("no ends", with_arrays(meta__episode_ends=None), "'meta/episode_ends'.*write one past the last"),
-    Damage("no such key", write_store, "'data/joints'.*--obs-keys keypoint state", {"obs_keys": ["joints"]}),
-    Damage("no such action", write_store, "'data/x'.*--act-key action", {"act_key": "x"}),
+    Damage("no such key", write_store, "'joints'.*--obs-keys keypoint state", {"obs_keys": ["joints"]}),
+    Damage("no such action", write_store, "'x'.*--act-key action", {"act_key": "x"}),
     Damage("camera as observation", write_store, "camera images.*--obs-keys keypoint", {"obs_keys": ["img"]}),
     Damage("no observation", write_store, "at least one", {"obs_keys": ()}),
     Damage("v2 metadata cut off", with_file(META, half), ".zarray is not valid JSON"),
@@ -182,7 +182,7 @@ DAMAGES = [
     # files that are not what they seem
     Damage("attributes are a pipe", with_pipe(".zattrs"), "not a regular file"),
     Damage("chunk is a pipe", with_pipe(CHUNK), "not a regular file"),
-    Damage("folders in a circle", after(link_in_a_circle), "no array 'data/state'"),
+    Damage("folders in a circle", after(link_in_a_circle), "no array 'state'"),
     # what the arrays hold
     Damage("pickled objects", with_pickles(dtype="|O", filters=[{"id": "pickle"}], fill_value=None), "pickl"),
     Damage("pickled floats", with_pickles(compressor={"id": "pickle"}), "pickles"),

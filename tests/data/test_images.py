@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nsde_policy.data import open_images
-from nsde_policy.data.zarr_store.check import check_store
+from nsde_policy.data.check import check_store
 from nsde_policy.errors import DemoError
 from tests.helpers.demo_stores import example_arrays, write_store, zip_store
 

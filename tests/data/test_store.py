@@ -11,8 +11,9 @@ import pytest
 import zarr
 from zarr.codecs import BloscCodec
 
-from nsde_policy.data import Demonstrations, Episode, load_demonstrations
+from nsde_policy.data import load_demonstrations
 from nsde_policy.data.readers import registry
+from nsde_policy.data.source import MemoryArray, MemorySource
 from nsde_policy.errors import DemoError
 from tests.helpers.demo_stores import ENDS, example_arrays, write_store, zip_store
 
@@ -91,15 +92,26 @@ def test_omitted_chunks_are_accepted_only_on_request(tmp_path: Path, zarr_format
 
 
 def test_readers_of_other_formats_need_not_know_of_omitted_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    demos = Demonstrations.from_episodes([Episode(np.ones((9, 2), np.float32), np.ones((9, 1), np.float32))])
+    state, action = np.arange(18, dtype=np.float32).reshape(9, 2), np.ones((9, 1), np.float32)
+    arrays = {
+        "joints": MemoryArray("joints", state, ["hip", "knee"]),
+        "action": MemoryArray("action", action),
+    }
 
     class OtherReader:
-        def load(self, path, *, obs_keys, act_key):
-            return demos
+        def open(self, path):
+            return MemorySource(path, "other", arrays, [4, 9], conventions={"state": ("joints",)})
 
     monkeypatch.setattr(registry, "find_reader", lambda path: OtherReader())
     loaded = load_demonstrations("x.csv", rate_hz=5, accept_omitted_chunks=True)
-    assert (loaded.fingerprint, loaded.rate_hz, loaded.source) == (demos.fingerprint, 5, "x.csv")
+    np.testing.assert_array_equal(loaded.obs, state)
+    assert (loaded.rate_hz, loaded.source, loaded.obs_names) == (5, "x.csv", ("hip", "knee"))
+    assert loaded.act_names == ("action[0]",)
+
+
+def test_an_action_cannot_be_an_observation(tmp_path: Path) -> None:
+    with pytest.raises(DemoError, match=r"action is the action.*--obs-keys keypoint state"):
+        load_demonstrations(write_store(tmp_path / "demos.zarr"), obs_keys=["state", "action"])
 
 
 def test_import_does_not_import_zarr_or_torch() -> None:

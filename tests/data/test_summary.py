@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
-from nsde_policy.data.zarr_store.check import check_store
-from nsde_policy.data.zarr_store.summary import find_wrapped_columns, summarize
+from nsde_policy.data.check import check_store
+from nsde_policy.data.summary import find_wrapped_columns, summarize
 from nsde_policy.errors import DemoError
 from tests.helpers.demo_stores import edit_bytes, read_files, write_store, zip_store
 from tests.helpers.robot_arm import make_arm_demos
@@ -34,7 +34,7 @@ def test_info_prints_text_and_json(store: Path, capsys: pytest.CaptureFixture[st
     info = json.loads(capsys.readouterr().out)
     assert (info["episodes"], info["frames"], info["rate_hz"]) == (3, 40, 10)
     assert info["episode_length"] == [10, 15, 15]
-    assert (info["container"], info["zarr_format"]) == ("zip", 2)
+    assert info["format"] == "zarr format 2, zip"
     assert info["attributes"]["operator"] == "ada"
     arrays = {array["name"]: array for array in info["arrays"]}
     assert arrays["data/keypoint"]["shape"] == [40, 9, 2]

@@ -5,6 +5,7 @@ import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.data import DemoWriter, open_images
+from nsde_policy.data.check import check_store
 from nsde_policy.data.video_files import FrameConfig, read_video
 from nsde_policy.data.video_sets import (
     CLEVRER_NUMBERS,
@@ -14,7 +15,6 @@ from nsde_policy.data.video_sets import (
     find_videos,
     write_videos,
 )
-from nsde_policy.data.zarr_store.check import check_store
 from nsde_policy.data.zarr_store.store import Store
 from nsde_policy.errors import DemoError
 from tests.helpers.video_files import write_clevrer, write_kth, write_scene
@@ -30,7 +30,7 @@ def kth(tmp_path_factory):
 
 def read_store(path, name):
     with Store(path) as store:
-        array = store.open_array(name)
+        array = store.open_path(name)
         return array.read(0, array.shape[0])
 
 

@@ -12,8 +12,8 @@ import zarr
 
 import nsde_policy.data.zarr_store.writer as writer_module
 from nsde_policy.data import DemoWriter, load_demonstrations, open_images
+from nsde_policy.data.check import check_store
 from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
-from nsde_policy.data.zarr_store.check import check_store
 from nsde_policy.errors import DemoError
 from nsde_policy.files import PARTIAL
 from tests.helpers.demo_stores import flip_bit, read_files, write_store

@@ -12,8 +12,8 @@ import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.data import Episode, load_demonstrations
+from nsde_policy.data.check import check_store
 from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
-from nsde_policy.data.zarr_store.check import check_store
 from nsde_policy.errors import DemoError
 from nsde_policy.eval import generate as generating
 from tests.helpers.demo_stores import write_store

@@ -11,7 +11,7 @@ import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.data import DemoWriter, Episode, load_demonstrations
-from nsde_policy.data.zarr_store.check import check_store
+from nsde_policy.data.check import check_store
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.tasks import get_task

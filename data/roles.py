@@ -1,11 +1,10 @@
-"""Which arrays of a store can be observations, actions or camera images, judged by their shapes."""
+"""Which arrays of demonstrations can be observations, actions or camera images, judged by their shapes."""
 
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 
-from nsde_policy.data.zarr_store.store import MAX_COLUMNS, Store
+from nsde_policy.data.source import MAX_COLUMNS, Source
 from nsde_policy.errors import DemoError
 
 Shape = tuple[int, ...]
@@ -23,22 +22,17 @@ def is_colour(shape: Shape) -> bool:
     return len(shape) == 4 and shape[-1] == 3
 
 
-def find_cameras(path: Path) -> dict[str, Shape]:
-    """Return the shapes of the camera arrays of a zarr store by name; empty for other formats."""
-    try:
-        with Store(path) as store:
-            shapes = read_shapes(store)
-    except DemoError:
-        return {}
-    return {name: shape for name, shape in shapes.items() if is_camera(shape)}
+def find_cameras(source: Source) -> dict[str, Shape]:
+    """Return the shapes of the camera arrays by name."""
+    return {name: shape for name, shape in read_shapes(source).items() if is_camera(shape)}
 
 
-def read_shapes(store: Store) -> dict[str, Shape]:
-    """Return the shapes of all readable arrays below data/, by their names without data/."""
+def read_shapes(source: Source) -> dict[str, Shape]:
+    """Return the shapes of all readable arrays by name."""
     shapes = {}
-    for name in store.find_arrays("data"):
+    for name in source.find_arrays():
         with suppress(DemoError):
-            shapes[name.removeprefix("data/")] = store.open_array(name).shape
+            shapes[name] = source.open_array(name).shape
     return shapes
 
 
@@ -54,27 +48,28 @@ def find_roles(shapes: Mapping[str, Shape]) -> tuple[list[str], list[str]]:
     return [name for name in low if name not in actions], actions or low
 
 
-def check_keys(store: Store, obs_keys: Sequence[str], act_key: str) -> None:
+def check_keys(source: Source, obs_keys: Sequence[str], act_keys: Sequence[str]) -> None:
     """Raise `DemoError` for arrays that do not exist or hold images; the message names the flags to use."""
     if not obs_keys:
         raise DemoError("no observation array was named; give at least one, such as 'state'")
-    known = store.find_arrays("data")
+    known = source.find_arrays()
     if not known:
         return  # an empty store, which has no episodes either
-    shapes = read_shapes(store)
+    shapes = read_shapes(source)
     observations, actions = find_roles(shapes)
-    use = f"use --obs-keys {' '.join(name for name in observations if name != act_key)}"
+    use = f"use --obs-keys {' '.join(name for name in observations if name not in act_keys)}"
     for key in obs_keys:
-        if f"data/{key}" not in known:
-            raise DemoError(store.describe_missing(f"data/{key}"), use)
+        if key not in known:
+            raise DemoError(source.describe_missing(key), use)
+        if key in act_keys:
+            raise DemoError(f"{key} is the action and cannot be an observation too", use)
         if is_camera(shapes.get(key, ())):
             raise DemoError(
-                f"data/{key} has shape {shapes[key]}: camera images cannot be observations, which are "
+                f"{key} has shape {shapes[key]}: camera images cannot be observations, which are "
                 "low-dimensional",
                 f"leave it out: {use}",
             )
-    if f"data/{act_key}" not in known:
-        others = [name for name in actions if name not in obs_keys]
-        raise DemoError(
-            store.describe_missing(f"data/{act_key}"), f"use --act-key {' or '.join(others or actions)}"
-        )
+    for key in act_keys:
+        if key not in known:
+            others = [name for name in actions if name not in obs_keys]
+            raise DemoError(source.describe_missing(key), f"use --act-key {' or '.join(others or actions)}")

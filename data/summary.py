@@ -1,4 +1,4 @@
-"""Summary of a store as text or JSON."""
+"""Summary of demonstrations as text or JSON."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -9,11 +9,11 @@ import numpy as np
 
 from nsde_policy.data.action_columns import format_matches, match_columns
 from nsde_policy.data.angles import TURN
+from nsde_policy.data.readers import open_source
+from nsde_policy.data.roles import find_roles, is_camera, is_colour
+from nsde_policy.data.source import MAX_COLUMNS, Source, SourceArray, join_columns, read_columns
 from nsde_policy.data.statistics import find_oddities
-from nsde_policy.data.types import Demonstrations, Floats, Ints, check_rate
-from nsde_policy.data.zarr_store.arrays import StoredArray
-from nsde_policy.data.zarr_store.roles import find_roles, is_camera, is_colour
-from nsde_policy.data.zarr_store.store import MAX_COLUMNS, Store, read_columns
+from nsde_policy.data.types import Demonstrations, Floats, Ints
 
 SHOWN_COLUMNS = 8
 """Maximum number of columns that the text lists one by one."""
@@ -21,7 +21,7 @@ SHOWN_COLUMNS = 8
 
 @dataclass(frozen=True)
 class ArraySummary:
-    """Summary of one array below `data/`."""
+    """Summary of one array."""
 
     name: str
     shape: tuple[int, ...]
@@ -58,9 +58,8 @@ class StoreSummary:
     """Output of `nsde-policy data info`."""
 
     path: str
-    container: str
-    """Either directory or zip."""
-    zarr_format: int
+    format: str
+    """Name and version of the format."""
     episodes: int
     frames: int
     episode_length: tuple[int, float, int]
@@ -92,7 +91,7 @@ class StoreSummary:
         hz = self.rate_hz
         rate = f"{hz:g} Hz, {self.frames / hz:.0f} s" if hz else "rate not recorded (data set-rate)"
         text = (
-            f"{self.path}: zarr format {self.zarr_format}, {self.container}\n"
+            f"{self.path}: {self.format}\n"
             f"{self.episodes} episodes, {self.frames} frames, {rate}\n"
             f"episode length {short} to {long} frames, median {median:g}"
         )
@@ -117,45 +116,44 @@ class StoreSummary:
 
 
 def summarize(path: Path | str, *, accept_omitted_chunks: bool = False) -> StoreSummary:
-    """Read every low-dimensional array of a store and summarize it; damage raises a `DemoError`."""
-    with Store(Path(path), accept_omitted_chunks=accept_omitted_chunks) as store:
-        ends, arrays = store.open_episodes(store.find_arrays("data"))
+    """Read every low-dimensional array and summarize them; damage raises a `DemoError`."""
+    with open_source(path, accept_omitted_chunks=accept_omitted_chunks) as source:
+        names = source.find_arrays()
+        ends, arrays = source.open_episodes(names)
         lengths = np.diff(ends, prepend=0)
-        rate_hz = store.attributes.get("rate_hz")
-        check_rate(rate_hz)
-        shapes = {each.name.removeprefix("data/"): each.shape for each in arrays}
+        shapes = {name: array.shape for name, array in zip(names, arrays, strict=True)}
         observations, actions = find_roles(shapes)
-        demos = _load_default(arrays, ends, observations, actions)
+        demos = _load_default(source, observations, actions)
         return StoreSummary(
             path=str(path),
-            container=store.container,
-            zarr_format=store.zarr_format,
+            format=source.format,
             episodes=len(ends),
             frames=int(ends[-1]),
             episode_length=(int(lengths.min()), float(np.median(lengths)), int(lengths.max())),
-            rate_hz=rate_hz,
+            rate_hz=source.rate_hz,
             arrays=tuple(_summarize_array(array, ends) for array in arrays),
             observations=tuple(observations),
             actions=tuple(actions),
             videos=tuple(name for name, shape in shapes.items() if is_colour(shape)),
             positions=None if demos is None else match_columns(demos),
             oddities=() if demos is None else tuple(find_oddities(demos)),
-            attributes=store.attributes,
+            attributes=source.attributes,
         )
 
 
 def _load_default(
-    arrays: Sequence[StoredArray], ends: Ints, observations: Sequence[str], actions: Sequence[str]
+    source: Source, observations: Sequence[str], actions: Sequence[str]
 ) -> Demonstrations | None:
     """Load what training takes by default; None without observations or actions."""
-    chosen = ["state"] if "state" in observations else observations
-    action = "action" if "action" in actions else actions[0] if actions else None
-    found = {array.name.removeprefix("data/"): array for array in arrays}
-    chosen = [name for name in chosen if name != action]
-    if not chosen or action is None:
+    known = source.find_arrays()
+    action, state = source.resolve("action"), source.resolve("state")
+    action = action if set(action) <= set(known) else tuple(actions[:1])
+    state = state if set(state) <= set(known) else tuple(name for name in observations if name not in action)
+    if not state or not action:
         return None
-    obs = np.concatenate([read_columns(found[name], ends) for name in chosen], axis=1)
-    return Demonstrations(obs, read_columns(found[action], ends), ends)
+    ends, arrays = source.open_episodes([*state, *action])
+    obs, act = join_columns(arrays[: len(state)], ends), join_columns(arrays[len(state) :], ends)
+    return Demonstrations(obs.values, act.values, ends, obs_names=obs.names, act_names=act.names)
 
 
 def find_wrapped_columns(values: Floats, ends: Ints) -> list[int]:
@@ -166,8 +164,8 @@ def find_wrapped_columns(values: Floats, ends: Ints) -> list[int]:
     return np.flatnonzero(jumps & within_a_turn).tolist()
 
 
-def _summarize_array(array: StoredArray, ends: Ints) -> ArraySummary:
-    shape, dtype, angles = (int(ends[-1]), *array.shape[1:]), str(array.zarray.dtype), array.angles
+def _summarize_array(array: SourceArray, ends: Ints) -> ArraySummary:
+    shape, dtype, angles = (int(ends[-1]), *array.shape[1:]), str(array.dtype), array.angles
     if array.width > MAX_COLUMNS or is_camera(array.shape):
         fault = next(array.find_faults(shape[0]), None)
         return ArraySummary(array.name, shape, dtype, None, None, angles, [], fault)

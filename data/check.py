@@ -1,4 +1,4 @@
-"""Complete check of a store: every chunk of every array is decoded."""
+"""Complete check of demonstrations: every frame of every array is read."""
 
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 
 from nsde_policy.data.images import check_scale
-from nsde_policy.data.zarr_store.arrays import StoredArray
-from nsde_policy.data.zarr_store.roles import is_colour
-from nsde_policy.data.zarr_store.store import Store
+from nsde_policy.data.readers import open_source
+from nsde_policy.data.roles import is_colour
+from nsde_policy.data.source import SourceArray
 from nsde_policy.errors import DemoError
 
 MAX_FAULTS = 100
-"""Maximum number of missing or damaged chunks listed per array."""
+"""Maximum number of missing or damaged parts listed per array."""
 Progress = Callable[[range], Iterable[int]]
-"""Wraps the first frames of the chunks of an array, for a progress bar."""
+"""Wraps the first frames of the blocks of an array, for a progress bar."""
 
 
 def check_store(
@@ -32,28 +32,28 @@ def check_store(
         DemoError: If the store cannot be opened at all.
     """
     problems: list[str] = []
-    with Store(Path(path), accept_omitted_chunks=accept_omitted_chunks) as store:
-        arrays: list[StoredArray] = []
-        for name in store.find_arrays("data"):
+    with open_source(path, accept_omitted_chunks=accept_omitted_chunks) as source:
+        arrays: dict[str, SourceArray] = {}
+        for name in source.find_arrays():
             try:
-                array = store.open_array(name)
-                _ = array.angles  # raises for columns that do not exist
-                arrays.append(array)
+                array = source.open_array(name)
+                _ = array.angles, array.columns  # raise if they do not fit
+                arrays[name] = array
             except DemoError as error:
                 problems.append(str(error))
         frames = None
         try:
-            ends, _ = store.open_episodes([array.name for array in arrays])
+            ends, _ = source.open_episodes(list(arrays))
             frames = int(ends[-1])
         except DemoError as error:
             problems.append(str(error))
-        for array in arrays:
+        for array in arrays.values():
             problems += _check_array(array, array.shape[0] if frames is None else frames, progress)
     return problems
 
 
-def _check_array(array: StoredArray, frames: int, progress: Progress) -> list[str]:
-    """Decode the first frames of an array, chunk by chunk, and return its problems."""
+def _check_array(array: SourceArray, frames: int, progress: Progress) -> list[str]:
+    """Decode the first frames of an array, block by block, and return its problems."""
     problems = list(islice(array.find_faults(frames), MAX_FAULTS))
     if problems:
         return problems
@@ -70,7 +70,7 @@ def _check_array(array: StoredArray, frames: int, progress: Progress) -> list[st
         brightest = max(brightest, float(values.max()))
     if is_colour(array.shape):
         try:
-            check_scale(array.name, array.zarray.dtype, brightest)
+            check_scale(array.name, array.dtype, brightest)
         except DemoError as error:
             problems.append(str(error))
     return problems

@@ -1,0 +1,233 @@
+"""Opened demonstrations of any format: named arrays whose rows are frames, and where episodes end."""
+
+import abc
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from nsde_policy.data.types import (
+    ActionLimits,
+    Floats,
+    Ints,
+    Numbers,
+    check_ends,
+    check_finite,
+    check_lengths,
+    convert_to_float32,
+)
+from nsde_policy.errors import DemoError
+from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked
+
+MAX_COLUMNS = 4096
+"""Maximum number of columns that are loaded into memory; wider arrays are images and read lazily."""
+READ_BYTES = 16 * 2**20
+"""Frames are read in blocks of about this size unless the format has larger ones."""
+
+
+class SourceArray(abc.ABC):
+    """An array whose rows are frames, (frames, …), read on demand."""
+
+    name: str
+    """Name in messages, such as data/state."""
+    shape: tuple[int, ...]
+    """Shape of the array, (frames, …)."""
+    dtype: np.dtype[Any]
+    """Type of the stored values."""
+    angles: tuple[int, ...] = ()
+    """Columns that are angles in radians."""
+    columns: tuple[str, ...] = ()
+    """Names of the columns; empty if the format does not say."""
+
+    @abc.abstractmethod
+    def read(self, start: int, stop: int) -> Numbers:
+        """Read the frames `start` to `stop`, (stop − start, …); raise `DemoError` if they are damaged."""
+
+    @property
+    def key(self) -> str:
+        """Name without folders."""
+        return self.name.rpartition("/")[2]
+
+    @property
+    def width(self) -> int:
+        """Number of columns of the flattened array."""
+        return math.prod(self.shape[1:])
+
+    @property
+    def rows_per_read(self) -> int:
+        """Number of frames to read together."""
+        return max(1, READ_BYTES // (self.width * self.dtype.itemsize))
+
+    def find_faults(self, frames: int) -> Iterator[str]:
+        """Describe missing and damaged parts of the first `frames` frames as far as no decoding is needed."""
+        return iter(())
+
+    def check_parts(self, frames: int) -> None:
+        """Raise `DemoError` for missing and damaged parts of the first `frames` frames."""
+        for fault in self.find_faults(frames):
+            raise DemoError(f"{fault}; restore it from the original")
+
+    def read_checked(self, frames: int | None = None) -> Numbers:
+        """Read the first `frames` frames, or all, after checking their size and their parts."""
+        frames = self.shape[0] if frames is None else frames
+        self.check_bytes(frames * self.width, f"{frames} frames")
+        self.check_parts(frames)
+        return self.read(0, frames)
+
+    def check_bytes(self, numbers: int, what: str) -> None:
+        """Raise `DemoError` if numbers do not fit into the memory that arrays may take."""
+        size, limit = numbers * self.dtype.itemsize, get_max_unpacked()
+        if size > limit:
+            raise DemoError(
+                f"{self.name}: {what} would take {size} bytes, the limit is {limit}; set "
+                f"{MAX_UNPACKED_VARIABLE} if the store is what you expect"
+            )
+
+
+class MemoryArray(SourceArray):
+    """An array that is in memory, or that numpy maps from a file."""
+
+    def __init__(self, name: str, values: Numbers, columns: Sequence[str] = ()) -> None:
+        self.name, self._values, self.columns = name, values, tuple(columns)
+        self.shape, self.dtype = values.shape, values.dtype
+
+    def read(self, start: int, stop: int) -> Numbers:
+        """Return the frames `start` to `stop`."""
+        return self._values[start:stop]
+
+
+class Source(abc.ABC):
+    """An open set of demonstrations; a context manager, because some formats keep a file open.
+
+    Arrays have the names of the format. `state` and `action` are what training takes by default; a format
+    that calls them otherwise says so in `conventions`.
+    """
+
+    path: Path
+    format: str
+    """Name and version of the format for people."""
+    rate_hz: float | None = None
+    """Frames per second; None if the files do not say."""
+    act_limits: ActionLimits | None = None
+    """Smallest and largest actions; None if the files do not say."""
+    conventions: Mapping[str, tuple[str, ...]] = {}
+    """Arrays, side by side, that `state` and `action` stand for where a format has other names."""
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """What the files say about themselves, JSON: provenance, task, licence."""
+        return {}
+
+    @abc.abstractmethod
+    def find_arrays(self) -> list[str]:
+        """Return the names of all arrays with a row for each frame, readable or not."""
+
+    @abc.abstractmethod
+    def open_array(self, name: str) -> SourceArray:
+        """Open an array; raise `DemoError` if it does not exist or cannot hold frames."""
+
+    @abc.abstractmethod
+    def read_ends(self) -> Ints:
+        """Return one past the last frame of each episode, (episodes,)."""
+
+    def read_info(self) -> dict[str, Numbers]:
+        """Return numbers that the files record for each episode, such as its seed, (episodes,) each."""
+        return {}
+
+    def open_episodes(self, names: Sequence[str]) -> tuple[Ints, list[SourceArray]]:
+        """Read the episode ends and open the named arrays, which must have the same number of frames."""
+        ends, arrays = self.read_ends(), [self.open_array(name) for name in names]
+        lengths = {array.name: array.shape[0] for array in arrays}
+        check_lengths(lengths)
+        return check_ends(ends, max(lengths.values(), default=0)), arrays
+
+    def resolve(self, key: str) -> tuple[str, ...]:
+        """Return the arrays that a name stands for, side by side."""
+        known = self.find_arrays()
+        return (key,) if key in known else self.conventions.get(key, (key,))
+
+    def describe_missing(self, name: str) -> str:
+        """Describe a missing array and list the arrays there are."""
+        return f"no array {name!r} in {self.path}; it holds: {', '.join(self.find_arrays()) or 'none'}"
+
+    def close(self) -> None:  # noqa: B027
+        """Close the files that are open."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_columns(array: SourceArray, ends: Ints) -> Floats:
+    """Read the episodes of a low-dimensional array, flattened to (frames, columns), all finite."""
+    if array.width > MAX_COLUMNS:
+        raise DemoError(
+            f"{array.name} has {array.width} numbers a frame, too many to load; open_images reads it lazily"
+        )
+    frames = int(ends[-1])
+    values = array.read_checked(frames).reshape(frames, array.width)
+    columns = convert_to_float32(values, array.name)
+    check_finite(columns, array.name, ends)
+    return columns
+
+
+class Columns(NamedTuple):
+    """Low-dimensional arrays side by side."""
+
+    values: Floats
+    """Values, (frames, columns)."""
+    names: tuple[str, ...]
+    """Names of the columns; a column without one is called by its array and its place in it."""
+    angles: tuple[int, ...]
+    """Columns that are angles."""
+
+
+def join_columns(arrays: Sequence[SourceArray], ends: Ints) -> Columns:
+    """Read arrays and put them side by side."""
+    values, names, angles = [], [], []
+    for array in arrays:
+        angles += [len(names) + column for column in array.angles]
+        names += array.columns or [f"{array.key}[{column}]" for column in range(array.width)]
+        values.append(read_columns(array, ends))
+    return Columns(np.concatenate(values, axis=1), tuple(names), tuple(angles))
+
+
+class MemorySource(Source):
+    """Demonstrations whose arrays are in memory or mapped: what small formats are read into."""
+
+    def __init__(
+        self,
+        path: Path,
+        format: str,
+        arrays: Mapping[str, SourceArray],
+        ends: Sequence[int] | Ints,
+        *,
+        rate_hz: float | None = None,
+        conventions: Mapping[str, tuple[str, ...]] | None = None,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.path, self.format, self._arrays, self._ends = path, format, arrays, np.asarray(ends, np.int64)
+        self.rate_hz, self.conventions, self._attributes = rate_hz, conventions or {}, dict(attributes or {})
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """What the files say about themselves."""
+        return self._attributes
+
+    def find_arrays(self) -> list[str]:
+        """Return the names of all arrays."""
+        return sorted(self._arrays)
+
+    def open_array(self, name: str) -> SourceArray:
+        """Return the array of this name."""
+        if name not in self._arrays:
+            raise DemoError(self.describe_missing(name))
+        return self._arrays[name]
+
+    def read_ends(self) -> Ints:
+        """Return one past the last frame of each episode."""
+        return self._ends
