@@ -15,6 +15,7 @@ from nsde_policy.training.stage import StageRun
 from tests.helpers.demo_stores import write_store
 
 QUICK = ["--train.steps", "40", "--train.log-every", "10", "--model.network.width", "16", "--device", "cpu"]
+QUICK += ["--select", "none"]
 
 
 @pytest.fixture(scope="module")

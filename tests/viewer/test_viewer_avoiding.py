@@ -34,7 +34,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("runs")
     configs = {
         "knn": AVOIDING.preset("default", "knn"),
-        "sde": AVOIDING.preset("fast").replace_parts(train={"steps": 10}),
+        "sde": AVOIDING.preset("fast").replace_parts(train={"steps": 10}, selection={"select": "none"}),
     }
     for name, config in configs.items():
         train(None, config, folder / name, task="avoiding", seed=0)
