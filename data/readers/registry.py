@@ -87,26 +87,41 @@ def load_demonstrations(
         DemoError: If the demonstrations are damaged or do not have the expected form.
     """
     with open_source(path, accept_omitted_chunks=accept_omitted_chunks) as source:
-        obs_names = [name for key in obs_keys for name in source.resolve(key)]
-        act_names = source.resolve(act_key)
-        check_keys(source, obs_names, act_names)
-        ends, arrays = source.open_episodes([*obs_names, *act_names])
-        obs, act = (join_columns(part, ends) for part in (arrays[: len(obs_names)], arrays[len(obs_names) :]))
-        limits = source.act_limits
-        if limits is not None and len(limits[0]) != act.values.shape[1]:
-            raise DemoError(
-                f"{path} limits {len(limits[0])} action columns (action_space), but its actions have "
-                f"{act.values.shape[1]}: correct or remove the limits"
-            )
-        return Demonstrations(
-            obs.values,
-            act.values,
-            ends,
-            angles=obs.angles if angles is None else tuple(angles),
-            act_angles=act.angles if act_angles is None else tuple(act_angles),
-            rate_hz=source.rate_hz if rate_hz is None else rate_hz,
-            act_limits=limits,
-            source=str(path),
-            obs_names=obs.names,
-            act_names=act.names,
+        return load_from(
+            source, obs_keys=obs_keys, act_key=act_key, angles=angles, act_angles=act_angles, rate_hz=rate_hz
         )
+
+
+def load_from(
+    source: Source,
+    *,
+    obs_keys: Sequence[str] = ("state",),
+    act_key: str = "action",
+    angles: Sequence[int] | None = None,
+    act_angles: Sequence[int] | None = None,
+    rate_hz: float | None = None,
+) -> Demonstrations:
+    """Load the low-dimensional part of an open source; see `load_demonstrations`."""
+    obs_names = [name for key in obs_keys for name in source.resolve(key)]
+    act_names = source.resolve(act_key)
+    check_keys(source, obs_names, act_names)
+    ends, arrays = source.open_episodes([*obs_names, *act_names])
+    obs, act = (join_columns(part, ends) for part in (arrays[: len(obs_names)], arrays[len(obs_names) :]))
+    limits = source.act_limits
+    if limits is not None and len(limits[0]) != act.values.shape[1]:
+        raise DemoError(
+            f"{source.path} limits {len(limits[0])} action columns (action_space), but its actions have "
+            f"{act.values.shape[1]}: correct or remove the limits"
+        )
+    return Demonstrations(
+        obs.values,
+        act.values,
+        ends,
+        angles=obs.angles if angles is None else tuple(angles),
+        act_angles=act.angles if act_angles is None else tuple(act_angles),
+        rate_hz=source.rate_hz if rate_hz is None else rate_hz,
+        act_limits=limits,
+        source=str(source.path),
+        obs_names=obs.names,
+        act_names=act.names,
+    )

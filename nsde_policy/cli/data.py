@@ -1,4 +1,4 @@
-"""`nsde-policy data`: inspect, check, replay and download demonstrations."""
+"""`nsde-policy data`: inspect, check, view, convert, edit, replay and download demonstrations."""
 
 import json
 import logging
@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from nsde_policy.bounds import Positive
+from nsde_policy.bounds import NonNegative, Positive
 from nsde_policy.cli.shared import options
 from nsde_policy.errors import ConfigError
 
 if TYPE_CHECKING:
+    from nsde_policy.data.source import Source
     from nsde_policy.tasks import Task
 
 logger = logging.getLogger(__name__)
 
-StorePathFlag = Annotated[Path, Positional, arg(help="Zarr directory of demonstrations, or a zip of one.")]
+StorePathFlag = Annotated[
+    Path, Positional, arg(help="Demonstrations: a file or folder of any format that training reads.")
+]
+OutFlag = Annotated[Path, Positional, arg(help="Folder to write; an interrupted conversion goes on.")]
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,67 @@ class DataReplay(StoreFlags):
         if task.env_id is None:
             raise ConfigError(missing)
         return with_env_kwargs(task, options.parse_env_kwargs(self.env_kwargs))
+
+
+@dataclass(frozen=True)
+class DataConvert:
+    """Write demonstrations of any format to a zarr store or a LeRobot data set, and check the result."""
+
+    path: StorePathFlag
+    out: OutFlag
+    to: Literal["zarr", "lerobot"] = "zarr"
+    """Format to write: zarr, or LeRobot v3.0."""
+    obs_keys: tuple[str, ...] = ("state",)
+    """Arrays that make up an observation, side by side."""
+    act_key: str = "action"
+    """Array that holds the actions."""
+    rate: NonNegative = 0.0
+    """Frames per second; 0: as the files say."""
+    accept_omitted_chunks: options.AcceptOmittedChunksFlag = False
+
+    def run(self) -> None:
+        """Convert with a progress bar."""
+        from functools import partial
+
+        from tqdm import tqdm
+
+        from nsde_policy.data.convert import write_zarr
+
+        bar = partial(tqdm, desc="writing", unit="episode", leave=False, disable=None)
+        with self._open() as source:
+            written = write_zarr(
+                source,
+                self.out,
+                obs_keys=self.obs_keys,
+                act_key=self.act_key,
+                rate_hz=self.rate or None,
+                progress=bar,
+            )
+        print(f"OK: {self.out} holds the same numbers as {self.path}, {written} episodes")
+
+    def _open(self) -> "Source":
+        from nsde_policy.data.readers import open_source
+
+        return open_source(self.path, accept_omitted_chunks=self.accept_omitted_chunks)
+
+
+@dataclass(frozen=True)
+class DataEdit(DataConvert):
+    """Leave out or shorten episodes; writes a new store, the original is not touched."""
+
+    drop: tuple[str, ...] = ()
+    """Episodes to leave out, by number from 0: 3, or 7-9."""
+    trim: tuple[str, ...] = ()
+    """Frames of an episode to keep, EPISODE:START:STOP as in a Python slice: 5:20:180."""
+
+    def _open(self) -> "Source":
+        import numpy as np
+
+        from nsde_policy.data.edit import EditedSource, parse_cuts
+
+        source = super()._open()
+        ends, _ = source.open_episodes(source.find_arrays())
+        return EditedSource(source, parse_cuts(np.diff(ends, prepend=0).tolist(), self.drop, self.trim))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,15 @@ import tyro
 from nsde_policy import __version__
 from nsde_policy.cli.collect import Collect
 from nsde_policy.cli.compare import Compare
-from nsde_policy.cli.data import DataCheck, DataDownload, DataInfo, DataReplay, DataSetRate
+from nsde_policy.cli.data import (
+    DataCheck,
+    DataConvert,
+    DataDownload,
+    DataEdit,
+    DataInfo,
+    DataReplay,
+    DataSetRate,
+)
 from nsde_policy.cli.doctor import Doctor
 from nsde_policy.cli.evaluate import Evaluate, ScoreCommand
 from nsde_policy.cli.export import Export
@@ -35,7 +43,7 @@ from nsde_policy.errors import NsdePolicyError, is_out_of_memory, summarize_erro
 DESCRIPTION = """Neural SDE policies: imitation learning with one small network call per action.
 --debug shows the traceback of an error."""
 COMMAND_GROUPS = {
-    "data": "Inspect, check, replay or download demonstrations, or set their rate.",
+    "data": "Inspect, check, convert, edit, replay or download demonstrations.",
     "video": "Predict the next frames of videos.",
 }
 """Descriptions of the groups of commands."""
@@ -47,6 +55,8 @@ COMMANDS: CommandTree = {
     "data": {
         "info": DataInfo,
         "check": DataCheck,
+        "convert": DataConvert,
+        "edit": DataEdit,
         "replay": DataReplay,
         "download": DataDownload,
         "set-rate": DataSetRate,

@@ -1,0 +1,119 @@
+"""Demonstrations with episodes left out or shortened; the original is only read."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nsde_policy.data.source import Source, SourceArray
+from nsde_policy.data.types import MIN_STEPS, ActionLimits, Ints, Numbers
+from nsde_policy.errors import ConfigError
+
+
+class EditedSource(Source):
+    """Some episodes of a source, each from a first to one past a last frame of its own."""
+
+    def __init__(self, source: Source, cuts: dict[int, tuple[int, int]]) -> None:
+        """Take the episodes that are keys of `cuts`, and of each the frames `start` to `stop`."""
+        self.source, self._episodes = source, list(cuts)
+        ends, _ = source.open_episodes(source.find_arrays())
+        first = np.concatenate([[0], ends])[self._episodes]
+        self._spans = np.array([*cuts.values()]) + first[:, None]
+        self.path, self.format, self.rate_hz = source.path, source.format, source.rate_hz
+        self.act_limits: ActionLimits | None = source.act_limits
+        self.conventions = source.conventions
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """What the original says about itself."""
+        return self.source.attributes
+
+    def find_arrays(self) -> list[str]:
+        """Return the names of all arrays."""
+        return self.source.find_arrays()
+
+    def open_array(self, name: str) -> "EditedArray":
+        """Open the chosen frames of an array."""
+        return EditedArray(self.source.open_array(name), self._spans)
+
+    def read_ends(self) -> Ints:
+        """Return one past the last frame of each episode that is left."""
+        return np.cumsum(self._spans[:, 1] - self._spans[:, 0])
+
+    def read_info(self) -> dict[str, Numbers]:
+        """Return the numbers recorded for the episodes that are left."""
+        return {name: values[self._episodes] for name, values in self.source.read_info().items()}
+
+    def close(self) -> None:
+        """Close the original."""
+        self.source.close()
+
+
+class EditedArray(SourceArray):
+    """Spans of an array, one after the other."""
+
+    def __init__(self, array: SourceArray, spans: Ints) -> None:
+        self.array, self._spans = array, spans
+        self._ends = np.cumsum(spans[:, 1] - spans[:, 0])
+        self.name, self.dtype, self.angles, self.columns = (
+            array.name,
+            array.dtype,
+            array.angles,
+            array.columns,
+        )
+        self.shape = (int(self._ends[-1]), *array.shape[1:])
+
+    def read(self, start: int, stop: int) -> Numbers:
+        """Read frames of the spans that overlap with `start` to `stop`."""
+        parts = [np.empty((0, *self.shape[1:]), self.dtype)]
+        for (first, last), end in zip(self._spans.tolist(), self._ends.tolist(), strict=True):
+            offset = last - end  # from a frame here to the same one in the original
+            low, high = max(first, start + offset), min(last, stop + offset)
+            if low < high:
+                parts.append(self.array.read(low, high))
+        return np.concatenate(parts)
+
+
+def parse_cuts(
+    lengths: Sequence[int], drop: Sequence[str], trim: Sequence[str]
+) -> dict[int, tuple[int, int]]:
+    """Return the frames to keep of each episode to keep.
+
+    Args:
+        lengths: Frames of each episode.
+        drop: Episodes to leave out, such as "3" or "7-9".
+        trim: Frames to keep, "EPISODE:START:STOP", as in a Python slice: "5:20:180", "5:20:", "5::-10".
+
+    Raises:
+        ConfigError: If one is not understood, or leaves nothing.
+    """
+    cuts = {episode: (0, length) for episode, length in enumerate(lengths)}
+    for text in trim:
+        match = re.fullmatch(r"(\d+):(-?\d*):(-?\d*)", text)
+        if match is None or int(match[1]) not in cuts:
+            raise ConfigError(
+                f"--trim {text!r:.40}, expected EPISODE:START:STOP such as 5:20:180, with an episode from 0 "
+                f"to {len(lengths) - 1}"
+            )
+        episode = int(match[1])
+        start, stop = (int(part) if part.strip("-") else None for part in match.groups()[1:])
+        kept = range(lengths[episode])[start:stop]
+        if len(kept) < MIN_STEPS:
+            raise ConfigError(
+                f"--trim {text} leaves {len(kept)} of the {lengths[episode]} frames of episode {episode}, "
+                f"expected at least {MIN_STEPS}: use --drop {episode}"
+            )
+        cuts[episode] = kept.start, kept.stop
+    for text in drop:
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+        low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
+        if not 0 <= low <= high < len(lengths):
+            raise ConfigError(
+                f"--drop {text!r:.40}, expected episodes from 0 to {len(lengths) - 1}, such as 3 or 7-9"
+            )
+        for episode in range(low, high + 1):
+            cuts.pop(episode, None)
+    if not cuts:
+        raise ConfigError(f"--drop leaves none of the {len(lengths)} episodes")
+    return cuts

@@ -1,0 +1,120 @@
+"""Tests of conversion and editing: the same numbers arrive, and an interrupted conversion goes on."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nsde_policy.cli.main import main
+from nsde_policy.data import DemoWriter, Episode, load_demonstrations, open_images
+from nsde_policy.data.convert import write_zarr
+from nsde_policy.data.edit import EditedSource, parse_cuts
+from nsde_policy.data.readers import open_source
+from nsde_policy.errors import ConfigError, DemoError
+
+LENGTHS = (6, 5, 9)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Write three episodes with a camera, a force sensor, named columns and seeds."""
+    rng = np.random.default_rng(0)
+    path = tmp_path / "demos.zarr"
+    columns = {"state": ["hip", "knee"], "action": ["torque"]}
+    with DemoWriter(path, rate_hz=20, angles=(1,), columns=columns, attributes={"licence": "MIT"}) as writer:
+        for seed, length in enumerate(LENGTHS):
+            obs, act = (rng.normal(size=(length, width)).astype(np.float32) for width in (2, 1))
+            extras = {
+                "top": rng.integers(0, 256, (length, 8, 8, 3), np.uint8),
+                "force": rng.normal(size=length),
+            }
+            writer.append(Episode(obs, act), extras, info={"seed": seed})
+    return path
+
+
+def test_everything_arrives(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.zarr"
+    assert main(["data", "convert", str(store), str(out)]) == 0
+    assert "holds the same numbers" in capsys.readouterr().out
+    old, new = load_demonstrations(store), load_demonstrations(out)
+    assert new.fingerprint == old.fingerprint
+    assert (new.rate_hz, new.angles) == (20, (1,))
+    assert (new.obs_names, new.act_names) == (("hip", "knee"), ("torque",))
+    np.testing.assert_array_equal(open_images(out, key="top")[:], open_images(store, key="top")[:])
+    with open_source(store) as first, open_source(out) as second:
+        assert first.find_arrays() == second.find_arrays()
+        np.testing.assert_array_equal(
+            second.open_array("force").read(0, 20), first.open_array("force").read(0, 20)
+        )
+        np.testing.assert_array_equal(second.read_info()["episode_seed"], [0, 1, 2])
+        assert second.attributes["licence"] == "MIT"
+
+
+def test_an_interrupted_conversion_goes_on(store: Path, tmp_path: Path) -> None:
+    out, done = tmp_path / "out.zarr", []
+
+    def stop_after_one(episodes: range):
+        yield episodes[0]
+        raise KeyboardInterrupt
+
+    def note(episodes: range) -> range:
+        done.append(episodes)
+        return episodes
+
+    with open_source(store) as source, pytest.raises(KeyboardInterrupt):
+        write_zarr(source, out, progress=stop_after_one)
+    assert len(load_demonstrations(out)) == 1
+    with open_source(store) as source:
+        assert write_zarr(source, out, progress=note) == 3
+    assert done == [range(1, 3)]
+    assert load_demonstrations(out).fingerprint == load_demonstrations(store).fingerprint
+
+
+def test_another_conversion_is_not_continued(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.zarr"
+    assert main(["data", "edit", str(store), str(out), "--drop", "0"]) == 0
+    assert main(["data", "convert", str(store), str(out)]) == 2
+    assert "choose a new path" in capsys.readouterr().err
+    assert len(load_demonstrations(out)) == 2
+
+
+def test_episodes_are_dropped_and_trimmed(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.zarr"
+    assert main(["data", "edit", str(store), str(out), "--drop", "1", "--trim", "2:3:-1", "0:1:"]) == 0
+    old, new = load_demonstrations(store), load_demonstrations(out)
+    assert new.lengths.tolist() == [5, 5]
+    np.testing.assert_array_equal(new[0].obs, old[0].obs[1:])
+    np.testing.assert_array_equal(new[1].act, old[2].act[3:-1])
+    images = open_images(store, key="top")
+    np.testing.assert_array_equal(open_images(out, key="top")[4:6], np.stack([images[5], images[14]]))
+    with open_source(out) as source:
+        np.testing.assert_array_equal(source.read_info()["episode_seed"], [0, 2])
+    assert json.loads((store / ".zattrs").read_text())["licence"] == "MIT"
+
+
+@pytest.mark.parametrize(
+    ("drop", "trim", "message"),
+    [
+        (["3"], [], "episodes from 0 to 2"),
+        (["2-1"], [], "such as 3 or 7-9"),
+        (["-1"], [], "such as 3 or 7-9"),
+        (["0-2"], [], "leaves none"),
+        ([], ["1"], "EPISODE:START:STOP"),
+        ([], ["3:0:5"], "an episode from 0 to 2"),
+        ([], ["1:4:"], "leaves 1 of the 5 frames of episode 1.*--drop 1"),
+    ],
+)
+def test_cuts_that_make_no_sense_are_refused(drop: list[str], trim: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_cuts(LENGTHS, drop, trim)
+
+
+def test_damage_in_the_original_stops_the_conversion(store: Path, tmp_path: Path) -> None:
+    (store / "data/top/0.0.0.0").write_bytes(b"")
+    with open_source(store) as source, pytest.raises(DemoError, match="data/top"):
+        write_zarr(EditedSource(source, {0: (0, 6)}), tmp_path / "out.zarr")
