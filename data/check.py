@@ -1,6 +1,5 @@
 """Complete check of demonstrations: every frame of every array is read."""
 
-from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
 
@@ -9,13 +8,11 @@ import numpy as np
 from nsde_policy.data.images import check_scale
 from nsde_policy.data.readers import open_source
 from nsde_policy.data.roles import is_colour
-from nsde_policy.data.source import SourceArray
+from nsde_policy.data.source import Progress, SourceArray
 from nsde_policy.errors import DemoError
 
 MAX_FAULTS = 100
 """Maximum number of missing or damaged parts listed per array."""
-Progress = Callable[[range], Iterable[int]]
-"""Wraps the first frames of the blocks of an array, for a progress bar."""
 
 
 def check_store(

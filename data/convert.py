@@ -1,7 +1,7 @@
 """Conversion of demonstrations of any format to a zarr store, episode by episode."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,14 +11,11 @@ from nsde_policy.data.images import LazyFrames
 from nsde_policy.data.readers import load_demonstrations
 from nsde_policy.data.readers.registry import load_from
 from nsde_policy.data.roles import is_camera
-from nsde_policy.data.source import Source, SourceArray
+from nsde_policy.data.source import Progress, Source, SourceArray
 from nsde_policy.data.types import Numbers
 from nsde_policy.data.zarr_store.store import RECORDING
 from nsde_policy.data.zarr_store.writer import MADE_WITH, DemoWriter, LazyRows
 from nsde_policy.errors import DemoError
-
-Progress = Callable[[range], Iterable[int]]
-"""Wraps the episodes that are left to convert, for a progress bar."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +73,13 @@ def write_zarr(
     made_with = {**attributes.pop(MADE_WITH, {}), "converted": demos.fingerprint}
     for name in (RECORDING, "rate_hz", "sessions"):
         attributes.pop(name, None)
+    attributes["columns"] = {"state": demos.obs_names, "action": demos.act_names}
     with DemoWriter(
         out,
         resume=True,
         rate_hz=demos.rate_hz,
         angles=demos.angles,
         act_angles=demos.act_angles,
-        columns={"state": demos.obs_names, "action": demos.act_names},
         provenance={"converted_from": str(source.path), "format": source.format},
         made_with=made_with,
         attributes=attributes,

@@ -46,7 +46,7 @@ class EditedSource(Source):
         return {name: values[self._episodes] for name, values in self.source.read_info().items()}
 
     def close(self) -> None:
-        """Close the original."""
+        """Close the original files."""
         self.source.close()
 
 

@@ -2,7 +2,7 @@
 
 import abc
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -23,6 +23,8 @@ from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked
 
 MAX_COLUMNS = 4096
 """Maximum number of columns that are loaded into memory; wider arrays are images and read lazily."""
+Progress = Callable[[range], Iterable[int]]
+"""Wraps first frames of blocks, or episodes, for a progress bar."""
 READ_BYTES = 16 * 2**20
 """Frames are read in blocks of about this size unless the format has larger ones."""
 

@@ -39,14 +39,16 @@ class StoredArray(SourceArray):
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns that the attribute `columns` lists."""
-        names = self.zarray.attrs.get("columns", [])
-        if names and (not isinstance(names, list) or [*map(str, names)] != names or len(names) != self.width):
+        """Names of the columns in the root attribute `columns`, {"state": ["hip", "knee"]}."""
+        by_array = self.store.attributes.get("columns", {})
+        names = by_array.get(self.name.removeprefix("data/"), []) if isinstance(by_array, dict) else by_array
+        is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        if not is_list or len(names) not in (0, self.width):
             raise DemoError(
-                f"the attribute 'columns' of {self.name} is {json.dumps(names):.80}, expected a list of "
-                f"{self.width} names"
+                f"the attribute 'columns' of the store has {json.dumps(names):.80} for {self.name}, expected "
+                f"a list of {self.width} names"
             )
-        return tuple(map(str, names))
+        return tuple(names)
 
     @cached_property
     def angles(self) -> tuple[int, ...]:

@@ -74,7 +74,6 @@ class DemoWriter:
         rate_hz: float | None = None,
         angles: Sequence[int] = (),
         act_angles: Sequence[int] = (),
-        columns: Mapping[str, Sequence[str]] | None = None,
         provenance: Mapping[str, object] | None = None,
         made_with: Mapping[str, object] | None = None,
         attributes: Mapping[str, object] | None = None,
@@ -88,7 +87,6 @@ class DemoWriter:
             rate_hz: Frames per second.
             angles: Columns of an observation that are angles in radians.
             act_angles: Columns of an action that are angles in radians.
-            columns: Names of the columns of arrays, such as {"state": ["hip", "knee"]}.
             provenance: JSON values stored with the first episode that this writer appends.
             made_with: JSON settings that determine the episodes; a recording with others is not continued.
             attributes: Further root attributes of a new recording, JSON; an existing one keeps its own.
@@ -96,7 +94,6 @@ class DemoWriter:
         check_rate(rate_hz)
         self.path = Path(path)
         self._angles = {STATE: list(angles), ACTION: list(act_angles)}
-        self._columns = {f"data/{name}": list(names) for name, names in (columns or {}).items() if names}
         started = datetime.now(UTC).isoformat(timespec="seconds")
         self._session: dict[str, object] | None = {"started": started, **(provenance or {})}
         self._lock = lock_directory(self.path)
@@ -316,10 +313,6 @@ class DemoWriter:
     def _create_array(self, name: str, rows: LazyRows) -> GrowingArray:
         angles = self._angles.get(name)
         attributes = {"angles": list(check_angles(angles, rows.shape[1], name))} if angles else {}
-        if columns := self._columns.get(name):
-            if len(columns) != rows.shape[1]:
-                raise DemoError(f"{name} has {rows.shape[1]} columns, but {len(columns)} names")
-            attributes["columns"] = columns
         return GrowingArray.empty(name, rows[:1], attributes)
 
     def _collect_rows(

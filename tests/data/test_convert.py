@@ -22,7 +22,9 @@ def store(tmp_path: Path) -> Path:
     rng = np.random.default_rng(0)
     path = tmp_path / "demos.zarr"
     columns = {"state": ["hip", "knee"], "action": ["torque"]}
-    with DemoWriter(path, rate_hz=20, angles=(1,), columns=columns, attributes={"licence": "MIT"}) as writer:
+    with DemoWriter(
+        path, rate_hz=20, angles=(1,), attributes={"licence": "MIT", "columns": columns}
+    ) as writer:
         for seed, length in enumerate(LENGTHS):
             obs, act = (rng.normal(size=(length, width)).astype(np.float32) for width in (2, 1))
             extras = {
