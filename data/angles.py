@@ -39,3 +39,11 @@ def wrap_columns(difference: npt.NDArray[np.float64], dims: Sequence[int]) -> np
     wrapped, columns = difference.copy(), list(dims)
     wrapped[..., columns] = wrap_angle(difference[..., columns])
     return wrapped
+
+
+def find_wrapped_columns(values: npt.NDArray[np.floating], ends: npt.NDArray[np.int64]) -> list[int]:
+    """Return the columns that span at most one turn and jump by nearly a whole one within an episode."""
+    steps = np.abs(np.delete(np.diff(values, axis=0), ends[:-1] - 1, axis=0))
+    jumps = (steps > 0.9 * TURN).any(0)
+    within_a_turn = np.ptp(values, axis=0) <= TURN * (1 + 1e-4)
+    return np.flatnonzero(jumps & within_a_turn).tolist()

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from nsde_policy.data.action_columns import format_matches, match_columns
-from nsde_policy.data.angles import TURN
+from nsde_policy.data.angles import find_wrapped_columns
 from nsde_policy.data.readers import open_source
 from nsde_policy.data.roles import find_roles, is_camera, is_colour
 from nsde_policy.data.source import MAX_COLUMNS, Source, SourceArray, join_columns, read_columns
 from nsde_policy.data.statistics import find_oddities
-from nsde_policy.data.types import Demonstrations, Floats, Ints
+from nsde_policy.data.types import Demonstrations, Ints
 
 SHOWN_COLUMNS = 8
 """Maximum number of columns that the text lists one by one."""
@@ -154,14 +154,6 @@ def _load_default(
     ends, arrays = source.open_episodes([*state, *action])
     obs, act = join_columns(arrays[: len(state)], ends), join_columns(arrays[len(state) :], ends)
     return Demonstrations(obs.values, act.values, ends, obs_names=obs.names, act_names=act.names)
-
-
-def find_wrapped_columns(values: Floats, ends: Ints) -> list[int]:
-    """Return the columns that span at most one turn and jump by nearly a whole one within an episode."""
-    steps = np.abs(np.delete(np.diff(values, axis=0), ends[:-1] - 1, axis=0))
-    jumps = (steps > 0.9 * TURN).any(0)
-    within_a_turn = np.ptp(values, axis=0) <= TURN * (1 + 1e-4)
-    return np.flatnonzero(jumps & within_a_turn).tolist()
 
 
 def _summarize_array(array: SourceArray, ends: Ints) -> ArraySummary:

@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 
 from nsde_policy.bounds import NonNegative, Positive
 from nsde_policy.cli.shared import options
+from nsde_policy.cli.shared.page import PageFlags
 from nsde_policy.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 StorePathFlag = Annotated[
     Path, Positional, arg(help="Demonstrations: a file or folder of any format that training reads.")
 ]
+ObsKeysFlag = Annotated[tuple[str, ...], arg(help="Arrays that make up an observation, side by side.")]
+ActKeyFlag = Annotated[str, arg(help="Array that holds the actions.")]
 OutFlag = Annotated[Path, Positional, arg(help="Folder to write; an interrupted conversion goes on.")]
 
 
@@ -127,6 +130,31 @@ class DataReplay(StoreFlags):
         return with_env_kwargs(task, options.parse_env_kwargs(self.env_kwargs))
 
 
+@dataclass(frozen=True, kw_only=True)
+class DataView(PageFlags):
+    """Browse episodes on a web page: cameras, curves, flags, and marks for `data edit`."""
+
+    path: StorePathFlag
+    obs_keys: ObsKeysFlag = ("state",)
+    act_key: ActKeyFlag = "action"
+
+    def run(self) -> None:
+        """Serve the page until a signal."""
+        from nsde_policy.data import load_demonstrations, open_images
+        from nsde_policy.data.readers import open_source
+        from nsde_policy.data.roles import find_cameras, is_colour
+        from nsde_policy.deploy.server.auth import build_json_log
+        from nsde_policy.viewer.episodes import EpisodeServer
+
+        demos = load_demonstrations(self.path, obs_keys=self.obs_keys, act_key=self.act_key)
+        with open_source(self.path) as source:
+            names = [name for name, shape in find_cameras(source).items() if is_colour(shape)]
+        cameras = {name: open_images(self.path, key=name) for name in names}
+        settings = self.make_settings()
+        server = EpisodeServer(demos, cameras, settings, build_json_log(sys.stderr))
+        self.run_server(server, settings, what="episodes")
+
+
 @dataclass(frozen=True)
 class DataConvert:
     """Write demonstrations of any format to a zarr store or a LeRobot data set, and check the result."""
@@ -135,10 +163,8 @@ class DataConvert:
     out: OutFlag
     to: Literal["zarr", "lerobot"] = "zarr"
     """Format to write: zarr, or LeRobot v3.0."""
-    obs_keys: tuple[str, ...] = ("state",)
-    """Arrays that make up an observation, side by side."""
-    act_key: str = "action"
-    """Array that holds the actions."""
+    obs_keys: ObsKeysFlag = ("state",)
+    act_key: ActKeyFlag = "action"
     rate: NonNegative = 0.0
     """Frames per second; 0: as the files say."""
     accept_omitted_chunks: options.AcceptOmittedChunksFlag = False

@@ -27,6 +27,7 @@ from nsde_policy.cli.data import (
     DataInfo,
     DataReplay,
     DataSetRate,
+    DataView,
 )
 from nsde_policy.cli.doctor import Doctor
 from nsde_policy.cli.evaluate import Evaluate, ScoreCommand
@@ -43,7 +44,7 @@ from nsde_policy.errors import NsdePolicyError, is_out_of_memory, summarize_erro
 DESCRIPTION = """Neural SDE policies: imitation learning with one small network call per action.
 --debug shows the traceback of an error."""
 COMMAND_GROUPS = {
-    "data": "Inspect, check, convert, edit, replay or download demonstrations.",
+    "data": "Inspect, check, view, convert, edit, replay or download demonstrations.",
     "video": "Predict the next frames of videos.",
 }
 """Descriptions of the groups of commands."""
@@ -55,6 +56,7 @@ COMMANDS: CommandTree = {
     "data": {
         "info": DataInfo,
         "check": DataCheck,
+        "view": DataView,
         "convert": DataConvert,
         "edit": DataEdit,
         "replay": DataReplay,

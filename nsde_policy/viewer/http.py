@@ -28,7 +28,13 @@ NO_TOKEN, FULL = (4403, "token"), (4503, "full")
 """Close codes and reasons of websockets that are not admitted."""
 _HOST = re.compile(r"(?:([\w.-]+)|\[([\da-fA-F:.]+)\])(?::\d+)?", re.ASCII)
 """A `Host` header: a name, or an IPv6 address in brackets, and a port."""
-_CONTENT_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+_CONTENT_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "json": "application/json",
+    "png": "image/png",
+}
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,7 @@ def respond_with_file(suffix: str, body: bytes, host: str) -> Response:
     """Return the response to a request for a file of the page, which may connect to its host only."""
     headers = Headers(
         {
-            "Content-Type": f"{_CONTENT_TYPES[suffix]}; charset=utf-8",
+            "Content-Type": _CONTENT_TYPES[suffix],
             "Content-Length": str(len(body)),
             "Content-Security-Policy": (
                 "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; "

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
+from nsde_policy.data.angles import find_wrapped_columns
 from nsde_policy.data.check import check_store
-from nsde_policy.data.summary import find_wrapped_columns, summarize
+from nsde_policy.data.summary import summarize
 from nsde_policy.errors import DemoError
 from tests.helpers.demo_stores import edit_bytes, read_files, write_store, zip_store
 from tests.helpers.robot_arm import make_arm_demos

@@ -1,4 +1,4 @@
-"""Serve the page of `play` and `collect`: print its address, open a browser, stop on a signal."""
+"""Serve a web page: print its address, open a browser, stop on a signal."""
 
 import asyncio
 import json
@@ -20,6 +20,7 @@ from nsde_policy.errors import ConfigError
 if TYPE_CHECKING:
     from nsde_policy.deploy.server.server import PolicyServer
     from nsde_policy.viewer.app import App
+    from nsde_policy.viewer.episodes import EpisodeServer
     from nsde_policy.viewer.http import ViewerSettings
     from nsde_policy.viewer.server import ViewerServer
 
@@ -52,6 +53,13 @@ class PageFlags(Address):
         from nsde_policy.deploy.server.auth import build_json_log
         from nsde_policy.viewer.server import ViewerServer
 
+        self.run_server(ViewerServer(app, settings, build_json_log(sys.stderr)), settings, what=what)
+
+    def run_server(
+        self, server: "ViewerServer | EpisodeServer", settings: "ViewerSettings", *, what: str
+    ) -> None:
+        """Run a server until SIGTERM or Ctrl-C, and print its address to stdout."""
+
         def announce(port: int) -> None:
             url, *elsewhere = settings.urls(port)
             text = f"{what}: {url}" + "".join(f"\n  from other machines: {each}" for each in elsewhere)
@@ -63,10 +71,12 @@ class PageFlags(Address):
             except webbrowser.Error as error:
                 raise ConfigError(f"no browser can be opened here ({error}); leave out --open") from None
 
-        run_until_signal(ViewerServer(app, settings, build_json_log(sys.stderr)), announce)
+        run_until_signal(server, announce)
 
 
-def run_until_signal(server: "ViewerServer | PolicyServer", announce: Callable[[int], None]) -> None:
+def run_until_signal(
+    server: "ViewerServer | EpisodeServer | PolicyServer", announce: Callable[[int], None]
+) -> None:
     """Run a server until SIGTERM or Ctrl-C; call `announce` with its port."""
 
     async def run() -> None:

@@ -1,0 +1,51 @@
+"""What stands out in single episodes: still ends, jumps, outliers and copies."""
+
+import numpy as np
+
+from nsde_policy.data.angles import find_wrapped_columns
+from nsde_policy.data.types import Demonstrations
+
+STILL_CHANGE = 1e-3
+"""Largest change of a still column over one frame, in its standard deviations."""
+STILL_SHARE = 0.1
+"""Share of an episode that may be still at its ends."""
+JUMP, OUTLIER = 20.0, 8.0
+"""A jump is this many times as large as 99 of 100 steps of its column, an outlier this many times as far from
+the median as 3 of 4 values."""
+
+
+def find_flags(demos: Demonstrations) -> list[list[str]]:
+    """Return what stands out in each episode, a few words each."""
+    values = np.concatenate([demos.obs, demos.act], axis=1).astype(np.float64)
+    names = [
+        *(demos.obs_names or [f"observation {i}" for i in range(demos.obs.shape[1])]),
+        *(demos.act_names or [f"action {i}" for i in range(demos.act.shape[1])]),
+    ]
+    angles = [*demos.angles, *(demos.obs.shape[1] + i for i in demos.act_angles)]
+    angles = sorted({*angles, *find_wrapped_columns(values, demos.episode_ends)})
+    steps = np.abs(np.diff(values, axis=0, prepend=values[:1]))
+    steps[:, angles] = np.minimum(steps[:, angles], 2 * np.pi - steps[:, angles])
+    steps[demos.starts] = 0
+    usual = np.quantile(steps, 0.99, axis=0)
+    away = np.abs(values - np.median(values, axis=0))
+    width = np.quantile(away, 0.75, axis=0)
+    is_still = (steps <= STILL_CHANGE * values.std(axis=0)).all(axis=1)
+    jumps = (steps > JUMP * usual) & (usual > 0)
+    outliers = (away > OUTLIER * width) & (width > 0)
+    outliers[:, angles] = False
+    flags, seen = [], {}
+    for k, (start, end) in enumerate(zip(demos.starts.tolist(), demos.episode_ends.tolist(), strict=True)):
+        found = []
+        moving = np.flatnonzero(~is_still[start + 1 : end])
+        first, last = (int(moving[0]), end - start - 2 - int(moving[-1])) if len(moving) else (end - start, 0)
+        if first + last > STILL_SHARE * (end - start):
+            found.append(f"still: {first} frames at the start, {last} at the end")
+        for what, marks in (("jump", jumps), ("outlier", outliers)):
+            if marks[start:end].any():
+                frame, column = np.argwhere(marks[start:end])[0]
+                found.append(f"{what} in {names[column]} at frame {frame}")
+        copy = seen.setdefault(demos.episode_fingerprints[k], k)
+        if copy != k:
+            found.append(f"same as episode {copy}")
+        flags.append(found)
+    return flags

@@ -1,0 +1,125 @@
+"""Tests of `data view`: flags of single episodes, what the server answers, and the page in a browser."""
+
+import json
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nsde_policy.cli.main import main
+from nsde_policy.data import Demonstrations, DemoWriter, Episode
+from nsde_policy.data.flags import find_flags
+from tests.helpers.browser import chromium
+
+
+def make_demos() -> list[Episode]:
+    """Return smooth episodes: one begins still, one jumps, one has an outlier, one is a copy."""
+    time = np.linspace(0, 3, 60, dtype=np.float32)
+    paths = [np.stack([np.sin(time + k), np.cos(2 * time + k)], 1) for k in range(8)]
+    paths[1][:20] = paths[1][20]
+    paths[2][30:] += 5
+    paths[3][40:42] = 40
+    paths[5] = paths[4]
+    return [Episode(path, path[:, :1]) for path in paths]
+
+
+def test_what_stands_out_is_flagged() -> None:
+    flags = find_flags(Demonstrations.from_episodes(make_demos(), obs_names=("hip", "knee")))
+    assert flags[0] == flags[4] == flags[6] == []
+    assert flags[1] == ["still: 20 frames at the start, 0 at the end"]
+    assert "jump in hip at frame 30" in flags[2]
+    assert "outlier in hip at frame 40" in flags[3]
+    assert flags[5] == ["same as episode 4"]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory):
+    """Serve a store with a camera, with a token, and yield its address and the store."""
+    folder = tmp_path_factory.mktemp("view")
+    store = folder / "demos.zarr"
+    with DemoWriter(store, rate_hz=10, attributes={"columns": {"state": ["hip", "knee"]}}) as writer:
+        for k, episode in enumerate(make_demos()):
+            frames = np.full((len(episode), 24, 32, 3), k, np.uint8)
+            frames[:, :, :, 0] = np.arange(len(episode))[:, None, None]
+            writer.append(episode, {"top": frames})
+    (folder / "token").write_text("a" * 32)
+    command = [
+        sys.executable,
+        "-m",
+        "nsde_policy.cli.main",
+        "data",
+        "view",
+        str(store),
+        "--port",
+        "0",
+        "--json",
+    ]
+    command += ["--token-file", str(folder / "token")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        yield json.loads(process.stdout.readline())["url"], store
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def fetch(url: str, path: str, query: str = "") -> bytes:
+    return urllib.request.urlopen(url.replace("/?", f"{path}?") + query).read()
+
+
+def test_the_server_answers_with_numbers_and_frames(page: tuple[str, Path]) -> None:
+    url, store = page
+    overview = json.loads(fetch(url, "/overview"))
+    assert (overview["source"], overview["rate"], overview["cameras"]) == (str(store), 10, ["top"])
+    assert overview["lengths"] == [60] * 8
+    assert overview["observations"] == ["hip", "knee"]
+    numbers = json.loads(fetch(url, "/episode", "&episode=2"))
+    np.testing.assert_allclose(np.array(numbers["obs"]).T, make_demos()[2].obs)
+    assert fetch(url, "/frame", "&episode=2&camera=top&frame=9").startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/episode", "/nothing", "/frame?episode=9&camera=top&frame=0", "/frame?episode=0&camera=top&frame=60"],
+)
+def test_what_does_not_exist_is_refused(page: tuple[str, Path], path: str) -> None:
+    path, _, query = path.partition("?")
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        fetch(page[0], path, f"&{query}")
+
+
+@pytest.mark.parametrize("path", ["/", "/overview", "/episode?episode=0"])
+def test_data_need_the_token(page: tuple[str, Path], path: str) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(re.sub(r"/\?.*", path, page[0]))
+
+
+@pytest.mark.browser
+def test_marks_become_a_command_that_runs(page: tuple[str, Path], tmp_path: Path, monkeypatch) -> None:
+    url, store = page
+    with chromium() as browser:
+        tab = browser.new_page(viewport={"width": 390, "height": 844})
+        errors: list[str] = []
+        tab.on("pageerror", lambda error: errors.append(str(error)))
+        tab.goto(url)
+        tab.wait_for_selector("#list button:nth-child(8)")
+        tab.click("#list button:nth-child(2)")
+        tab.wait_for_function("document.getElementById('flags').textContent.startsWith('still')")
+        tab.evaluate("seek(20)")
+        tab.click("#start")
+        tab.click("#list button:nth-child(6)")
+        tab.wait_for_function("document.getElementById('flags').textContent.startsWith('same')")
+        tab.click("#drop")
+        command = tab.inner_text("#command")
+        width = tab.evaluate("document.documentElement.scrollWidth")
+    assert errors == []
+    assert width == 390
+    assert command == f"nsde-policy data edit {store} edited.zarr --drop 5 --trim 1:20:60"
+    monkeypatch.chdir(tmp_path)
+    assert main(command.split()[1:]) == 0
+    assert (tmp_path / "edited.zarr").is_dir()
