@@ -13,7 +13,7 @@ import json
 import multiprocessing
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -265,9 +265,8 @@ def run_videos(values: dict[str, Any], args: argparse.Namespace) -> None:
     """Train and score what is missing; jobs that have not begun at the time limit are left out."""
     jobs = list_jobs(values, args)
     started, waiting = time.perf_counter(), [job for job in jobs if not job.scores.exists()]
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(args.parallel_cameras, mp_context=context, max_tasks_per_child=1) as processes:
-        running = {processes.submit(run_job, job) for job in waiting[: args.parallel_cameras]}
+    with ThreadPoolExecutor(args.parallel_cameras) as threads:
+        running = {threads.submit(_run_in_process, job) for job in waiting[: args.parallel_cameras]}
         del waiting[: args.parallel_cameras]
         while running:
             done = next(as_completed(running))
@@ -275,10 +274,16 @@ def run_videos(values: dict[str, Any], args: argparse.Namespace) -> None:
             print(done.result(), flush=True)
             write_results(values, args)
             if waiting and time.perf_counter() - started < args.limit_s:
-                running.add(processes.submit(run_job, waiting.pop(0)))
+                running.add(threads.submit(_run_in_process, waiting.pop(0)))
     for job in waiting:
         print(f"left out: {job.variant}, seed {job.seed}", flush=True)
     write_results(values, args)
+
+
+def _run_in_process(job: Job) -> str:
+    """Run a job in its own process, which frees the memory of the device."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+        return process.submit(run_job, job).result()
 
 
 def write_results(values: dict[str, Any], args: argparse.Namespace) -> None:

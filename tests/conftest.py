@@ -102,12 +102,13 @@ def pixel_run(shared_folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def shipped_graph(shared_folder: Path, onnx_operators: None) -> Path:
-    """Return the shipped policy as an ONNX graph, with one action more than a chunk; do not change it."""
+    """Return the shipped policy without selection as an ONNX graph of nine actions; do not change it."""
     from nsde_policy.deploy.export import export_policy
     from nsde_policy.inference.policy import Policy
 
     def export(folder: Path) -> None:
-        export_policy(Policy.from_pretrained(), folder / "policy.onnx", steps=9, cases=4)
+        policy = Policy.from_pretrained().use_selection("none")
+        export_policy(policy, folder / "policy.onnx", steps=9, cases=4)
 
     return make_once(shared_folder / "shipped", export) / "policy.onnx"
 

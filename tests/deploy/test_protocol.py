@@ -74,7 +74,7 @@ trees = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.sampled_from([*MESSAGES]), st.data())
 def test_a_changed_or_damaged_message_is_rejected_or_valid(kind, data):
     values = msgspec.msgpack.decode(encode(MESSAGES[kind]))

@@ -22,8 +22,8 @@ from nsde_policy.eval.rollout import Player, RolloutConfig
 from nsde_policy.eval.scores import score_episodes
 
 STEPS = 12
-SEEDS = (100_000, 100_001, 100_002)
-CONFIG = EvaluationConfig(3)
+SEEDS = (100_000, 100_001)
+CONFIG = EvaluationConfig(2)
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +51,11 @@ def episode(seed, success, max_progress=1.0):
 
 
 def test_rendered_episode_equals_the_evaluated_one():
-    player = Player(None, RolloutConfig())  # to its end: noise used up by a forecast would show by then
-    (evaluated,) = RolloutPool(None, player.config).evaluate(SEEDS[1:2])
-    film = RenderedEpisode.play(player, SEEDS[1])
+    player = Player(None, RolloutConfig(env_kwargs={"max_episode_steps": 40}))
+    (evaluated,) = RolloutPool(None, player.config).evaluate(SEEDS[:1])
+    film = RenderedEpisode.play(player, SEEDS[0])
     assert untimed(film.result) == untimed(evaluated)
-    assert evaluated.success
+    assert evaluated.plans == 5, "noise used up by a forecast would show in later plans"
     assert len(film) == len(film.forecasts) + 1 == evaluated.steps + 1
     assert film.result.trace.progress[-1] == evaluated.metrics["final_coverage"]
 
@@ -98,12 +98,12 @@ def test_videos_are_written(found, tmp_path):
     out = tmp_path / "eval"
     out.mkdir()
     (out / f"seed-{SEEDS[0]}-success.mp4").touch()  # of an earlier evaluation
-    files = rendering.Renderer(None, CONFIG, out, videos=3).write(found)
-    names = {f"{rendering.format_outcome(episode)}.mp4" for episode in found.scores.episodes}
-    assert {path.name for path in out.iterdir()} == names  # all failed, so early
+    files = rendering.Renderer(None, CONFIG, out, videos=1).write(found)
+    name = f"{rendering.format_outcome(found.scores.episodes[0])}.mp4"  # all failed, so early
+    assert [path.name for path in out.iterdir()] == [name]
     assert {*files} == {*out.iterdir()}
 
-    with imageio.get_reader(out / min(names)) as video:
+    with imageio.get_reader(out / name) as video:
         told = video.get_meta_data()
         frames = list(iter(video))  # its metadata give an infinite length
     assert (told["codec"], told["pix_fmt"].split("(")[0], told["fps"]) == ("h264", "yuv420p", 30)

@@ -28,7 +28,7 @@ KINDS = ["local", "graph", "remote"]
 @pytest.fixture(scope="module")
 def policies(shipped_graph: Path) -> Iterator[dict[str, BasePolicy]]:
     """Yield the shipped policy in torch, as an ONNX graph and behind a server."""
-    local = Policy.from_pretrained()
+    local = Policy.from_pretrained().use_selection("none")
     with (
         serve_in_thread(local, calibration=local.calibration) as running,
         RemotePolicy.connect(running.url, deadline_s=5, timeout_s=10) as remote,

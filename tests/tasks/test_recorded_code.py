@@ -105,7 +105,8 @@ def test_recorded_arguments_of_a_registered_environment_are_used():
 def test_what_is_no_environment_is_not_called(run, tmp_path, capsys):
     marker = tmp_path / "pwned"
     env_kwargs = json.dumps({"args": ["touch", str(marker)]})
-    assert main(["eval", str(run), "--env", "subprocess:Popen", "--env-kwargs", env_kwargs]) == 2
+    env = ["--env", "subprocess:Popen", "--env-kwargs", env_kwargs, "--workers", "1"]
+    assert main(["eval", str(run), *env]) == 2
     assert "Popen'>, expected a gymnasium.Env" in capsys.readouterr().err
     assert not marker.exists()
 

@@ -250,7 +250,7 @@ plan = Policy.plan
 def long(self, memory, **options):
     print("planning", flush=True)
     for _ in itertools.count():
-        plan(self, memory, **(options | {"steps": 1000}))
+        plan(self, memory, **(options | {"steps": 100}))
 Policy.plan = long
 sys.exit(main(["play", "--port", "0", "--json"]))
 """
