@@ -1,0 +1,207 @@
+"""Tests of Minari data sets, byte for byte in the layout of its version 0.5."""
+
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+
+from nsde_policy.data import load_demonstrations
+from nsde_policy.data.images import open_images
+from nsde_policy.data.readers import open_source
+from nsde_policy.errors import DemoError
+from tests.helpers.demo_stores import edit_bytes
+
+EPISODES = 11
+
+
+def box(size: int, limit: float) -> dict[str, Any]:
+    return {
+        "type": "Box",
+        "dtype": "float32",
+        "shape": [size],
+        "low": [-limit] * size,
+        "high": [limit] * size,
+    }
+
+
+def make_metadata() -> dict[str, Any]:
+    return {
+        "total_episodes": EPISODES,
+        "total_steps": sum(3 + k for k in range(EPISODES)),
+        "data_format": "hdf5",
+        "observation_space": json.dumps({"type": "Dict", "subspaces": {"observation": box(3, 9.0)}}),
+        "action_space": json.dumps(box(2, 1.0)),
+        "env_spec": json.dumps({"id": "Made-Up-v3", "entry_point": "made.up:Env"}),
+        "dataset_id": "arm/tiny-v0",
+        "author": ["A. N. Author"],
+        "minari_version": "0.5.4",
+    }
+
+
+def write_minari(folder: Path, *, nested: bool = True) -> Path:
+    """Write observations of one row more than actions, as a dict or as a plain array."""
+    data = folder / "data"
+    data.mkdir(parents=True)
+    (data / "metadata.json").write_text(json.dumps(make_metadata()))
+    with h5py.File(data / "main_data.hdf5", "w", track_order=True) as file:
+        for k in range(EPISODES):
+            rng, steps = np.random.default_rng(k), 3 + k
+            episode = file.create_group(f"episode_{k}")
+            episode.attrs.update(id=k, seed=100 + k, total_steps=steps)
+            observations = rng.normal(size=(steps + 1, 3)).astype(np.float32)
+            if nested:
+                episode["observations/observation"] = observations
+                episode["observations/goal/_index_0"] = np.full((steps + 1, 2), k, np.float32)
+                episode["observations/goal/_index_1"] = np.ones(steps + 1, np.int64)
+            else:
+                episode["observations"] = observations
+            episode["actions"] = rng.uniform(-1, 1, (steps, 2)).astype(np.float32)
+            episode["rewards"] = np.ones(steps)
+            episode["terminations"] = episode["truncations"] = np.zeros(steps, bool)
+            episode["infos/distance"] = np.zeros(steps + 1)
+    return folder
+
+
+@pytest.mark.parametrize("part", ["", "data", "data/main_data.hdf5"])
+def test_data_sets_load_without_the_last_observation(tmp_path: Path, part: str) -> None:
+    path = write_minari(tmp_path / "tiny-v0") / part
+    demos = load_demonstrations(path)
+    assert demos.lengths.tolist() == list(range(3, 3 + EPISODES))
+    assert demos.obs_names == (
+        *("_index_0[0]", "_index_0[1]", "_index_1[0]"),
+        *(f"observation[{i}]" for i in range(3)),
+    )
+    rng = np.random.default_rng(10)
+    observations, actions = rng.normal(size=(14, 3)), rng.uniform(-1, 1, (13, 2))
+    np.testing.assert_array_equal(demos[10].obs[:, 3:], observations[:-1].astype(np.float32))
+    np.testing.assert_array_equal(demos[10].act, actions.astype(np.float32))
+    assert (demos[10].obs[:, :2] == 10).all()
+    assert demos.act_limits == ((-1, -1), (1, 1))
+    with open_source(path) as source:
+        assert source.format == "Minari 0.5.4"
+        assert source.attributes["env_id"] == "Made-Up-v3"
+        assert source.read_info()["seed"].tolist() == list(range(100, 100 + EPISODES))
+        goal = ["observations/goal/_index_0", "observations/goal/_index_1"]
+        assert source.find_arrays() == ["actions", *goal, "observations/observation"]
+
+
+def test_plain_observations_have_the_name_of_the_format(tmp_path: Path) -> None:
+    path = write_minari(tmp_path / "tiny-v0", nested=False)
+    assert load_demonstrations(path).obs_names == ("observations[0]", "observations[1]", "observations[2]")
+
+
+def test_images_are_decoded(tmp_path: Path) -> None:
+    path = write_minari(tmp_path / "tiny-v0")
+    with h5py.File(path / "data/main_data.hdf5", "a") as file:
+        for k in range(EPISODES):
+            images = file[f"episode_{k}"].create_dataset(
+                "observations/camera", (4 + k,), h5py.vlen_dtype(np.uint8)
+            )
+            for frame in range(4 + k):
+                buffer = io.BytesIO()
+                Image.new("RGB", (12, 10), (10 * k, 100, 200)).save(buffer, format="JPEG")
+                images[frame] = np.frombuffer(buffer.getvalue(), np.uint8)
+    images = open_images(path, key="observations/camera")
+    assert images.shape == (88, 10, 12, 3)
+    np.testing.assert_allclose(images[-1].mean((0, 1)), [100, 100, 200], atol=4)
+    assert len(load_demonstrations(path).obs_names) == 6
+
+
+class Damage(NamedTuple):
+    """A kind of damage, and a part of the expected message."""
+
+    name: str
+    make: Callable[[Path], object]
+    """Damage the data set in the given folder."""
+    message: str
+
+
+def on_file(change: Callable[[h5py.File], object]) -> Callable[[Path], object]:
+    def make(path: Path) -> None:
+        with h5py.File(path / "data/main_data.hdf5", "a") as file:
+            change(file)
+
+    return make
+
+
+def replace(name: str, values: Any) -> Callable[[Path], object]:
+    def change(file: h5py.File) -> None:
+        del file[name]
+        file[name] = values
+
+    return on_file(change)
+
+
+def with_metadata(**change: Any) -> Callable[[Path], object]:
+    def make(path: Path) -> None:
+        (path / "data/metadata.json").write_text(json.dumps({**make_metadata(), **change}))
+
+    return make
+
+
+def link_metadata(path: Path) -> None:
+    (path / "data/metadata.json").unlink()
+    os.mkfifo(path / "data/metadata.json")
+
+
+OBS = "episode_2/observations/observation"
+DAMAGES = [
+    Damage("no file", lambda path: shutil.rmtree(path / "data"), "is not a zarr group"),
+    Damage(
+        "truncated",
+        lambda path: edit_bytes(path / "data/main_data.hdf5", lambda content: content[:5000]),
+        "main_data.hdf5 is not an undamaged HDF5 file",
+    ),
+    Damage(
+        "metadata cut off",
+        lambda path: edit_bytes(path / "data/metadata.json", lambda content: content[:50]),
+        "metadata.json is not valid JSON",
+    ),
+    Damage("metadata is a pipe", link_metadata, "not a regular file"),
+    Damage("lost episode", on_file(lambda file: file.pop("episode_10")), "total_episodes 10, .* says 11"),
+    Damage("other steps", with_metadata(total_steps=5), "total_steps 88, .* says 5"),
+    Damage(
+        "other length", on_file(lambda f: f["episode_2"].attrs.update(total_steps=9)), "5 actions, but .* 9"
+    ),
+    Damage(
+        "no extra observation",
+        replace(OBS, np.ones((5, 3), "f4")),
+        r"episode_2/.* \(5, 3\), expected .*\(6, 3\)",
+    ),
+    Damage("two extra observations", replace(OBS, np.ones((7, 3), "f4")), r"\(7, 3\), expected .*\(6, 3\)"),
+    Damage(
+        "missing key", on_file(lambda file: file.pop(OBS)), "episode_2 in .* has no observations/observation"
+    ),
+    Damage("NaN", replace(OBS, np.full((6, 3), np.nan, "f4")), r"nan in .*\(episode 2, step 0\)"),
+    Damage("text", replace("episode_0/observations/goal/_index_1", [b"x"] * 4), "expected real numbers"),
+    Damage(
+        "no actions", on_file(lambda file: file.pop("episode_7/actions")), "/episode_7 in .* has no actions"
+    ),
+    Damage("limits upside down", with_metadata(action_space=json.dumps(box(2, -1.0))), "'low' below 'high'"),
+    Damage(
+        "limits of other size", with_metadata(action_space=json.dumps(box(3, 1.0))), "limits 3 action columns"
+    ),
+    Damage("spec cut off", with_metadata(env_spec="{"), "env_spec is not valid JSON"),
+    Damage(
+        "other file",
+        on_file(lambda file: file.update({"episode_11": h5py.ExternalLink("additional_data_0.hdf5", "x")})),
+        "episode_11 .* is not followed",
+    ),
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)
+def test_damage_is_rejected(tmp_path: Path, damage: Damage) -> None:
+    path = write_minari(tmp_path / "tiny-v0")
+    damage.make(path)
+    with pytest.raises(DemoError, match=damage.message) as caught:
+        load_demonstrations(path)
+    assert "\n" not in str(caught.value)
