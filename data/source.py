@@ -116,6 +116,8 @@ class Source(abc.ABC):
     """Smallest and largest actions; None if the files do not say."""
     conventions: Mapping[str, tuple[str, ...]] = {}
     """Arrays, side by side, that `state` and `action` stand for where a format has other names."""
+    notes: tuple[str, ...] = ()
+    """What people should know about how the files were read, one line each."""
 
     @property
     def attributes(self) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class StoreSummary:
     """Observation column that each action column commands, −1 for none; None without observations or actions.
     Observations are `state`, or all arrays of `observations` without it."""
     oddities: tuple[str, ...]
-    """One line about everything that is often a mistake; see `find_oddities`."""
+    """One line about everything that is often a mistake, see `find_oddities`; and notes of the reader."""
     attributes: dict[str, object]
     """Attributes of the store, such as its provenance."""
 
@@ -136,7 +136,7 @@ def summarize(path: Path | str, *, accept_omitted_chunks: bool = False) -> Store
             actions=tuple(actions),
             videos=tuple(name for name, shape in shapes.items() if is_colour(shape)),
             positions=None if demos is None else match_columns(demos),
-            oddities=() if demos is None else tuple(find_oddities(demos)),
+            oddities=source.notes + (() if demos is None else tuple(find_oddities(demos))),
             attributes=source.attributes,
         )
 

@@ -56,11 +56,11 @@ def report_store(demos: Demonstrations, config: DemoConfig, path: Path) -> None:
     """Log what is often a mistake in demonstrations, and the cameras of their store that are not used."""
     for line in find_oddities(demos):
         logger.warning("%s: %s", path, line)
-    if config.images:
-        return
     with open_source(path) as source:
-        cameras = find_cameras(source)
-    if cameras:
+        notes, cameras = source.notes, find_cameras(source)
+    for line in notes:
+        logger.info("%s: %s", path, line)
+    if cameras and not config.images:
         logger.info(
             "%s has camera arrays that are not used: %s; train on them with --images %s",
             path,

@@ -1,0 +1,557 @@
+"""Tests of ROS 2 bags: a made-up arm whose bags `rosbags` writes, sampled at one rate."""
+
+import io
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nsde_policy.data import Demonstrations, load_demonstrations, open_images
+from nsde_policy.data.check import check_store
+from nsde_policy.data.ros2_bag import McapFile
+from nsde_policy.data.summary import summarize
+from nsde_policy.errors import DemoError
+from tests.helpers.ros2_bags import (
+    JOINTS,
+    SETTINGS,
+    SPEED,
+    START,
+    Message,
+    make,
+    make_image,
+    make_joints,
+    move,
+    send,
+    write_bag,
+    write_sparse_mcap,
+)
+
+CAMERAS = """\
+images = ["/front/image_raw", "/wrist/image_raw/compressed"]
+on_change = ["/gripper"]
+"""
+
+
+def draw_time(stamp: int) -> np.ndarray:
+    """Draw an image whose first pixel is its time in tenths of a millisecond."""
+    picture = np.full((6, 8, 3), 50, np.uint8)
+    picture[0, 0] = stamp // 100_000 // 256 ** np.arange(3) % 256
+    return picture
+
+
+def read_time(picture: np.ndarray) -> float:
+    return float(picture[0, 0] @ 256 ** np.arange(3)) / 1e4
+
+
+def press(stamp: int, picture: np.ndarray, kind: str = "PNG"):
+    buffer = io.BytesIO()
+    Image.fromarray(picture).save(buffer, kind)
+    data = np.frombuffer(buffer.getvalue(), np.uint8)
+    return make("sensor_msgs/CompressedImage", stamp=stamp, format=kind.lower(), data=data)
+
+
+def film(stamp: int):
+    return make_image(stamp, draw_time(stamp)[..., ::-1], encoding="bgr8", padding=5)
+
+
+def press_time(stamp: int):
+    return press(stamp, draw_time(stamp))
+
+
+def record_arm(seed: int) -> list[Message]:
+    """Record 6 s with jitter, dropped messages and two cameras at other rates that start later."""
+    rng, end = np.random.default_rng(seed), 6.0
+    gripper = [Message("/gripper", int(t * 1e9), make("std_msgs/Float64", data=t)) for t in (0.1, 2.05, 4.4)]
+    return [
+        *send(rng, "/joint_states", 125, (0, end), lambda t: make_joints(t, move(t / 1e9))),
+        *send(rng, "/command", 60, (0.3, end), lambda t: make_joints(t, move(t / 1e9))),
+        *send(rng, "/front/image_raw", 60, (0.2, end), film, jitter=0.1),
+        *send(rng, "/wrist/image_raw/compressed", 24, (0.5, end - 0.4), press_time, jitter=0.05, dropped=0),
+        *gripper,
+    ]
+
+
+def write_arm(folder: Path, *, storage: str = "mcap", pack: bool = False) -> Path:
+    """Write a data set of three bags."""
+    folder.mkdir()
+    for seed in (10, 2, 1):
+        write_bag(folder / f"demo_{seed}", record_arm(seed), storage=storage, pack=pack)
+    settings = SETTINGS.replace('"/joint_states"', '"/joint_states", "/gripper"') + CAMERAS
+    (folder / "dataset.toml").write_text(settings)
+    return folder
+
+
+def write_small(
+    path: Path, messages: list[Message] | None = None, settings: str = SETTINGS, *, storage: str = "mcap"
+) -> Path:
+    """Write one bag of 2 s with exact times: joints at 50 Hz, a command 4 ms after each."""
+    write_bag(path, make_small() if messages is None else messages, storage=storage)
+    (path / "dataset.toml").write_text(settings)
+    return path
+
+
+def make_small(seconds: float = 2.0, start: float = 0.0) -> list[Message]:
+    messages = []
+    for time in np.arange(start, start + seconds, 0.02):
+        stamp = round(time * 1e9)
+        messages.append(Message("/joint_states", stamp + 1_000_000, make_joints(stamp, move(time))))
+        stamp += 4_000_000
+        messages.append(Message("/command", stamp, make_joints(stamp, move(stamp / 1e9))))
+    return messages
+
+
+def get_times(values: np.ndarray) -> np.ndarray:
+    """Return when the arm was in a state."""
+    return values[:, 0] / SPEED
+
+
+@pytest.mark.parametrize(("storage", "pack"), [("mcap", False), ("mcap", True), ("sqlite3", False)])
+def test_sampled_messages_are_within_half_a_period_of_their_tick(tmp_path: Path, storage: str, pack: bool):
+    folder = write_arm(tmp_path / "arm", storage=storage, pack=pack)
+    demos = load_demonstrations(folder)
+    cameras = {
+        name: open_images(folder, key=name) for name in ("front/image_raw", "wrist/image_raw/compressed")
+    }
+    assert (len(demos), demos.rate_hz) == (3, 10)
+    for seed, start, end in zip((1, 2, 10), demos.starts, demos.episode_ends, strict=True):
+        first: dict[str, float] = {}
+        for message in record_arm(seed):
+            if message.topic != "/gripper":
+                stamp = message.content.header.stamp
+                time = (stamp.sec * 10**9 + stamp.nanosec - START) / 1e9
+                first[message.topic] = min(time, first.get(message.topic, time))
+        ticks = max(first.values()) + np.arange(end - start) / 10
+        assert end - start >= 50
+        late = get_times(demos.act[start:end]) - ticks
+        assert late.min() > -1e-5
+        assert late.max() < 0.05
+        ages = [ticks - get_times(demos.obs[start:end])]
+        ages += [ticks - [read_time(each) for each in frames[start:end]] for frames in cameras.values()]
+        for age in ages:
+            assert age.min() > -2e-4  # images tell tenths of a millisecond
+            assert age.max() < 0.05
+        gripper = np.where(ticks < 2.05, 0.1, np.where(ticks < 4.4, 2.05, 4.4))
+        np.testing.assert_allclose(demos.obs[start:end, 6], gripper, rtol=1e-6)
+
+
+def test_data_set_describes_itself(tmp_path: Path):
+    folder = write_arm(tmp_path / "arm")
+    summary = summarize(folder)
+    assert summary.format == "ROS 2 bags (mcap)"
+    assert summary.positions == (*range(6),)
+    assert summary.videos == ("front/image_raw", "wrist/image_raw/compressed")
+    assert summary.oddities[0].startswith("sampled at 10 Hz (period 100 ms); largest misalignment: /joint_")
+    alignment = summary.attributes["alignment"]
+    assert isinstance(alignment, dict)
+    assert set(alignment) == {"/joint_states", "/command", "/front/image_raw", "/wrist/image_raw/compressed"}
+    assert 0.02 < alignment["/wrist/image_raw/compressed"] < 0.05
+    demos = load_demonstrations(folder)
+    assert demos.act_names == tuple(f"command.{joint}" for joint in JOINTS)
+    assert demos.obs_names[-1] == "gripper.data"
+    assert check_store(folder) == []
+
+
+def test_action_is_commanded_after_the_observation_was_seen(tmp_path: Path):
+    demos = load_demonstrations(write_small(tmp_path / "bag", storage="sqlite3"))
+    ticks = 0.004 + np.arange(20) / 10
+    np.testing.assert_allclose(get_times(demos.obs), ticks - 0.004, atol=1e-5)
+    np.testing.assert_allclose(get_times(demos.act), ticks, atol=1e-5)
+
+
+def test_joints_are_ordered_by_name(tmp_path: Path):
+    messages = make_small()
+    for number, (_, _, content) in enumerate(messages):
+        order = np.random.default_rng(number).permutation(6)
+        content.name, content.position = [JOINTS[i] for i in order], content.position[order]
+    mixed = load_demonstrations(write_small(tmp_path / "mixed", messages))
+    plain = load_demonstrations(write_small(tmp_path / "plain"))
+    places = [mixed.obs_names.index(name) for name in plain.obs_names]
+    np.testing.assert_array_equal(mixed.obs[:, places], plain.obs)
+    np.testing.assert_array_equal(
+        mixed.act[:, [mixed.act_names.index(n) for n in plain.act_names]], plain.act
+    )
+
+
+def make_vector(*numbers: float):
+    return make("geometry_msgs/Vector3", **dict(zip("xyz", numbers, strict=True)))
+
+
+def make_pose():
+    point = make("geometry_msgs/Point", x=1.0, y=2.0, z=3.0)
+    turn = make("geometry_msgs/Quaternion", x=4.0, y=5.0, z=6.0, w=7.0)
+    return make("geometry_msgs/Pose", position=point, orientation=turn)
+
+
+def make_list(kind: str, numbers: np.ndarray):
+    layout = make("std_msgs/MultiArrayLayout", dim=[], data_offset=0)
+    return make(f"std_msgs/{kind}MultiArray", layout=layout, data=numbers)
+
+
+def make_trajectory(stamp: int):
+    point = make(
+        "trajectory_msgs/JointTrajectoryPoint",
+        positions=np.array([1.0, 2.0]),
+        velocities=np.empty(0),
+        accelerations=np.empty(0),
+        effort=np.empty(0),
+        time_from_start=make("builtin_interfaces/Duration", sec=0, nanosec=0),
+    )
+    return make("trajectory_msgs/JointTrajectory", stamp=stamp, joint_names=["a", "b"], points=[point])
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (make_pose(), [1, 2, 3, 4, 5, 6, 7]),
+        (make("geometry_msgs/PoseStamped", stamp=0, pose=make_pose()), [1, 2, 3, 4, 5, 6, 7]),
+        (
+            make(
+                "geometry_msgs/Twist", linear=make_vector(1.0, 2.0, 3.0), angular=make_vector(4.0, 5.0, 6.0)
+            ),
+            [1, 2, 3, 4, 5, 6],
+        ),
+        (make_list("Float64", np.array([1.0, 2.0])), [1, 2]),
+        (make_list("Float32", np.array([1.0, 2.0], np.float32)), [1, 2]),
+        (make("std_msgs/Float32", data=1.5), [1.5]),
+        (make("std_msgs/Int32", data=-3), [-3]),
+        (make("std_msgs/Bool", data=True), [1]),
+        (make_trajectory(0), [1, 2]),
+    ],
+    ids=lambda content: getattr(content, "__msgtype__", ""),
+)
+def test_numbers_of_a_message(tmp_path: Path, content, expected: list[float]):
+    settings = SETTINGS.replace('"/joint_states"', '"/joint_states", "/other"') + 'on_change = ["/other"]\n'
+    messages = [*make_small(), Message("/other", 0, content)]
+    demos = load_demonstrations(write_small(tmp_path / "bag", messages, settings))
+    np.testing.assert_array_equal(demos.obs[:, 6:], np.tile(np.float32(expected), (len(demos.obs), 1)))
+
+
+def test_fields_can_be_chosen(tmp_path: Path):
+    messages = make_small()
+    for message in messages:
+        message.content.velocity = 10 * message.content.position
+    settings = SETTINGS + '[fields]\n"/joint_states" = ["position", "velocity"]\n'
+    demos = load_demonstrations(write_small(tmp_path / "bag", messages, settings))
+    np.testing.assert_allclose(demos.obs[:, 6:], 10 * demos.obs[:, :6], rtol=1e-6)
+    assert demos.obs_names[6] == "joint_states.base.velocity"
+
+
+@pytest.mark.parametrize(
+    ("make_content", "tolerance"),
+    [
+        (lambda t, p: make_image(t, p, padding=3), 0),
+        (lambda t, p: make_image(t, p[..., ::-1], encoding="bgr8"), 0),
+        (lambda t, p: make_image(t, p[..., :1], encoding="mono8", padding=2), 0),
+        (lambda t, p: press(t, p), 0),
+        (lambda t, p: press(t, p, "JPEG"), 20),
+    ],
+    ids=["rgb8", "bgr8", "mono8", "png", "jpeg"],
+)
+def test_images_are_red_green_blue(tmp_path: Path, make_content: Callable, tolerance: int):
+    picture = np.zeros((16, 24, 3), np.uint8)
+    picture[:, 8:] = 200
+    if "mono8" not in str(getattr(make_content(0, picture), "encoding", "")):
+        picture[:, :8] = (200, 100, 50)
+    messages = make_small()
+    messages += [Message("/cam", t, make_content(t, picture)) for t in range(0, 2 * 10**9, 10**8)]
+    frames = open_images(write_small(tmp_path / "bag", messages, SETTINGS + 'images = ["/cam"]\n'), key="cam")
+    assert np.abs(frames[5].astype(int) - picture).max() <= tolerance
+
+
+def switch(*changes: tuple[float, bool]) -> list[Message]:
+    return [Message("/recording", int(t * 1e9), make("std_msgs/Bool", data=on)) for t, on in changes]
+
+
+def mark(*times: float) -> list[Message]:
+    return [Message("/recording", int(t * 1e9), make("std_msgs/String", data="next")) for t in times]
+
+
+@pytest.mark.parametrize(
+    ("extra", "setting", "expected"),
+    [
+        ([], "", [(0.0, 5.99)]),
+        (
+            switch((0, False), (1, True), (1.5, True), (2.5, False), (3, True), (3.1, False), (4, True)),
+            'episode_topic = "/recording"\n',
+            [(1.0, 2.5), (4.0, 5.99)],
+        ),
+        (mark(0.5, 2.0), 'episode_topic = "/recording"\n', [(0.5, 2.0), (2.0, 5.99)]),
+        (None, "gap_s = 0.4\n", [(0.0, 2.0), (3.0, 5.0)]),
+    ],
+    ids=["bag", "switch", "marker", "gap"],
+)
+def test_episodes(tmp_path: Path, extra: list[Message] | None, setting: str, expected: list):
+    pause = make_small(2) + make_small(2, start=3)
+    messages = pause if extra is None else make_small(6) + extra
+    demos = load_demonstrations(write_small(tmp_path / "bag", messages, SETTINGS + setting))
+    found = [get_times(episode.obs)[[0, -1]] for episode in demos]
+    assert len(found) == len(expected)
+    for (first, last), (start, stop) in zip(found, expected, strict=True):
+        assert start - 1e-4 <= first <= start + 0.03  # next message, rounded
+        assert stop - 0.13 <= last <= stop + 1e-4
+
+
+def test_parts_that_are_too_short_are_named(tmp_path: Path):
+    messages = make_small(4) + switch((0.5, True), (0.55, False), (1.0, True))
+    path = write_small(tmp_path / "bag", messages, SETTINGS + 'episode_topic = "/recording"\n')
+    assert len(load_demonstrations(path)) == 1
+    assert "1 parts of bags are left out" in summarize(path).oddities[-2]
+
+
+def test_slow_topics_are_named(tmp_path: Path):
+    slow = [Message("/slow", t, make("std_msgs/Float64", data=1.0)) for t in range(0, 2 * 10**9, 3 * 10**8)]
+    settings = SETTINGS.replace('"/joint_states"', '"/joint_states", "/slow"')
+    path = write_small(tmp_path / "bag", make_small() + slow, settings)
+    assert "/slow: more than half a period old; lower rate_hz" in summarize(path).oddities[1]
+
+
+def test_without_settings_the_error_suggests_them(tmp_path: Path):
+    folder = write_arm(tmp_path / "arm")
+    (folder / "dataset.toml").unlink()
+    with pytest.raises(DemoError) as error:
+        load_demonstrations(folder)
+    text = str(error.value)
+    assert "/wrist/image_raw/compressed  sensor_msgs/msg/CompressedImage  " in text
+    template = text[text.index("format = ") :]
+    assert 'images = ["/front/image_raw", "/wrist/image_raw/compressed"]' in template
+    (folder / "dataset.toml").write_text(template + '\non_change = ["/gripper"]\n')
+    assert isinstance(load_demonstrations(folder), Demonstrations)
+
+
+class Damage(NamedTuple):
+    """A kind of damage, and a part of the expected message."""
+
+    name: str
+    make: Callable[[Path], Any]
+    """Write a damaged bag to the given path."""
+    message: str
+
+
+def with_settings(change: str = "", *, settings: str = SETTINGS) -> Callable[[Path], Any]:
+    return lambda path: write_small(path, settings=settings + change)
+
+
+def with_messages(change: Callable[[list[Message]], Any], settings: str = "") -> Callable[[Path], Any]:
+    def write(path: Path) -> None:
+        messages = make_small()
+        write_small(path, change(messages) or messages, SETTINGS + settings)
+
+    return write
+
+
+def with_camera(content: Any) -> Callable[[Path], Any]:
+    """Write a camera whose second image is wrong."""
+    good = make_image(0, np.zeros((4, 4, 3), np.uint8))
+    if content.__msgtype__ != good.__msgtype__:
+        good = press(0, np.zeros((4, 4, 3), np.uint8))
+    film = [Message("/cam", t, good) for t in range(0, 10**9, 10**8)]
+    film += [Message("/cam", t, content) for t in range(10**9, 2 * 10**9, 10**8)]
+    return with_messages(lambda messages: messages + film, 'images = ["/cam"]\nstamps = "receive"\n')
+
+
+def with_file(
+    name: str, change: Callable[[bytes], bytes | None], storage: str = "mcap"
+) -> Callable[[Path], Any]:
+    """Write a valid bag, then change or remove one file."""
+
+    def write(path: Path) -> None:
+        (file,) = write_small(path, storage=storage).glob(name)
+        content = change(file.read_bytes())
+        file.unlink() if content is None else file.write_bytes(content)
+
+    return write
+
+
+def change_content(messages: list[Message], number: int = 40, **fields: Any) -> None:
+    """Change some fields of a joint state."""
+    for name, value in fields.items():
+        setattr(messages[number].content, name, value)
+
+
+def shift_stamps(messages: list[Message]) -> None:
+    """Let the clock of the joints jump back after one second."""
+    for message in messages[100::2]:
+        message.content.header.stamp.sec -= 7
+
+
+def cut(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def scramble(content: bytes) -> bytes:
+    """Overwrite the middle of a file, which is data."""
+    middle = len(content) // 2
+    return content[: middle - 20_000] + b"\xff" * 40_000 + content[middle + 20_000 :]
+
+
+DAMAGES = [
+    Damage("truncated mcap", with_file("*.mcap", cut), "File end magic is invalid"),
+    Damage("empty mcap", with_file("*.mcap", lambda _: b""), "seems to be empty"),
+    Damage("scrambled mcap", with_file("*.mcap", scramble), "repair the recording"),
+    Damage("truncated db3", with_file("*.db3", cut, "sqlite3"), "cannot be read"),
+    Damage("scrambled db3", with_file("*.db3", scramble, "sqlite3"), "cannot be read"),
+    Damage("missing db3", with_file("*.db3", lambda _: None, "sqlite3"), "database files are missing"),
+    Damage(
+        "file outside the folder",
+        with_file("metadata.yaml", lambda text: text.replace(b"- bag.mcap", b"- ../../other.mcap")),
+        "database files are missing",
+    ),
+    Damage(
+        "metadata that is no YAML",
+        with_file("metadata.yaml", lambda text: text + b"]"),
+        "Could not load YAML",
+    ),
+    Damage(
+        "metadata with another count",
+        with_file("metadata.yaml", lambda text: text.replace(b"message_count: 100", b"message_count: 90")),
+        "metadata.yaml declares 90 messages (sensor_msgs/msg/JointState) of /command, its files hold 100",
+    ),
+    Damage(
+        "metadata without a key",
+        with_file("metadata.yaml", lambda text: text.replace(b"storage_identifier", b"storage")),
+        "metadata key is missing",
+    ),
+    Damage(
+        "no messages",
+        with_messages(lambda _: [Message("/command", 0, "sensor_msgs/msg/JointState")]),
+        "no topic",
+    ),
+    Damage(
+        "empty topic",
+        with_messages(
+            lambda messages: [*messages[::2], Message("/command", 0, "sensor_msgs/msg/JointState")]
+        ),
+        "/command has no messages",
+    ),
+    Damage(
+        "unknown type",
+        with_messages(lambda messages: [*messages[::2], Message("/command", 0, "my_msgs/msg/Command")]),
+        "/command is my_msgs/msg/Command, which is no standard message",
+    ),
+    Damage("clock going back", with_messages(shift_stamps), "the clock of /joint_states goes back by 6.98 s"),
+    Damage(
+        "clocks that differ",
+        with_messages(
+            lambda messages: [m for m in messages if (m.received > 10**9) == (m.topic == "/command")]
+        ),
+        'if the clocks differ set stamps = "receive"',
+    ),
+    Damage(
+        "long gap",
+        with_messages(lambda messages: [m for m in messages if not 0.6e9 < m.received < 1.4e9]),
+        "no message of /joint_states for 0.7",
+    ),
+    Damage(
+        "NaN",
+        with_messages(lambda messages: change_content(messages, position=np.full(6, np.nan))),
+        "nan in joint_states[0] at frame 4",
+    ),
+    Damage(
+        "missing joint",
+        with_messages(lambda messages: change_content(messages, name=JOINTS[:5], position=np.zeros(5))),
+        "/joint_states at frame 4: other columns than in the first message: wrist_3",
+    ),
+    Damage(
+        "fewer positions than joints",
+        with_messages(lambda messages: change_content(messages, position=np.zeros(5))),
+        "position has 5 numbers for 6 joints",
+    ),
+    Damage(
+        "image of another size",
+        with_camera(make_image(0, np.zeros((4, 5, 3), np.uint8))),
+        "/cam at frame 10: (4, 5, 3), expected (4, 4, 3)",
+    ),
+    Damage(
+        "image with too few bytes",
+        with_camera(
+            make("sensor_msgs/Image", **{**vars(make_image(0, np.zeros((4, 4, 3), np.uint8))), "height": 5})
+        ),
+        "an image of 5 rows of 12 bytes and 4 rgb8 pixels has 48 bytes",
+    ),
+    Damage(
+        "image of depths",
+        with_camera(make_image(0, np.zeros((4, 4, 2), np.uint8), encoding="16UC1")),
+        "encoded as '16UC1', expected rgb8, bgr8",
+    ),
+    Damage(
+        "damaged PNG",
+        with_camera(make("sensor_msgs/CompressedImage", stamp=0, format="png", data=np.zeros(30, np.uint8))),
+        "no JPEG or PNG",
+    ),
+    Damage("settings that are no TOML", with_settings("rate"), "dataset.toml is not TOML"),
+    Damage("unknown setting", with_settings("gaps = 2\n"), "no setting 'gaps'; the closest is 'gap_s'"),
+    Damage("missing setting", with_settings(settings='format = "ros2"\n'), "needs the setting 'rate_hz'"),
+    Damage("wrong rate", with_settings(settings=SETTINGS.replace("10", "-1")), "need rate_hz > 0"),
+    Damage(
+        "unknown topic",
+        with_settings('images = ["/cam"]\n'),
+        "no topic /cam; it has: /command, /joint_states",
+    ),
+    Damage("topic named twice", with_settings('images = ["/command"]\n'), "a topic is named twice"),
+    Damage(
+        "numbers as images",
+        with_messages(
+            lambda messages: [*messages, Message("/x", 0, make("std_msgs/Bool", data=True))],
+            'images = ["/x"]\n',
+        ),
+        "/x is std_msgs/msg/Bool; list images, and only images, under `images`",
+    ),
+    Damage(
+        "unknown field",
+        with_settings('[fields]\n"/command" = ["positions"]\n'),
+        "no positions in a sensor_msgs/msg/JointState with the fields name, position, velocity, effort",
+    ),
+    Damage("unusable marker", with_settings('episode_topic = "/command"\n'), "expected std_msgs/msg/Bool or"),
+]
+
+
+def read_all(path: Path) -> None:
+    load_demonstrations(path)
+    for name in summarize(path).videos:
+        open_images(path, key=name)[:]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)
+def test_damage_is_refused(tmp_path: Path, damage: Damage):
+    path = tmp_path / "bag"
+    damage.make(path)
+    with pytest.raises(DemoError) as error:
+        read_all(path)
+    assert damage.message in str(error.value)
+
+
+def test_definitions_in_a_bag_are_not_executed(tmp_path: Path):
+    mark = tmp_path / "mark"
+    hostile = f"x/msg/Y']; open({str(mark)!r}, 'w'); ['"
+    path = write_small(tmp_path / "bag", [*make_small()[::2], Message("/command", 0, hostile)])
+    with pytest.raises(DemoError, match="no standard message"):
+        load_demonstrations(path)
+    assert not mark.exists()
+
+
+def test_ten_gigabytes_open_in_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = tmp_path / "bags"
+    folder.mkdir()
+    (folder / "dataset.toml").write_text(SETTINGS + 'images = ["/cam"]\n')
+    file = write_sparse_mcap(folder / "long.mcap", 1_000, 1500, 2250)
+    assert file.stat().st_size > 10 * 10**9
+    read: list[int] = []
+    original = McapFile._read_file
+    monkeypatch.setattr(
+        McapFile, "_read_file", lambda self, at, size: read.append(size) or original(self, at, size)
+    )
+    tracemalloc.start()
+    try:
+        demos, frames = load_demonstrations(folder), open_images(folder, key="cam")
+        assert frames[567].shape == (1500, 2250, 3)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert demos.obs.shape == (1_000, 6)
+    np.testing.assert_allclose(get_times(demos.obs), np.arange(1_000) / 10, rtol=1e-5)
+    assert peak < 60 * 10**6
+    assert sum(read) < 50 * 10**6

@@ -1,0 +1,170 @@
+"""ROS 2 bags of a made-up arm, written by `rosbags`."""
+
+import io
+import struct
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
+from rosbags.typesys import Stores, get_typestore
+
+TYPES = get_typestore(Stores.ROS2_HUMBLE)
+START = 1_700_000_000 * 10**9
+"""Time of the first messages, nanoseconds."""
+SPEED = 0.1
+"""Speed of the first joint: its position says when a state was."""
+JOINTS = ["base", "shoulder", "elbow", "wrist_1", "wrist_2", "wrist_3"]
+SETTINGS = """\
+format = "ros2"
+rate_hz = 10
+observations = ["/joint_states"]
+actions = ["/command"]
+"""
+
+
+class Message(NamedTuple):
+    """A message to record."""
+
+    topic: str
+    received: int
+    """Time of reception, nanoseconds after `START`."""
+    content: Any
+    """The message, or the name of its type to declare the topic only."""
+
+
+def make(kind: str, /, **fields: Any) -> Any:
+    """Make a message; a `stamp` in nanoseconds after `START` becomes its header."""
+    if "stamp" in fields:
+        seconds, rest = divmod(START + fields.pop("stamp"), 10**9)
+        time = TYPES.types["builtin_interfaces/msg/Time"](sec=seconds, nanosec=rest)
+        fields["header"] = TYPES.types["std_msgs/msg/Header"](stamp=time, frame_id="base_link")
+    package, name = kind.split("/")
+    return TYPES.types[f"{package}/msg/{name}"](**fields)
+
+
+def make_joints(stamp: int, position: Iterable[float], names: list[str] | None = None) -> Any:
+    """Make joint states."""
+    empty = np.empty(0)
+    return make(
+        "sensor_msgs/JointState",
+        stamp=stamp,
+        name=JOINTS if names is None else names,
+        position=np.array(list(position), np.float64),
+        velocity=empty,
+        effort=empty,
+    )
+
+
+def make_image(stamp: int, pixels: np.ndarray, *, encoding: str = "rgb8", padding: int = 0) -> Any:
+    """Make an image whose rows end with unused bytes."""
+    height, width = pixels.shape[:2]
+    rows = np.pad(pixels.reshape(height, -1), ((0, 0), (0, padding)), constant_values=7)
+    return make(
+        "sensor_msgs/Image",
+        stamp=stamp,
+        height=height,
+        width=width,
+        encoding=encoding,
+        is_bigendian=0,
+        step=rows.shape[1],
+        data=rows.ravel(),
+    )
+
+
+def write_bag(path: Path, messages: Iterable[Message], *, storage: str = "mcap", pack: bool = False) -> Path:
+    """Write messages in the order in which they were received."""
+    writer = Writer(path, version=9, storage_plugin=StoragePlugin[storage.upper()])
+    if pack:
+        writer.set_compression(CompressionMode.STORAGE, CompressionFormat.ZSTD)
+    with writer:
+        topics: dict[str, Any] = {}
+        for topic, received, content in sorted(messages, key=lambda each: each.received):
+            kind = content if isinstance(content, str) else content.__msgtype__
+            if topic not in topics and kind in TYPES.fielddefs:
+                topics[topic] = writer.add_connection(topic, kind, typestore=TYPES)
+            elif topic not in topics:
+                topics[topic] = writer.add_connection(topic, kind, msgdef="float64 x", rihs01="unknown")
+            if not isinstance(content, str):
+                writer.write(topics[topic], START + received, TYPES.serialize_cdr(content, kind))
+    return path
+
+
+def move(seconds: float) -> np.ndarray:
+    """Return where the arm is at a time: the first joint moves at a constant speed, the others swing."""
+    others = np.sin(seconds * np.arange(1, len(JOINTS)) + np.arange(1, len(JOINTS)))
+    return np.array([SPEED * seconds, *others])
+
+
+def send(
+    rng: np.random.Generator,
+    topic: str,
+    rate_hz: float,
+    seconds: tuple[float, float],
+    make_content: Callable[[int], Any],
+    *,
+    jitter: float = 0.3,
+    dropped: float = 0.1,
+) -> list[Message]:
+    """Send messages with jitter, a share of the interval; some are dropped, all arrive late."""
+    times = np.arange(*seconds, 1 / rate_hz)
+    times = times + rng.uniform(-jitter, jitter, len(times)) / rate_hz
+    kept = rng.random(len(times)) >= dropped
+    kept |= ~np.append(True, kept[:-1])  # never two in a row
+    sent = []
+    for stamp in np.round(times[kept] * 1e9).astype(int).tolist():
+        sent.append(Message(topic, stamp + int(rng.uniform(1e6, 4e6)), make_content(stamp)))
+    return sent
+
+
+def write_sparse_mcap(path: Path, images: int, height: int, width: int) -> Path:
+    """Write an mcap file by its specification whose black images are holes: one in each chunk."""
+
+    def record(kind: int, *parts: bytes) -> bytes:
+        return struct.pack("<BQ", kind, sum(map(len, parts))) + b"".join(parts)
+
+    def text(value: str) -> bytes:
+        return struct.pack("<I", len(value)) + value.encode()
+
+    kinds = {"/joint_states": "JointState", "/command": "JointState", "/cam": "Image"}
+    magic, summary, starts = b"\x89MCAP0\r\n", [], []
+    for number, (topic, kind) in enumerate(kinds.items(), 1):
+        schema = text(f"sensor_msgs/msg/{kind}"), text("ros2msg"), text("")
+        summary.append(record(3, struct.pack("<H", number), *schema))
+        summary.append(record(4, struct.pack("<HH", number, number), text(topic), text("cdr"), text("")))
+    with path.open("wb") as file:
+        file.write(magic + record(1, text("ros2"), text("test")))
+        for image in range(images):
+            stamp = image * 10**8
+            joints = make_joints(stamp, move(stamp / 1e9))
+            picture = make_image(stamp, np.zeros((1, 1, 3), np.uint8))
+            picture.height, picture.width, picture.step = height, width, 3 * width
+            picture.data = np.empty(0, np.uint8)
+            data, offsets = io.BytesIO(), []
+            for number, content in enumerate((joints, joints, picture), 1):
+                offsets.append(data.tell())
+                body = bytes(TYPES.serialize_cdr(content, content.__msgtype__))
+                hole = 3 * height * width if content is picture else 0
+                body = body[:-4] + struct.pack("<I", hole) if hole else body
+                size = 22 + len(body) + hole
+                data.write(struct.pack("<BQHIQQ", 5, size, number, 0, START + stamp, START + stamp) + body)
+            size = data.tell() + 3 * height * width
+            start = file.tell()
+            file.write(struct.pack("<BQQQQIIQ", 6, 40 + size, START + stamp, START + stamp, size, 0, 0, size))
+            file.write(data.getvalue())
+            file.seek(start + 49 + size)
+            index = []
+            for number, offset in enumerate(offsets, 1):
+                index.append((number, file.tell()))
+                file.write(record(7, struct.pack("<HIQQ", number, 16, START + stamp, offset)))
+            places = b"".join(struct.pack("<HQ", *each) for each in index)
+            times = struct.pack("<QQQQ", START + stamp, START + stamp, start, 49 + size)
+            sizes = struct.pack("<QIQQ", file.tell() - start - 49 - size, 0, size, size)
+            starts.append(record(8, times, struct.pack("<I", len(places)), places, sizes))
+        counts = b"".join(struct.pack("<HQ", number, images) for number in range(1, 4))
+        ends = struct.pack("<QHIIIIQQ", 3 * images, 3, 3, 0, 0, images, START, START + stamp)
+        at = file.tell()
+        file.write(b"".join([*summary, *starts, record(11, ends, struct.pack("<I", len(counts)), counts)]))
+        file.write(record(2, struct.pack("<QQI", at, 0, 0)) + magic)
+    return path
