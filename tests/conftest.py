@@ -7,9 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
-import torch
 from hypothesis import settings
 
 from nsde_policy.cli.main import main
@@ -17,6 +15,7 @@ from tests.helpers.browser import chromium
 from tests.helpers.shared_files import make_once
 
 if TYPE_CHECKING:
+    import numpy as np
     from playwright.sync_api import Browser
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)  # no failures on a busy machine
@@ -32,6 +31,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Files whose tests export then run in one process: torch takes seconds to prepare for the first export.
     """
+    import torch  # only where tests run: the process that starts the others does not need it
+
     exporting = {item.path for item in items if "onnx_operators" in getattr(item, "fixturenames", ())}
     items.sort(key=lambda item: item.path not in exporting)
     for item in items:
@@ -48,6 +49,8 @@ def one_thread() -> None:
     Results then do not depend on the number of cores, and threads do not wait for each other: with one for
     each core in every test process, a training took ten times as long.
     """
+    import torch
+
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
 
@@ -122,7 +125,7 @@ def small_graph(tmp_path_factory: pytest.TempPathFactory, onnx_operators: None) 
 
 
 @pytest.fixture(scope="session")
-def human_states(human_demos: Path) -> tuple[np.ndarray, np.ndarray]:
+def human_states(human_demos: Path) -> "tuple[np.ndarray, np.ndarray]":
     """Return all recorded states, (25650, 5), and the end of each episode, (206,)."""
     from nsde_policy.data import load_demonstrations
 
@@ -131,12 +134,16 @@ def human_states(human_demos: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.fixture(scope="session")
-def quick_runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two Neural SDEs that differ in their seed, and a regression, each trained for a few steps."""
-    folder = tmp_path_factory.mktemp("quick")
+def quick_runs(shared_folder: Path) -> list[Path]:
+    """Two Neural SDEs that differ in their seed, and a regression, trained for a few steps; leave them."""
     quick = ["--train.steps", "20", "--train.log-every", "10", "--model.network.width", "16"]
-    quick += ["--select", "none", "--demos.no-align-ends"]
-    for name, method in {"ours-0": "neural_sde", "ours-1": "neural_sde", "theirs-0": "regression"}.items():
-        flags = ["--policy", method, "--seed", name[-1], "--device", "cpu", "--out", str(folder / name)]
-        assert main(["train", *quick, *flags]) == 0
-    return sorted(folder.iterdir())
+    quick += ["--select", "none", "--demos.no-align-ends", "--device", "cpu"]
+    methods = {"ours-0": "neural_sde", "ours-1": "neural_sde", "theirs-0": "regression"}
+
+    def train(folder: Path) -> None:
+        for name, method in methods.items():
+            flags = ["--policy", method, "--seed", name[-1], "--out", str(folder / name)]
+            assert main(["train", *quick, *flags]) == 0
+
+    folder = make_once(shared_folder / "quick", train)
+    return [folder / name for name in methods]
