@@ -48,7 +48,7 @@ class FrameConfig(BaseConfig):
 
 def read_rate(path: Path) -> float:
     """Return the frames per second that a video states."""
-    with _open_video(path) as (_, stream):
+    with open_video(path) as (_, stream):
         rate = stream.average_rate or stream.guessed_rate
         if not rate:
             raise DemoError(f"{path} does not state its frames per second; convert it to another format")
@@ -67,7 +67,7 @@ def read_video(path: Path, config: FrameConfig, spans: Sequence[Span] = ()) -> l
     limit = get_max_unpacked() // (config.size * config.size * 3)
     parts: list[list[Bytes]] = [[] for _ in spans or (0,)]
     times = []
-    with _open_video(path) as (container, stream):
+    with open_video(path) as (container, stream):
         for index, (frame, time) in enumerate(_decode(path, container, stream)):
             times.append(time)
             small = None
@@ -89,7 +89,7 @@ def read_video(path: Path, config: FrameConfig, spans: Sequence[Span] = ()) -> l
 
 
 @contextmanager
-def _open_video(path: Path) -> Iterator[tuple[Any, Any]]:
+def open_video(path: Path) -> Iterator[tuple[Any, Any]]:
     """Open a video and its first stream of frames; raise `DemoError` for whatever its decoder raises."""
     av = import_optional("av", "video")
     with open_regular(path, error=DemoError) as file:
