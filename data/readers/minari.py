@@ -29,7 +29,7 @@ class MinariSource(Hdf5Source):
                 )
         self.format = f"Minari {metadata.get('minari_version', '')}".rstrip()
         self.act_limits = _read_limits(metadata)
-        env_id = _parse(metadata, "env_spec").get("id")
+        env_id = _parse_text(metadata, "env_spec").get("id")
         texts = {key: v for key, v in metadata.items() if isinstance(v, str) and len(v) <= MAX_TEXT}
         without = {"env_spec", "action_space", "observation_space", "data_format"}
         self._attributes = {key: v for key, v in texts.items() if key not in without}
@@ -58,7 +58,7 @@ def _find_file(path: Path) -> Path:
     return inside if inside.exists() else path / MINARI_FILE
 
 
-def _parse(metadata: dict[str, Any], key: str) -> dict[str, Any]:
+def _parse_text(metadata: dict[str, Any], key: str) -> dict[str, Any]:
     """Parse a JSON object that the metadata holds as text."""
     text = metadata.get(key)
     return parse_json(text, name=key, error=DemoError, allow_nan=True) if isinstance(text, str) else {}
@@ -66,7 +66,7 @@ def _parse(metadata: dict[str, Any], key: str) -> dict[str, Any]:
 
 def _read_limits(metadata: dict[str, Any]) -> ActionLimits | None:
     """Return the limits of actions that are a vector."""
-    space = _parse(metadata, "action_space")
+    space = _parse_text(metadata, "action_space")
     if space.get("type") != "Box" or len(space.get("shape", ())) != 1:
         return None
     try:

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from nsde_policy.data.source import Source, SourceArray
 from nsde_policy.data.types import ActionLimits, Ints, Numbers, check_ends, check_lengths, check_rate
 from nsde_policy.data.zarr_store.arrays import StoredArray
-from nsde_policy.errors import DemoError, NsdePolicyError, describe_problem, summarize_error
+from nsde_policy.errors import (
+    DemoError,
+    MissingDependencyError,
+    NsdePolicyError,
+    describe_problem,
+    import_optional,
+    summarize_error,
+)
 from nsde_policy.files import MAX_JSON_BYTES, lock_directory, parse_json, replace_file
 
 if TYPE_CHECKING:
@@ -190,8 +197,14 @@ class Store(Source):
             raise DemoError(self.describe_missing(name))
         zarr_format: Literal[2, 3] = 2 if self.size(f"{name}/.zarray") is not None else 3
         metadata = self.read_metadata(f"{name}/{'.zarray' if zarr_format == 2 else 'zarr.json'}")
-        if "pickle" in str([metadata.get(key) for key in ("filters", "compressor", "codecs")]):
+        codecs = str([metadata.get(key) for key in ("filters", "compressor", "codecs")])
+        if "pickle" in codecs:
             raise DemoError(f"{name} is stored as pickles, which can run code; they are never loaded")
+        if "imagecodecs_" in codecs:  # JPEG XL, in UMI's stores
+            try:
+                import_optional("imagecodecs.numcodecs", "umi").register_codecs(verbose=False)
+            except MissingDependencyError as error:  # other arrays can be read without it
+                raise DemoError(f"{name} holds compressed images: {error}") from None
         self.read_metadata(f"{name}/.zattrs")  # zarr reads it too, and trusts it
         try:
             inside = "" if isinstance(self._root, Path) else self._root.at

@@ -1,0 +1,134 @@
+"""Tests of UMI's `.zarr.zip` stores, whose images are JPEG XL; written by zarr and imagecodecs."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import zarr
+from imagecodecs.numcodecs import Jpegxl, register_codecs
+
+from nsde_policy.data import load_demonstrations
+from nsde_policy.data.check import check_store
+from nsde_policy.data.images import open_images
+from nsde_policy.data.summary import summarize
+from nsde_policy.errors import DemoError
+from tests.helpers.demo_stores import edit_bytes, zip_store
+
+FRAMES, ENDS = 12, (5, 12)
+CAMERA = "data/camera0_rgb"
+LOW = ["robot0_eef_pos", "robot0_eef_rot_axis_angle", "robot0_gripper_width"]
+
+
+def make_images() -> np.ndarray:
+    ramp = np.arange(FRAMES * 24 * 32).reshape(FRAMES, 24, 32, 1) % 200
+    return (ramp + np.array([0, 20, 40])).astype(np.uint8)
+
+
+def write_umi(path: Path) -> Path:
+    """Write the arrays of UMI's replay buffer, one image per chunk."""
+    register_codecs(verbose=False)
+    group = zarr.open_group(path, mode="w", zarr_format=2)
+    rng = np.random.default_rng(0)
+    widths = dict(zip(LOW, (3, 3, 1), strict=True)) | {"robot0_demo_start_pose": 6, "robot0_demo_end_pose": 6}
+    for name, width in widths.items():
+        values = rng.normal(size=(FRAMES, width)).astype(np.float32)
+        group.create_array(f"data/{name}", data=values, chunks=(FRAMES, width))
+    shape = (FRAMES, 24, 32, 3)
+    images = group.create_array(
+        CAMERA, shape=shape, chunks=(1, 24, 32, 3), dtype="u1", compressors=Jpegxl(level=99, numthreads=1)
+    )
+    images[:] = make_images()
+    group.create_array("meta/episode_ends", data=np.array(ENDS))
+    return path
+
+
+def test_images_and_arrays_are_read_from_the_zip(tmp_path: Path) -> None:
+    path = zip_store(write_umi(tmp_path / "dataset.zarr"))
+    np.testing.assert_array_equal(open_images(path, key="camera0_rgb")[:], make_images())
+    assert check_store(path) == []
+    summary = summarize(path)
+    assert (summary.episodes, summary.videos) == (2, ("camera0_rgb",))
+    demos = load_demonstrations(path, obs_keys=LOW[:2], act_key=LOW[2])
+    assert (demos.obs.shape, demos.act.shape) == ((12, 6), (12, 1))
+
+
+def test_errors_say_what_there_is_instead_of_state_and_action(tmp_path: Path) -> None:
+    path = write_umi(tmp_path / "dataset.zarr")
+    with pytest.raises(DemoError, match=rf"'state'.*data/camera0_rgb.*--obs-keys .*{' '.join(LOW)}"):
+        load_demonstrations(path)
+    with pytest.raises(DemoError, match=r"'action'.*--act-key .* or robot0_gripper_width"):
+        load_demonstrations(path, obs_keys=LOW[:2])
+
+
+def test_without_imagecodecs_only_the_images_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_umi(tmp_path / "dataset.zarr")
+    monkeypatch.setitem(sys.modules, "imagecodecs.numcodecs", None)
+    assert len(load_demonstrations(path, obs_keys=LOW[:2], act_key=LOW[2])) == 2
+    with pytest.raises(DemoError, match=r"camera0_rgb holds .*pip install 'nsde-policy\[umi\]'"):
+        open_images(path, key="camera0_rgb")
+
+
+class Damage(NamedTuple):
+    """A kind of damage, and a part of the expected message."""
+
+    name: str
+    make: Callable[[Path], object]
+    """Damage the store."""
+    message: str
+
+
+def on_chunk(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    return lambda path: edit_bytes(path / CAMERA / "3.0.0.0", change)
+
+
+def with_metadata(**change: Any) -> Callable[[Path], object]:
+    def edit(content: bytes) -> bytes:
+        return json.dumps({**json.loads(content), **change}).encode()
+
+    return lambda path: edit_bytes(path / CAMERA / ".zarray", edit)
+
+
+def use_other_image(path: Path) -> None:
+    small = Jpegxl(lossless=True).encode(np.zeros((1, 8, 8, 3), np.uint8))
+    (path / CAMERA / "3.0.0.0").write_bytes(small)
+
+
+DAMAGES = [
+    Damage(
+        "truncated image", on_chunk(lambda content: content[: len(content) // 2]), "frames 3 to 4 cannot be"
+    ),
+    Damage("no JPEG XL", on_chunk(lambda _: b"\xff\xd8\xff\xe0" * 9), "frames 3 to 4 cannot be decoded"),
+    Damage("empty image", on_chunk(lambda _: b""), "3.0.0.0 is empty"),
+    Damage("missing image", lambda path: (path / CAMERA / "3.0.0.0").unlink(), "3.0.0.0 is missing"),
+    Damage("smaller image", use_other_image, "frames 3 to 4 cannot be decoded"),
+    Damage("unknown codec", with_metadata(compressor={"id": "imagecodecs_none"}), "imagecodecs_none"),
+    Damage(
+        "unknown option",
+        with_metadata(compressor={"id": "imagecodecs_jpegxl", "x": 1}),
+        "metadata .* invalid",
+    ),
+    Damage("other codec", with_metadata(compressor={"id": "imagecodecs_png"}), "cannot be decoded"),
+    Damage("pickles", with_metadata(filters=[{"id": "pickle"}]), "never loaded"),
+    Damage("huge chunks", with_metadata(chunks=[10**9, 24, 32, 3]), "a chunk would take"),
+    Damage("too few images", with_metadata(shape=[11, 24, 32, 3]), "ends at frame 12 of 11"),
+    Damage("metadata cut off", lambda path: (path / CAMERA / ".zarray").write_text("{"), "not valid JSON"),
+]
+
+
+def read_images(path: Path) -> None:
+    open_images(path, key="camera0_rgb")[:]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)
+def test_damage_is_rejected(tmp_path: Path, damage: Damage) -> None:
+    path = write_umi(tmp_path / "dataset.zarr")
+    damage.make(path)
+    with pytest.raises(DemoError, match=damage.message) as caught:
+        read_images(path)
+    assert "\n" not in str(caught.value)
