@@ -80,12 +80,12 @@ GOAL = (0.5, 3.0)
 """Goal of `build_selecting_policy` in the first two columns; the second is an angle."""
 
 
-def build_selecting_policy(config: ModelConfig, *, kind: Kind = "goal", chunk: int = 4) -> Policy:
+def build_selecting_policy(config: ModelConfig, *, kind: Kind = "goal", chunk: int = 2) -> Policy:
     """Build an untrained policy that compares plans near `GOAL`, or everywhere."""
     policy = build_policy(config, chunk=chunk)
     selection = SelectionConfig(network=SMALL)
     record = replace(policy.record, config=replace(policy.record.config, selection=selection))
-    rule = SelectionRule(kind, columns=(0, 1), threshold=2.36)
+    rule = SelectionRule(kind, columns=(0, 1), threshold=1.2)
     selector = PlanSelector(rule, build_dynamics(record), directions=2, references=50)
     selector.goal.copy_(torch.tensor(GOAL))
     selector.whitening.copy_(torch.tensor([[2.0, 1.0], [0.0, 3.0]]))
