@@ -80,6 +80,8 @@ class StoreSummary:
     """One line about everything that is often a mistake, see `find_oddities`; and notes of the reader."""
     attributes: dict[str, object]
     """Attributes of the store, such as its provenance."""
+    train_flags: str
+    """Flags of `train` that name observations and actions, where the format has no convention for them."""
 
     def to_json(self) -> str:
         """Format all fields as a JSON object."""
@@ -138,7 +140,18 @@ def summarize(path: Path | str, *, accept_omitted_chunks: bool = False) -> Store
             positions=None if demos is None else match_columns(demos),
             oddities=source.notes + (() if demos is None else tuple(find_oddities(demos))),
             attributes=source.attributes,
+            train_flags=_name_keys(source, observations, actions),
         )
+
+
+def _name_keys(source: Source, observations: Sequence[str], actions: Sequence[str]) -> str:
+    """Return the flags of `train` that name arrays, or nothing if its defaults exist."""
+    known, flags = set(source.find_arrays()), ""
+    if not known.issuperset(source.resolve("state")):
+        flags += f" --obs-keys {' '.join(name for name in observations if name not in actions[:1])}"
+    if actions and not known.issuperset(source.resolve("action")):
+        flags += f" --act-key {actions[0]}"
+    return flags
 
 
 def _load_default(

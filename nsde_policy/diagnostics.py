@@ -11,11 +11,21 @@ from nsde_policy import __version__
 from nsde_policy.assets import EMBEDDED_DEMOS, EMBEDDED_FIRST_SEED, SHIPPED_TASK
 from nsde_policy.data import load_demonstrations
 from nsde_policy.errors import NsdePolicyError
-from nsde_policy.run_directory import SIMULATORS
 from nsde_policy.tasks import get_task
 
 PACKAGES = ("torch", "numpy", "gymnasium", "pymunk", "pygame", "zarr", "diffusers", "safetensors")
-OPTIONAL_PACKAGES = ("matplotlib", "imageio", "imageio-ffmpeg", "av", *SIMULATORS)
+EXTRAS = {
+    "plot": ("matplotlib",),
+    "video": ("av", "imageio", "imageio-ffmpeg"),
+    "onnx": ("onnx", "onnxruntime", "onnxscript"),
+    "lerobot-data": ("pyarrow", "av"),
+    "hdf5": ("h5py",),
+    "ros2": ("rosbags",),
+    "umi": ("imagecodecs",),
+    "adroit": ("mujoco", "gymnasium-robotics"),
+    "metaworld": ("metaworld",),
+}
+"""Packages of each extra; tests compare them with pyproject.toml."""
 
 
 def diagnose() -> Iterator[str]:
@@ -26,8 +36,14 @@ def diagnose() -> Iterator[str]:
     """
     yield f"nsde-policy {__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}"
     yield "\npackages"
-    for name in PACKAGES + OPTIONAL_PACKAGES:
+    for name in PACKAGES:
         yield f"  {name:<18} {_find_version(name) or 'not installed'}"
+    yield "\nextras"
+    for extra, names in EXTRAS.items():
+        missing = [name for name in names if _find_version(name) is None]
+        found = ", ".join(f"{name} {_find_version(name)}" for name in names if name not in missing)
+        add = f"missing {', '.join(missing)}: pip install 'nsde-policy[{extra}]'" if missing else ""
+        yield f"  {extra:<18} {'; '.join(filter(None, [found, add]))}"
     yield "\ndevices"
     for device in _list_devices():
         yield f"  {device}"

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,12 @@ class DataInfo(StoreFlags):
         if self.json:
             print(json.dumps({"task": found.name, **json.loads(summary.to_json())}, indent=2))
         else:
-            print(summary.to_text() + (f"\n\n{found.reason}" if summary.observations else ""))
+            print(summary.to_text())
+            if summary.observations and summary.actions:
+                flags = summary.train_flags + ("" if summary.rate_hz or found.env_id else " --rate HZ")
+                print(
+                    f"\n{found.reason}\ntrain: nsde-policy train --demos {shlex.quote(summary.path)}{flags}"
+                )
 
 
 @dataclass(frozen=True)
@@ -143,7 +149,6 @@ class DataView(PageFlags):
         from nsde_policy.data import load_demonstrations, open_images
         from nsde_policy.data.readers import open_source
         from nsde_policy.data.roles import find_cameras, is_colour
-        from nsde_policy.deploy.server.auth import build_json_log
         from nsde_policy.viewer.episodes import EpisodeServer
 
         demos = load_demonstrations(self.path, obs_keys=self.obs_keys, act_key=self.act_key)
@@ -151,7 +156,7 @@ class DataView(PageFlags):
             names = [name for name, shape in find_cameras(source).items() if is_colour(shape)]
         cameras = {name: open_images(self.path, key=name) for name in names}
         settings = self.make_settings()
-        server = EpisodeServer(demos, cameras, settings, build_json_log(sys.stderr))
+        server = EpisodeServer(demos, cameras, settings, self.make_log())
         self.run_server(server, settings, what="episodes")
 
 
@@ -220,7 +225,7 @@ class DataDownload:
 
     name: Positional[Literal["pusht"]]
     """pusht: 206 human demonstrations of Push-T, 32 MB (Chi et al., RSS 2023; MIT licence)."""
-    out: Path = Path("pusht_cchi_v7_replay.zarr")
+    out: Path = Path("pusht.zarr")
     """Zarr directory to create; a complete one is kept."""
     url: str | None = None
     """Download the zip file from this address instead; its content must be the same."""

@@ -3,7 +3,6 @@
 Commands import heavy packages inside `run`, after parsing, so that help and usage errors are fast.
 """
 
-import argparse
 import io
 import logging
 import os
@@ -36,18 +35,36 @@ from nsde_policy.cli.play import Play
 from nsde_policy.cli.report import ReportCommand
 from nsde_policy.cli.serve import Serve
 from nsde_policy.cli.shared.options import Command, check_command
+from nsde_policy.cli.shared.paths import suggest
 from nsde_policy.cli.train import Train
 from nsde_policy.cli.video.data import VideoData
 from nsde_policy.cli.video.models import VideoEval, VideoTrain
-from nsde_policy.errors import NsdePolicyError, is_out_of_memory, summarize_error
+from nsde_policy.errors import ConfigError, NsdePolicyError, is_out_of_memory, summarize_error
 
-DESCRIPTION = """Neural SDE policies: imitation learning with one small network call per action.
---debug shows the traceback of an error."""
+DESCRIPTION = "Neural SDE policies: imitation learning with one small network call per action."
 COMMAND_GROUPS = {
+    "start": ("play", "eval", "doctor"),
+    "data": ("data", "collect"),
+    "train and score": ("train", "score", "compare", "report"),
+    "deploy": ("export", "serve"),
+    "the paper's video experiment": ("video",),
+}
+"""Commands as the first help page lists them."""
+SUMMARIES = {
+    "play": "Show a policy live on a web page, and drag objects away from it.",
+    "eval": "Roll out a policy in its environment; --render writes videos.",
+    "doctor": "Check the installation, and list what could be added.",
     "data": "Inspect, check, view, convert, edit, replay or download demonstrations.",
+    "collect": "Record demonstrations on a web page, or with a policy or a script.",
+    "train": "Fit a policy to demonstrations.",
+    "score": "Score policies on recorded episodes, without an environment.",
+    "compare": "Compare runs seed by seed: table, intervals, plots.",
+    "report": "Write one HTML page about runs, with a player of their episodes.",
+    "export": "Write a policy as an ONNX graph that runs without torch.",
+    "serve": "Answer plan requests of other processes and machines.",
     "video": "Predict the next frames of videos.",
 }
-"""Descriptions of the groups of commands."""
+"""What the first help page says about each command."""
 CommandTree = Mapping[str, "type[Command] | CommandTree"]
 COMMANDS: CommandTree = {
     "train": Train,
@@ -133,11 +150,15 @@ def parse_command(args: list[str]) -> Command:
     chosen: type[Command] | CommandTree = COMMANDS
     prog = "nsde-policy"
     while not isinstance(chosen, type):
-        if not args or args[0] not in chosen:
-            _make_list_of_commands(chosen, prog).parse_args(args)  # exits
-        name, *args = args
-        chosen = chosen[name]
-        prog += f" {name}"
+        name, *rest = args or ["--help"]
+        if name in ("-h", "--help", "--version"):
+            text = f"nsde-policy {__version__}" if name == "--version" else _list_commands(chosen, prog)
+            print(text, file=sys.stdout if args else sys.stderr)
+            raise SystemExit(0 if args else 2)
+        if name not in chosen:
+            known = f"expected {', '.join(chosen)}{suggest(name, chosen)}"
+            raise ConfigError(f"{prog.removeprefix('nsde-policy ')} has no command {name!r}; {known}")
+        chosen, args, prog = chosen[name], rest, f"{prog} {name}"
     if issubclass(chosen, Train | VideoTrain):
         return chosen.parse(args, prog)
     if {"-h", "--help"} & {*args}:  # tyro leaves flags that are given out of the help text
@@ -145,16 +166,18 @@ def parse_command(args: list[str]) -> Command:
     return tyro.cli(chosen, args=args, prog=prog)
 
 
-def _make_list_of_commands(commands: CommandTree, prog: str) -> argparse.ArgumentParser:
-    """Return a parser that prints a list of commands, or that a command is missing or unknown."""
-    group = prog.partition(" ")[2]
-    parser = argparse.ArgumentParser(prog=prog, description=COMMAND_GROUPS.get(group, DESCRIPTION))
-    parser.add_argument("--version", action="version", version=f"nsde-policy {__version__}")
-    listed = parser.add_subparsers(title="commands", dest="command", required=True)
-    for name, command in commands.items():
-        text = COMMAND_GROUPS[name] if name in COMMAND_GROUPS else str(command.__doc__).splitlines()[0]
-        listed.add_parser(name, help=text.replace("%", "%%"))
-    return parser
+def _list_commands(commands: CommandTree, prog: str) -> str:
+    """Return the help page of the program, or of a group of commands."""
+    lines = [f"usage: {prog} [-h] [--version] COMMAND …", ""]
+    if commands is not COMMANDS:
+        texts = {name: str(command.__doc__).splitlines()[0] for name, command in commands.items()}
+        return "\n".join([*lines, *(f"  {name:9} {text}" for name, text in texts.items())])
+    lines += [DESCRIPTION, ""]
+    for title, names in COMMAND_GROUPS.items():
+        lines += [title, *(f"  {name:9} {SUMMARIES[name]}" for name in names)]
+    return "\n".join(
+        [*lines, "", f"{prog} COMMAND --help lists its flags; --debug shows the traceback of an error."]
+    )
 
 
 def _report_error(error: BaseException, debug: bool) -> int:

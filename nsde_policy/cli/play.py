@@ -20,7 +20,7 @@ class Play(PageFlags):
     """Show a policy live on a web page: drag objects away and watch it recover.
 
     The page shows sampled futures, their σ and the drift, with sliders, seeds, rewind and two methods side by
-    side. Runs until SIGTERM or Ctrl-C; no display is needed. Events are logged to stderr as JSON lines.
+    side. Runs until SIGTERM or Ctrl-C; no display is needed. --json logs events to stderr.
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]] = (Path("shipped"),)

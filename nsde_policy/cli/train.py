@@ -34,9 +34,35 @@ SHORT_FLAGS = {
     "--rate": "--demos.rate-hz",
     "--accept-omitted-chunks": "--demos.accept-omitted-chunks",
     "--select": "--selection.select",
+    "--steps": "--train.steps",
+    "--batch-size": "--train.batch-size",
+    "--lr": "--train.learning-rate",
+    "--width": "--model.width",
     "--model.code-weight": "--model.feature-weight",
 }
-"""Flags that describe a store, without the name of their group, and an earlier name."""
+"""Short names of settings, without their group, and an earlier name."""
+FOREIGN_FLAGS = {
+    "--epochs": "--steps, the number of optimiser steps",
+    "--num-steps": "--steps",
+    "--max-steps": "--steps",
+    "--output-dir": "--out",
+    "--output_dir": "--out",
+    "--dataset": "--demos",
+    "--data": "--demos",
+    "--learning-rate": "--lr",
+    "--batch_size": "--batch-size",
+    "--hidden-dim": "--width",
+}
+"""What flags of other packages are called here."""
+HELP_ALL = "--help-all"
+"""Flag that lists all settings."""
+EXAMPLES = """Examples:
+  nsde-policy train --preset fast                        # Push-T on a CPU
+  nsde-policy train --demos my_robot --validation 0.1    # LeRobot, HDF5, zarr, …
+  nsde-policy train --demos my_robot --images top wrist  # with cameras
+  nsde-policy train --demos pusht.zarr --policy diffusion --steps 50000
+
+Often changed settings: --steps, --batch-size, --lr, --width, --chunk. --help-all lists all."""
 
 
 def expand_short_flags(args: Sequence[str]) -> list[str]:
@@ -50,21 +76,17 @@ class Train:
     """Fit a policy to demonstrations; writes a run directory that `eval` and `Policy` load."""
 
     demos: Path | None = None
-    """Demonstrations; default: those of the task in this package. --obs-keys, --act-key,
-    --angles and --rate say what the store holds: short for the flags of `demos` below."""
+    """Demonstrations of any format; default: those of the task in this package. What they do not say:
+    --obs-keys, --act-key, --images, --angles, --rate."""
     policy: MethodName = "neural_sde"
-    """Method; the flags below are those of this method, with the values of --preset."""
+    """Method; neural_sde is ours."""
     preset: str | None = None
-    """Settings to start from: default (best results), paper (as published), fast (minutes on a CPU);
-    with --obs pixels: pixels (a GPU), pixels-fast (a CPU), fast (a CPU, with a smaller policy).
-    Baselines have default, fast and, if they come in several sizes, more. auto derives settings from the
-    demonstrations. Default: `default` for tasks with demonstrations in this package, else auto."""
+    """Settings to start from: default, paper, fast (a CPU), with --obs pixels: pixels, pixels-fast; auto,
+    the default for your own robot, measures the demonstrations."""
     task: str = "auto"
-    """Task of the demonstrations, such as pusht, adroit-door or metaworld:reach-v3; auto: what their store
-    records, else none; `none` for your own robot."""
+    """Task, such as pusht or metaworld:reach-v3; auto: what the demonstrations record, else none."""
     obs: str = USUAL_OBSERVATIONS
-    """Observations: state, or pixels for camera frames if the task has them. Cameras of your own robot:
-    --images."""
+    """Observations: state, or pixels if the task has a camera."""
     env: Annotated[str | None, tyro.conf.arg(help=TRAIN_ENV_HELP)] = None
     env_kwargs: EnvKwargsFlag = None
     out: Path | None = None
@@ -75,25 +97,27 @@ class Train:
     resume: bool = False
     """Continue the run in --out from its last checkpoint."""
     validation: Fraction = 0.0
-    """Fraction of the episodes to hold out of training, such as 0.1; curves show the losses on them, and
-    `score --demos` with the same store scores them."""
+    """Fraction of the episodes to hold out of training, such as 0.1, for curves and `score`."""
     scale_std: Annotated[Fraction, tyro.conf.arg(aliases=["--calibration"])] = 0.0
-    """Fraction of the other episodes to hold out of training as well, such as 0.1; σ is scaled to fit them
-    afterwards, one factor per dimension."""
+    """Fraction of the other episodes to hold out too, such as 0.1; σ is scaled to fit them."""
     settings: tyro.conf.Suppress[tyro.conf.Fixed[tuple[str, ...]]] = ()
     """The other flags, which `run` parses: their defaults depend on the demonstrations."""
 
     @classmethod
     def parse(cls, args: Sequence[str], prog: str) -> "Train":
-        """Parse all flags except those of the settings; exit after printing the help text of all flags."""
+        """Parse the flags, those of the settings only to refuse unknown ones; exit after a help text."""
+        for flag in (arg.partition("=")[0] for arg in args):
+            if flag in FOREIGN_FLAGS:
+                raise ConfigError(f"train has no flag {flag}: use {FOREIGN_FLAGS[flag]}")
+        if {"-h", "--help"} & {*args}:
+            tyro.cli(cls, prog=prog, args=["--help"], description=f"{Train.__doc__}\n\n{EXAMPLES}")
         given, settings = tyro.cli(
             cls, prog=prog, args=expand_short_flags(args), return_unknown_args=True, add_help=False
         )
         command = replace(given, settings=tuple(settings))
-        if {"-h", "--help"} & {*settings}:
-            preset = "default" if given.preset in (None, AUTO_PRESET) else given.preset
-            task = get_task(given.env or (SHIPPED_TASK if given.task == "auto" else given.task))
-            command.parse_settings(with_observations(task, given.obs).preset(preset, given.policy))
+        preset = "default" if given.preset in (None, AUTO_PRESET) else given.preset
+        task = get_task(given.env or (SHIPPED_TASK if given.task == "auto" else given.task))
+        command.parse_settings(with_observations(task, given.obs).preset(preset, given.policy))
         return command
 
     def parse_settings(self, config: RunConfig) -> RunConfig:
@@ -102,12 +126,11 @@ class Train:
         Exit after printing the help text, or what is wrong with the flags.
         """
         config = add_cameras(config, self._parse_demos(config.demos))
-        asks_help = {"-h", "--help"} & {*self.settings}
         default = TrainWithSettings(**vars(self), config=config)
         parsed = tyro.cli(
             TrainWithSettings,
             default=default,
-            args=["--help"] if asks_help else self.settings,  # tyro leaves out flags that are given
+            args=["--help"] if HELP_ALL in self.settings else self.settings,  # tyro omits given flags
             prog="nsde-policy train",
             description=Train.__doc__,
         )

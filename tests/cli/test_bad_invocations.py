@@ -19,12 +19,12 @@ def refuse(args, capsys):
     ("args", "expected"),
     [
         ("export --stps", "Perhaps you meant"),
-        ("docter", "invalid choice: 'docter'"),
-        ("data inf x.zarr", "invalid choice: 'inf'"),
+        ("docter", "no command 'docter'; expected train"),
+        ("data inf x.zarr", "data has no command 'inf'"),
         ("data info", "PATH"),
         ("data info a b", "Unrecognized options: b"),
-        ("data", "required: command"),
-        ("", "required: command"),
+        ("data", "usage: nsde-policy data"),
+        ("", "usage: nsde-policy"),
         ("eval --episodes x", "nsde-policy eval --help"),
         ("score", "--demos"),
         ("train --train.steps 0", "need steps >= 1, got 0"),
@@ -42,8 +42,8 @@ def test_invalid_flags_are_explained_with_exit_code_2(args, expected, capsys):
 
 
 DEVICE_COMMANDS = (
-    *("train", "eval", "score --demos x.zarr", "compare shipped", "report shipped", "serve"),
-    *("video train x.zarr", "video eval run"),
+    *("train", "eval", "score --demos .", "compare shipped", "report shipped", "serve"),
+    *("video train .", "video eval shipped"),
 )
 
 

@@ -3,6 +3,7 @@
 import logging
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from tqdm import tqdm
 
 from nsde_policy import __version__
-from nsde_policy.cli.main import COMMANDS, main
+from nsde_policy.cli.main import COMMAND_GROUPS, COMMANDS, SUMMARIES, _list_commands, main
 from tests.helpers.demo_stores import write_store
 
 ROOT = Path(__file__).parents[2]
@@ -41,14 +42,50 @@ def test_help_imports_no_heavy_package():
 
 
 def test_the_first_help_page_is_short():
-    assert len(COMMANDS) <= 14
+    assert (
+        {name for names in COMMAND_GROUPS.values() for name in names} == COMMANDS.keys() == SUMMARIES.keys()
+    )
+    assert len(_list_commands(COMMANDS, "nsde-policy").splitlines()) <= 30
 
 
 def test_help_lists_all_settings_of_the_named_method(capsys):
-    assert main(["train", "--policy", "bet", "--model.bins", "3", "--help"]) == 0
+    assert main(["train", "--policy", "bet", "--model.bins", "3", "--help-all"]) == 0
     assert "--model.bins INT" in capsys.readouterr().out
-    assert main(["train", "--help"]) == 0
+    assert main(["train", "--help-all"]) == 0
     assert "--model.bins INT" not in capsys.readouterr().out
+
+
+def test_the_help_of_train_is_short(capsys):
+    assert main(["train", "--help"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) <= 60
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ("trian", "did you mean train"),
+        ("data inof", "data has no command 'inof'.*did you mean info"),
+        ("train --epochs 3", "use --steps"),
+        ("train --dataset x", "use --demos"),
+        ("train --demos pusht.zarr", "data download pusht --out pusht.zarr"),
+        ("train --demos demos.zar", "did you mean demos.zarr"),
+        ("eval runs/nothing", "runs/nothing does not exist; there are runs/first"),
+        ("export runs", "runs is not a run directory.*there are runs/first"),
+    ],
+)
+def test_slips_are_answered_before_torch_is_imported(args, message, tmp_path):
+    (tmp_path / "demos.zarr").mkdir()
+    (tmp_path / "runs/first").mkdir(parents=True)
+    (tmp_path / "runs/first/config.json").touch()
+    code = (
+        "import sys\nfrom nsde_policy.cli.main import main\nassert main(sys.argv[1:]) == 2\n"
+        "assert not {'torch', 'gymnasium', 'zarr', 'pygame'} & set(sys.modules)"
+    )
+    command = [sys.executable, "-c", code, *args.split()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.search(message, done.stderr)
+    assert {path.name for path in tmp_path.iterdir()} == {"demos.zarr", "runs"}
 
 
 def test_only_debug_shows_the_traceback(capsys):

@@ -145,7 +145,7 @@ def arm(runs: list[Path], tmp_path: Path) -> Path:
         ([], "nothing to compare"),
         (["RUN", "RUN"], "is named twice"),
         (["ARM"], "no environment to roll out in"),
-        (["/nowhere"], "is not a run directory"),
+        (["/nowhere"], "/nowhere does not exist"),
         (["RUN", "--env-kwargs", "{}}"], "--env-kwargs is not valid JSON"),
         (["RUN", "--env-kwargs", '{"reset_rule": "dice"}'], "dice"),
         (["RUN", "--latency-rounds", "1"], "at least 3 rounds"),

@@ -10,6 +10,7 @@ from tyro.conf import Positional, arg
 
 from nsde_policy.assets import USUAL_OBSERVATIONS, find_shipped, resolve_run
 from nsde_policy.bounds import Count, Natural, SeedNumber
+from nsde_policy.cli.shared.paths import check_paths
 from nsde_policy.config import check_value, get_bounded_fields
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import check_writable, parse_json, read_file, replace_file
@@ -72,13 +73,15 @@ CommandT = TypeVar("CommandT", bound=Command)
 
 
 def check_command(command: CommandT) -> CommandT:
-    """Check the numbers and the device of any command; return it with a device that torch can use.
+    """Check numbers, paths and the device of any command; return it with a device that torch can use.
 
     Raises:
         ConfigError: If a number is out of bounds, NaN or infinite, or torch cannot use the device.
+        NsdePolicyError: If a run directory or demonstrations do not exist.
     """
     for name, hint in get_bounded_fields(type(command)).items():
         check_value(f"--{name.replace('_', '-')}", getattr(command, name), hint)
+    check_paths(command)
     device = getattr(command, "device", "cpu")
     if device == "cpu":
         return command

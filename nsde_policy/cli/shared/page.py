@@ -18,6 +18,7 @@ from nsde_policy.deploy.server.config import Address
 from nsde_policy.errors import ConfigError
 
 if TYPE_CHECKING:
+    from nsde_policy.deploy.server.auth import Log
     from nsde_policy.deploy.server.server import PolicyServer
     from nsde_policy.viewer.app import App
     from nsde_policy.viewer.episodes import EpisodeServer
@@ -50,10 +51,16 @@ class PageFlags(Address):
 
     def serve(self, app: "App", settings: "ViewerSettings", *, what: str) -> None:
         """Serve an app until SIGTERM or Ctrl-C, and print its address to stdout."""
-        from nsde_policy.deploy.server.auth import build_json_log
         from nsde_policy.viewer.server import ViewerServer
 
-        self.run_server(ViewerServer(app, settings, build_json_log(sys.stderr)), settings, what=what)
+        self.run_server(ViewerServer(app, settings, self.make_log()), settings, what=what)
+
+    def make_log(self) -> "Log":
+        """Return the log of a server: JSON lines on stderr with --json, else only what goes wrong."""
+        from nsde_policy.deploy.server.auth import build_json_log
+
+        log = build_json_log(sys.stderr)
+        return log if self.json else lambda event, **facts: log(event, **facts) if "error" in facts else None
 
     def run_server(
         self, server: "ViewerServer | EpisodeServer", settings: "ViewerSettings", *, what: str

@@ -1,0 +1,58 @@
+"""Paths on the command line, checked before anything heavy is imported."""
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+from nsde_policy.assets import SHIPPED_TASK, resolve_run
+from nsde_policy.errors import CheckpointError, DemoError
+
+RUNS = Path("runs")
+"""Folder in which training writes runs by default."""
+SHOWN = 5
+"""Most names that an error lists."""
+
+
+def check_paths(command: object) -> None:
+    """Check the run directories and demonstrations of any command.
+
+    Raises:
+        CheckpointError: If a run directory is none; the message lists those there are.
+        DemoError: If demonstrations do not exist; the message names similar ones.
+    """
+    runs = getattr(command, "runs", None) or getattr(command, "run_dir", None) or ()
+    for run in (runs,) if isinstance(runs, Path) else runs:
+        _check_run(run)
+    for name in ("demos", "path"):
+        given = getattr(command, name, None)
+        if isinstance(given, Path) and not given.exists() and "://" not in str(given):
+            raise DemoError(f"{given} does not exist{_suggest_demos(given)}")
+
+
+def _check_run(run: Path) -> None:
+    """Raise `CheckpointError` unless a folder is a run directory."""
+    found = resolve_run(run)
+    if (found / "config.json").exists() or not isinstance(run, Path):
+        return
+    what = "is not a run directory: it has no config.json" if found.exists() else "does not exist"
+    others = sorted(
+        {path.parent for folder in {found.parent, found, RUNS} for path in folder.glob("*/config.json")}
+    )
+    listed = ", ".join(map(str, others[:SHOWN])) + (", …" if others[SHOWN:] else "")
+    there_are = f"there are {listed}" if others else "`nsde-policy train` writes one"
+    raise CheckpointError(f"{run} {what}; {there_are}, and `shipped` is the policy of this package")
+
+
+def _suggest_demos(path: Path) -> str:
+    """Return what to do about demonstrations that do not exist."""
+    if SHIPPED_TASK in path.name:
+        return f": `nsde-policy data download {SHIPPED_TASK} --out {path}` writes human demonstrations there"
+    names = (each.name for each in path.parent.glob("*")) if path.parent.is_dir() else ()
+    similar = suggest(path.name, names)
+    return f"{similar}; expected a file or folder of demonstrations"
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Return "; did you mean …?" with the most similar known word, or nothing."""
+    similar = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {similar[0]}?" if similar else ""
