@@ -299,7 +299,7 @@ def test_without_clients_no_frames_are_made_and_messages_replace_older_ones():
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["/no/such/run"], "not a run directory"),
+        (["/no/such/run"], "does not exist"),
         (["--port", "99999"], "port"),
         (["--seed", "-3"], "--seed"),
         (["--host", "no.such.host.invalid"], "try --host"),
