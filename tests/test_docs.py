@@ -9,7 +9,6 @@ import sys
 import tomllib
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -176,7 +175,7 @@ def test_readme_is_short_and_names_the_paper():
 
 def test_snippets_on_data_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    load, write, _, expert = code_blocks(ROOT / "docs/data.md", "python")
+    load, write, expert = code_blocks(ROOT / "docs/data.md", "python")
     exec(write, {})
     exec(load.replace("angles=(4,)", "angles=(2,)"), {})
     assert len(load_demonstrations("my_demos.zarr", rate_hz=10)) == 1
@@ -184,26 +183,6 @@ def test_snippets_on_data_run(tmp_path, monkeypatch):
     played = ["--env", "Pendulum-v1", "--policy", "my_expert:SwingUp", "--episodes", "1", "--workers", "1"]
     assert cli.main(["collect", "--out", "swing.zarr", *played]) == 0
     assert len(load_demonstrations("swing.zarr").act) == 200
-
-
-def test_snippet_on_lerobot_data_writes_a_store(tmp_path, monkeypatch):
-    class Column(list):
-        def to_pylist(self):
-            return list(self)
-
-    def read_table(file, columns):
-        assert columns == ["observation.state", "action"]
-        return SimpleNamespace(columns=[Column([[k, 1.0]] * 20) for k in (float(file.stem[-1]), 5.0)])
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", SimpleNamespace(read_table=read_table))
-    folder = tmp_path / "G1-policy-train/data/chunk-000"
-    folder.mkdir(parents=True)
-    for k in range(3):
-        (folder / f"episode_{k:06d}.parquet").touch()
-    exec(code_blocks(ROOT / "docs/data.md", "python")[2], {})
-    demos = load_demonstrations("g1_real.zarr")
-    assert [(len(each), *each.obs[0], *each.act[0]) for each in demos] == [(20, k, 1, 5, 1) for k in range(3)]
 
 
 def test_snippets_on_uncertainty_run():

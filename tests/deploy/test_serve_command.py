@@ -93,7 +93,7 @@ def test_sigterm_does_not_wait_for_a_plan_that_hangs():
         (("--host", "0.0.0.0"), {}, "which needs a token"),
         (("--host", "0.0.0.0"), {"NSDE_POLICY_TOKEN": "1234"}, "at least 16"),
         (("--token-file", "/nowhere/token"), {}, "/nowhere/token cannot be read: No such file"),
-        (("/nowhere/run",), {}, "/nowhere/run is not a run directory"),
+        (("/nowhere/run",), {}, "/nowhere/run does not exist"),
         (("--threads", "0"), {}, "need --threads >= 1"),
     ],
 )
