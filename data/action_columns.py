@@ -20,6 +20,10 @@ MOST_FRAMES = 20_000
 """Frames that are compared, spread evenly over the demonstrations."""
 ALIGNED_MATCH_ERROR = 0.75
 """The same for a column in line with matched ones: joints that lag, sag or hold an object deviate more."""
+LONGER_LAGS = (2, 3, 4, 6, 8, 12, 16)
+"""Frames after which an arm that lags is compared with its command."""
+FEWEST_STARTS = 8
+"""Fewest episodes whose first frames alone are compared."""
 
 CHANGE_PERIODS = (1, 8)
 """Periods over which changes are compared: one is exact, several average over noise and lag."""
@@ -28,10 +32,10 @@ CHANGE_PERIODS = (1, 8)
 def match_columns(demos: Demonstrations) -> tuple[int, ...]:
     """Find the observation column that each action column commands; `NO_COLUMN` for none.
 
-    An action column matches the observation column whose values, now or one frame later, it equals up to a
-    small error compared with its own spread. Each observation column is used once, best matches first. Then
-    weaker matches count if they continue a run of matches: action j commands observation j + k, as at least
-    half of the matched columns do.
+    An action column matches the observation column whose values, now or some frames later, it equals up to a
+    small error compared with its own spread, or which it equals at the start of episodes. Each observation
+    column is used once, best matches first. Then weaker matches count if they continue a run of matches:
+    action j commands observation j + k, as at least half of the matched columns do.
     """
     errors = _measure_errors(demos)
     columns = np.full(demos.act.shape[1], NO_COLUMN)
@@ -100,14 +104,35 @@ def format_matches(columns: Sequence[int]) -> str:
     )
 
 
-def _measure_errors(demos: Demonstrations) -> np.ndarray:
-    """Return the RMS difference of actions from observations, in standard deviations of the former."""
-    now = np.delete(np.arange(len(demos.obs)), demos.episode_ends - 1)
-    now = now[:: -(-len(now) // MOST_FRAMES)]
-    act = demos.act[now].astype(np.float64)
-    errors: np.ndarray = np.minimum(
-        *(_compare(demos, act, demos.obs[now + lag], act.std(0)) for lag in (0, 1))
+def describe_changes(columns: Sequence[int]) -> str:
+    """Describe columns that `match_changes` found in one line; empty without any."""
+    matches = format_matches(columns).replace("=", "changes")
+    if not matches:
+        return ""
+    return (
+        f"actions that are changes per period: {matches}; a control session has to run at the recorded rate"
     )
+
+
+def _measure_errors(demos: Demonstrations) -> np.ndarray:
+    """Return the RMS difference of actions from observations, in standard deviations of the former.
+
+    With a longer lag, columns have to agree at the start of episodes too, where a robot rests. If episodes
+    start in different places, agreement there is enough.
+    """
+    ends = np.repeat(demos.episode_ends, demos.lengths)
+    first, spread = demos.act[demos.starts].astype(np.float64), demos.act.std(0, dtype=np.float64)
+    at_start = _compare(demos, first, demos.obs[demos.starts], spread)
+    errors = np.full_like(at_start, np.inf)
+    if len(demos) >= FEWEST_STARTS:
+        errors = _compare(demos, first, demos.obs[demos.starts], first.std(0))
+    for lag in (0, 1, *LONGER_LAGS):
+        now = np.flatnonzero(np.arange(len(ends)) + max(lag, 1) < ends)
+        if len(now):
+            now = now[:: -(-len(now) // MOST_FRAMES)]
+            act = demos.act[now].astype(np.float64)
+            error = _compare(demos, act, demos.obs[now + lag], act.std(0))
+            errors = np.minimum(errors, error if lag <= 1 else np.maximum(error, at_start))
     return errors
 
 

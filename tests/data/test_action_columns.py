@@ -1,5 +1,7 @@
 """Tests for data/action_columns.py: which action columns are observed positions."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -103,3 +105,56 @@ def test_unmatched_columns_start_at_a_recorded_median():
     (value,) = measure_first_action(demos, columns)
     assert value in (0.0, 1.0)
     assert format_matches((*columns, 9)) == "action 0-6 = observation 0-6, action 8 = observation 9"
+
+
+def make_slow_arm(*, delay: int, lag: float, spread: float, seed: int = 0) -> Demonstrations:
+    """Make an arm that follows late; it is observed with its velocities and sensors that are noise.
+
+    Args:
+        delay: Frames until a command has an effect.
+        lag: Share of the distance to the command that is left after one frame.
+        spread: Standard deviation of the places where episodes start.
+        seed: Seed of paths and noise.
+    """
+    rng, frames, episodes = np.random.default_rng(seed), 80, 20
+    home = np.array([0, -0.785, 0, -2.356, 0, 1.57, 0.785])
+    time = np.arange(frames)[:, None] / 20
+    obs, act = [], []
+    for _ in range(episodes):
+        turn = 2 * np.pi * (rng.uniform(0.2, 0.6, 7) * time + rng.uniform(0, 1, 7))
+        command = home + rng.normal(0, spread, 7) + 0.4 * np.minimum(time, 1) * np.sin(turn)
+        joints = command.copy()
+        for t in range(1, frames):
+            goal = command[max(t - 1 - delay, 0)]
+            joints[t] = goal + lag * (joints[t - 1] - goal)
+        seen = joints + rng.normal(0, 0.002, joints.shape)
+        obs.append(np.hstack([rng.normal(size=seen.shape), 20 * np.gradient(joints, axis=0), seen]))
+        act.append(command)
+    ends = frames * np.arange(1, episodes + 1)
+    return Demonstrations(np.float32(np.concatenate(obs)), np.float32(np.concatenate(act)), ends)
+
+
+@pytest.mark.parametrize(
+    ("delay", "lag", "spread"), [(4, 0.5, 0.0), (8, 0.0, 0.0), (0, 0.8, 0.0), (4, 0.9, 0.02), (0, 0.95, 0.1)]
+)
+def test_an_arm_that_follows_late_matches_its_joints(delay: int, lag: float, spread: float):
+    assert match_columns(make_slow_arm(delay=delay, lag=lag, spread=spread)) == tuple(range(14, 21))
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.1])
+def test_velocities_and_noise_of_a_late_arm_do_not_match(spread: float):
+    demos = make_slow_arm(delay=4, lag=0.5, spread=spread)
+    assert set(match_columns(demos.select_columns(range(14)))) == {-1}
+    velocities = np.gradient(demos.act, axis=0)
+    assert set(match(demos, demos.obs, velocities)) == {-1}
+
+
+@pytest.mark.parametrize(
+    ("store", "matches"),
+    [("g1_real", "action 0-25 = observation 0-25"), ("adroit_door_human", ""), ("adroit_pen_expert", "")],
+)
+def test_public_demonstrations_match_as_known(store: str, matches: str, human_demos: Path):
+    path = human_demos.parent / f"{store}.zarr"
+    if not path.exists():
+        pytest.skip(f"no demonstrations at {path}")
+    assert format_matches(match_columns(load_demonstrations(path))) == matches
