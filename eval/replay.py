@@ -34,7 +34,7 @@ class Replay:
 
     episode: int
     states: np.ndarray
-    """Observations of the replay, (T, obs_dim)."""
+    """Observations of the replay until the environment ends it, (at most T, obs_dim)."""
     position_error: float
     """Largest difference of an observation that is not an angle."""
     angle_error: float
@@ -43,6 +43,8 @@ class Replay:
     """Largest progress in the task, after the last recorded action included; None if it defines none."""
     success: bool | None
     """Whether the replay succeeds; None if the environment does not say."""
+    unused_actions: int = 0
+    """Recorded actions that are left when the environment ends the episode."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class ReplayReport:
 
     def as_json(self) -> str:
         """Return the errors of every episode."""
-        errors = ("episode", "position_error", "angle_error")
+        errors = ("episode", "position_error", "angle_error", "unused_actions")
         best = f"max_{self.task.drawing.progress_name}"
         rows = [
             {key: getattr(r, key) for key in errors} | {best: r.max_progress, "success": r.success}
@@ -72,6 +74,8 @@ class ReplayReport:
             reached = f", {count} reach the goal ({self.task.drawing.progress_name} above {goal:g})"
         elif any(r.success is not None for r in self.replays):
             reached = f", {sum(bool(r.success) for r in self.replays)} succeed"
+        ended = sum(r.unused_actions > 0 for r in self.replays)
+        reached += f", {ended} end before the last recorded action" if ended else ""
         turned = f" and {worst.angle_error:.2g} rad" if worst.angle_error else ""
         return (
             f"{len(errors)} episodes replayed open loop{reached}\n"
@@ -115,11 +119,13 @@ def _replay(
     seen = [env.reset(seed, **({"options": {"state": episode.obs[0]}} if seed is None else {}))]
     rewards = []
     for action in episode.act:
-        state, reward, _, info = env.step(action, is_limited=False)
+        state, reward, is_over, info = env.step(action, is_limited=False)
         seen.append((state, info))
         rewards.append(reward)
+        if is_over:
+            break
     out = np.array([state for state, _ in seen[: len(episode)]])
-    off = np.abs(out - episode.obs)
+    off = np.abs(out - episode.obs[: len(out)])
     turn = np.minimum(off[:, angles], 2 * math.pi - off[:, angles])
     first = max(np.delete(off[0], angles).max(initial=0.0), turn[0].max(initial=0.0))
     if seed is None and first > EXACT_ERROR:
@@ -139,4 +145,5 @@ def _replay(
         angle_error=float(turn.max(initial=0.0)),
         max_progress=best,
         success=success,
+        unused_actions=len(episode) - len(rewards),
     )

@@ -1,0 +1,23 @@
+"""Tests for eval/replay.py: recorded actions in the environment of their task."""
+
+import json
+
+import numpy as np
+
+from nsde_policy.data import Demonstrations
+from nsde_policy.eval.replay import ReplayReport, replay_demonstrations
+from nsde_policy.tasks import get_task
+
+
+def test_an_episode_ends_where_the_environment_ends_it():
+    task = get_task("avoiding")
+    obs, _ = task.make_env().reset(seed=0)
+    straight = np.tile(np.float32([0, 0.0125]), (100, 1))  # through an obstacle, and on to the line
+    demos = Demonstrations(np.tile(obs, (100, 1)), straight, np.array([100]))
+    report = ReplayReport(task, list(replay_demonstrations(demos, task)))
+    (replay,) = report.replays
+    assert replay.success is False
+    assert len(replay.states) < 40
+    assert replay.unused_actions == 101 - len(replay.states)
+    assert "0 succeed, 1 end before the last recorded action" in report.as_text()
+    assert json.loads(report.as_json())["episodes"][0]["unused_actions"] == replay.unused_actions
