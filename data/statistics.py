@@ -32,9 +32,6 @@ it within which forks are partial."""
 LEAST_SPREAD = 0.05
 """Smallest variance of the neighbours at a fork, as a share of the variance over all frames."""
 
-SHOWN_REPEATS = 8
-"""Most identical episodes that a line names."""
-
 
 @dataclass(frozen=True)
 class DemoStatistics:
@@ -186,22 +183,6 @@ def _find_forks(futures: np.ndarray, variance: float) -> np.ndarray:
     forked: np.ndarray = explained > GROUP_SHARE * widths[:, -1]
     forked &= widths[:, -1] > LEAST_SPREAD * k * variance
     return forked
-
-
-def find_oddities(demos: Demonstrations) -> list[str]:
-    """Return a line about everything in demonstrations that is often a mistake: repeats, a single episode."""
-    lines: list[str] = []
-    first: dict[str, int] = {}
-    repeats = [i for i, each in enumerate(demos.episode_fingerprints) if first.setdefault(each, i) != i]
-    if repeats:
-        shown = ", ".join(map(str, repeats[:SHOWN_REPEATS])) + (", …" if repeats[SHOWN_REPEATS:] else "")
-        lines.append(
-            f"{len(repeats)} of {len(demos)} episodes are identical to earlier ones ({shown}): check whether "
-            "they were recorded or converted twice"
-        )
-    if len(demos) == 1:
-        lines.append("there is only 1 episode: nothing can be held out for validation, record more")
-    return lines
 
 
 def choose_chunk(statistics: DemoStatistics) -> int:

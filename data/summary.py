@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from nsde_policy.data.action_columns import format_matches, match_columns
+from nsde_policy.data.action_columns import describe_changes, format_matches, match_changes, match_columns
 from nsde_policy.data.angles import find_wrapped_columns
+from nsde_policy.data.oddities import find_oddities
 from nsde_policy.data.readers import open_source
 from nsde_policy.data.roles import find_roles, is_camera, is_colour
 from nsde_policy.data.source import MAX_COLUMNS, Source, SourceArray, join_columns, read_columns
-from nsde_policy.data.statistics import find_oddities
 from nsde_policy.data.types import Demonstrations, Ints
 
 SHOWN_COLUMNS = 8
@@ -76,6 +76,8 @@ class StoreSummary:
     positions: tuple[int, ...] | None
     """Observation column that each action column commands, −1 for none; None without observations or actions.
     Observations are `state`, or all arrays of `observations` without it."""
+    changes: tuple[int, ...] | None
+    """Observation column that each action column changes by its value in one period, −1 for none."""
     oddities: tuple[str, ...]
     """One line about everything that is often a mistake, see `find_oddities`; and notes of the reader."""
     attributes: dict[str, object]
@@ -114,6 +116,8 @@ class StoreSummary:
         if self.positions is not None:
             matches = format_matches(self.positions)
             yield f"absolute positions: {matches}" if matches else "no action is an observed position"
+        if changes := describe_changes(self.changes or ()):
+            yield changes
         yield from self.oddities
 
 
@@ -126,6 +130,7 @@ def summarize(path: Path | str, *, accept_omitted_chunks: bool = False) -> Store
         shapes = {name: array.shape for name, array in zip(names, arrays, strict=True)}
         observations, actions = find_roles(shapes)
         demos = _load_default(source, observations, actions)
+        positions = None if demos is None else match_columns(demos)
         return StoreSummary(
             path=str(path),
             format=source.format,
@@ -137,7 +142,8 @@ def summarize(path: Path | str, *, accept_omitted_chunks: bool = False) -> Store
             observations=tuple(observations),
             actions=tuple(actions),
             videos=tuple(name for name, shape in shapes.items() if is_colour(shape)),
-            positions=None if demos is None else match_columns(demos),
+            positions=positions,
+            changes=None if demos is None else match_changes(demos, positions or ()),
             oddities=source.notes + (() if demos is None else tuple(find_oddities(demos))),
             attributes=source.attributes,
             train_flags=_name_keys(source, observations, actions),

@@ -7,12 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from nsde_policy.data import Demonstrations, LazyFrames, Mirror, load_demonstrations, open_images
 from nsde_policy.data.augmentation import RigidMotions
 from nsde_policy.data.frames import check_frames
+from nsde_policy.data.oddities import find_oddities
 from nsde_policy.data.readers import open_source
 from nsde_policy.data.roles import find_cameras
-from nsde_policy.data.statistics import find_oddities
 from nsde_policy.encoders import get_encoder
 from nsde_policy.errors import ConfigError, EnvError, NsdePolicyError
 from nsde_policy.run_config import DemoConfig
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
 logger = logging.getLogger(__name__)
+
+LIMIT_MARGIN = 0.01
+"""How far outside its limits an action may be, as a share of their range."""
+OFTEN_OUTSIDE = 0.01
+"""Share of actions outside that is worth a warning."""
 
 
 def load_training_demos(config: DemoConfig, path: Path, *, task: str = "none") -> Demonstrations:
@@ -140,11 +147,32 @@ def add_environment(demos: Demonstrations, task: Task, obs_keys: Sequence[str], 
                 )
             adapter = EnvAdapter(env, task.env_id, obs_keys=obs_keys, obs_dim=demos.obs.shape[1])
             _check_sizes(demos, task.name, (adapter.obs_dim, adapter.act_dim))
+            _check_actions(demos, task.name, adapter.low, adapter.high)
             limits = tuple(adapter.low.tolist()), tuple(adapter.high.tolist())
             rate_hz = demos.rate_hz or find_rate(task, env)
             return replace(demos, rate_hz=rate_hz, act_limits=demos.act_limits or limits)
     except EnvError as error:
         raise ConfigError(f"{error}; --task none trains without a task") from None
+
+
+def _check_actions(demos: Demonstrations, task: str, low: np.ndarray, high: np.ndarray) -> None:
+    """Compare actions with the limits of an environment, which clips those outside.
+
+    Raises:
+        ConfigError: If most actions of a column are outside, as positions are where changes are expected.
+    """
+    margin = LIMIT_MARGIN * np.where(np.isfinite(high - low), high - low, 1)
+    share = ((demos.act < low - margin) | (demos.act > high + margin)).mean(axis=0)
+    column = int(np.argmax(share))
+    given = demos.act[:, column]
+    found = (
+        f"{share[column]:.0%} of the actions in column {column} of {demos.source} are outside those of the "
+        f"task {task!r}, {low[column]:g} to {high[column]:g}: they are {given.min():.4g} to {given.max():.4g}"
+    )
+    if share[column] > 0.5:
+        raise ConfigError(f"{found}; name others with --act-key, or train with --task none")
+    if share[column] > OFTEN_OUTSIDE:
+        logger.warning("%s; the environment will clip them", found)
 
 
 def find_env_rate(task: Task) -> float | None:

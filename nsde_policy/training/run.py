@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nsde_policy.core.spec import StateSpec
-from nsde_policy.data.action_columns import NO_COLUMN, format_matches, match_changes
+from nsde_policy.data.action_columns import NO_COLUMN, describe_changes, match_changes
 from nsde_policy.data.augmentation import Mirror
 from nsde_policy.data.split import split_episodes
 from nsde_policy.data.types import Demonstrations
@@ -230,11 +230,6 @@ def calibrate(demos: Demonstrations, record: RunRecord, mirror: Mirror | None = 
     """Measure the calibration on the demonstrations, with mirror images as in training."""
     config = record.config
     changes = match_changes(demos.without_image_features(), config.demos.first_action_from or ())
-    if described := format_matches(changes):
-        logger.info(
-            "actions that are changes per period: %s; a control session has to run at the rate of the policy",
-            described.replace("=", "changes"),
-        )
     demos = augment(demos, mirror)
     return Calibration.measure(
         build_policy_spec(record),
@@ -259,6 +254,9 @@ def _resolve_settings(demos: Demonstrations, config: RunConfig) -> RunConfig:
     resolved = resolve_first_action(demos, config)
     if resolved != config:
         logger.info("action before the first one: %s", describe_first_action(resolved.demos))
+        changes = match_changes(demos.without_image_features(), resolved.demos.first_action_from or ())
+        if described := describe_changes(changes):
+            logger.info(described)
     return resolved
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nsde_policy.assets import find_demos
 from nsde_policy.cli.main import main
 from nsde_policy.data.angles import find_wrapped_columns
 from nsde_policy.data.check import check_store
@@ -54,6 +55,12 @@ def test_info_says_what_training_would_take(tmp_path: Path) -> None:
     text = summary.to_text()
     for part in ("--obs-keys state\n", "--act-key action\n", "action 0-6 = observation 0-6", "data set-rate"):
         assert part in text
+
+
+def test_info_says_that_actions_are_changes() -> None:
+    summary = summarize(find_demos("avoiding"))
+    assert summary.changes == (0, 1)
+    assert "\nactions that are changes per period: action 0-1 changes observation 0-1; " in summary.to_text()
 
 
 def test_info_mentions_damaged_images_and_refuses_other_damage(store: Path) -> None:

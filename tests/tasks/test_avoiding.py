@@ -9,7 +9,7 @@ import pytest
 from examples.avoiding_expert import LEAST_CLEARANCE
 from nsde_policy.assets import EMBEDDED_FIRST_SEED, find_demos
 from nsde_policy.cli.main import main
-from nsde_policy.data import load_demonstrations
+from nsde_policy.data import DemoWriter, Episode, load_demonstrations
 from nsde_policy.envs.avoiding import geometry
 from nsde_policy.errors import DemoError
 from nsde_policy.tasks import get_task
@@ -80,3 +80,26 @@ def test_pictures_show_forecasts():
     assert all(picture.shape == (256, 256, 3) for picture in pictures)
     assert len({picture.tobytes() for picture in pictures}) == 2
     assert task.drawing.draw(obs[30], size=256, forecast=still).shape == (256, 256, 3)
+
+
+def test_positions_are_refused_where_changes_are_expected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+):
+    demos = load_demonstrations(find_demos("avoiding")).take(12)
+    act, positions, few = demos.act, demos.obs[:, 2:], demos.act.copy()
+    few[::20] *= 4
+    command = ["train", "--task", "avoiding", "--preset", "fast", "--train.steps", "1", "--select", "none"]
+    command += ["--model.network.width", "8", "--device", "cpu"]
+    results = {}
+    for name, actions in {"changes": act, "few": few, "positions": positions}.items():
+        with DemoWriter(tmp_path / name, rate_hz=demos.rate_hz) as writer:
+            for start, end in zip(demos.starts, demos.episode_ends, strict=True):
+                writer.append(Episode(demos.obs[start:end], actions[start:end]))
+        caplog.clear()
+        code = main([*command, "--demos", str(tmp_path / name), "--out", str(tmp_path / f"{name}_run")])
+        results[name] = (
+            code,
+            "are outside those of the task 'avoiding'" in caplog.text + capsys.readouterr().err,
+        )
+    assert results == {"changes": (0, False), "few": (0, True), "positions": (2, True)}
+    assert not (tmp_path / "positions_run").exists()

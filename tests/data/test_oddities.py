@@ -1,0 +1,67 @@
+"""Tests for data/oddities.py: what is often a mistake in demonstrations."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from nsde_policy.data import Demonstrations
+from nsde_policy.data.oddities import find_oddities
+from tests.helpers.robot_arm import make_arm_demos
+
+
+def with_observation(column: np.ndarray, name: str) -> Demonstrations:
+    """Return arm demonstrations with one more observation."""
+    demos = make_arm_demos(noise=0.01)
+    names = (*(f"joint {i}" for i in range(7)), "gripper", name)
+    return replace(demos, obs=np.column_stack([demos.obs, column.astype(np.float32)]), obs_names=names)
+
+
+def test_nothing_is_odd_about_an_arm():
+    assert find_oddities(make_arm_demos()) == []
+    frames = np.arange(len(make_arm_demos().obs))
+    assert find_oddities(with_observation(np.random.default_rng(0).normal(size=len(frames)), "noise")) == []
+    assert find_oddities(with_observation(np.sqrt(frames), "growth")) == []
+
+
+def test_constant_columns_are_named():
+    demos = with_observation(np.full(960, 3), "leg")
+    assert find_oddities(demos)[0].startswith("columns that never change: leg; ")
+    act = demos.act.copy()
+    act[:, 5] = 0.5
+    assert find_oddities(replace(demos, act=act))[0].startswith("columns that never change: leg, action 5; ")
+
+
+def test_time_is_found_in_seconds_and_as_a_counter():
+    frames = np.arange(960)
+    for column, step in ((frames % 80, "1"), (frames % 80 / 20, "0.05"), (1000 + frames / 20, "0.05")):
+        (line,) = find_oddities(with_observation(column, "stamp"))
+        assert line.startswith(f"stamp looks like time, it grows by {step} in every frame")
+
+
+def test_actions_that_are_the_next_state_are_found():
+    demos = make_arm_demos(noise=0.01)
+    act = demos.act.copy()
+    act[:-1, 2:5] = demos.obs[1:, 3:6]
+    (line,) = find_oddities(replace(demos, act=act))
+    assert line.startswith("action 2-4 = observation 3-5 of the next frame, exactly: no commands")
+
+
+def test_still_ends_are_measured():
+    demos = make_arm_demos(noise=0.01)
+    obs, act = (values.reshape(12, 80, 8).copy() for values in (demos.obs, demos.act))
+    for values in (obs, act):
+        values[:, :8] = values[:, 8:9]
+        values[:, 77:] = values[:, 76:77]
+    still = Demonstrations(obs.reshape(-1, 8), act.reshape(-1, 8), demos.episode_ends)
+    (line,) = find_oddities(still)
+    assert line.startswith(
+        "nothing moves in 10% of all frames at the start of episodes and in 4% at their end"
+    )
+
+
+def test_repeats_and_a_single_episode_are_named():
+    demos = make_arm_demos(episodes=2)
+    (line,) = find_oddities(demos.select([0, 1, 0]))
+    assert line.startswith("1 of 3 episodes are identical to earlier ones (2)")
+    (line,) = find_oddities(demos.take(1))
+    assert line.startswith("there is only 1 episode")
