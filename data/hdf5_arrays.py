@@ -3,12 +3,12 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from nsde_policy.data.encoded_images import decode_image, is_encoded
-from nsde_policy.data.source import SourceArray
+from nsde_policy.data.parted_array import Part, PartedArray
 from nsde_policy.data.types import Numbers
 from nsde_policy.data.zarr_store.store import MAX_DEPTH, wrap_read_errors
 from nsde_policy.errors import DemoError, import_optional
@@ -22,62 +22,19 @@ RESULTS = {
 OUTSIDE = "is a link or is stored in another file, and is not followed: put a copy of its content there"
 
 
-class Part(NamedTuple):
-    """The dataset that holds an array's rows of one episode, or of all episodes in a D4RL file."""
-
-    file: Path
-    dataset: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    rows: int
-    """Number of frames; a dataset of observations may have one row more, after the last action."""
-
-    def __str__(self) -> str:
-        return f"{self.dataset} in {self.file}"
-
-
-class Hdf5Array(SourceArray):
-    """An array whose frames are the rows of one dataset per episode; JPEG and PNG are decoded when read."""
+class Hdf5Array(PartedArray):
+    """An array with a dataset for each episode; JPEG and PNG are decoded when they are read."""
 
     def __init__(self, name: str, parts: Sequence[Part], open_file: Callable[[Path], Any]) -> None:
-        self.name, self._parts, self._open_file = name, parts, open_file
-        self._ends = np.cumsum([part.rows for part in parts])
-        first = parts[0]
-        row, self.dtype = first.shape[1:], first.dtype
-        self._is_encoded = False
-        if first.dtype.kind in "OS" or (first.dtype == np.uint8 and len(row) == 1):
+        self.name, self._open_file = name, open_file
+        first, image = parts[0], None
+        self.dtype = first.dtype
+        if first.dtype.kind in "OS" or (first.dtype == np.uint8 and len(first.shape) == 2):
             with wrap_read_errors(f"{first} cannot be read"):
                 sample = self._open(first)[0]
-            self._is_encoded = isinstance(sample, bytes | np.ndarray) and is_encoded(sample)
-            if self._is_encoded:
+            if isinstance(sample, bytes | np.ndarray) and is_encoded(sample):
                 image = decode_image(sample, f"{first}, row 0,")
-                row, self.dtype = image.shape, image.dtype
-        self.shape = (int(self._ends[-1]), *row)
-        if self.dtype.kind not in "biuf" or not first.shape or 0 in row:
-            raise DemoError(
-                f"{first} is {first.dtype} {first.shape}, expected real numbers (frames, at least one column)"
-            )
-        extra = min(1, max(0, first.shape[0] - first.rows))
-        for part in parts:
-            given = part.shape[:1] if self._is_encoded else part.shape
-            expected = (part.rows + extra, *([] if self._is_encoded else row))
-            if (given, part.dtype) != (expected, first.dtype):
-                raise DemoError(
-                    f"{part} is {part.dtype} {part.shape}, expected {first.dtype} {expected}: a row for each "
-                    "action, and the same type and columns in all episodes; repair or remove the episode"
-                )
-
-    def read(self, start: int, stop: int) -> Numbers:
-        """Read the frames `start` to `stop`, from one episode after the other."""
-        frames = np.empty((stop - start, *self.shape[1:]), self.dtype)
-        done, index = 0, int(np.searchsorted(self._ends, start, side="right"))
-        while done < len(frames):
-            part, end = self._parts[index], int(self._ends[index])
-            first = start + done - (end - part.rows)
-            rows = min(part.rows - first, len(frames) - done)
-            frames[done : done + rows] = self._read_part(part, first, first + rows)
-            done, index = done + rows, index + 1
-        return frames
+        super().__init__(name, parts, image)
 
     def find_faults(self, frames: int) -> Iterator[str]:
         """Describe datasets with parts that were never written, which HDF5 reads as zeros."""
@@ -92,7 +49,7 @@ class Hdf5Array(SourceArray):
                 yield f"{part} is incomplete: {written} of {expected} chunks were written"
 
     def _open(self, part: Part) -> Any:
-        dataset = self._open_file(part.file)[part.dataset]
+        dataset = self._open_file(part.file)[part.name]
         self.check_bytes(math.prod(dataset.chunks or ()), "a chunk")
         return dataset
 

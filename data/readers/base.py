@@ -11,7 +11,8 @@ class Reader(abc.ABC):
     """Opens one format of demonstrations.
 
     A format is one file in this folder, or an entry point of another package; `register_reader` decorates
-    the class. A path is opened by the first reader whose `probe` accepts it, or else by the zarr reader.
+    the class. A path is opened by the first reader whose `probe` accepts it, those of other packages first,
+    or else by the zarr reader.
     Import the library of a format inside the methods, so that other formats work without it.
     """
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from nsde_policy.data.hdf5_arrays import Hdf5Array, Part, check_links, find_datasets, open_hdf5
+from nsde_policy.data.hdf5_arrays import Hdf5Array, check_links, find_datasets, open_hdf5
+from nsde_policy.data.parted_array import Part
 from nsde_policy.data.readers.base import Reader
 from nsde_policy.data.readers.registry import register_reader
 from nsde_policy.data.roles import is_camera

@@ -1,0 +1,358 @@
+"""Tests of folders of csv and npz files with a `dataset.toml`, and of single npz files."""
+
+import csv
+import os
+import pickle
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from nsde_policy.data import load_demonstrations
+from nsde_policy.data.images import open_images
+from nsde_policy.data.readers import open_source
+from nsde_policy.data.summary import summarize
+from nsde_policy.errors import DemoError
+from tests.helpers.demo_stores import edit_bytes
+
+CSV_TOML = 'rate_hz = 50\nobservations = ["q0", "q1"]\nactions = ["u0"]\nangles = ["q1"]\n'
+NPZ_TOML = 'rate_hz = 20\nobservations = ["qpos", "grip"]\nactions = ["target"]\nangles = ["qpos[1]"]\n'
+LENGTHS = {0: 4, 2: 3, 10: 5}
+
+
+def make_rows(episode: int) -> np.ndarray:
+    """Return the columns t, q0, q1, u0 of an episode."""
+    rows = np.random.default_rng(episode).normal(size=(LENGTHS[episode], 4))
+    rows[:, 0] = np.arange(len(rows)) / 50
+    return rows
+
+
+def write_csv(folder: Path, toml: str | None = CSV_TOML, *, delimiter: str = ",") -> Path:
+    folder.mkdir()
+    if toml is not None:
+        (folder / "dataset.toml").write_text(toml)
+    for episode in LENGTHS:
+        with (folder / f"run_{episode}.csv").open("w", newline="") as file:
+            writer = csv.writer(file, delimiter=delimiter)
+            writer.writerow(["t", "q0", "q1", "u0", "note"])
+            writer.writerows([[*row.tolist(), "a, b"] for row in make_rows(episode)])
+    return folder
+
+
+def make_arrays(episode: int) -> dict[str, np.ndarray]:
+    """Return an episode with one observation more than actions."""
+    rng, frames = np.random.default_rng(episode), LENGTHS[episode]
+    return {
+        "qpos": np.asfortranarray(rng.normal(size=(frames + 1, 3))),
+        "grip": rng.normal(size=frames + 1).astype(np.float32),
+        "target": rng.normal(size=(frames, 2)),
+        "camera": rng.integers(0, 255, (frames, 6, 7, 3)).astype(np.uint8),
+        "notes": np.array(["x"]),
+    }
+
+
+def write_npz(folder: Path, toml: str | None = NPZ_TOML, **change: Any) -> Path:
+    """Write a file for each episode; `change` replaces arrays of episode 2."""
+    folder.mkdir()
+    if toml is not None:
+        (folder / "dataset.toml").write_text(toml)
+    for episode in LENGTHS:
+        arrays = make_arrays(episode) | (change if episode == 2 else {})
+        save = np.savez_compressed if episode else np.savez
+        save(folder / f"run_{episode}.npz", **{k: v for k, v in arrays.items() if v is not None})
+    return folder
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_csv_files_are_episodes_in_the_order_of_their_numbers(tmp_path: Path, delimiter: str) -> None:
+    demos = load_demonstrations(write_csv(tmp_path / "arm", delimiter=delimiter))
+    assert (demos.rate_hz, demos.angles, demos.obs_names, demos.act_names) == (
+        50,
+        (1,),
+        ("q0", "q1"),
+        ("u0",),
+    )
+    for episode, number in zip(demos, LENGTHS, strict=True):
+        rows = make_rows(number).astype(np.float32)
+        np.testing.assert_array_equal(episode.obs, rows[:, 1:3])
+        np.testing.assert_array_equal(episode.act, rows[:, 3:])
+
+
+def test_a_column_numbers_the_episodes_of_one_csv_file(tmp_path: Path) -> None:
+    (tmp_path / "dataset.toml").write_text(CSV_TOML + 'episode = "trial"\nfiles = "all*"\n')
+    lines = [f"{label},{i},{i + 1},{i + 2}" for i, label in enumerate(["b", "b", "b", "a", "a"])]
+    (tmp_path / "all.csv").write_text("\n".join(["\ufefftrial,q0,q1,u0", *lines]))
+    (tmp_path / "other.csv").write_text("x\n1\n")
+    demos = load_demonstrations(tmp_path)
+    assert demos.lengths.tolist() == [3, 2]
+    assert demos.act[:, 0].tolist() == [2, 3, 4, 5, 6]
+    assert load_demonstrations(tmp_path / "all.csv").fingerprint == demos.fingerprint
+
+
+def test_npz_files_are_read_without_the_last_observation(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "arm")
+    demos = load_demonstrations(path)
+    assert (demos.rate_hz, demos.angles, demos.lengths.tolist()) == (20, (1,), [4, 3, 5])
+    for episode, number in zip(demos, LENGTHS, strict=True):
+        arrays = make_arrays(number)
+        expected = np.c_[arrays["qpos"], arrays["grip"]][:-1]
+        np.testing.assert_array_equal(episode.obs, expected.astype(np.float32))
+        np.testing.assert_array_equal(episode.act, arrays["target"].astype(np.float32))
+    images = open_images(path, key="camera")
+    expected = np.concatenate([make_arrays(number)["camera"] for number in LENGTHS])
+    np.testing.assert_array_equal(images[:], expected)
+    np.testing.assert_array_equal(images[9], expected[9])
+    np.testing.assert_array_equal(images[2:6], expected[2:6])
+
+
+@pytest.mark.parametrize("write", [write_csv, write_npz])
+def test_without_a_description_the_error_is_a_template(tmp_path: Path, write: Callable[..., Path]) -> None:
+    path = write(tmp_path / "arm", None)
+    expected = {
+        write_csv: r't, q0, q1, u0, note; write .*arm/dataset.toml .*`rate_hz = HZ`, `observations = \["q0"',
+        write_npz: r'`observations = \["qpos", "grip", "notes"\]`, `actions = \["target"\]`',
+    }
+    with pytest.raises(DemoError, match=expected[write]):
+        load_demonstrations(path)
+
+
+def test_folders_of_other_formats_are_left_alone(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "bag", 'format = "ros2"\n')
+    with pytest.raises(DemoError, match="holds no bags"):
+        load_demonstrations(path)
+
+
+def test_a_single_npz_file_with_episode_ends(tmp_path: Path) -> None:
+    path = tmp_path / "demos.npz"
+    state, action = np.arange(20.0).reshape(10, 2), np.ones((10, 1))
+    np.savez(path, state=state, action=action, episode_ends=[4, 10], extra=np.ones(3))
+    demos = load_demonstrations(path)
+    assert demos.lengths.tolist() == [4, 6]
+    np.testing.assert_array_equal(demos.obs, state)
+    assert summarize(path).observations == ("state",)
+
+
+def test_the_real_file_of_imitation_loads(shared_demos: Path) -> None:
+    path = shared_demos / "formats/imitation_pendulum.npz"
+    demos = load_demonstrations(path)
+    with np.load(path) as file:
+        obs, acts = file["obs"], file["acts"]
+    assert demos.lengths.tolist() == [200] * 56
+    np.testing.assert_array_equal(demos.obs, obs.reshape(56, 201, 3)[:, :-1].reshape(-1, 3))
+    np.testing.assert_array_equal(demos.act, acts)
+
+
+class SparseFile:
+    """A file that skips `ZEROS` instead of writing them."""
+
+    ZEROS = bytes(2**26)
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+
+    def write(self, content: bytes) -> int:
+        if content is self.ZEROS:
+            self._file.seek(len(content), os.SEEK_CUR)
+            return len(content)
+        return self._file.write(content)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def test_a_large_file_opens_without_reading_its_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, frames = tmp_path / "large.npz", 160 * 2**26 // (512 * 512 * 4)
+    np.savez(path, state=np.ones((frames, 3)), action=np.ones((frames, 2)), episode_ends=[frames])
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    monkeypatch.setattr(zipfile, "crc32", lambda content, crc=0: 0)
+    sparse = SparseFile(path)
+    with zipfile.ZipFile(sparse, "w") as archive, archive.open("img.npy", "w", force_zip64=True) as member:  # type: ignore[arg-type]
+        np.lib.format.write_array_header_1_0(
+            member, {"descr": "|u1", "fortran_order": False, "shape": (frames, 512, 512, 4)}
+        )
+        for _ in range(160):
+            member.write(SparseFile.ZEROS)
+    sparse.close()
+    monkeypatch.undo()
+    with zipfile.ZipFile(path, "a") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    assert path.stat().st_size > 10e9 > 1e8 > path.stat().st_blocks * 512
+    tracemalloc.start()
+    assert summarize(path).frames == frames
+    with open_source(path) as source:
+        assert source.open_array("img").read(20, 22).shape == (2, 512, 512, 4)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50e6
+
+
+class Damage(NamedTuple):
+    """A kind of damage, and a part of the expected message."""
+
+    name: str
+    make: Callable[[Path], Path]
+    """Write damaged demonstrations at or below the given path and return their path."""
+    message: str
+
+
+def with_toml(old: str, new: str) -> Callable[[Path], Path]:
+    return lambda path: write_csv(path, CSV_TOML.replace(old, new))
+
+
+def with_line(line: str, number: int = 2) -> Callable[[Path], Path]:
+    """Replace a line of the second csv file."""
+
+    def make(path: Path) -> Path:
+        file = write_csv(path) / "run_2.csv"
+        lines = file.read_text().splitlines()
+        lines[number] = line
+        file.write_text("\n".join(lines))
+        return path
+
+    return make
+
+
+def on_file(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], Path]:
+    def make(path: Path) -> Path:
+        write = write_csv if name.endswith("csv") else write_npz
+        edit_bytes(write(path) / name, change)
+        return path
+
+    return make
+
+
+def with_arrays(**change: Any) -> Callable[[Path], Path]:
+    return lambda path: write_npz(path, **change)
+
+
+def single(**arrays: Any) -> Callable[[Path], Path]:
+    """Write a single npz file."""
+
+    def make(path: Path) -> Path:
+        good = {"state": np.ones((10, 2)), "action": np.ones((10, 1)), "episode_ends": [4, 10]}
+        path = path.with_suffix(".npz")
+        np.savez(path, **{k: v for k, v in (good | arrays).items() if v is not None}, allow_pickle=True)
+        return path
+
+    return make
+
+
+def imitation(**arrays: Any) -> Callable[[Path], Path]:
+    good = {"obs": np.ones((12, 2)), "acts": np.ones((10, 1)), "indices": np.array([4])}
+    return single(state=None, action=None, episode_ends=None, **(good | arrays))
+
+
+class Payload:
+    """Creates a directory when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.mark),)
+
+
+def with_pickle(path: Path) -> Path:
+    state = np.array([Payload(path.parent / "executed")] * 10, object)
+    assert pickle.dumps(state)
+    return single(state=state)(path)
+
+
+def write_mixed(path: Path) -> Path:
+    write_csv(path, CSV_TOML + 'episode = "trial"\nfiles = "all.csv"')
+    rows = [f"{trial},1,2,3" for trial in "aabba"]
+    (path / "all.csv").write_text("\n".join(["trial,q0,q1,u0", *rows]))
+    return path
+
+
+def make_pipe(path: Path) -> Path:
+    file = write_csv(path) / "run_2.csv"
+    file.unlink()
+    os.mkfifo(file)
+    return path
+
+
+def promise_rows(path: Path) -> Path:
+    """Let the header of an array promise 10¹² rows."""
+    path = path.with_suffix(".npz")
+    np.savez(path, state=np.ones((10, 2)), action=np.ones((10, 2)), episode_ends=[10**12])
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    old, new = b"'shape': (10, 2), }" + b" " * 11, b"'shape': (1000000000000, 2), }"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content.replace(old, new))
+    return path
+
+
+NAN = "0,nan,1,1,x"
+DAMAGES = [
+    # dataset.toml
+    Damage("no TOML", with_toml("rate_hz", "= ="), "dataset.toml is not TOML"),
+    Damage("no rate", with_toml("rate_hz = 50\n", ""), "dataset.toml: .*needs the setting 'rate_hz'"),
+    Damage("negative rate", with_toml("50", "-1"), "need rate_hz > 0"),
+    Damage("unknown setting", with_toml("angles", "angels"), "angels"),
+    Damage("unknown angle", with_toml('angles = ["q1"]', 'angles = ["q7"]'), r"\['q7'\] in angles"),
+    Damage("unknown column", with_toml('"u0"', '"u9"'), "no column 'u9', it holds: t, q0, q1, u0, note"),
+    Damage("no files", with_toml("rate_hz", 'files = "x*"\nrate_hz'), r"has 0 files 'x\*'"),
+    Damage("path outside", with_toml("rate_hz", 'files = "../*"\nrate_hz'), r"has 0 files '\.\./\*'"),
+    # csv
+    Damage("text", with_line("0,x,1,1,x"), "run_2.csv cannot be read: .*string 'x' to float64 at row 1"),
+    Damage("missing value", with_line("0,,1,1,x"), "run_2.csv cannot be read"),
+    Damage("short row", with_line("0,1"), "run_2.csv cannot be read: .* row"),
+    Damage("NaN", with_line(NAN), r"nan in state\[0\] at frame 5 \(episode 1, step 1\)"),
+    Damage("other columns", with_line("a,b,c", 0), "run_2.csv has no column 'q0', it holds: a, b, c"),
+    Damage("column twice", with_line("q0,q0,u0", 0), "run_2.csv .* expected a name for each column"),
+    Damage("empty file", on_file("run_2.csv", lambda _: b""), "run_2.csv is ''"),
+    Damage("no rows", on_file("run_2.csv", lambda content: content.splitlines()[0]), "run_2.csv has no rows"),
+    Damage("no UTF-8", on_file("run_2.csv", lambda content: b"\xff\xfe" + content), "run_2.csv is not text"),
+    Damage("pipe", make_pipe, "run_2.csv is not a regular file"),
+    Damage("mixed episodes", write_mixed, "are not in one block: sort them by 'trial'"),
+    # npz
+    Damage("missing array", with_arrays(grip=None), "run_2.npz has no array 'grip', it holds: qpos"),
+    Damage(
+        "unequal lengths",
+        with_arrays(grip=np.ones(3, "f4")),
+        r"grip in .*run_2.npz is float32 \(3,\), expected",
+    ),
+    Damage(
+        "other width", with_arrays(qpos=np.ones((4, 2))), r"qpos in .*run_2.npz is float64 \(4, 2\), expected"
+    ),
+    Damage("other type", with_arrays(grip=np.ones(4)), "grip in .*run_2.npz is float64"),
+    Damage("scalar", with_arrays(target=1.0), "run_2.npz"),
+    Damage(
+        "truncated", on_file("run_2.npz", lambda content: content[:-50]), "run_2.npz is not an undamaged npz"
+    ),
+    Damage("no npz", on_file("run_2.npz", lambda _: b"PK"), "run_2.npz is not an undamaged npz"),
+    Damage("bit flip", on_file("run_10.npz", lambda b: b[:150] + b"\xff" * 9 + b[159:]), "run_10.npz"),
+    # a single npz
+    Damage("missing file", lambda path: path.with_suffix(".npz"), "does not exist"),
+    Damage("no ends", single(episode_ends=None), "state, action.* expected episode_ends"),
+    Damage("no state", single(state=None), "no array 'state' in .*; it holds: action"),
+    Damage("other length", single(state=np.ones((9, 2))), "state 9, action 10"),
+    Damage("ends beyond", single(episode_ends=[4, 11]), "ends at frame 11 of 10"),
+    Damage("fractional ends", single(episode_ends=[4.5, 10]), "float64"),
+    Damage("no episodes", single(episode_ends=np.zeros(0, int)), "at least 1 episode"),
+    Damage("pickle", with_pickle, "state in .* is object .* expected real numbers"),
+    Damage("huge", promise_rows, "would take"),
+    Damage("imitation rows", imitation(obs=np.ones((11, 2))), r"obs \(11, 2\), expected 12 rows"),
+    Damage("imitation ends", imitation(indices=np.array([14])), "too short"),
+    Damage("imitation NaN", imitation(obs=np.full((12, 2), np.nan)), "nan in obs"),
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)
+def test_damage_is_rejected(tmp_path: Path, damage: Damage) -> None:
+    path = damage.make(tmp_path / "demos")
+    with pytest.raises(DemoError, match=damage.message) as caught:
+        load_demonstrations(path)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "executed").exists(), "a pickle was run"
