@@ -102,6 +102,18 @@ class BasePolicy(abc.ABC, Generic[Generator]):
         """
         raise PolicyInputError(f"{type(self).__name__} cannot encode camera frames")
 
+    def __repr__(self) -> str:
+        spec, rate_hz = self._spec, self.calibration.rate_hz
+        cameras = ", ".join(f"{camera.name} {camera.width}×{camera.height}" for camera in spec.cameras)
+        parts = [
+            spec.method,
+            f"{spec.plain_dim} → {spec.act_dim}",
+            f"{rate_hz:g} Hz" if rate_hz else "unknown rate",
+            f"chunk {spec.chunk}",
+            *([f"cameras {cameras}"] if cameras else []),
+        ]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
     @property
     def spec(self) -> PolicySpec:
         """Sizes and ranges of this policy."""
@@ -166,7 +178,7 @@ class BasePolicy(abc.ABC, Generic[Generator]):
 
     def session(
         self,
-        rate_hz: float = 10.0,
+        rate_hz: float | None = None,
         deadline_s: float = 0.05,
         limits: Literal["from_demos"] | Limits = "from_demos",
         on_fault: OnFault = "hold",
@@ -177,7 +189,10 @@ class BasePolicy(abc.ABC, Generic[Generator]):
         with policy.session(rate_hz=10, deadline_s=0.05) as session:
             for obs, t in robot:
                 robot.send(session.step(obs, t))
+
+        Without `rate_hz`, the session runs at the rate of the demonstrations, or 10 Hz if it is unknown.
         """
+        rate_hz = rate_hz or self.calibration.rate_hz or SessionConfig.rate_hz
         config = SessionConfig(rate_hz, deadline_s, limits, on_fault, **settings)
         return Session(self, config, calibration=self.calibration)
 

@@ -57,6 +57,8 @@ def test_calibration_sets_rate_limits_and_out_of_distribution_score(policies, ki
         assert np.array_equal(session.resolved.limits.speed, local.resolved.limits.speed)
         assert np.array_equal(session.resolved.limits.acceleration, local.resolved.limits.acceleration)
         assert session.resolved.policy_hz == 10
+    assert repr(theirs).endswith("Policy(neural_sde, 5 → 2, 10 Hz, chunk 8)")
+    assert theirs.session().config.rate_hz == 10
     known, _ = run_session(theirs, 1)
     assert known.last.ood == run_session(ours, 1)[0].last.ood
     assert not known.last.is_ood
