@@ -93,7 +93,7 @@ class StoreSummary:
         """Format the summary as text for a terminal."""
         short, median, long = self.episode_length
         hz = self.rate_hz
-        rate = f"{hz:g} Hz, {self.frames / hz:.0f} s" if hz else "rate not recorded (data set-rate)"
+        rate = f"{hz:g} Hz, {self.frames / hz:.0f} s" if hz else "rate not recorded (train --rate)"
         text = (
             f"{self.path}: {self.format}\n"
             f"{self.episodes} episodes, {self.frames} frames, {rate}\n"

@@ -1,9 +1,7 @@
 """Replay-buffer stores, `data/<arrays>` and `meta/episode_ends`, opened without trusting them."""
 
-import json
 import math
 import operator
-import os
 import sys
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -23,7 +21,7 @@ from nsde_policy.errors import (
     import_optional,
     summarize_error,
 )
-from nsde_policy.files import MAX_JSON_BYTES, lock_directory, parse_json, replace_file
+from nsde_policy.files import MAX_JSON_BYTES, parse_json
 
 if TYPE_CHECKING:
     from zarr.abc.store import Store as ZarrStore
@@ -251,33 +249,6 @@ class Store(Source):
             return self.read_metadata(f"{name}/zarr.json").get("node_type") == "array"
         except DemoError:
             return True
-
-
-def set_rate(path: Path, rate_hz: float) -> float | None:
-    """Write the frames per second into the attributes of a store, atomically, and return those before.
-
-    Raises:
-        DemoError: If it is not a zarr directory, or another process is writing to it.
-    """
-    check_rate(rate_hz)
-    with Store(path) as store:
-        if store.container == "zip":
-            raise DemoError(
-                f"{path} is a zip file, which cannot be changed in place; unpack it first (unzip {path} -d "
-                f"DIRECTORY), or give the rate to training: --rate {rate_hz:g}"
-            )
-        lock = lock_directory(path)
-        try:
-            before = store.attributes
-            after = {**before, "rate_hz": rate_hz}
-            file = ".zattrs"
-            if store.zarr_format == 3:
-                file = "zarr.json"
-                after = {**store.read_metadata(file), "attributes": after}
-            replace_file(path / file, json.dumps(after, indent=2))
-        finally:
-            os.close(lock)
-    return before.get("rate_hz")
 
 
 def _find_root(archive: zipfile.ZipFile) -> zipfile.Path:

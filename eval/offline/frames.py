@@ -155,8 +155,7 @@ def _check_rate(demos: Demonstrations, rate_hz: float) -> None:
     if rate_hz and demos.rate_hz and abs(demos.rate_hz / rate_hz - 1) > RATE_TOLERANCE:
         raise ConfigError(
             f"{demos.source} was recorded at {demos.rate_hz:g} Hz, the run was trained at {rate_hz:g} Hz: "
-            "give --demos a store of the same rate, or correct a wrong record with nsde-policy data set-rate "
-            f"{demos.source} {rate_hz:g}"
+            "give --demos a store of the same rate; `nsde-policy data convert --rate` corrects a wrong record"
         )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from nsde_policy.bounds import NonNegative, Positive
+from nsde_policy.bounds import NonNegative
 from nsde_policy.cli.shared import options
 from nsde_policy.cli.shared.page import PageFlags
 from nsde_policy.errors import ConfigError
@@ -241,18 +241,3 @@ class DataDownload:
             raise NsdePolicyError(f"the task {self.name!r} has no public demonstrations")
         fresh = download(public, self.out, url=self.url, progressbar=sys.stderr.isatty())
         print(f"{'OK' if fresh else 'OK, already there'}: {self.out} holds the expected demonstrations")
-
-
-@dataclass(frozen=True)
-class DataSetRate:
-    """Write the frames per second into a store that does not record them; nothing else changes."""
-
-    path: StorePathFlag
-    rate: Annotated[Positive, Positional, arg(help="Frames per second (control periods of the robot).")]
-
-    def run(self) -> None:
-        """Write the rate and print the old and the new one."""
-        from nsde_policy.data.zarr_store.store import set_rate
-
-        before = set_rate(self.path, self.rate)
-        print(f"OK: {self.path} has {self.rate:g} Hz" + (f", before {before:g} Hz" if before else ""))

@@ -25,7 +25,6 @@ from nsde_policy.cli.data import (
     DataEdit,
     DataInfo,
     DataReplay,
-    DataSetRate,
     DataView,
 )
 from nsde_policy.cli.doctor import Doctor
@@ -78,7 +77,6 @@ COMMANDS: CommandTree = {
         "edit": DataEdit,
         "replay": DataReplay,
         "download": DataDownload,
-        "set-rate": DataSetRate,
     },
     "collect": Collect,
     "play": Play,

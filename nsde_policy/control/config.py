@@ -91,7 +91,7 @@ class SessionConfig(BaseConfig):
         if not policy_hz:
             raise ConfigError(
                 "the rate of the policy's demonstrations is unknown: set policy_hz, in commands per second, "
-                "or train with --rate HZ (nsde-policy data set-rate STORE HZ writes it into the store)"
+                "or train with --rate HZ"
             )
         if self.rate_hz < policy_hz * (1 - 1e-9):
             raise ConfigError(

@@ -246,10 +246,7 @@ def _resolve_settings(demos: Demonstrations, config: RunConfig) -> RunConfig:
     """Return the settings with what they leave to the demonstrations, and log what was inferred."""
     if not demos.rate_hz:
         logger.warning(
-            "%s does not record its rate, which a control session needs: train with --rate HZ, or write it "
-            "into the store with nsde-policy data set-rate %s HZ",
-            demos.source,
-            demos.source,
+            "%s does not record its rate, which a control session needs: train with --rate HZ", demos.source
         )
     resolved = resolve_first_action(demos, config)
     if resolved != config:

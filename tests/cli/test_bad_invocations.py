@@ -67,7 +67,7 @@ def test_a_device_that_torch_cannot_use_is_refused_before_the_work(command, caps
         ("eval --obs sounds", "no policy for the observations 'sounds'"),
         ("eval --device meta", "device 'meta' cannot be used here"),
         ("train --validation nan", "need --validation >= 0.0, got nan"),
-        ("data set-rate x.zarr nan", "need --rate > 0.0"),
+        ("data convert x.zarr y.zarr --rate nan", "need --rate >= 0.0"),
         ("data info /nowhere/demos.zarr", "/nowhere/demos.zarr"),
         ("serve --max-clients 0", "need --max-clients >= 1, got 0"),
         ("serve --patience-s inf", "need --patience-s <= 1e+30"),

@@ -12,7 +12,7 @@ from nsde_policy.data.angles import find_wrapped_columns
 from nsde_policy.data.check import check_store
 from nsde_policy.data.summary import summarize
 from nsde_policy.errors import DemoError
-from tests.helpers.demo_stores import edit_bytes, read_files, write_store, zip_store
+from tests.helpers.demo_stores import edit_bytes, write_store, zip_store
 from tests.helpers.robot_arm import make_arm_demos
 
 
@@ -53,7 +53,7 @@ def test_info_says_what_training_would_take(tmp_path: Path) -> None:
     assert (summary.observations, summary.actions) == (("state",), ("action",))
     assert summary.positions == (*range(7), -1)
     text = summary.to_text()
-    for part in ("--obs-keys state\n", "--act-key action\n", "action 0-6 = observation 0-6", "data set-rate"):
+    for part in ("--obs-keys state\n", "--act-key action\n", "action 0-6 = observation 0-6", "train --rate"):
         assert part in text
 
 
@@ -114,27 +114,3 @@ def test_check_accepts_omitted_chunks_on_request(tmp_path: Path) -> None:
     assert len(check_store(path)) == 4
     assert check_store(path, accept_omitted_chunks=True) == []
     assert main(["data", "check", str(tmp_path / "nothing")]) == 2
-
-
-@pytest.mark.parametrize("zarr_format", [2, 3])
-def test_set_rate_writes_the_rate_and_nothing_else(
-    tmp_path: Path, zarr_format: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write_store(tmp_path / "demos.zarr", zarr_format=zarr_format, attributes={"score": np.nan})
-    before = read_files(path)
-    assert main(["data", "set-rate", str(path), "12.5"]) == 0
-    assert main(["data", "set-rate", str(path), "20"]) == 0
-    assert "20 Hz, before 12.5 Hz" in capsys.readouterr().out
-    summary = summarize(path)
-    assert (summary.rate_hz, str(summary.attributes["score"])) == (20, "nan")
-    changed = {name for name, content in read_files(path).items() if before.get(name) != content}
-    assert changed == {".zattrs" if zarr_format == 2 else "zarr.json"}
-
-
-def test_set_rate_refuses_zips_and_impossible_rates(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    missing = store.with_name("nothing")
-    for path, rate in ((store, "0"), (store, "nan"), (missing, "20"), (zip_store(store), "20")):
-        assert main(["data", "set-rate", str(path), rate]) == 2
-    assert "--rate 20" in capsys.readouterr().err
-    assert not missing.exists()
-    assert summarize(store).rate_hz == 10
