@@ -1,4 +1,4 @@
-"""Camera frames that formats keep compressed, decoded on demand: parts of videos, and encoded pictures."""
+"""Camera frames in videos, decoded on demand."""
 
 import math
 from collections import OrderedDict
@@ -10,8 +10,8 @@ import numpy as np
 
 from nsde_policy.data.frames import Bytes
 from nsde_policy.data.source import SourceArray
-from nsde_policy.data.video_files import MAX_PIXELS, open_video
-from nsde_policy.errors import DemoError, describe_problem, import_optional
+from nsde_policy.data.video_files import open_video
+from nsde_policy.errors import DemoError
 
 CACHE_BYTES = 128 * 2**20
 """Decoded frames that each camera keeps in memory for the next access."""
@@ -121,21 +121,3 @@ def play(path: Path, rate_hz: float) -> Generator[Bytes | None, float, None]:
             if now >= wanted + half or frame.is_corrupt:
                 raise DemoError(f"{path} is damaged: it has no frame at {wanted:.3f} s")
             wanted = yield frame.to_ndarray(format="rgb24")
-
-
-def decode_picture(row: object, shape: tuple[int, ...], where: str) -> Bytes:
-    """Decode a PNG or JPEG picture, {"bytes": …} as in tables of LeRobot, to (height, width, 3)."""
-    av = import_optional("av", "video")
-    content: bytes = (row.get("bytes") if isinstance(row, dict) else None) or b""
-    try:
-        codec = av.CodecContext.create("png" if content.startswith(b"\x89PNG") else "mjpeg", "r")
-        codec.options = {"max_pixels": str(MAX_PIXELS)}
-        frames = [*codec.decode(av.Packet(content)), *codec.decode(None)]
-        picture: Bytes = frames[0].to_ndarray(format="rgb24")
-    except (av.error.FFmpegError, AttributeError, IndexError, TypeError, ValueError) as error:
-        raise DemoError(
-            f"{where} holds something else than PNG or JPEG: {describe_problem(error)}"
-        ) from error
-    if picture.shape != shape:
-        raise DemoError(f"{where} has pictures of shape {picture.shape}, expected {shape}")
-    return picture

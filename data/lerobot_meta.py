@@ -14,6 +14,8 @@ from nsde_policy.errors import DemoError, describe_problem
 from nsde_policy.files import open_regular
 
 INFO = "meta/info.json"
+PROVENANCE = "meta/nsde_policy.json"
+"""Attributes of the demonstrations that a data set was converted from."""
 NUMBERS = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64)")
 SPAN = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
 """What version 3 records for each camera and episode."""
@@ -42,6 +44,14 @@ class Feature(msgspec.Struct):
         notes = {**(self.video_info or {}), **(self.info or {})}
         is_depth = notes.get("is_depth_map") or notes.get("video.is_depth_map")
         return self.dtype in ("video", "image") and len(self.shape) == 3 and not is_depth
+
+    @property
+    def angles(self) -> list[int]:
+        """Columns that are angles, which `write_lerobot` records."""
+        angles = (self.info or {}).get("angles", [])
+        if not isinstance(angles, list):
+            raise DemoError(f"{INFO} has angles {angles!r:.40}, expected a list of columns")
+        return angles
 
     @property
     def row_shape(self) -> tuple[int, ...]:

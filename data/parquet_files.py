@@ -14,7 +14,7 @@ from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked, open_regu
 
 Arrow = Any
 """An object of pyarrow, which has no types: a file or a column."""
-EXTRA = "lerobot"
+EXTRA = "lerobot-data"
 """Extra of this package that installs pyarrow."""
 
 
@@ -37,49 +37,46 @@ def open_parquet(path: Path) -> Iterator[Arrow]:
 
 
 class ColumnReader:
-    """Reads columns of parquet files; the last row group stays in memory for the rows that follow."""
+    """Reads columns of parquet files; the row groups read last stay in memory for the rows that follow."""
 
     def __init__(self) -> None:
-        self._key: tuple[Path, str] | None = None
+        self._path: Path | None = None
         self._ends: Numbers = np.zeros(0, np.int64)
-        self._groups: dict[int, Arrow] = {}
+        self._key: tuple[Path, str, int, int] | None = None
+        self._column: Arrow = None
 
-    def read(self, path: Path, name: str, start: int, stop: int) -> list[Arrow]:
-        """Read the rows `start` to `stop` of a column, in parts."""
-        if self._key != (path, name):
-            self._key, self._groups = None, {}
+    def read(self, path: Path, name: str, start: int, stop: int) -> Arrow:
+        """Read the rows `start` to `stop` of a column."""
+        if path != self._path:
             with open_parquet(path) as file:
-                if name not in file.schema_arrow.names:
-                    found = ", ".join(file.schema_arrow.names)
-                    raise DemoError(f"{path} has no column {name!r}; it has: {found:.200}")
-                groups = range(file.num_row_groups)
-                self._ends = np.cumsum([0, *(file.metadata.row_group(group).num_rows for group in groups)])
-            self._key = path, name
-        parts = []
-        for group in range(len(self._ends) - 1):
-            first, end = int(self._ends[group]), int(self._ends[group + 1])
-            if start < end and stop > first:
-                if group not in self._groups:
-                    self._groups = {group: _read_group(path, name, group)}
-                begin = max(start, first) - first
-                parts.append(self._groups[group].slice(begin, min(stop, end) - first - begin))
-        return parts
+                sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+            self._path, self._ends = path, np.cumsum(sizes)
+        first, last = (int(np.searchsorted(self._ends, row, side="right")) for row in (start, stop - 1))
+        if self._key != (path, name, first, last):
+            self._column, self._key = (
+                _read_groups(path, name, range(first, last + 1)),
+                (path, name, first, last),
+            )
+        return self._column.slice(start - (int(self._ends[first - 1]) if first else 0), stop - start)
 
 
-def _read_group(path: Path, name: str, group: int) -> Arrow:
-    """Read a column of a row group; a name with dots is not taken apart."""
+def _read_groups(path: Path, name: str, groups: range) -> Arrow:
+    """Read a column of some row groups, after checking its size; dots in its name are a part of it."""
     with open_parquet(path) as file:
-        chunks = file.metadata.row_group(group)
-        columns = [chunks.column(i) for i in range(chunks.num_columns)]
-        size = sum(
-            c.total_uncompressed_size for c in columns if f"{c.path_in_schema}.".startswith(f"{name}.")
-        )
+        if name not in file.schema_arrow.names:
+            raise DemoError(
+                f"{path} has no column {name!r}; it has: {', '.join(file.schema_arrow.names):.200}"
+            )
+        paths = [file.schema.column(leaf).path for leaf in range(len(file.schema))]
+        leaves = [leaf for leaf, at in enumerate(paths) if f"{at}.".startswith(f"{name}.")]
+        rows = (file.metadata.row_group(group) for group in groups)
+        size = sum(row.column(leaf).total_uncompressed_size for row in rows for leaf in leaves)
         if size > get_max_unpacked():
             raise DemoError(
-                f"{path}: {name} takes {size} bytes in row group {group}, the limit is {get_max_unpacked()}; "
-                f"set {MAX_UNPACKED_VARIABLE} if the file is what you expect"
+                f"{path}: {name} takes {size} bytes, the limit is {get_max_unpacked()}; set "
+                f"{MAX_UNPACKED_VARIABLE} if the file is what you expect"
             )
-        return file.read_row_group(group, columns=[name], use_threads=False).column(name)
+        return file.read_row_groups(list(groups), columns=[name], use_threads=False).column(name)
 
 
 def convert_column(column: Arrow, shape: Sequence[int], dtype: np.dtype[np.generic], where: str) -> Numbers:

@@ -1,6 +1,5 @@
 """LeRobot data sets, versions 2.0 to 3.0: a folder, or hf://organisation/name on the Hugging Face Hub."""
 
-import logging
 from collections.abc import Iterator
 from functools import cache, cached_property
 from itertools import groupby
@@ -9,10 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nsde_policy.data.camera_frames import Clip, VideoArray, decode_picture
+from nsde_policy.data.camera_frames import Clip, VideoArray
+from nsde_policy.data.encoded_images import decode_image
 from nsde_policy.data.lerobot_meta import (
     INFO,
     NUMBERS,
+    PROVENANCE,
     Feature,
     find_column_names,
     read_episode_rows,
@@ -23,11 +24,10 @@ from nsde_policy.data.parquet_files import EXTRA, Arrow, ColumnReader, convert_c
 from nsde_policy.data.readers.base import Reader
 from nsde_policy.data.readers.registry import register_reader
 from nsde_policy.data.source import Source, SourceArray
-from nsde_policy.data.types import Ints, Numbers
+from nsde_policy.data.types import Ints, Numbers, check_angles
+from nsde_policy.data.zarr_store.store import parse_action_space
 from nsde_policy.errors import DemoError, import_optional, summarize_error
-from nsde_policy.files import get_max_unpacked
-
-logger = logging.getLogger(__name__)
+from nsde_policy.files import get_max_unpacked, read_json
 
 HUB = "hf:"
 """First part of a path that stands for a data set on the Hub."""
@@ -64,11 +64,6 @@ def _download(name: str) -> Path:
         ) from error
 
 
-@cache
-def _warn_once(message: str) -> None:
-    logger.warning(message)
-
-
 class _DataFile(NamedTuple):
     """A parquet file with the frames of consecutive episodes."""
 
@@ -81,11 +76,11 @@ class LeRobotSource(Source):
     """An open data set; parquet files and videos are read on demand.
 
     After an incomplete download, the last episodes without a data file and cameras without any video are left
-    out with a warning. All other damage is an error.
+    out with a note. All other damage is an error.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self._faults = path, list[str]()
+        self.path = path
         self._info = read_lerobot_info(path)
         self.format, self.rate_hz = f"LeRobot {self._info.codebase_version}", self._info.fps
         self._episodes = read_episode_rows(path, self._info)
@@ -99,6 +94,7 @@ class LeRobotSource(Source):
             "state": _find_role(low, "observation.state", "observation."),
             "action": _find_role(low, "action", "action."),
         }
+        self.act_limits = parse_action_space(self)
 
     def _find_files(self) -> list[_DataFile]:
         """Find the data files; drop the episodes at the end that have none."""
@@ -114,9 +110,8 @@ class LeRobotSource(Source):
                 f"{self.path} has no data files: {paths[0]} is missing; download or copy them too"
             )
         if kept < len(paths):
-            self._leave_out(
-                f"{self.path} holds the data of {kept} of {len(paths)} episodes, the others are left out; "
-                f"the first missing file is {paths[kept]}"
+            self.notes += (
+                f"{kept} of {len(paths)} episodes have data, others are left out: {paths[kept]} is missing",
             )
         del self._episodes[kept:]
         return files
@@ -130,19 +125,14 @@ class LeRobotSource(Source):
                 if any(clip.path.exists() for clip in self._find_clips(name)):
                     found[name] = feature
                 else:
-                    self._leave_out(f"{self.path} holds no video of the camera {name}, which is left out")
+                    self.notes += (f"the camera {name} is left out: it has no videos",)
             elif feature.is_camera or (NUMBERS.fullmatch(feature.dtype) and name not in (TIME, *COUNTERS)):
                 found[name] = feature
         return found
 
-    def _leave_out(self, fault: str) -> None:
-        """Log what is missing, once: a command opens a data set several times."""
-        self._faults.append(fault)
-        _warn_once(fault)
-
     def find_faults(self) -> Iterator[str]:
         """Describe the episodes and cameras that are left out."""
-        return iter(self._faults)
+        return iter(self.notes)
 
     def _find_clips(self, camera: str) -> list[Clip]:
         starts = (episode.get(f"videos/{camera}/from_timestamp", 0.0) for episode in self._episodes)
@@ -154,7 +144,9 @@ class LeRobotSource(Source):
     @cached_property
     def attributes(self) -> dict[str, Any]:
         """Robot, and names of the tasks by their number."""
-        return {"robot_type": self._info.robot_type, "tasks": read_tasks(self.path, self._info)}
+        record = self.path / PROVENANCE
+        recorded = read_json(record, error=DemoError) if record.exists() else {}
+        return {**recorded, "robot_type": self._info.robot_type, "tasks": read_tasks(self.path, self._info)}
 
     def find_arrays(self) -> list[str]:
         """Return the names of all features that are numbers or colour images."""
@@ -193,8 +185,8 @@ class LeRobotSource(Source):
             if begin >= stop:
                 return
             self._check_rows(file)
-            for part in self._columns.read(file.path, name, max(start - begin, 0), min(stop, end) - begin):
-                yield part, f"{name} in {file.path}"
+            part = self._columns.read(file.path, name, max(start - begin, 0), min(stop, end) - begin)
+            yield part, f"{name} in {file.path}"
 
     def _check_clip(self, camera: str, place: int) -> None:
         """Raise `DemoError` unless the rows of an episode belong to the frames of its video one by one."""
@@ -254,16 +246,25 @@ class _RowArray(SourceArray):
         self.dtype = np.dtype(np.uint8 if feature.is_camera else feature.dtype)
         if not feature.is_camera:
             self.columns = tuple(find_column_names(source.path, name, feature))
+            self.angles = check_angles(feature.angles, self.width, name)
 
     def read(self, start: int, stop: int) -> Numbers:
         """Read the frames `start` to `stop`."""
         parts = [np.empty((0, *self.shape[1:]), self.dtype)]
         for part, where in self._source.read_rows(self.name, start, stop):
             if self._is_camera:
-                parts += [decode_picture(row, self.shape[1:], where)[None] for row in part.to_pylist()]
+                parts += [self._decode(row, where) for row in part.to_pylist()]
             else:
                 parts.append(convert_column(part, self.shape[1:], self.dtype, where))
         return np.concatenate(parts)
+
+    def _decode(self, row: object, where: str) -> Numbers:
+        """Decode a picture, {"bytes": …, "path": …}, to (1, height, width, 3)."""
+        content = row.get("bytes") if isinstance(row, dict) else None
+        picture = decode_image(content or b"", f"a picture of {where}")
+        if picture.shape != self.shape[1:]:
+            raise DemoError(f"{where} has pictures of shape {picture.shape}, expected {self.shape[1:]}")
+        return picture[None]
 
     def find_faults(self, frames: int) -> Iterator[str]:
         """Describe missing files of the first frames."""

@@ -72,26 +72,8 @@ class Store(Source):
 
     @cached_property
     def act_limits(self) -> ActionLimits | None:
-        """Limits in the attribute `action_space`, {"low": […], "high": […]}; null stands for no limit.
-
-        Raises:
-            DemoError: If they have other sizes, numbers that are not finite, or a low above its high.
-        """
-        space = self.attributes.get("action_space")
-        if space is None:
-            return None
-        try:
-            low = tuple(_parse_limit(value, -math.inf) for value in space["low"])
-            high = tuple(_parse_limit(value, math.inf) for value in space["high"])
-            is_valid = len(low) == len(high) and all(map(operator.le, low, high))
-        except (KeyError, TypeError, ValueError):
-            is_valid = False
-        if not is_valid:
-            raise DemoError(
-                f"the attribute action_space of {self.path} is {space!r:.80}, expected lists 'low' and "
-                "'high' of as many numbers as an action has, low below high: correct it or remove it"
-            )
-        return low, high
+        """Limits in the attribute `action_space`."""
+        return parse_action_space(self)
 
     @property
     def container(self) -> str:
@@ -267,6 +249,29 @@ def wrap_read_errors(message: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise DemoError(f"{message}: {describe_problem(error)}") from error
+
+
+def parse_action_space(source: Source) -> ActionLimits | None:
+    """Return the limits in the attribute `action_space`, {"low": […], "high": […]}; null stands for no limit.
+
+    Raises:
+        DemoError: If they have other sizes, numbers that are not finite, or a low above its high.
+    """
+    space = source.attributes.get("action_space")
+    if space is None:
+        return None
+    try:
+        low = tuple(_parse_limit(value, -math.inf) for value in space["low"])
+        high = tuple(_parse_limit(value, math.inf) for value in space["high"])
+        is_valid = len(low) == len(high) and all(map(operator.le, low, high))
+    except (KeyError, TypeError, ValueError):
+        is_valid = False
+    if not is_valid:
+        raise DemoError(
+            f"the attribute action_space of {source.path} is {space!r:.80}, expected lists 'low' and 'high' "
+            "of as many numbers as an action has, low below high: correct it or remove it"
+        )
+    return low, high
 
 
 def _parse_limit(value: float | None, unlimited: float) -> float:

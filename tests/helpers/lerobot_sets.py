@@ -35,6 +35,14 @@ def expected_frames(height: int, width: int) -> npt.NDArray[np.uint8]:
     return frames
 
 
+def check_frames(frames: npt.NDArray[np.uint8]) -> None:
+    """Assert that each frame is the expected one, as far as a video can be, and not a neighbour of it."""
+    expected = expected_frames(*frames.shape[1:3]).astype(int)
+    errors = np.abs(frames[:, None].astype(int) - expected).mean(axis=(2, 3, 4))
+    assert errors.argmin(axis=1).tolist() == list(range(sum(LENGTHS)))
+    assert errors.diagonal().max() < 5
+
+
 def write_v3(path: Path) -> Path:
     """Extract the data set of LeRobot: numbers, a video and a camera with pictures in the table."""
     with zipfile.ZipFile(GOLDEN) as archive:
