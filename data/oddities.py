@@ -8,7 +8,7 @@ from nsde_policy.data.action_columns import NO_COLUMN, format_matches
 from nsde_policy.data.flags import STILL_SHARE, count_still_frames, name_columns
 from nsde_policy.data.types import Demonstrations
 
-SHOWN = 8
+SHOWN_ITEMS = 8
 """Most episodes or columns that a line names."""
 COMPARED_FRAMES = 2_000
 """Frames that are compared with the next ones, spread evenly over the demonstrations."""
@@ -74,4 +74,4 @@ def _match_next(demos: Demonstrations) -> list[int]:
 
 
 def _list(items: Sequence[object]) -> str:
-    return ", ".join(map(str, items[:SHOWN])) + (", …" if items[SHOWN:] else "")
+    return ", ".join(map(str, items[:SHOWN_ITEMS])) + (", …" if items[SHOWN_ITEMS:] else "")

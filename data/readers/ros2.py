@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -32,13 +33,15 @@ METADATA_FILE, MAX_METADATA_BYTES = "metadata.yaml", 64 * 2**20
 SPLIT = re.compile(r"(\d+)").split
 ACTION_WORDS = ("act", "cmd", "command", "target", "goal", "setpoint")
 """Parts of the names of topics that are suggested as actions."""
+SLOW_HZ = 2.0
+"""Topics below this rate are probably published only when they change."""
 
 
 class BagArray(SourceArray):
     """The messages of a topic at the ticks, read and decoded on demand."""
 
     def __init__(self, topic: str, bags: Sequence[Bag], places: Ints, fields: Sequence[str]) -> None:
-        self.name, self._topic, self._bags, self._places = topic.strip("/"), topic, bags, places
+        self.name, self._topic, self._bags, self._places = name_array(topic), topic, bags, places
         self._type, self._fields = bags[0].topics[topic].type, fields
         first = next(self._decode(0, 1))
         if isinstance(first, dict):
@@ -122,13 +125,18 @@ class Ros2Reader(Reader):
             ends,
             rate_hz=settings.rate_hz,
             conventions={
-                "state": tuple(topic.strip("/") for topic in settings.observations),
-                "action": tuple(topic.strip("/") for topic in settings.actions),
+                "state": tuple(map(name_array, settings.observations)),
+                "action": tuple(map(name_array, settings.actions)),
             },
             attributes={"bags": len(bags), "alignment": sampler.offsets},
         )
         source.notes = tuple(sampler.describe())
         return source
+
+
+def name_array(topic: str) -> str:
+    """Return the name of the array of a topic: without slashes, which separate folders elsewhere."""
+    return topic.strip("/").replace("/", ".")
 
 
 def find_bags(path: Path) -> list[Path]:
@@ -171,22 +179,27 @@ def check_topics(bag: Bag, settings: Ros2Dataset) -> None:
 
 
 def suggest_settings(folder: Path, bags: Sequence[Bag]) -> str:
-    """Describe the topics of the first bag and suggest a `dataset.toml`."""
+    """Describe the topics of the first bag, and suggest a shell command that writes a `dataset.toml`."""
     bag = bags[0]
-    rates = {topic: each.size / bag.seconds if bag.seconds else 0.0 for topic, each in bag.topics.items()}
-    lines = [
-        f"  {topic}  {each.type}  {each.size} messages, {rates[topic]:.3g} Hz"
-        for topic, each in sorted(bag.topics.items())
-    ]
-    known = [topic for topic in sorted(bag.topics) if is_known(bag.topics[topic].type)]
+    rates = {topic: each.size / max(bag.seconds, 1e-9) for topic, each in sorted(bag.topics.items())}
+    found = ", ".join(
+        f"{topic} ({bag.topics[topic].type}, {bag.topics[topic].size} messages, {rate:.3g} Hz)"
+        for topic, rate in rates.items()
+    )
+    known = [topic for topic in rates if is_known(bag.topics[topic].type)]
     images = [topic for topic in known if bag.topics[topic].type in IMAGE_TYPES]
     actions = [topic for topic in known if any(word in topic.lower() for word in ACTION_WORDS)]
-    states = [topic for topic in known if topic not in (*images, *actions)]
-    rate = min((rates[topic] for topic in (*images, *states)), default=20.0) / 2
+    slow = [topic for topic in known if rates[topic] < SLOW_HZ]
+    lines = [
+        'format = "ros2"',
+        f"rate_hz = {min((rates[topic] for topic in known if topic not in slow), default=20) / 2:.0f}",
+        f"observations = {json.dumps([topic for topic in known if topic not in (*images, *actions)])}",
+        f"actions = {json.dumps(actions)}",
+        f"images = {json.dumps(images)}",
+        f"on_change = {json.dumps(slow)}",
+    ]
     return (
-        f"{folder} needs a {DATASET_FILE} that says which topics to use; {bag.path.name} has\n"
-        + "\n".join(lines)
-        + f"\nwrite into {folder / DATASET_FILE}, and correct:\n"
-        f'format = "ros2"\nrate_hz = {max(rate, 1):.0f}  # at most half the rate of the slowest topic\n'
-        f"observations = {json.dumps(states)}\nactions = {json.dumps(actions)}\nimages = {json.dumps(images)}"
+        f"{folder} needs a {DATASET_FILE} that names the topics to use; {bag.path.name} has {found or 'none'}; "
+        f"write it, and correct what does not fit: printf '%s\\n' {shlex.join(lines)} > "
+        f"{shlex.quote(str(folder / DATASET_FILE))}"
     )

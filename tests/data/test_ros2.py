@@ -1,6 +1,8 @@
 """Tests of ROS 2 bags: a made-up arm whose bags `rosbags` writes, sampled at one rate."""
 
 import io
+import subprocess
+import tomllib
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nsde_policy.data import Demonstrations, load_demonstrations, open_images
+from nsde_policy.cli.main import main
+from nsde_policy.data import load_demonstrations, open_images
 from nsde_policy.data.check import check_store
 from nsde_policy.data.ros2_bag import McapFile
 from nsde_policy.data.summary import summarize
@@ -114,7 +117,7 @@ def test_sampled_messages_are_within_half_a_period_of_their_tick(tmp_path: Path,
     folder = write_arm(tmp_path / "arm", storage=storage, pack=pack)
     demos = load_demonstrations(folder)
     cameras = {
-        name: open_images(folder, key=name) for name in ("front/image_raw", "wrist/image_raw/compressed")
+        name: open_images(folder, key=name) for name in ("front.image_raw", "wrist.image_raw.compressed")
     }
     assert (len(demos), demos.rate_hz) == (3, 10)
     for seed, start, end in zip((1, 2, 10), demos.starts, demos.episode_ends, strict=True):
@@ -143,7 +146,7 @@ def test_data_set_describes_itself(tmp_path: Path):
     summary = summarize(folder)
     assert summary.format == "ROS 2 bags (mcap)"
     assert summary.positions == (*range(6),)
-    assert summary.videos == ("front/image_raw", "wrist/image_raw/compressed")
+    assert summary.videos == ("front.image_raw", "wrist.image_raw.compressed")
     assert summary.oddities[0].startswith("sampled at 10 Hz (period 100 ms); largest misalignment: /joint_")
     alignment = summary.attributes["alignment"]
     assert isinstance(alignment, dict)
@@ -309,17 +312,17 @@ def test_slow_topics_are_named(tmp_path: Path):
     assert "/slow: more than half a period old; lower rate_hz" in summarize(path).oddities[1]
 
 
-def test_without_settings_the_error_suggests_them(tmp_path: Path):
+def test_without_settings_the_error_suggests_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     folder = write_arm(tmp_path / "arm")
+    written = (folder / "dataset.toml").read_text()
     (folder / "dataset.toml").unlink()
-    with pytest.raises(DemoError) as error:
-        load_demonstrations(folder)
-    text = str(error.value)
-    assert "/wrist/image_raw/compressed  sensor_msgs/msg/CompressedImage  " in text
-    template = text[text.index("format = ") :]
-    assert 'images = ["/front/image_raw", "/wrist/image_raw/compressed"]' in template
-    (folder / "dataset.toml").write_text(template + '\non_change = ["/gripper"]\n')
-    assert isinstance(load_demonstrations(folder), Demonstrations)
+    assert main(["data", "info", str(folder)]) == 2
+    text = capsys.readouterr().err
+    assert "/wrist/image_raw/compressed (sensor_msgs/msg/CompressedImage, 123 messages, 20.5 Hz)" in text
+    subprocess.run(text[text.index("printf ") :], shell=True, check=True)
+    suggested = tomllib.loads((folder / "dataset.toml").read_text())
+    suggested["observations"].reverse()  # in alphabetical order
+    assert suggested == tomllib.loads(written)
 
 
 class Damage(NamedTuple):
