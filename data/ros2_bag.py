@@ -1,6 +1,5 @@
 """ROS 2 bags, mcap or sqlite3: their topics, the times of their messages, and messages read on demand."""
 
-import abc
 import sqlite3
 import struct
 from array import array
@@ -45,23 +44,7 @@ class Messages(NamedTuple):
     """File of the bag and place in it, (messages, 3)."""
 
 
-class BagFile(abc.ABC):
-    """One open file of a bag."""
-
-    @abc.abstractmethod
-    def find_messages(self, topics: Collection[str]) -> Iterator[tuple[str, int, Place]]:
-        """Return topic, time of reception in nanoseconds, and place of each message of some topics."""
-
-    @abc.abstractmethod
-    def read(self, place: Place, size: int | None = None) -> bytes:
-        """Read a message, or its first `size` bytes."""
-
-    @abc.abstractmethod
-    def close(self) -> None:
-        """Close the file, after which nothing can be read."""
-
-
-class McapFile(BagFile):
+class McapFile:
     """An mcap file; of chunks that are not compressed, only what is asked for is read."""
 
     def __init__(self, path: Path, topics: Mapping[int, str], chunks: Sequence[Any]) -> None:
@@ -70,7 +53,7 @@ class McapFile(BagFile):
         self._unpacked = -1, b""  # the chunk that was decompressed last
 
     def find_messages(self, topics: Collection[str]) -> Iterator[tuple[str, int, Place]]:
-        """Return the messages that the index lists behind each chunk."""
+        """Return topic, time of reception in nanoseconds, and place of each message of some topics."""
         for number, chunk in enumerate(self._chunks):
             for channel, start in chunk.message_index_offsets.items():
                 topic = self._topics.get(channel, "")
@@ -80,7 +63,7 @@ class McapFile(BagFile):
                         yield topic, time, (number, offset)
 
     def read(self, place: Place, size: int | None = None) -> bytes:
-        """Read a message from its chunk."""
+        """Read a message, or its first `size` bytes."""
         number, offset = place
         record = self._read_chunk(number, offset, MESSAGE_RECORD.size)
         kind, length, *_ = MESSAGE_RECORD.unpack(record)
@@ -132,7 +115,7 @@ class McapFile(BagFile):
         return content
 
 
-class SqliteFile(BagFile):
+class SqliteFile:
     """A db3 file, opened for reading only."""
 
     def __init__(self, path: Path, topics: Mapping[int, str]) -> None:
@@ -140,7 +123,7 @@ class SqliteFile(BagFile):
         self._database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
 
     def find_messages(self, topics: Collection[str]) -> Iterator[tuple[str, int, Place]]:
-        """Return the rows of some topics; their data are not read."""
+        """Return topic, time and place of each message of some topics; their data are not read."""
         known = {number: topic for number, topic in self._topics.items() if topic in topics}
         marks = ", ".join("?" * len(known))
         query = f"SELECT topic_id, timestamp, id FROM messages WHERE topic_id IN ({marks})"
@@ -148,13 +131,16 @@ class SqliteFile(BagFile):
             yield known[number], time, (row, 0)
 
     def read(self, place: Place, size: int | None = None) -> bytes:
-        """Read the data of a row; its first bytes without the rest."""
+        """Read a message, or its first `size` bytes without the rest."""
         with self._database.blobopen("messages", "data", place[0], readonly=True) as blob:
             return blob.read(-1 if size is None else size)
 
     def close(self) -> None:
         """Close the db3 file again."""
         self._database.close()
+
+
+BagFile = McapFile | SqliteFile
 
 
 class Bag:

@@ -199,7 +199,7 @@ def suggest_settings(folder: Path, bags: Sequence[Bag]) -> str:
         f"on_change = {json.dumps(slow)}",
     ]
     return (
-        f"{folder} needs a {DATASET_FILE} that names the topics to use; {bag.path.name} has {found or 'none'}; "
-        f"write it, and correct what does not fit: printf '%s\\n' {shlex.join(lines)} > "
+        f"{folder} needs a {DATASET_FILE} that names the topics to use; {bag.path.name} has "
+        f"{found or 'none'}; write it, and correct what does not fit: printf '%s\\n' {shlex.join(lines)} > "
         f"{shlex.quote(str(folder / DATASET_FILE))}"
     )
