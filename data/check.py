@@ -30,7 +30,6 @@ def check_store(
     """
     problems: list[str] = []
     with open_source(path, accept_omitted_chunks=accept_omitted_chunks) as source:
-        problems += source.find_faults()
         arrays: dict[str, SourceArray] = {}
         for name in source.find_arrays():
             try:

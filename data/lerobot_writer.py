@@ -379,7 +379,7 @@ def _find_tasks(source: Source, frames: int, task: str | None) -> tuple[list[str
         numbers, places = np.unique(source.open_array("task_index").read_checked(frames), return_inverse=True)
         return [str(recorded.get(str(number), number)) for number in numbers], places.reshape(frames)
     name = task or source.attributes.get("task")
-    return [name if isinstance(name, str) else source.path.name.partition(".")[0]], np.zeros(frames, np.int64)
+    return [name if isinstance(name, str) else "demonstrations"], np.zeros(frames, np.int64)
 
 
 def _open_camera(source: Source, name: str, frames: int) -> tuple[str, LazyFrames]:

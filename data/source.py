@@ -140,10 +140,6 @@ class Source(abc.ABC):
         """Return numbers that the files record for each episode, such as its seed, (episodes,) each."""
         return {}
 
-    def find_faults(self) -> Iterator[str]:
-        """Describe missing parts without which the rest can be used, such as the last episodes."""
-        return iter(())
-
     def open_episodes(self, names: Sequence[str]) -> tuple[Ints, list[SourceArray]]:
         """Read the episode ends and open the named arrays, which must have the same number of frames."""
         ends, arrays = self.read_ends(), [self.open_array(name) for name in names]

@@ -130,10 +130,6 @@ class LeRobotSource(Source):
                 found[name] = feature
         return found
 
-    def find_faults(self) -> Iterator[str]:
-        """Describe the episodes and cameras that are left out."""
-        return iter(self.notes)
-
     def _find_clips(self, camera: str) -> list[Clip]:
         starts = (episode.get(f"videos/{camera}/from_timestamp", 0.0) for episode in self._episodes)
         return [

@@ -83,7 +83,7 @@ class DataCheck(StoreFlags):
             print("\n".join(problems))
             raise DemoError(f"{self.path} has {len(problems)} problem(s), listed above; do not train on it")
         summary = summarize(self.path, accept_omitted_chunks=self.accept_omitted_chunks)
-        print("\n".join([f"OK: {self.path} is complete and readable", *summary.oddities]))
+        print("\n".join([f"OK: {self.path}: every frame can be read", *summary.oddities]))
 
 
 @dataclass(frozen=True)
@@ -181,10 +181,12 @@ class DataConvert:
         from tqdm import tqdm
 
         from nsde_policy.data.convert import write_zarr
+        from nsde_policy.data.lerobot_writer import write_lerobot
 
+        write = write_lerobot if self.to == "lerobot" else write_zarr
         bar = partial(tqdm, desc="writing", unit="episode", leave=False, disable=None)
         with self._open() as source:
-            written = write_zarr(
+            written = write(
                 source,
                 self.out,
                 obs_keys=self.obs_keys,

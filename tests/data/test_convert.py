@@ -53,6 +53,26 @@ def test_everything_arrives(store: Path, tmp_path: Path, capsys: pytest.CaptureF
         assert second.attributes["licence"] == "MIT"
 
 
+def test_a_store_is_the_same_after_it_was_a_lerobot_data_set(store: Path, tmp_path: Path) -> None:
+    lerobot, out = tmp_path / "lerobot", tmp_path / "out.zarr"
+    assert main(["data", "convert", str(store), str(lerobot), "--to", "lerobot"]) == 0
+    assert main(["data", "convert", str(lerobot), str(out)]) == 0
+    assert json.loads((lerobot / "meta/info.json").read_text())["codebase_version"] == "v3.0"
+    old, new = load_demonstrations(store), load_demonstrations(out)
+    assert new.fingerprint == old.fingerprint
+    assert (new.rate_hz, new.angles) == (20, (1,))
+    assert (new.obs_names, new.act_names) == (("hip", "knee"), ("torque",))
+    assert open_images(out, key="top").shape == open_images(store, key="top").shape
+    with open_source(out) as source:
+        assert (source.attributes["licence"], source.attributes["tasks"]) == ("MIT", {"0": "demonstrations"})
+
+
+def test_episodes_are_dropped_from_a_lerobot_data_set(store: Path, tmp_path: Path) -> None:
+    lerobot = tmp_path / "lerobot"
+    assert main(["data", "edit", str(store), str(lerobot), "--drop", "1", "--to", "lerobot"]) == 0
+    assert load_demonstrations(lerobot).lengths.tolist() == [6, 9]
+
+
 def test_an_interrupted_conversion_goes_on(store: Path, tmp_path: Path) -> None:
     out, done = tmp_path / "out.zarr", []
 

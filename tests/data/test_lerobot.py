@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nsde_policy.cli.main import main
 from nsde_policy.data import camera_frames, load_demonstrations, open_images
 from nsde_policy.data.check import check_store
 from nsde_policy.data.readers import open_source
@@ -135,17 +136,21 @@ def test_without_a_usual_state_all_low_dimensional_observations_are_the_state(tm
     assert load_demonstrations(tmp_path).obs.shape == (22, 6)
 
 
-def test_missing_episodes_at_the_end_and_cameras_are_left_out_with_a_note(tmp_path: Path) -> None:
+def test_missing_episodes_at_the_end_and_cameras_are_left_out_with_a_note(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = write_v2(tmp_path / "set")
     (path / "data/chunk-000/episode_000002.parquet").unlink()
     for file in path.glob("videos/*/*/*"):
         file.unlink()
     assert np.array_equal(load_demonstrations(path).obs, expected_state()[:13])
     assert open_source(path).find_arrays() == ["action", "observation.state", "task_index"]
-    episodes, camera = check_store(path)
+    assert check_store(path) == []
+    assert main(["data", "check", str(path)]) == 0
+    episodes, camera = summarize(path).oddities[:2]
+    assert f"{episodes}\n{camera}" in capsys.readouterr().out
     assert episodes.startswith("2 of 3 episodes have data, others are left out: ")
     assert camera == f"the camera {WRIST} is left out: it has no videos"
-    assert summarize(path).oddities[:2] == (episodes, camera)
 
 
 def test_a_data_set_of_ten_gigabytes_opens_with_few_reads(tmp_path: Path) -> None:
