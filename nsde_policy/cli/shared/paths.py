@@ -9,7 +9,7 @@ from nsde_policy.errors import CheckpointError, DemoError
 
 RUNS = Path("runs")
 """Folder in which training writes runs by default."""
-SHOWN = 5
+SHOWN_RUNS = 5
 """Most names that an error lists."""
 
 
@@ -38,7 +38,7 @@ def _check_run(run: Path) -> None:
     others = sorted(
         {path.parent for folder in {found.parent, found, RUNS} for path in folder.glob("*/config.json")}
     )
-    listed = ", ".join(map(str, others[:SHOWN])) + (", …" if others[SHOWN:] else "")
+    listed = ", ".join(map(str, others[:SHOWN_RUNS])) + (", …" if others[SHOWN_RUNS:] else "")
     there_are = f"there are {listed}" if others else "`nsde-policy train` writes one"
     raise CheckpointError(f"{run} {what}; {there_are}, and `shipped` is the policy of this package")
 

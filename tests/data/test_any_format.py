@@ -1,0 +1,74 @@
+"""The same demonstrations in three formats: the same training data, weights and commands."""
+
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from nsde_policy.assets import EMBEDDED_DEMOS
+from nsde_policy.cli.main import main
+from nsde_policy.data import Demonstrations, DemoWriter, load_demonstrations
+from tests.helpers.robot_arm import make_arm_demos
+
+FORMATS = ("zarr", "hdf5", "lerobot")
+
+
+def write_hdf5(path: Path, demos: Demonstrations, cameras: dict[str, np.ndarray]) -> None:
+    """Write demonstrations as robomimic does."""
+    with h5py.File(path, "w") as file:
+        data = file.create_group("data")
+        data.attrs["env_args"] = json.dumps({"env_kwargs": {"control_freq": demos.rate_hz}})
+        for k, (start, episode) in enumerate(zip(demos.starts, demos, strict=True)):
+            group = data.create_group(f"demo_{k}")
+            group.attrs["num_samples"] = len(episode)
+            group["actions"], group["obs/state"] = episode.act, episode.obs
+            for name, frames in cameras.items():
+                group[f"obs/{name}"] = frames[start : start + len(episode)]
+
+
+def write_formats(folder: Path, demos: Demonstrations, cameras: dict[str, np.ndarray]) -> dict[str, Path]:
+    """Write demonstrations in all formats."""
+    paths = {name: folder / f"demos.{name}" for name in FORMATS}
+    with DemoWriter(paths["zarr"], rate_hz=demos.rate_hz) as writer:
+        for start, episode in zip(demos.starts, demos, strict=True):
+            extras = {name: frames[start : start + len(episode)] for name, frames in cameras.items()}
+            writer.append(episode, extras)
+    write_hdf5(paths["hdf5"], demos, cameras)
+    assert main(["data", "convert", str(paths["zarr"]), str(paths["lerobot"]), "--to", "lerobot"]) == 0
+    return paths
+
+
+@pytest.mark.slow
+def test_the_same_demonstrations_give_the_same_weights_in_every_format(tmp_path: Path) -> None:
+    demos = load_demonstrations(EMBEDDED_DEMOS).take(20)
+    weights, prints = set(), set()
+    for name, path in write_formats(tmp_path, demos, {}).items():
+        prints.add(load_demonstrations(path).fingerprint)
+        flags = ["--task", "pusht", "--preset", "paper", "--steps", "4", "--device", "cpu"]
+        out = tmp_path / f"run_{name}"
+        assert main(["train", "--demos", str(path), *flags, "--out", str(out)]) == 0
+        weights.add((out / "model.safetensors").read_bytes())
+    assert len(prints) == len(weights) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hdf5", "lerobot"])
+def test_an_arm_with_two_cameras_is_trained_scored_and_exported(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demos = make_arm_demos(episodes=6, seconds=1.5)
+    rng = np.random.default_rng(0)
+    cameras = {key: rng.integers(0, 256, (len(demos.obs), 32, 48, 3), np.uint8) for key in ("top", "wrist")}
+    path = str(write_formats(tmp_path, demos, cameras)[name])
+    assert main(["data", "info", path]) == 0
+    shown = capsys.readouterr().out
+    images = next(line for line in shown.splitlines() if line.startswith("can be cameras: "))
+    run = str(tmp_path / "run")
+    flags = ["--validation", "0.2", "--steps", "3", "--encoder.train.steps", "3", "--select", "none"]
+    train = shown.splitlines()[-1].removeprefix("train: nsde-policy ").split()
+    assert main([*train, *images.removeprefix("can be cameras: ").split(), *flags, "--out", run]) == 0
+    assert main(["score", run, "--demos", path]) == 0
+    assert main(["export", run, "--cases", "8"]) == 0
+    assert {"policy.onnx", "policy.encoder.onnx"} <= {file.name for file in (tmp_path / "run").iterdir()}
