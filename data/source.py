@@ -192,7 +192,8 @@ class Columns(NamedTuple):
 
 def join_columns(arrays: Sequence[SourceArray], ends: Ints) -> Columns:
     """Read arrays and put them side by side."""
-    values, names, angles = [], [], []
+    values, angles = [], []
+    names: list[str] = []
     for array in arrays:
         angles += [len(names) + column for column in array.angles]
         names += array.columns or [f"{array.key}[{column}]" for column in range(array.width)]

@@ -38,7 +38,7 @@ class StoredArray(SourceArray):
         self.check_bytes(math.prod(self._unit), "a chunk")
 
     @cached_property
-    def columns(self) -> tuple[str, ...]:
+    def columns(self) -> tuple[str, ...]:  # type: ignore[override]
         """Names of the columns in the root attribute `columns`, {"state": ["hip", "knee"]}."""
         by_array = self.store.attributes.get("columns", {})
         names = by_array.get(self.name.removeprefix("data/"), []) if isinstance(by_array, dict) else by_array
@@ -51,7 +51,7 @@ class StoredArray(SourceArray):
         return tuple(names)
 
     @cached_property
-    def angles(self) -> tuple[int, ...]:
+    def angles(self) -> tuple[int, ...]:  # type: ignore[override]
         """Columns that the attribute `angles` declares."""
         angles = self.zarray.attrs.get("angles", [])
         if not isinstance(angles, list):

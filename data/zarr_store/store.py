@@ -59,19 +59,19 @@ class Store(Source):
             raise DemoError(f"{path} is not a zarr group: it holds neither .zgroup nor zarr.json")
 
     @cached_property
-    def format(self) -> str:
+    def format(self) -> str:  # type: ignore[override]
         """Version of the format and kind of the container."""
         return f"zarr format {self.zarr_format}, {self.container}"
 
     @cached_property
-    def rate_hz(self) -> float | None:
+    def rate_hz(self) -> float | None:  # type: ignore[override]
         """Frames per second that the attributes record."""
         rate_hz = self.attributes.get("rate_hz")
         check_rate(rate_hz)
         return rate_hz
 
     @cached_property
-    def act_limits(self) -> ActionLimits | None:
+    def act_limits(self) -> ActionLimits | None:  # type: ignore[override]
         """Limits in the attribute `action_space`."""
         return parse_action_space(self)
 
