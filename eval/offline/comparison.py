@@ -24,6 +24,7 @@ from nsde_policy.eval.offline.result import (
 )
 from nsde_policy.eval.offline.score import OfflineConfig, score_episodes_offline
 from nsde_policy.eval.offline.sums import replace_nan
+from nsde_policy.eval.offline.verdict import describe_score
 from nsde_policy.eval.statistics import MIN_PAIRS
 from nsde_policy.eval.tables import EMPTY_CELL, Cell, Table
 from nsde_policy.inference.policy import Policy
@@ -69,8 +70,17 @@ class OfflineComparison:
         whole = {"selection": self.note, "differences": differences, "runs": runs}
         return json.dumps(whole, indent=2, allow_nan=False)
 
-    def as_text(self) -> str:
-        """Return Markdown tables: scores and, for several runs, differences."""
+    def as_text(self, *, verbose: bool = True) -> str:
+        """Return a verdict and Markdown tables: scores and, for several runs, differences.
+
+        One run gets its tables only if `verbose`.
+        """
+        verdict = "\n".join(describe_score(self.reference))
+        if len(self.runs) == 1 and not verbose:
+            return f"{verdict}\n{self.note}; --verbose prints tables"
+        return f"{verdict}\n\n{self._tabulate()}"
+
+    def _tabulate(self) -> str:
         scores, note = self._tabulate_scores(), self._explain()
         if len(self.runs) == 1:
             return replace(scores, note=note).to_markdown()

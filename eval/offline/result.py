@@ -49,6 +49,9 @@ class ActionScale:
     std: FloatArray
     """Standard deviations; the demonstrated range for an action that is constant in the scored episodes."""
     angles: tuple[int, ...]
+    names: tuple[str, ...]
+    binary: tuple[bool, ...]
+    """Whether each action has only two values in the scored episodes."""
 
     @classmethod
     def measure(cls, demos: Demonstrations, spec: StateSpec) -> "ActionScale":
@@ -58,7 +61,10 @@ class ActionScale:
         mean = circular_mean(actions, angles)
         std = np.sqrt(np.square(wrap_columns(actions - mean, angles)).mean(0))
         span = (np.array(spec.high) - np.array(spec.low))[spec.obs_dim :]
-        return cls(mean, np.where(std > SMALLEST_SPREAD * span, std, span), demos.act_angles)
+        std = np.where(std > SMALLEST_SPREAD * span, std, span)
+        names = demos.act_names or tuple(f"action {column}" for column in range(actions.shape[1]))
+        binary = tuple(len(np.unique(column)) == 2 for column in actions.T)
+        return cls(mean, std, demos.act_angles, names, binary)
 
 
 @dataclass(frozen=True)

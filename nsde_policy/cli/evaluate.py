@@ -114,6 +114,8 @@ class ScoreCommand:
     device: options.DeviceFlag = "cpu"
     render: bool = False
     """Draw the scores into --out."""
+    verbose: bool = False
+    """Print the tables of a single run too."""
     out: Path | None = None
     """Directory for --render; default RUN/eval of the first run, or out/eval for the shipped policy."""
     json: options.JsonFileFlag = None
@@ -148,7 +150,7 @@ class ScoreCommand:
             device=self.device,
         )
         results = found.to_json() if len(runs) > 1 else found.reference.to_json()
-        options.print_results(self.json, results, found.as_text())
+        options.print_results(self.json, results, found.as_text(verbose=self.verbose))
         if self.render:
             files = draw_offline_comparison(found, self.out or choose_eval_folder(runs[0]))
             print(f"wrote {files[0]}", file=sys.stderr)

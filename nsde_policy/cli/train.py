@@ -37,7 +37,7 @@ SHORT_FLAGS = {
     "--steps": "--train.steps",
     "--batch-size": "--train.batch-size",
     "--lr": "--train.learning-rate",
-    "--width": "--model.width",
+    "--width": "--model.network.width",
     "--model.code-weight": "--model.feature-weight",
 }
 """Short names of settings, without their group, and an earlier name."""

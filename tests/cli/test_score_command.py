@@ -40,7 +40,8 @@ def test_command_prints_tables_and_writes_json_and_figure(
 ):
     run, _, store = two_runs
     file = tmp_path / "score.json"
-    flags = ["--samples", "5", "--horizon", "5", "--render", "--json", str(file), "--out", str(tmp_path)]
+    flags = ["--samples", "5", "--horizon", "5", "--render", "--verbose"]
+    flags += ["--json", str(file), "--out", str(tmp_path)]
     assert main(["score", str(run), "--demos", str(store), *flags]) == 0
     text = capsys.readouterr().out
     for words in ("the 4 of 8 episodes", "in nats", "repeat the last action", "h = 5", "coverage"):
