@@ -56,6 +56,22 @@ def _tabulate_methods(comparison: Comparison) -> str:
     return markdown(head, rows)
 
 
+def pusht_treatments() -> str:
+    """Tabulate the Neural SDE and Diffusion Policy on Push-T, treated alike."""
+    read("pusht")
+    rows = {row.name: row for row in _read_pusht().main_rows()}
+    treatments = {
+        "aligned ends, plan selection": ("neural_sde", "diffusion, aligned ends"),
+        "aligned ends": ("neural_sde, one plan", "diffusion, aligned ends, one plan"),
+        "neither": ("neural_sde, recorded ends, one plan", "diffusion"),
+    }
+    lines = []
+    for name, pair in treatments.items():
+        one, other = (rows[each] for each in pair)
+        lines.append([name, one.success, other.success, _format_difference(one, other)])
+    return markdown(["both with", "Neural SDE", "Diffusion Policy", "difference"], lines)
+
+
 def _format_difference(row: Row, reference: Row) -> str:
     return row.difference(reference, "success").format(signs=True, fewest=6)
 
@@ -224,6 +240,7 @@ def auto_tasks() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "pusht_methods": pusht_methods,
+    "pusht_treatments": pusht_treatments,
     **{f"pusht_{axis}": partial(pusht_sweep, axis) for axis in SWEEPS},
     "pusht_settings": pusht_settings,
     "pixels_results": partial(
