@@ -12,6 +12,8 @@ STILL_SHARE = 0.1
 JUMP, OUTLIER = 20.0, 8.0
 """A jump is this many times as large as 99 of 100 steps of its column, an outlier this many times as far from
 the median as 3 of 4 values."""
+RARE = 0.25
+"""Largest share of episodes with jumps or outliers of a column that are still unusual."""
 
 
 def find_flags(demos: Demonstrations) -> list[list[str]]:
@@ -27,6 +29,8 @@ def find_flags(demos: Demonstrations) -> list[list[str]]:
     jumps = (steps > JUMP * usual) & (usual > 0)
     outliers = (away > OUTLIER * width) & (width > 0)
     outliers[:, angles] = False
+    for marks in (jumps, outliers):  # what many episodes do is how the robot works
+        marks &= np.logical_or.reduceat(marks, demos.starts).mean(axis=0) <= RARE
     flags: list[list[str]] = []
     seen: dict[str, int] = {}
     still = count_still_frames(demos).tolist()
