@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nsde_policy.config import BaseConfig
-from nsde_policy.errors import ConfigError, DemoError, summarize_error
+from nsde_policy.data.zarr_store.store import wrap_read_errors
+from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.files import read_file
 
 DATASET_FILE = "dataset.toml"
-MAX_TOML_BYTES = 2**20
-"""Larger files are not settings."""
 Settings = TypeVar("Settings", bound=BaseConfig)
 
 
@@ -23,11 +22,7 @@ def get_dataset_format(folder: Path) -> str | None:
 
 
 def load_dataset_toml(folder: Path, settings: type[Settings]) -> Settings:
-    """Read `dataset.toml` of a folder; its keys are the fields of the settings.
-
-    Raises:
-        DemoError: If it cannot be read, a key is unknown or missing, or a value has the wrong type.
-    """
+    """Read `dataset.toml` of a folder; raise `DemoError` unless its keys are the fields of the settings."""
     try:
         return settings.from_dict(_parse(folder))
     except ConfigError as error:
@@ -35,9 +30,6 @@ def load_dataset_toml(folder: Path, settings: type[Settings]) -> Settings:
 
 
 def _parse(folder: Path) -> dict[str, Any]:
-    file = folder / DATASET_FILE
-    content = read_file(file, MAX_TOML_BYTES, error=DemoError)
-    try:
+    content = read_file(folder / DATASET_FILE, 2**20, error=DemoError)
+    with wrap_read_errors(f"{folder / DATASET_FILE} is not TOML"):
         return tomllib.loads(content.decode())
-    except ValueError as error:  # neither UTF-8 nor TOML
-        raise DemoError(f"{file} is not TOML: {summarize_error(error)}") from None

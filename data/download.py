@@ -12,9 +12,6 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import pooch
-import requests
-
 from nsde_policy.data.readers import load_demonstrations
 from nsde_policy.data.zarr_store.store import ROOT_KEYS, wrap_read_errors
 from nsde_policy.errors import DemoError, NsdePolicyError
@@ -73,6 +70,9 @@ def download(
 
 def _fetch(url: str, folder: Path, progressbar: bool) -> Path:
     """Download an archive to a folder and return its path; retry if the connection fails."""
+    import pooch
+    import requests
+
     pooch.get_logger().setLevel("WARNING")  # its INFO messages would interrupt the progress bar
     registry = {ARCHIVE: None}  # no checksum: a mirror may compress the same store differently
     cache = pooch.create(folder, "", registry=registry, urls={ARCHIVE: url}, retry_if_failed=RETRIES)

@@ -154,7 +154,8 @@ class Source(abc.ABC):
 
     def describe_missing(self, name: str) -> str:
         """Describe a missing array and list the arrays there are."""
-        return f"no array {name!r} in {self.path}; it holds: {', '.join(self.find_arrays()) or 'none'}"
+        known = ", ".join(self.find_arrays()) or "none"
+        return "; ".join((f"no array {name!r} in {self.path}; it holds: {known}", *self.notes))
 
     def close(self) -> None:  # noqa: B027
         """Close the files that are open."""
@@ -202,13 +203,13 @@ def join_columns(arrays: Sequence[SourceArray], ends: Ints) -> Columns:
 
 
 class MemorySource(Source):
-    """Demonstrations whose arrays are in memory or mapped: what small formats are read into."""
+    """Demonstrations with given arrays, or functions that open them."""
 
     def __init__(
         self,
         path: Path,
         format: str,
-        arrays: Mapping[str, SourceArray],
+        arrays: Mapping[str, SourceArray | Callable[[], SourceArray]],
         ends: Sequence[int] | Ints,
         *,
         rate_hz: float | None = None,
@@ -231,8 +232,13 @@ class MemorySource(Source):
         """Return the array of this name."""
         if name not in self._arrays:
             raise DemoError(self.describe_missing(name))
-        return self._arrays[name]
+        array = self._arrays[name]
+        return array if isinstance(array, SourceArray) else array()
 
     def read_ends(self) -> Ints:
         """Return one past the last frame of each episode."""
         return self._ends
+
+    def close(self) -> None:
+        """Close the files of arrays that nothing else reads."""
+        self._arrays = {}

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nsde_policy.data.camera_frames import Clip, VideoArray
-from nsde_policy.data.encoded_images import decode_image
 from nsde_policy.data.lerobot_meta import (
     INFO,
     NUMBERS,
@@ -21,6 +20,7 @@ from nsde_policy.data.lerobot_meta import (
     read_tasks,
 )
 from nsde_policy.data.parquet_files import EXTRA, Arrow, ColumnReader, convert_column, open_parquet
+from nsde_policy.data.parted_source import decode_image
 from nsde_policy.data.readers.base import Reader
 from nsde_policy.data.readers.registry import register_reader
 from nsde_policy.data.source import Source, SourceArray

@@ -88,7 +88,6 @@ def test_data_sets_load_without_the_last_observation(tmp_path: Path, part: str) 
     with open_source(path) as source:
         assert source.format == "Minari 0.5.4"
         assert source.attributes["env_id"] == "Made-Up-v3"
-        assert source.read_info()["seed"].tolist() == list(range(100, 100 + EPISODES))
         goal = ["observations/goal/_index_0", "observations/goal/_index_1"]
         assert source.find_arrays() == ["actions", *goal, "observations/observation"]
 
@@ -166,8 +165,12 @@ DAMAGES = [
         "metadata.json is not valid JSON",
     ),
     Damage("metadata is a pipe", link_metadata, "not a regular file"),
-    Damage("lost episode", on_file(lambda file: file.pop("episode_10")), "total_episodes 10, .* says 11"),
-    Damage("other steps", with_metadata(total_steps=5), "total_steps 88, .* says 5"),
+    Damage(
+        "lost episode",
+        on_file(lambda file: file.pop("episode_10")),
+        "s': 10, .* metadata .*s': 11",
+    ),
+    Damage("other steps", with_metadata(total_steps=5), "'total_steps': 88.* metadata .*'total_steps': 5"),
     Damage(
         "other length", on_file(lambda f: f["episode_2"].attrs.update(total_steps=9)), "5 actions, but .* 9"
     ),
