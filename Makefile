@@ -1,5 +1,5 @@
 # Commands; each sets up .venv on a fresh machine with Python ≥ 3.11 and make:
-#   make demo    replay and train on the embedded demonstrations, evaluate, write pictures to out/
+#   make demo    show the shipped policy, train on the embedded demonstrations, evaluate, write videos to out/
 #   make test    ruff, mypy on the installed package, and all tests
 #   make quick   ruff and the fast tests of mathematics, methods, environments and inference, in half a minute
 #   make lock    pin the newest versions, with hashes, for `make test` and `make quick`
@@ -21,7 +21,7 @@ LOCK := $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --g
 
 demo: $(VENV)/installed
 	$(BIN)/nsde-policy doctor
-	$(BIN)/nsde-policy data replay nsde_policy/assets/pusht_demos.zarr.zip
+	$(BIN)/nsde-policy eval --episodes 10 --render --videos 2 --out out/shipped
 	$(BIN)/nsde-policy train --preset fast --out out/demo --resume
 	$(BIN)/nsde-policy eval out/demo --render --videos 2 --out out/eval
 
