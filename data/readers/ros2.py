@@ -1,93 +1,111 @@
-"""ROS 2 bags, sampled at one rate as `dataset.toml` says."""
+"""ROS 2 bags, sampled at one rate as `dataset.toml` says.
+
+At a tick, an observation or image is the newest message that is not later: what a policy would have seen.
+An action is the first command at or after the tick, within one period: what was commanded after seeing that.
+Without one, the command before is still in force.
+"""
 
 import json
-import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from nsde_policy.bounds import Positive
+from nsde_policy.config import BaseConfig, require
 from nsde_policy.data.dataset_toml import DATASET_FILE, get_dataset_format, load_dataset_toml
 from nsde_policy.data.readers.base import Reader
+from nsde_policy.data.readers.hdf5 import natural_key
 from nsde_policy.data.readers.registry import register_reader
-from nsde_policy.data.ros2_bag import Bag
-from nsde_policy.data.ros2_messages import (
-    IMAGE_TYPES,
-    MARKER_TYPES,
-    decode_message,
-    is_known,
-    read_numbers,
-    read_pixels,
-)
-from nsde_policy.data.ros2_sampling import Ros2Dataset, Sampler
-from nsde_policy.data.source import MemorySource, SourceArray
-from nsde_policy.data.types import Ints, Numbers
+from nsde_policy.data.ros2_bag import IMAGE_TYPES, Bag, Messages, get_types
+from nsde_policy.data.source import MemoryArray, MemorySource, SourceArray
+from nsde_policy.data.types import MIN_STEPS, Ints, Numbers
 from nsde_policy.errors import DemoError
-from nsde_policy.files import read_file
 
-STORAGE_SUFFIXES = (".mcap", ".db3")
-METADATA_FILE, MAX_METADATA_BYTES = "metadata.yaml", 64 * 2**20
-SPLIT = re.compile(r"(\d+)").split
+METADATA_FILE = "metadata.yaml"
 ACTION_WORDS = ("act", "cmd", "command", "target", "goal", "setpoint")
 """Parts of the names of topics that are suggested as actions."""
-SLOW_HZ = 2.0
-"""Topics below this rate are probably published only when they change."""
+MOST_MISSED = 5
+"""Longest time without a message, in periods or in median intervals of the topic, whichever is longer."""
+MAX_TICKS = 2**24
+"""Most frames of a bag; more are a wrong clock."""
+FOREVER = 2**62  # after all messages, nanoseconds
 
 
-class BagArray(SourceArray):
-    """The messages of a topic at the ticks, read and decoded on demand."""
+@dataclass(frozen=True)
+class Ros2Dataset(BaseConfig):
+    """Keys of `dataset.toml` for ROS 2 bags."""
 
-    def __init__(self, topic: str, bags: Sequence[Bag], places: Ints, fields: Sequence[str]) -> None:
-        self.name, self._topic, self._bags, self._places = name_array(topic), topic, bags, places
-        self._type, self._fields = bags[0].topics[topic].type, fields
-        first = next(self._decode(0, 1))
-        if isinstance(first, dict):
-            self._keys, self.dtype = first.keys(), np.dtype(np.float64)
-            self.columns = tuple(f"{self.name}.{key}" for key in first)
-            self.shape = len(places), len(first)
-        else:
-            self.dtype = np.dtype(np.uint8)
-            self.shape = len(places), *first.shape
+    format: Literal["ros2"]
+    rate_hz: Positive
+    """Frames per second to sample all topics at."""
+    observations: tuple[str, ...]
+    """Topics that make up an observation, side by side."""
+    actions: tuple[str, ...]
+    """Topics that make up an action."""
+    images: tuple[str, ...] = ()
+    """Topics of camera images."""
+    fields: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Fields to read of some topics, such as "/joint_states" = ["position", "velocity"]."""
+    on_change: tuple[str, ...] = ()
+    """Topics that are published only when they change: the last message holds for any time."""
+    stamps: Literal["header", "receive"] = "header"
+    """Time of a message: the stamp of its header if there is one, or when it was recorded."""
+    episode_topic: str | None = None
+    """Topic that divides bags into episodes: Bool, true during an episode; of other types, one message at the
+    start of each. Without it and `gap_s`, a bag is an episode."""
+    gap_s: Positive | None = None
+    """Seconds without a message of some topic that end an episode."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        topics = {*self.topics}
+        named = bool(self.observations and self.actions) and {*self.on_change} < topics
+        require(self, named, "name an observation and an action, and a topic that is not on_change")
+        require(self, len(topics) == len(self.topics), f"a topic is named twice: {', '.join(self.topics)}")
+        require(self, {*self.fields} <= topics, f"fields of other topics: {', '.join(self.fields)}")
+        require(self, not (self.episode_topic and self.gap_s), "set episode_topic or gap_s, not both")
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """All topics that become arrays."""
+        return (*self.observations, *self.actions, *self.images)
+
+
+class ImageArray(SourceArray):
+    """The images of a topic at the ticks, read and decoded on demand."""
+
+    def __init__(self, topic: str, bags: Sequence[Bag], places: Sequence[tuple[int, int, int]]) -> None:
+        self.name, self.dtype, self.shape = name_array(topic), np.dtype(np.uint8), (len(places),)
+        self._topic, self._bags, self._places = topic, bags, places
+        self.shape = len(places), *next(self._decode(0, 1))[1].shape
 
     def read(self, start: int, stop: int) -> Numbers:
-        """Decode the messages of some frames."""
-        rows = np.empty((stop - start, *self.shape[1:]), self.dtype)
-        for row, value in enumerate(self._decode(start, stop)):
-            if not isinstance(value, dict):
-                if value.shape != self.shape[1:]:
-                    raise self._refuse(start + row, f"{value.shape}, expected {self.shape[1:]} as before")
-                rows[row] = value
-            elif value.keys() != self._keys:
-                differ = ", ".join(sorted(value.keys() ^ self._keys))
-                raise self._refuse(start + row, f"other columns than in the first message: {differ}")
-            else:
-                rows[row] = [value[key] for key in self._keys]
-        return rows
+        """Decode the images of some frames."""
+        images = np.empty((stop - start, *self.shape[1:]), self.dtype)
+        for frames, image in self._decode(start, stop):
+            images[np.subtract(frames, start)] = image
+        return images
 
-    def _decode(self, start: int, stop: int) -> Iterator[Any]:
-        """Return numbers by their names, or pixels; a message that is held for many frames is read once."""
-        places = self._places[start:stop].tolist()
-        previous: list[int] = []
-        for (bag, number), frames in groupby(enumerate(places, start), key=lambda each: each[1][:2]):
-            with self._bags[bag].open_file(number) as file:
-                for frame, place in frames:
-                    if place != previous:
-                        try:
-                            value = self._convert(decode_message(file.read(place[2:]), self._type))
-                        except DemoError as error:
-                            raise self._refuse(frame, error.found) from error
-                        previous = place
-                    yield value
-
-    def _convert(self, message: Any) -> Any:
-        return read_pixels(message) if self._type in IMAGE_TYPES else read_numbers(message, self._fields)
-
-    def _refuse(self, frame: int, found: str) -> DemoError:
-        bag = self._bags[int(self._places[frame, 0])].path
-        return DemoError(f"{bag}: {self._topic} at frame {frame}: {found}; correct or drop the bag")
+    def _decode(self, start: int, stop: int) -> Iterator[tuple[list[int], Numbers]]:
+        """Return images and their frames, in one pass over each bag; an image that is held comes once."""
+        for number, inside in groupby(range(start, stop), key=lambda frame: self._places[frame][0]):
+            bag, wanted = self._bags[number], dict[tuple[int, ...], list[int]]()
+            for frame in inside:
+                wanted.setdefault(self._places[frame][1:], []).append(frame)
+            for _, received, time, content in bag.read([self._topic], min(wanted)[0], max(wanted)[0] + 1):
+                if frames := wanted.pop((received, time), None):
+                    image = bag.decode(self._topic, received, content)
+                    if image.shape != (self.shape[1:] or image.shape):
+                        found = f"an image of shape {image.shape}, expected {self.shape[1:]} as before"
+                        raise bag.refuse(self._topic, received, found)
+                    yield frames, image
+            if wanted:
+                raise DemoError(f"{bag.path} changed while it was open; open it again")
 
 
 @register_reader
@@ -101,37 +119,108 @@ class Ros2Reader(Reader):
         return get_dataset_format(path) == "ros2" or bool(find_bags(path))
 
     def open(self, path: Path) -> MemorySource:
-        """Index the messages of all topics and sample them; images and numbers are read later."""
-        bags = [Bag(each) for each in find_bags(path)]
-        if not bags:
+        """Read all bags once and sample their messages; images are read again when frames are asked for."""
+        paths, folder = find_bags(path), path if path.is_dir() else path.parent
+        if not paths:
             raise DemoError(f"{path} holds no bags: folders with {METADATA_FILE}, or .mcap or .db3 files")
-        folder = path if path.is_dir() else path.parent
         if not (folder / DATASET_FILE).exists():
-            raise DemoError(suggest_settings(folder, bags))
+            raise DemoError(suggest_settings(folder, Bag(paths[0])))
         settings = load_dataset_toml(folder, Ros2Dataset)
-        sampler = Sampler(settings)
-        for bag in bags:
-            check_topics(bag, settings)
-            sampler.add(bag)
-        places, ends = sampler.finish()
-        arrays = {}
-        for topic in settings.topics:
-            array = BagArray(topic, bags, places[topic], settings.fields.get(topic, ()))
-            arrays[array.name] = array
+        bags = [Bag(each, use_stamps=settings.stamps == "header") for each in paths]
+        # Each frame is a row: numbers by their names, or bag, time of reception and time of an image.
+        rows: dict[str, list[Any]] = {topic: [] for topic in settings.topics}
+        offsets, lengths = dict[str, float](), list[int]()
+        for number, bag in enumerate(bags):
+            lengths += add_frames(rows, offsets, bag, number, settings)
+        arrays: dict[str, SourceArray] = {}
+        for topic, found in rows.items():
+            name = name_array(topic)
+            if topic in settings.images:
+                arrays[name] = ImageArray(topic, bags, found)
+            else:
+                values = np.array([[row[column] for column in found[0]] for row in found])
+                arrays[name] = MemoryArray(name, values, [f"{name}.{column}" for column in found[0]])
+        roles = {"state": settings.observations, "action": settings.actions}
         source = MemorySource(
             path,
-            f"ROS 2 {'bags' if bags[1:] else 'bag'} ({bags[0].storage})",
+            "ROS 2 bags",
             arrays,
-            ends,
+            np.cumsum([length for length in lengths if length >= MIN_STEPS]),
             rate_hz=settings.rate_hz,
-            conventions={
-                "state": tuple(map(name_array, settings.observations)),
-                "action": tuple(map(name_array, settings.actions)),
-            },
-            attributes={"bags": len(bags), "alignment": sampler.offsets},
+            conventions={role: tuple(map(name_array, topics)) for role, topics in roles.items()},
+            attributes={"bags": len(bags), "alignment": offsets},
         )
-        source.notes = tuple(sampler.describe())
+        listed = ", ".join(f"{topic} {1e3 * offset:.0f} ms" for topic, offset in offsets.items())
+        source.notes = (f"sampled at {settings.rate_hz:g} Hz; largest misalignment: {listed}",)
+        if short := sum(length < MIN_STEPS for length in lengths):
+            source.notes += (f"{short} parts of bags are left out: they are shorter than {MIN_STEPS} frames",)
         return source
+
+
+def add_frames(
+    rows: Mapping[str, list[Any]], offsets: dict[str, float], bag: Bag, number: int, settings: Ros2Dataset
+) -> list[int]:
+    """Sample a bag: add a row per frame to each topic, update the offsets, return the episodes' lengths."""
+    messages = bag.index([*settings.topics, *filter(None, [settings.episode_topic])], settings.images)
+    ticks, stops, lengths = find_ticks(bag, messages, settings)
+    for topic, found in rows.items():
+        received, times, contents = messages[topic]
+        chosen = np.searchsorted(times, ticks, side="right") - 1
+        if topic in settings.actions:
+            after = np.minimum(np.searchsorted(times, ticks), len(times) - 1)
+            chosen = np.where((times[after] >= ticks) & (times[after] < stops), after, chosen)
+        if topic not in settings.on_change:
+            offset = float(np.abs(ticks - times[chosen]).max()) / 1e9
+            offsets[topic] = max(offsets.get(topic, 0.0), round(offset, 4))
+        for i, held in groupby(chosen.tolist()):
+            row: Any = number, int(received[i]), int(times[i])
+            if topic not in settings.images:
+                row = bag.decode(topic, received[i], contents[i], settings.fields.get(topic, ()))
+                if found and row.keys() != found[0].keys():
+                    differ = ", ".join(sorted(row.keys() ^ found[0].keys()))
+                    raise bag.refuse(topic, received[i], f"other columns than in the first message: {differ}")
+            found += [row for _ in held]
+    return lengths
+
+
+def find_ticks(
+    bag: Bag, messages: Mapping[str, Messages], settings: Ros2Dataset
+) -> tuple[Ints, Ints, list[int]]:
+    """Return the ticks of all episodes, until when a command belongs to each, and the lengths of episodes."""
+    period, marker, gap_s = 1e9 / settings.rate_hz, settings.episode_topic, settings.gap_s
+    steady = {topic: messages[topic].times for topic in settings.topics if topic not in settings.on_change}
+    first = max(int(messages[topic].times[0]) for topic in settings.topics)
+    count = int((min(int(times[-1]) for times in steady.values()) - first) // period) + 1
+    ticks = first + np.round(np.arange(count if count <= MAX_TICKS else 0) * period).astype(np.int64)
+    changes = np.array([-FOREVER])  # every other one ends an episode
+    if marker:
+        received, times, contents = messages[marker]
+        changes = np.repeat(times, 2)[1:]
+        if bag.topics[marker].msgtype == "std_msgs/msg/Bool":
+            states = [bag.decode(marker, *each)["data"] for each in zip(received, contents, strict=True)]
+            changes = times[np.diff(states, prepend=0) != 0]
+    episodes = np.searchsorted(changes, ticks, side="right")
+    stops = np.minimum(np.append(changes, FOREVER)[episodes], ticks + period)
+    episodes *= episodes % 2
+    missed = np.zeros(len(ticks), bool)
+    for topic, times in steady.items():
+        steps = np.diff(times, append=times[-1])
+        waits = steps[np.searchsorted(times, ticks, side="right") - 1] * (episodes > 0) / 1e9
+        longest = gap_s or MOST_MISSED * max(period, float(np.median(steps))) / 1e9
+        missed |= waits > longest
+        if missed.any() and not gap_s:
+            found = f"no message of {topic} for {waits.max():.2f} s at frame {np.argmax(waits)}"
+            advice = f"end episodes there with gap_s = {longest:.2g}, or list it in on_change"
+            raise DemoError(f"{bag.path}: {found}; drop the bag, {advice}")
+    episodes = np.where(missed, 0, episodes + np.cumsum(missed))
+    lengths = np.bincount(episodes, minlength=1)
+    lengths[0] = 0
+    used = lengths[episodes] >= MIN_STEPS
+    if not used.any():
+        found = f"no episode of {MIN_STEPS} to {MAX_TICKS} frames with messages of all topics"
+        advice = 'drop the bag, or if the clocks differ set stamps = "receive" in dataset.toml'
+        raise DemoError(f"{bag.path}: {found}; {advice}")
+    return ticks[used], stops[used], lengths[lengths > 0].tolist()
 
 
 def name_array(topic: str) -> str:
@@ -140,66 +229,24 @@ def name_array(topic: str) -> str:
 
 
 def find_bags(path: Path) -> list[Path]:
-    """Return the bags at a path: itself, the folders in it, or else the files; demo_2 before demo_10."""
-    if _is_bag(path):
-        return [path]
-    try:
-        inside = sorted(
-            path.iterdir(), key=lambda each: [int(n) if n.isdecimal() else n for n in SPLIT(each.name)]
-        )
-    except OSError:
-        return []
-    folders = [each for each in inside if each.is_dir() and _is_bag(each)]
-    return folders or [each for each in inside if each.suffix in STORAGE_SUFFIXES]
+    """Return the bags at a path: folders with metadata, or else single files; demo_2 before demo_10."""
+    metadata = [path / METADATA_FILE, *path.glob(f"*/{METADATA_FILE}")]
+    folders = [each.parent for each in metadata if each.is_file()]
+    files = [each for each in (path, *path.glob("*")) if each.suffix in (".mcap", ".db3")]
+    return sorted(folders or files, key=lambda each: natural_key(each.name))
 
 
-def _is_bag(path: Path) -> bool:
-    try:
-        content = read_file(path / METADATA_FILE, MAX_METADATA_BYTES, error=DemoError)
-    except DemoError:
-        return path.suffix in STORAGE_SUFFIXES and path.is_file()
-    return b"rosbag2_bagfile_information" in content
-
-
-def check_topics(bag: Bag, settings: Ros2Dataset) -> None:
-    """Raise `DemoError` for topics that a bag does not have, or whose messages cannot be used."""
-    for topic in [*settings.topics, *([settings.episode_topic] if settings.episode_topic else [])]:
-        if topic not in bag.topics:
-            raise DemoError(f"{bag.path} has no topic {topic}; it has: {', '.join(sorted(bag.topics))}")
-        found = bag.topics[topic].type
-        if not is_known(found):
-            raise DemoError(
-                f"{bag.path}: {topic} is {found}, which is no standard message; record its numbers as "
-                "std_msgs/msg/Float64MultiArray or sensor_msgs/msg/JointState"
-            )
-        if (found in IMAGE_TYPES) != (topic in settings.images):
-            raise DemoError(f"{bag.path}: {topic} is {found}; list images, and only images, under `images`")
-        if topic == settings.episode_topic and found not in MARKER_TYPES:
-            raise DemoError(f"{bag.path}: {topic} is {found}, expected {' or '.join(MARKER_TYPES)}")
-
-
-def suggest_settings(folder: Path, bags: Sequence[Bag]) -> str:
-    """Describe the topics of the first bag, and suggest a shell command that writes a `dataset.toml`."""
-    bag = bags[0]
-    rates = {topic: each.size / max(bag.seconds, 1e-9) for topic, each in sorted(bag.topics.items())}
-    found = ", ".join(
-        f"{topic} ({bag.topics[topic].type}, {bag.topics[topic].size} messages, {rate:.3g} Hz)"
-        for topic, rate in rates.items()
-    )
-    known = [topic for topic in rates if is_known(bag.topics[topic].type)]
-    images = [topic for topic in known if bag.topics[topic].type in IMAGE_TYPES]
+def suggest_settings(folder: Path, bag: Bag) -> str:
+    """Describe the topics of a bag, and suggest a shell command that writes a `dataset.toml`."""
+    known = [topic for topic, each in bag.topics.items() if each.msgtype in get_types().fielddefs]
+    images = [topic for topic in known if bag.topics[topic].msgtype in IMAGE_TYPES]
     actions = [topic for topic in known if any(word in topic.lower() for word in ACTION_WORDS)]
-    slow = [topic for topic in known if rates[topic] < SLOW_HZ]
-    lines = [
-        'format = "ros2"',
-        f"rate_hz = {min((rates[topic] for topic in known if topic not in slow), default=20) / 2:.0f}",
-        f"observations = {json.dumps([topic for topic in known if topic not in (*images, *actions)])}",
-        f"actions = {json.dumps(actions)}",
-        f"images = {json.dumps(images)}",
-        f"on_change = {json.dumps(slow)}",
-    ]
+    observations = [topic for topic in known if topic not in (*images, *actions)]
+    lines = ['format = "ros2"', "rate_hz = 10", f"observations = {json.dumps(observations)}"]
+    lines += [f"actions = {json.dumps(actions)}", f"images = {json.dumps(images)}"]
+    found = [f"{name} ({each.msgtype}, {each.msgcount} messages)" for name, each in bag.topics.items()]
     return (
-        f"{folder} needs a {DATASET_FILE} that names the topics to use; {bag.path.name} has "
-        f"{found or 'none'}; write it, and correct what does not fit: printf '%s\\n' {shlex.join(lines)} > "
-        f"{shlex.quote(str(folder / DATASET_FILE))}"
+        f"{folder} needs a {DATASET_FILE} that names the topics to use; {bag.path.name} has, in "
+        f"{bag.seconds:.1f} s, {', '.join(found) or 'none'}; write it, and correct what does not fit: "
+        f"printf '%s\\n' {shlex.join(lines)} > {shlex.quote(str(folder / DATASET_FILE))}"
     )

@@ -1,7 +1,5 @@
 """ROS 2 bags of a made-up arm, written by `rosbags`."""
 
-import io
-import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -116,55 +114,3 @@ def send(
     for stamp in np.round(times[kept] * 1e9).astype(int).tolist():
         sent.append(Message(topic, stamp + int(rng.uniform(1e6, 4e6)), make_content(stamp)))
     return sent
-
-
-def write_sparse_mcap(path: Path, images: int, height: int, width: int) -> Path:
-    """Write an mcap file by its specification whose black images are holes: one in each chunk."""
-
-    def record(kind: int, *parts: bytes) -> bytes:
-        return struct.pack("<BQ", kind, sum(map(len, parts))) + b"".join(parts)
-
-    def text(value: str) -> bytes:
-        return struct.pack("<I", len(value)) + value.encode()
-
-    kinds = {"/joint_states": "JointState", "/command": "JointState", "/cam": "Image"}
-    magic, summary, starts = b"\x89MCAP0\r\n", [], []
-    for number, (topic, kind) in enumerate(kinds.items(), 1):
-        schema = text(f"sensor_msgs/msg/{kind}"), text("ros2msg"), text("")
-        summary.append(record(3, struct.pack("<H", number), *schema))
-        summary.append(record(4, struct.pack("<HH", number, number), text(topic), text("cdr"), text("")))
-    with path.open("wb") as file:
-        file.write(magic + record(1, text("ros2"), text("test")))
-        for image in range(images):
-            stamp = image * 10**8
-            joints = make_joints(stamp, move(stamp / 1e9))
-            picture = make_image(stamp, np.zeros((1, 1, 3), np.uint8))
-            picture.height, picture.width, picture.step = height, width, 3 * width
-            picture.data = np.empty(0, np.uint8)
-            data, offsets = io.BytesIO(), []
-            for number, content in enumerate((joints, joints, picture), 1):
-                offsets.append(data.tell())
-                body = bytes(TYPES.serialize_cdr(content, content.__msgtype__))
-                hole = 3 * height * width if content is picture else 0
-                body = body[:-4] + struct.pack("<I", hole) if hole else body
-                size = 22 + len(body) + hole
-                data.write(struct.pack("<BQHIQQ", 5, size, number, 0, START + stamp, START + stamp) + body)
-            size = data.tell() + 3 * height * width
-            start = file.tell()
-            file.write(struct.pack("<BQQQQIIQ", 6, 40 + size, START + stamp, START + stamp, size, 0, 0, size))
-            file.write(data.getvalue())
-            file.seek(start + 49 + size)
-            index = []
-            for number, offset in enumerate(offsets, 1):
-                index.append((number, file.tell()))
-                file.write(record(7, struct.pack("<HIQQ", number, 16, START + stamp, offset)))
-            places = b"".join(struct.pack("<HQ", *each) for each in index)
-            times = struct.pack("<QQQQ", START + stamp, START + stamp, start, 49 + size)
-            sizes = struct.pack("<QIQQ", file.tell() - start - 49 - size, 0, size, size)
-            starts.append(record(8, times, struct.pack("<I", len(places)), places, sizes))
-        counts = b"".join(struct.pack("<HQ", number, images) for number in range(1, 4))
-        ends = struct.pack("<QHIIIIQQ", 3 * images, 3, 3, 0, 0, images, START, START + stamp)
-        at = file.tell()
-        file.write(b"".join([*summary, *starts, record(11, ends, struct.pack("<I", len(counts)), counts)]))
-        file.write(record(2, struct.pack("<QQI", at, 0, 0)) + magic)
-    return path
