@@ -15,7 +15,7 @@ FITTING = (0.90, 0.98)
 def describe_score(score: OfflineScore) -> list[str]:
     """Return the verdict on a run: its error against repeating the last action, σ, and how sure this is."""
     last = score.horizon - 1
-    lines = [f"{_compare(score, last)}; {_compare(score, 0)}{_blame(score)}"]
+    lines = [f"{_compare_errors(score, last)}; {_compare_errors(score, 0)}{_blame(score)}"]
     coverage = score.coverage("coverage_actions")
     if coverage is not None:
         share = float(coverage.compute()[-1])
@@ -31,7 +31,7 @@ def describe_score(score: OfflineScore) -> list[str]:
     return lines
 
 
-def _compare(score: OfflineScore, step: int) -> str:
+def _compare_errors(score: OfflineScore, step: int) -> str:
     """Compare the error some periods ahead with that of repeating the last action."""
     ours, theirs = (_at(score.error(name), step) for name in ("sample", "repeat"))
     found = estimate_difference(ours, theirs)
