@@ -1,38 +1,29 @@
 """LeRobot data sets, versions 2.0 to 3.0: a folder, or hf://organisation/name on the Hugging Face Hub."""
 
-from collections.abc import Iterator
-from functools import cache, cached_property
+import re
+from bisect import bisect_right
+from functools import cache, lru_cache, partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
-from nsde_policy.data.camera_frames import Clip, VideoArray
-from nsde_policy.data.lerobot_meta import (
-    INFO,
-    NUMBERS,
-    PROVENANCE,
-    Feature,
-    find_column_names,
-    read_episode_rows,
-    read_lerobot_info,
-    read_tasks,
-)
-from nsde_policy.data.parquet_files import EXTRA, Arrow, ColumnReader, convert_column, open_parquet
-from nsde_policy.data.parted_source import decode_image
+from nsde_policy.data.camera_frames import Clip, VideoPlayer
+from nsde_policy.data.lerobot_meta import INFO, PROVENANCE, Feature, LeRobotMeta
+from nsde_policy.data.parquet_files import EXTRA, Arrow, convert_column, open_parquet, read_column
+from nsde_policy.data.parted_source import PartedArray, decode_image
 from nsde_policy.data.readers.base import Reader
 from nsde_policy.data.readers.registry import register_reader
-from nsde_policy.data.source import Source, SourceArray
-from nsde_policy.data.types import Ints, Numbers, check_angles
+from nsde_policy.data.source import MemorySource, SourceArray
+from nsde_policy.data.types import Numbers, check_angles
 from nsde_policy.data.zarr_store.store import parse_action_space
 from nsde_policy.errors import DemoError, import_optional, summarize_error
 from nsde_policy.files import get_max_unpacked, read_json
 
 HUB = "hf:"
 """First part of a path that stands for a data set on the Hub."""
-TIME, COUNTERS = "timestamp", ("episode_index", "frame_index", "index")
-"""Columns that number the frames: they are checked, but are not arrays."""
+COUNTERS = ("episode_index", "frame_index", "timestamp")
+"""Columns that number the frames; they and `index` are not arrays."""
 
 
 @register_reader
@@ -64,15 +55,7 @@ def _download(name: str) -> Path:
         ) from error
 
 
-class _DataFile(NamedTuple):
-    """A parquet file with the frames of consecutive episodes."""
-
-    path: Path
-    episodes: list[int]
-    """Places of its episodes in the list of all."""
-
-
-class LeRobotSource(Source):
+class LeRobotSource(MemorySource):
     """An open data set; parquet files and videos are read on demand.
 
     After an incomplete download, the last episodes without a data file and cameras without any video are left
@@ -80,194 +63,124 @@ class LeRobotSource(Source):
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._info = read_lerobot_info(path)
-        self.format, self.rate_hz = f"LeRobot {self._info.codebase_version}", self._info.fps
-        self._episodes = read_episode_rows(path, self._info)
-        self._files = self._find_files()
-        self._ends = np.cumsum([episode["length"] for episode in self._episodes], dtype=np.int64)
-        self._file_ends = self._ends[[file.episodes[-1] for file in self._files]]
-        self._columns = ColumnReader()
-        self._checked: set[tuple[Path, bool]] = set()
-        low = [name for name, feature in self._features.items() if not feature.is_camera]
-        self.conventions = {
-            "state": _find_role(low, "observation.state", "observation."),
-            "action": _find_role(low, "action", "action."),
-        }
-        self.act_limits = parse_action_space(self)
-
-    def _find_files(self) -> list[_DataFile]:
-        """Find the data files; drop the episodes at the end that have none."""
-        paths = [self.path / self._info.locate(episode) for episode in self._episodes]
-        files = [
-            _DataFile(path, list(places)) for path, places in groupby(range(len(paths)), paths.__getitem__)
-        ]
-        while files and not files[-1].path.exists():
-            files.pop()
-        kept = files[-1].episodes[-1] + 1 if files else 0
-        if not kept:
-            raise DemoError(
-                f"{self.path} has no data files: {paths[0]} is missing; download or copy them too"
-            )
+        self._meta = LeRobotMeta(path)
+        paths, info = self._meta.find_paths(), self._meta.info
+        there = {file for file in set(paths) if file.exists()}
+        kept = max((k for k, file in enumerate(paths, 1) if file in there), default=0)
+        if lost := [file for file in paths[: kept or 1] if file not in there]:
+            raise DemoError(f"{lost[0]} is missing; restore it from the original")
         if kept < len(paths):
             self.notes += (
-                f"{kept} of {len(paths)} episodes have data, others are left out: {paths[kept]} is missing",
+                f"{kept} of {len(paths)} episodes are there, the rest is left out: no {paths[kept]}",
             )
-        del self._episodes[kept:]
-        return files
-
-    @cached_property
-    def _features(self) -> dict[str, Feature]:
-        """Features that are arrays; a camera has at least one video."""
-        found = {}
-        for name, feature in self._info.features.items():
-            if feature.dtype == "video" and feature.is_camera:
-                if any(clip.path.exists() for clip in self._find_clips(name)):
-                    found[name] = feature
-                else:
-                    self.notes += (f"the camera {name} is left out: it has no videos",)
-            elif feature.is_camera or (NUMBERS.fullmatch(feature.dtype) and name not in (TIME, *COUNTERS)):
-                found[name] = feature
-        return found
-
-    def _find_clips(self, camera: str) -> list[Clip]:
-        starts = (episode.get(f"videos/{camera}/from_timestamp", 0.0) for episode in self._episodes)
-        return [
-            Clip(self.path / self._info.locate(episode, camera), start, episode["length"])
-            for episode, start in zip(self._episodes, starts, strict=True)
-        ]
-
-    @cached_property
-    def attributes(self) -> dict[str, Any]:
-        """Robot, and names of the tasks by their number."""
-        record = self.path / PROVENANCE
+            del self._meta.episodes[kept:]
+        self._files = {file: list(places) for file, places in groupby(range(kept), paths.__getitem__)}
+        self._read_column, self._find_groups = lru_cache(1)(read_column), cache(self._check_rows)
+        features = {name: kind for name, kind in info.features.items() if self._has(name, kind)}
+        low = [name for name, kind in features.items() if not kind.is_camera]
+        conventions = {}
+        for role, usual in (("state", "observation.state"), ("action", "action")):
+            parts = tuple(name for name in low if name.startswith(f"{usual.partition('.')[0]}."))
+            conventions[role] = parts if parts and usual not in low else (usual,)
+        record = path / PROVENANCE
         recorded = read_json(record, error=DemoError) if record.exists() else {}
-        return {**recorded, "robot_type": self._info.robot_type, "tasks": read_tasks(self.path, self._info)}
-
-    def find_arrays(self) -> list[str]:
-        """Return the names of all features that are numbers or colour images."""
-        return sorted(self._features)
-
-    def open_array(self, name: str) -> SourceArray:
-        """Open a feature; files are checked when they are read."""
-        feature = self._features.get(name)
-        if feature is None:
-            raise DemoError(self.describe_missing(name))
-        if feature.dtype != "video":
-            return _RowArray(self, name, feature)
-        return VideoArray(
-            name,
-            self._find_clips(name),
-            feature.row_shape,
-            self._info.fps,
-            lambda k: self._check_clip(name, k),
+        super().__init__(
+            path,
+            f"LeRobot {info.codebase_version}",
+            {name: partial(self._open, name, kind) for name, kind in features.items()},
+            np.cumsum([episode["length"] for episode in self._meta.episodes], dtype=np.int64),
+            rate_hz=info.fps,
+            conventions=conventions,
+            attributes={**recorded, "robot_type": info.robot_type, "tasks": self._meta.read_tasks()},
         )
+        self.act_limits = parse_action_space(self)
 
-    def read_ends(self) -> Ints:
-        """Return one past the last frame of each episode."""
-        return self._ends
+    def _has(self, name: str, feature: Feature) -> bool:
+        """Return whether a feature is an array; a camera has at least one video."""
+        if feature.dtype != "video" or not feature.is_camera:
+            is_number = re.fullmatch(r"bool|u?int(8|16|32|64)|float(16|32|64)", feature.dtype)
+            return feature.is_camera or bool(is_number and name not in ("index", *COUNTERS))
+        is_there = any(file.exists() for file in self._meta.find_paths(name))
+        if not is_there:
+            self.notes += (f"the camera {name} is left out: it has no videos",)
+        return is_there
 
-    def find_missing_files(self, frames: int) -> Iterator[str]:
-        """Describe missing data files of the first frames."""
-        for file in self._files[: int(np.searchsorted(self._file_ends, frames)) + 1]:
-            if not file.path.exists():
-                yield f"{file.path} is missing"
+    def _open(self, name: str, feature: Feature) -> SourceArray:
+        """Open a feature; the content of files is checked when it is read."""
+        if feature.dtype == "video":
+            player, clips = VideoPlayer(feature.row_shape, self._meta.info.fps), self._meta.find_clips(name)
+            lengths = [episode["length"] for episode in self._meta.episodes]
+            videos = [Clip(player, *clip, rows) for clip, rows in zip(clips, lengths, strict=True)]
+            return PartedArray(name, videos, lengths)
+        parts = [_FeatureRows(self, file, name, feature) for file in self._files]
+        array = PartedArray(name, parts, [part.shape[0] for part in parts])
+        if not feature.is_camera:
+            array.columns = tuple(self._meta.find_column_names(name))
+            array.angles = check_angles(feature.info.angles if feature.info else (), array.width, name)
+        return array
 
-    def read_rows(self, name: str, start: int, stop: int) -> Iterator[tuple[Arrow, str]]:
-        """Read the frames `start` to `stop` of a column, in parts with their names for messages."""
-        first = int(np.searchsorted(self._file_ends, start, side="right"))
-        for file, end in zip(self._files[first:], self._file_ends[first:].tolist(), strict=True):
-            begin = end - sum(self._episodes[place]["length"] for place in file.episodes)
-            if begin >= stop:
-                return
-            self._check_rows(file)
-            part = self._columns.read(file.path, name, max(start - begin, 0), min(stop, end) - begin)
-            yield part, f"{name} in {file.path}"
+    def count_rows(self, file: Path) -> int:
+        """Return the frames of a data file, as the metadata say."""
+        return sum(self._meta.episodes[place]["length"] for place in self._files[file])
 
-    def _check_clip(self, camera: str, place: int) -> None:
-        """Raise `DemoError` unless the rows of an episode belong to the frames of its video one by one."""
-        episode = self._episodes[place]
-        file = self._files[int(np.searchsorted(self._file_ends, self._ends[place]))]
-        start, end = (episode.get(f"videos/{camera}/{key}_timestamp", 0.0) for key in ("from", "to"))
-        if self._info.is_v3 and abs((end - start) * self._info.fps - episode["length"]) > 1:
-            raise DemoError(
-                f"episode {episode['episode_index']} of {self.path} has {episode['length']} frames, but "
-                f"{camera} from {start:.3f} to {end:.3f} s: frames would be shifted; drop the episode"
-            )
-        self._check_rows(file, times=True)
+    def read_rows(self, file: Path, name: str, start: int, stop: int) -> Arrow:
+        """Read rows of a column; the row groups read last stay in memory for the rows that follow."""
+        starts = self._find_groups(file)
+        first, last = (bisect_right(starts, row) - 1 for row in (start, stop - 1))
+        column = self._read_column(file, name, range(first, last + 1))
+        return column.slice(start - starts[first], stop - start)
 
-    def _check_rows(self, file: _DataFile, *, times: bool = False) -> None:
-        """Raise `DemoError` unless the rows of a file number its episodes and frames without gaps."""
-        if (file.path, times) in self._checked:
-            return
-        lengths = [self._episodes[place]["length"] for place in file.episodes]
-        numbers = [self._episodes[place]["episode_index"] for place in file.episodes]
-        with open_parquet(file.path) as table:
+    def _check_rows(self, file: Path) -> list[int]:
+        """Return the first rows of a file's row groups.
+
+        Raises:
+            DemoError: If its rows do not number episodes and frames without gaps.
+        """
+        episodes = [self._meta.episodes[place] for place in self._files[file]]
+        lengths, numbers = ([episode[key] for episode in episodes] for key in ("length", "episode_index"))
+        with open_parquet(file) as table:
             rows = table.metadata.num_rows
             if rows != sum(lengths) or rows * 8 > get_max_unpacked():
                 raise DemoError(
-                    f"{file.path} has {rows} rows, but its episodes {numbers[0]} to {numbers[-1]} have "
+                    f"{file} has {rows} rows, but its episodes {numbers[0]} to {numbers[-1]} have "
                     f"{sum(lengths)} frames in meta; restore it from the original"
                 )
-            names = [name for name in (TIME, *COUNTERS) if name in table.schema_arrow.names]
+            groups = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
+            names = [name for name in COUNTERS if name in table.schema_arrow.names]
             found = table.read(names, use_threads=False)
-            columns = {
-                name: convert_column(found.column(name), (), np.dtype("f8" if name == TIME else "i8"), name)
-                for name in names
-            }
-        starts, owners = np.repeat(np.cumsum(lengths) - lengths, lengths), np.repeat(numbers, lengths)
-        steps = np.arange(rows) - starts
-        for name, values in columns.items():
-            if name == TIME:  # of some recordings, the first frame is not at 0
-                wrong = times & (steps > 0) & (np.abs(np.diff(values, prepend=0) * self._info.fps - 1) > 0.5)
+        steps = np.concatenate([np.arange(length) for length in lengths])
+        owners = np.repeat(numbers, lengths)
+        for name in names:
+            values = convert_column(found[name], (), "float64", name)
+            if name == "timestamp":  # of some recordings, the first frame is not at 0
+                wrong = (steps > 0) & (np.abs(np.diff(values, prepend=0) * self._meta.info.fps - 1) > 0.5)
             else:
-                first = values[starts] if name == "index" else 0
-                wrong = values != (owners if name == "episode_index" else first + steps)
+                wrong = values != (owners if name == "episode_index" else steps)
             if wrong.any():
                 row = int(np.argmax(wrong))
                 raise DemoError(
-                    f"{file.path}: {name} is {values[row]:g} in row {row} (episode {owners[row]}, step "
-                    f"{steps[row]}), expected frames without gaps: rows are missing or out of order; "
-                    "restore the file or drop the episode"
+                    f"{file}: {name} is {values[row]:g} in row {row} (episode {owners[row]}, step "
+                    f"{steps[row]}), expected frames without gaps: rows are missing or out of order; restore "
+                    "the file or drop the episode"
                 )
-        self._checked.add((file.path, times))
+        return [0, *np.cumsum(groups)[:-1].tolist()]
 
 
-class _RowArray(SourceArray):
-    """A feature in the parquet files: numbers, or encoded pictures."""
+class _FeatureRows(SourceArray):
+    """Rows of a feature in a parquet file: numbers, or encoded pictures, {"bytes": …, "path": …}."""
 
-    def __init__(self, source: LeRobotSource, name: str, feature: Feature) -> None:
-        self.name, self._source, self._is_camera = name, source, feature.is_camera
-        self.shape = (int(source.read_ends()[-1]), *feature.row_shape)
+    def __init__(self, source: LeRobotSource, file: Path, column: str, feature: Feature) -> None:
+        self.name, self._source, self._file, self._column = f"{column} in {file}", source, file, column
+        self.shape, self._is_camera = (source.count_rows(file), *feature.row_shape), feature.is_camera
         self.dtype = np.dtype(np.uint8 if feature.is_camera else feature.dtype)
-        if not feature.is_camera:
-            self.columns = tuple(find_column_names(source.path, name, feature))
-            self.angles = check_angles(feature.angles, self.width, name)
 
     def read(self, start: int, stop: int) -> Numbers:
-        """Read the frames `start` to `stop`."""
-        parts = [np.empty((0, *self.shape[1:]), self.dtype)]
-        for part, where in self._source.read_rows(self.name, start, stop):
-            if self._is_camera:
-                parts += [self._decode(row, where) for row in part.to_pylist()]
-            else:
-                parts.append(convert_column(part, self.shape[1:], self.dtype, where))
-        return np.concatenate(parts)
-
-    def _decode(self, row: object, where: str) -> Numbers:
-        """Decode a picture, {"bytes": …, "path": …}, to (1, height, width, 3)."""
-        content = row.get("bytes") if isinstance(row, dict) else None
-        picture = decode_image(content or b"", f"a picture of {where}")
-        if picture.shape != self.shape[1:]:
-            raise DemoError(f"{where} has pictures of shape {picture.shape}, expected {self.shape[1:]}")
-        return picture[None]
-
-    def find_faults(self, frames: int) -> Iterator[str]:
-        """Describe missing files of the first frames."""
-        return self._source.find_missing_files(frames)
-
-
-def _find_role(names: list[str], usual: str, prefix: str) -> tuple[str, ...]:
-    """Return the array with the usual name, or else all whose names begin with a prefix."""
-    parts = tuple(name for name in names if name.startswith(prefix))
-    return parts if parts and usual not in names else (usual,)
+        """Read the rows `start` to `stop`."""
+        column = self._source.read_rows(self._file, self._column, start, stop)
+        if not self._is_camera:
+            return convert_column(column, self.shape[1:], self.dtype.name, self.name)
+        found = [row.get("bytes") if isinstance(row, dict) else None for row in column.to_pylist()]
+        pictures = [decode_image(content or b"", f"a picture of {self.name}") for content in found]
+        if wrong := {picture.shape for picture in pictures} - {self.shape[1:]}:
+            raise DemoError(f"{self.name} has pictures of shape {min(wrong)}, expected {self.shape[1:]}")
+        return np.stack(pictures)

@@ -100,6 +100,7 @@ def test_frames_are_decoded_in_one_go_and_kept(tmp_path: Path, monkeypatch: pyte
     assert np.array_equal(again, whole[4:20])
     assert len(opened) == 3
     monkeypatch.setattr(camera_frames, "CACHE_BYTES", 2 * 48 * 64 * 3)
+    frames = open_images(path, key=WRIST)
     for frame in (20, 3, 16, 1, 0, 9):  # any order gives the same frames, with two of them in memory
         assert np.array_equal(frames[frame], whole[frame])
     assert seeks
@@ -121,7 +122,6 @@ def test_names_of_columns_may_be_nested_or_come_from_groot(tmp_path: Path) -> No
 
     assert read_names([["a", "b"], ["c", "d"]]) == ("a", "b", "c", "d")
     assert read_names({"left": ["a", "b"], "right": ["c", "d"]}) == ("a", "b", "c", "d")
-    assert read_names({"b": 1, "a": 0, "d": 3, "c": 2}) == ("a", "b", "c", "d")
     assert read_names(["a", "b"]) == read_names(None) == ()
     parts = {"arm": {"start": 0, "end": 2}, "grip": {"start": 3, "end": 4}, "far": {"start": 3, "end": 9}}
     (tmp_path / "meta/modality.json").write_text(json.dumps({"state": parts, "video": {"x": {}}}))
@@ -149,7 +149,7 @@ def test_missing_episodes_at_the_end_and_cameras_are_left_out_with_a_note(
     assert main(["data", "check", str(path)]) == 0
     episodes, camera = summarize(path).oddities[:2]
     assert f"{episodes}\n{camera}" in capsys.readouterr().out
-    assert episodes.startswith("2 of 3 episodes have data, others are left out: ")
+    assert episodes.startswith("2 of 3 episodes are there, the rest is left out: no ")
     assert camera == f"the camera {WRIST} is left out: it has no videos"
 
 
@@ -257,13 +257,15 @@ DAMAGES = [
     Damage(
         "no footer",
         lambda p: edit_bytes(p / DATA, lambda b: b[:-300]),
-        "unfinished or truncated parquet file",
+        "damaged or unfinished parquet file: .*; restore it",
     ),
-    Damage("empty file", lambda p: (p / DATA).write_bytes(b""), "unfinished or truncated parquet file"),
+    Damage("empty file", lambda p: (p / DATA).write_bytes(b""), "damaged or unfinished parquet file"),
     Damage(
-        "overwritten", lambda p: edit_bytes(p / DATA, lambda b: bytes(900) + b[900:]), "damaged parquet file"
+        "overwritten",
+        lambda p: edit_bytes(p / DATA, lambda b: bytes(900) + b[900:]),
+        "damaged or unfinished parquet file",
     ),
-    Damage("no data", lambda p: (p / DATA).unlink(), "has no data files: .*file-000.parquet is missing"),
+    Damage("no data", lambda p: (p / DATA).unlink(), "file-000.parquet is missing; restore it"),
     Damage("pipe", replace_by_pipe, "not a regular file"),
     Damage(
         "lost episode",
@@ -285,19 +287,18 @@ DAMAGES = [
     Damage(
         "longer episode", in_column("length", with_value(1, 6), EPISODES), "has 22 rows, .* have 23 frames"
     ),
-    Damage(
-        "episode of no length", in_column("length", with_value(1, 0), EPISODES), "has a length of 0 frames"
-    ),
+    Damage("episode of no length", in_column("length", with_value(1, 0), EPISODES), "episode 1 has 0 frames"),
     Damage("huge length", promise_frames, "would take 16000000000208 bytes, the limit"),
     Damage(
-        "null length", in_column("length", with_value(1, None), EPISODES), "length is None, expected a number"
+        "null length",
+        in_column("length", with_value(1, None), EPISODES),
+        "length in .*parquet holds .* 1 of them missing, expected int64",
     ),
     Damage(
         "episodes out of order",
         in_column("episode_index", lambda n: n[::-1], EPISODES),
-        "episode 1 follows 2",
+        "episode_index is 0 in row 0 ",
     ),
-    Damage("index gap", in_column("index", with_value(9, 99)), r"index is 99 in row 9 \(episode 1, step 1\)"),
     Damage(
         "frame gap", drop_a_frame, r"frame_index is 4 in row 3 \(episode 0, step 3\), expected frames without"
     ),
@@ -310,7 +311,7 @@ DAMAGES = [
     Damage(
         "shifted video",
         in_column(f"{SPAN}/to_timestamp", with_value(0, 0.5), EPISODES),
-        "8 frames, but .* from 0.000 to 0.500 s: frames would be shifted",
+        "8 frames, but .* has 5.0: frames would be shifted",
     ),
     Damage(
         "short video",
@@ -371,20 +372,20 @@ DAMAGES = [
         in_column("action", lambda rows: None),
         "has no column 'action'; it has: observation.state",
     ),
-    Damage(
-        "other width", with_feature("action", shape=[3]), "lists of other lengths, expected float32 \\(3,\\)"
-    ),
+    Damage("other width", with_feature("action", shape=[3]), r"with lengths \[2\], expected float32 \(3,\)"),
     Damage(
         "ragged lists",
         in_column("action", with_value(4, [1.0])),
-        "lists of other lengths, expected float32 \\(2,\\)",
+        r"with lengths \[2, 1\], expected float32 \(2,\)",
     ),
-    Damage("null row", in_column("action", with_value(4, None)), "missing rows or lists of other lengths"),
+    Damage("null row", in_column("action", with_value(4, None)), r"with lengths \[2, None\], expected"),
     Damage(
-        "null number", in_column("next.reward", with_value(4, None)), "next.reward in .* has 1 missing values"
+        "null number",
+        in_column("next.reward", with_value(4, None)),
+        "next.reward in .* holds double, 1 of them missing",
     ),
     Damage(
-        "text", in_column("next.reward", lambda rows: ["?"] * len(rows)), "holds string, expected float32"
+        "text", in_column("next.reward", lambda rows: ["?"] * len(rows)), "holds string, .* expected float32"
     ),
     Damage(
         "schema drift",
@@ -414,7 +415,7 @@ DAMAGES = [
     Damage(
         "other size of videos",
         with_feature(WRIST, shape=[40, 64, 3]),
-        "frames of 64 × 48 pixels, expected 64 × 40",
+        r"frames of shape \(48, 64, 3\), expected \(40, 64, 3\)",
     ),
     Damage(
         "lines",

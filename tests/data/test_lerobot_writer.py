@@ -8,28 +8,30 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from nsde_policy.data import lerobot_writer, load_demonstrations, open_images
+from nsde_policy.data import load_demonstrations, open_images
 from nsde_policy.data.check import check_store
 from nsde_policy.data.lerobot_writer import write_lerobot
 from nsde_policy.data.readers import open_source
 from nsde_policy.data.source import MemoryArray, MemorySource
 from nsde_policy.errors import DemoError, NsdePolicyError
-from tests.helpers.lerobot_sets import DATA, EPISODES, TOP, WRIST, check_frames, write_v3
+from tests.helpers.lerobot_sets import DATA, EPISODES, TOP, WRIST, check_frames, edit_info, write_v3
 
 DEMOS = Path(__file__).parents[2] / "nsde_policy/assets/pusht_demos.zarr.zip"
 
 
-def write_copy(tmp_path: Path, **options: object) -> tuple[Path, Path]:
-    """Write what LeRobot recorded once more; return both folders."""
+def write_copy(tmp_path: Path, *, without: str = "") -> tuple[Path, Path]:
+    """Write what LeRobot recorded once more, without one of its features; return both folders."""
     original, copy = write_v3(tmp_path / "original"), tmp_path / "copy"
+    features = json.loads((original / "meta/info.json").read_text())["features"]
+    edit_info(original, features={name: each for name, each in features.items() if name != without})
     with open_source(original) as source:
-        assert write_lerobot(source, copy, **options) == 3  # type: ignore[arg-type]
+        assert write_lerobot(source, copy) == 3
     return original, copy
 
 
 def test_push_t_is_the_same_in_a_zarr_store_and_in_a_lerobot_data_set(tmp_path: Path) -> None:
     with open_source(DEMOS) as source:
-        write_lerobot(source, tmp_path / "set", task="push the block to its place")
+        write_lerobot(source, tmp_path / "set")
         attributes = source.attributes
     zarr, lerobot = load_demonstrations(DEMOS), load_demonstrations(tmp_path / "set")
     assert lerobot.fingerprint == zarr.fingerprint
@@ -40,11 +42,11 @@ def test_push_t_is_the_same_in_a_zarr_store_and_in_a_lerobot_data_set(tmp_path: 
     )
     assert (lerobot.obs_names, lerobot.act_names) == (zarr.obs_names, zarr.act_names)
     written = open_source(tmp_path / "set").attributes
-    assert written == {**attributes, "robot_type": None, "tasks": {"0": "push the block to its place"}}
+    assert written == {**attributes, "robot_type": None, "tasks": {"0": "demonstrations"}}
 
 
 def test_layout_is_the_one_of_lerobot(tmp_path: Path) -> None:
-    original, copy = write_copy(tmp_path, cameras=[WRIST])
+    original, copy = write_copy(tmp_path, without=TOP)
     left_out = {"next.reward", "next.done", "observation.keypoints", TOP}
     first, second = (json.loads((path / "meta/info.json").read_text()) for path in (original, copy))
     assert {key: value for key, value in second.items() if key != "features"} == {
@@ -68,10 +70,11 @@ def test_layout_is_the_one_of_lerobot(tmp_path: Path) -> None:
     tables = [pq.read_table(path / EPISODES).to_pylist() for path in (original, copy)]
     for before, after in zip(*tables, strict=True):
         for key, value in after.items():
-            if not key.startswith("stats/"):
-                assert value == pytest.approx(before[key]) if "timestamp" in key else value == before[key], (
-                    key
-                )
+            if not key.startswith(("stats/", "videos/")):
+                assert value == before[key], key
+        assert after[f"videos/{WRIST}/file_index"] == after["episode_index"]
+        start, stop = (f"videos/{WRIST}/{key}_timestamp" for key in ("from", "to"))
+        assert after[stop] - after[start] == pytest.approx(before[stop] - before[start])
     assert pq.read_metadata(copy / DATA).num_row_groups == 3
     pandas = [
         json.loads(pq.read_schema(path / "meta/tasks.parquet").metadata[b"pandas"])
@@ -82,7 +85,7 @@ def test_layout_is_the_one_of_lerobot(tmp_path: Path) -> None:
 
 
 def test_statistics_are_those_of_lerobot(tmp_path: Path) -> None:
-    original, copy = write_copy(tmp_path, cameras=[WRIST])
+    original, copy = write_copy(tmp_path, without=TOP)
     recorded, written = (json.loads((path / "meta/stats.json").read_text()) for path in (original, copy))
     for name, statistics in written.items():
         assert set(statistics) == set(recorded[name])
@@ -94,8 +97,8 @@ def test_statistics_are_those_of_lerobot(tmp_path: Path) -> None:
     state = load_demonstrations(copy).obs
     assert np.allclose(written["observation.state"]["q10"], np.quantile(state, 0.1, axis=0))
     frames = open_images(original, key=WRIST)[:] / 255
-    assert np.allclose(np.ravel(written[WRIST]["std"]), frames.std(axis=(0, 1, 2)), atol=1e-6)
-    assert np.allclose(np.ravel(written[WRIST]["q90"]), np.quantile(frames, 0.9, axis=(0, 1, 2)), atol=5e-3)
+    assert np.allclose(np.ravel(written[WRIST]["std"]), frames.std(axis=(0, 1, 2)), atol=1e-2)
+    assert np.allclose(np.ravel(written[WRIST]["q90"]), np.quantile(frames, 0.9, axis=(0, 1, 2)), atol=2e-2)
 
 
 def test_tasks_and_frames_come_along(tmp_path: Path) -> None:
@@ -106,19 +109,6 @@ def test_tasks_and_frames_come_along(tmp_path: Path) -> None:
     assert check_store(copy) == []
     for name in (TOP, WRIST):
         check_frames(open_images(copy, key=name)[:])
-
-
-def test_large_files_are_followed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lerobot_writer, "DATA_MB", 0)
-    monkeypatch.setattr(lerobot_writer, "VIDEO_MB", 0)
-    monkeypatch.setattr(lerobot_writer, "CHUNK_FILES", 2)
-    original, copy = write_copy(tmp_path, cameras=[WRIST])
-    files = [str(path.relative_to(copy)) for path in sorted(copy.rglob("*")) if path.is_file()]
-    names = ["chunk-000/file-000", "chunk-000/file-001", "chunk-001/file-000"]
-    assert files[:3] == [f"data/{name}.parquet" for name in names]
-    assert files[-3:] == [f"videos/{WRIST}/{name}.mp4" for name in names]
-    assert load_demonstrations(copy).fingerprint == load_demonstrations(original).fingerprint
-    check_frames(open_images(copy, key=WRIST)[:])
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -137,7 +127,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
         write_lerobot(source, original)
 
 
-def test_what_lerobot_needs_is_asked_for(tmp_path: Path) -> None:
+def test_what_lerobot_needs_is_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     arrays = {
         "state": MemoryArray("state", np.ones((4, 2), np.float32)),
         "action": MemoryArray("action", np.ones((4, 1), np.float32)),
@@ -146,7 +136,7 @@ def test_what_lerobot_needs_is_asked_for(tmp_path: Path) -> None:
     source = MemorySource(tmp_path, "memory", arrays, [4])
     with pytest.raises(DemoError, match="does not record its frames per second; use --rate"):
         write_lerobot(source, tmp_path / "set")
-    with pytest.raises(DemoError, match=r"img has shape \(4, 15, 16, 3\), .* an even height and width"):
-        write_lerobot(source, tmp_path / "set", rate_hz=12.5)
-    assert write_lerobot(source, tmp_path / "set", rate_hz=12.5, cameras=()) == 1
+    assert write_lerobot(source, tmp_path / "set", rate_hz=12.5) == 1
+    assert "img is left out: videos need an even height and width" in caplog.text
+    assert "observation.images.img" not in open_source(tmp_path / "set").find_arrays()
     assert load_demonstrations(tmp_path / "set").rate_hz == 12.5
