@@ -17,12 +17,8 @@ PROVENANCE = "meta/nsde_policy.json"
 """Attributes of the demonstrations that a data set was converted from."""
 MAX_META_BYTES = 2**28
 """Largest JSON file that is read."""
-FIELD = re.compile(r"\{(\w+)(?::0(\d)d)?\}|.", re.DOTALL)
-"""A field of a template of paths, or any other character."""
 
 Decoded = TypeVar("Decoded")
-EpisodeRow = dict[str, Any]
-"""What is recorded for an episode: episode_index, length, and in version 3 its files and times."""
 
 
 class _Notes(msgspec.Struct):
@@ -108,7 +104,7 @@ class LeRobotMeta:
             if not 0 < row["length"] < 2**40:
                 raise DemoError(f"{path}/meta: episode {row['episode_index']} has {row['length']} frames")
 
-    def _read_episodes(self) -> list[EpisodeRow]:
+    def _read_episodes(self) -> list[dict[str, Any]]:
         """Read the lines of version 2, or of the tables of version 3 all but the many statistics."""
         if not self._is_v3:
             lines = _decode_meta(self._path / "meta/episodes.jsonl", _Line)
@@ -118,7 +114,7 @@ class LeRobotMeta:
             if feature.is_camera and feature.dtype == "video":
                 needed |= {f"videos/{name}/{key}_index": "int64" for key in ("chunk", "file")}
                 needed |= {f"videos/{name}/{key}_timestamp": "float64" for key in ("from", "to")}
-        rows: list[EpisodeRow] = []
+        rows: list[dict[str, Any]] = []
         for file in sorted(self._path.glob("meta/episodes/*/*.parquet")):
             with open_parquet(file) as table:
                 if missing := set(needed) - set(table.schema_arrow.names):
@@ -138,10 +134,10 @@ class LeRobotMeta:
             fields = {key: episode.get(f"{prefix}/{key}") for key in ("chunk_index", "file_index")}
             fields |= {"video_key": camera, "episode_index": episode["episode_index"]}
             fields["episode_chunk"] = episode["episode_index"] // self.info.chunks_size
-            found = "".join(
-                str(fields.get(part[1], "{}")).zfill(int(part[2] or 0)) if part[1] else part[0]
-                for part in FIELD.finditer(template)
-            )
+            found = template
+            for field, width in re.findall(r"\{(\w+)(?::0(\d)d)?\}", template):
+                value = str(fields.get(field, "{}")).zfill(int(width or 0))
+                found = found.replace(f"{{{field}:0{width}d}}" if width else f"{{{field}}}", value)
             if re.search(r"[{}\0]|^/", found) or ".." in found.split("/"):
                 raise DemoError(f"{INFO} has the path {template!r:.100}, expected one inside the data set")
             paths.append(self._path / found)

@@ -6,7 +6,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -26,15 +26,15 @@ from nsde_policy.files import PARTIAL
 
 logger = logging.getLogger(__name__)
 
-STATS, CHUNK_FILES = "meta/stats.json", 1000
+DataColumns = dict[str, Numbers]
+CameraFrames = dict[str, LazyFrames]
+CHUNK_FILES = 1000
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 ALWAYS_FIRST = [f"{key}/{place}_index" for key in ("data", "meta/episodes") for place in ("chunk", "file")]
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
-PIXELS = 10_000
-"""Pixels of an episode that its statistics are computed from."""
-ENCODER, ENCODER_OPTIONS = "libsvtav1", {"g": "2", "crf": "30", "preset": "12"}
-"""LeRobot's own settings: every second frame is a key frame."""
+PIXELS = 10_000  # of an episode, for its statistics
+ENCODER, ENCODER_OPTIONS = "libsvtav1", {"g": "2", "crf": "30", "preset": "12"}  # as LeRobot
 
 
 def write_lerobot(
@@ -50,9 +50,6 @@ def write_lerobot(
 
     Observations become `observation.state`, actions `action`, cameras `observation.images.NAME` with a video
     for each episode; other arrays are left out. The folder appears under its name when it is complete.
-
-    Raises:
-        DemoError: If the original is damaged, or does not record its frames per second.
     """
     demos = load_from(source, obs_keys=obs_keys, act_key=act_key, rate_hz=rate_hz)
     if demos.rate_hz is None:
@@ -61,12 +58,11 @@ def write_lerobot(
         raise NsdePolicyError(f"{out} exists; move it away or choose another folder")
     rate = int(demos.rate_hz) if demos.rate_hz == int(demos.rate_hz) else demos.rate_hz
     tasks, task_index = _find_tasks(source, len(demos.obs))
-    cameras = _open_cameras(source, len(demos.obs))
-    columns = _make_columns(demos, task_index)
+    columns, cameras = _make_columns(demos, task_index), _open_cameras(source, len(demos.obs))
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(PARTIAL, f"{out.name}.", out.parent) as temporary:
         folder = Path(temporary) / out.name
-        rows, statistics = _write_episodes(folder, demos.episode_ends, columns, cameras, rate, progress)
+        rows, statistics = _write_episodes(folder, demos, columns, cameras, progress)
         info = {
             "codebase_version": "v3.0",
             "fps": rate,
@@ -83,7 +79,7 @@ def write_lerobot(
             "video_path": VIDEO_PATH,
         }
         _write_tables(folder, rows, tasks, task_index)
-        for path, content in ((INFO, info), (STATS, statistics), (PROVENANCE, source.attributes)):
+        for path, content in ((INFO, info), ("meta/stats.json", statistics), (PROVENANCE, source.attributes)):
             (folder / path).write_text(json.dumps(content, indent=4))
         if load_demonstrations(folder).fingerprint != demos.fingerprint:
             raise DemoError(f"{out} would not hold the numbers of {source.path}; convert them again")
@@ -92,39 +88,34 @@ def write_lerobot(
 
 
 def _write_episodes(
-    folder: Path,
-    ends: Ints,
-    columns: Mapping[str, Numbers],
-    cameras: Mapping[str, LazyFrames],
-    rate_hz: float,
-    progress: Progress,
+    folder: Path, demos: Demonstrations, columns: DataColumns, cameras: CameraFrames, progress: Progress
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Write data and videos; return what LeRobot records of each episode, and statistics of all."""
     rows: list[dict[str, Any]] = []
+    rate, ends = demos.rate_hz or 1.0, demos.episode_ends.tolist()
     pixels: dict[str, list[Numbers]] = {name: [] for name in cameras}
     parquet, data = import_optional("pyarrow.parquet", EXTRA), folder / "data/chunk-000/file-000.parquet"
     data.parent.mkdir(parents=True)
     with parquet.ParquetWriter(data, _make_table(columns, 0, 0).schema) as file:
         for episode in progress(range(len(ends))):
-            start, stop = int(ends[episode - 1]) if episode else 0, int(ends[episode])
+            start, stop = int(demos.starts[episode]), ends[episode]
             file.write_table(_make_table(columns, start, stop))  # a row group for each episode
             row: dict[str, Any] = {"episode_index": episode, "length": stop - start}
             row |= {"dataset_from_index": start, "dataset_to_index": stop}
             row |= dict.fromkeys(ALWAYS_FIRST, 0)
             statistics = {name: _measure(columns[name][start:stop], stop - start) for name in columns}
             for name, frames in cameras.items():
-                chunk, number = divmod(episode, CHUNK_FILES)
-                place = {"chunk_index": chunk, "file_index": number}
-                times = {"from_timestamp": 0.0, "to_timestamp": (stop - start) / rate_hz}
+                place = {"chunk_index": episode // CHUNK_FILES, "file_index": episode % CHUNK_FILES}
+                times = {"from_timestamp": 0.0, "to_timestamp": (stop - start) / rate}
                 row |= {f"videos/{name}/{key}": value for key, value in {**place, **times}.items()}
                 video = folder / VIDEO_PATH.format(video_key=name, **place)
-                pixels[name].append(_write_video(video, frames, start, stop, rate_hz))
+                pixels[name].append(_write_video(video, frames, start, stop, rate))
                 statistics[name] = _measure(pixels[name][-1], stop - start, (3, 1, 1))
             row |= {f"stats/{name}/{key}": part[key] for name, part in statistics.items() for key in part}
             rows.append(row)
     statistics = {name: _measure(values, len(values)) for name, values in columns.items()}
     for name, parts in pixels.items():
-        statistics[name] = _measure(np.concatenate(parts), int(ends[-1]), (3, 1, 1))
+        statistics[name] = _measure(np.concatenate(parts), ends[-1], (3, 1, 1))
     return rows, statistics
 
 
@@ -147,7 +138,7 @@ def _write_tables(folder: Path, rows: Sequence[dict[str, Any]], tasks: list[str]
     parquet.write_table(names, folder / "meta/tasks.parquet")
 
 
-def _make_columns(demos: Demonstrations, task_index: Ints) -> dict[str, Numbers]:
+def _make_columns(demos: Demonstrations, task_index: Ints) -> DataColumns:
     """Return the columns of the data, one row per frame."""
     steps = np.arange(len(demos.obs)) - np.repeat(demos.starts, demos.lengths)
     return {
@@ -170,7 +161,7 @@ def _find_tasks(source: Source, frames: int) -> tuple[list[str], Ints]:
     return [task if isinstance(task, str) else "demonstrations"], np.zeros(frames, np.int64)
 
 
-def _open_cameras(source: Source, frames: int) -> dict[str, LazyFrames]:
+def _open_cameras(source: Source, frames: int) -> CameraFrames:
     """Open the cameras whose frames a video can hold, under names as LeRobot gives them."""
     cameras = {}
     for name, shape in read_shapes(source).items():
@@ -184,7 +175,7 @@ def _open_cameras(source: Source, frames: int) -> dict[str, LazyFrames]:
     return cameras
 
 
-def _make_table(columns: Mapping[str, Numbers], start: int, stop: int) -> Arrow:
+def _make_table(columns: DataColumns, start: int, stop: int) -> Arrow:
     """Return rows as an arrow table: lists of fixed length, or numbers."""
     arrow = import_optional("pyarrow", EXTRA)
     arrays = {name: arrow.array(values[start:stop].ravel()) for name, values in columns.items()}
@@ -214,7 +205,7 @@ def _write_video(path: Path, frames: LazyFrames, start: int, stop: int, rate_hz:
 
 
 def _describe_features(
-    demos: Demonstrations, columns: Mapping[str, Numbers], cameras: Mapping[str, LazyFrames]
+    demos: Demonstrations, columns: DataColumns, cameras: CameraFrames
 ) -> dict[str, dict[str, Any]]:
     """Return what meta/info.json says about arrays and cameras."""
     features: dict[str, dict[str, Any]] = {
