@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from nsde_policy.data.file_arrays import Hdf5Array, OpenFile, find_datasets, keep_open, open_hdf5
-from nsde_policy.data.parted_source import Group, PartedArray, list_files, natural_key, open_parts
+from nsde_policy.data.formats.file_arrays import Hdf5Array, OpenFile, find_datasets, keep_open, open_hdf5
+from nsde_policy.data.formats.parted_source import Group, PartedArray, list_files, natural_key, open_parts
 from nsde_policy.data.readers.base import Reader
 from nsde_policy.data.readers.registry import register_reader
 from nsde_policy.data.roles import find_roles

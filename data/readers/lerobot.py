@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from nsde_policy.data.camera_frames import Clip, VideoPlayer
-from nsde_policy.data.lerobot_meta import INFO, PROVENANCE, Feature, LeRobotMeta
-from nsde_policy.data.parquet_files import EXTRA, Arrow, convert_column, open_parquet, read_column
-from nsde_policy.data.parted_source import PartedArray, decode_image
+from nsde_policy.data.formats.camera_frames import Clip, VideoPlayer
+from nsde_policy.data.formats.lerobot_meta import INFO, PROVENANCE, Feature, LeRobotMeta
+from nsde_policy.data.formats.parquet_files import EXTRA, Arrow, convert_column, open_parquet, read_column
+from nsde_policy.data.formats.parted_source import PartedArray, decode_image
 from nsde_policy.data.readers.base import Reader
 from nsde_policy.data.readers.registry import register_reader
 from nsde_policy.data.source import MemorySource, SourceArray

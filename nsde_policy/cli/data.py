@@ -181,7 +181,7 @@ class DataConvert:
         from tqdm import tqdm
 
         from nsde_policy.data.convert import write_zarr
-        from nsde_policy.data.lerobot_writer import write_lerobot
+        from nsde_policy.data.formats.lerobot_writer import write_lerobot
 
         write = write_lerobot if self.to == "lerobot" else write_zarr
         bar = partial(tqdm, desc="writing", unit="episode", leave=False, disable=None)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from nsde_policy.bounds import Count, Positive
-from nsde_policy.data.parquet_files import convert_column, open_parquet
+from nsde_policy.data.formats.parquet_files import convert_column, open_parquet
 from nsde_policy.errors import DemoError, describe_problem
 from nsde_policy.files import open_regular
 

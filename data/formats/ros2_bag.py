@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nsde_policy.data.parted_source import decode_image
+from nsde_policy.data.formats.parted_source import decode_image
 from nsde_policy.data.source import MAX_COLUMNS
 from nsde_policy.data.types import Ints, Numbers
 from nsde_policy.errors import DemoError, MissingDependencyError, import_optional, summarize_error

@@ -1,0 +1,1 @@
+"""Parts of the readers and writers of formats other than zarr."""
