@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from nsde_policy.cli.main import main
-from nsde_policy.data import camera_frames, load_demonstrations, open_images
+from nsde_policy.data import load_demonstrations, open_images
 from nsde_policy.data.check import check_store
+from nsde_policy.data.formats import camera_frames
 from nsde_policy.data.readers import open_source
 from nsde_policy.data.readers.lerobot import LeRobotSource
 from nsde_policy.data.source import read_columns
