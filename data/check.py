@@ -46,7 +46,7 @@ def check_store(
             problems.append(str(error))
         for array in arrays.values():
             problems += _check_array(array, array.shape[0] if frames is None else frames, progress)
-    return problems
+    return list(dict.fromkeys(problems))
 
 
 def _check_array(array: SourceArray, frames: int, progress: Progress) -> list[str]:

@@ -11,7 +11,7 @@ from nsde_policy.data.images import LazyFrames
 from nsde_policy.data.readers import load_demonstrations
 from nsde_policy.data.readers.registry import load_from
 from nsde_policy.data.roles import is_camera
-from nsde_policy.data.source import Progress, Source, SourceArray
+from nsde_policy.data.source import Progress, Source, SourceArray, get_short_name
 from nsde_policy.data.types import Numbers
 from nsde_policy.data.zarr_store.store import RECORDING
 from nsde_policy.data.zarr_store.writer import MADE_WITH, DemoWriter, LazyRows
@@ -97,10 +97,12 @@ def write_zarr(
 def _name_arrays(source: Source, used: set[str]) -> dict[str, LazyFrames | SourceArray]:
     """Open the arrays that are neither observation nor action, under names that a store can have."""
     names = [name for name in source.find_arrays() if name not in used]
+    if not names:
+        return {}
     ends, arrays = source.open_episodes(names)
     found: dict[str, LazyFrames | SourceArray] = {}
     for name, array in zip(names, arrays, strict=True):
-        short = re.sub(r"\W+", "_", re.split(r"[./]", name)[-1])
+        short = re.sub(r"\W+", "_", get_short_name(name))
         if short in found or short in ("state", "action"):
             short = re.sub(r"\W+", "_", name)
         found[short] = LazyFrames(array, int(ends[-1])) if is_camera(array.shape) else array

@@ -62,7 +62,7 @@ class LazyFrames:
 def open_images(path: Path | str, *, key: str = "img", accept_omitted_chunks: bool = False) -> LazyFrames:
     """Open the image array `key`; its files are checked for existence, not decoded."""
     source = open_source(path, accept_omitted_chunks=accept_omitted_chunks)
-    ends, (array,) = source.open_episodes([key])
+    ends, (array, *_) = source.open_episodes(source.resolve(key))
     if len(array.shape) < 3:
         raise DemoError(f"{array.name} has shape {array.shape}, expected images (frames, height, width, …)")
     array.check_parts(int(ends[-1]))

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from nsde_policy.data.source import MAX_COLUMNS, Source
+from nsde_policy.data.source import MAX_COLUMNS, Source, get_short_name
 from nsde_policy.errors import DemoError
 
 Shape = tuple[int, ...]
@@ -44,7 +44,7 @@ def find_roles(shapes: Mapping[str, Shape]) -> tuple[list[str], list[str]]:
     low = [
         name for name, shape in shapes.items() if not is_camera(shape) and math.prod(shape[1:]) <= MAX_COLUMNS
     ]
-    actions = [name for name in low if name.rpartition("/")[2].startswith(("act", "command", "target"))]
+    actions = [name for name in low if get_short_name(name).startswith(("act", "cmd", "command", "target"))]
     return [name for name in low if name not in actions], actions or low
 
 

@@ -2,6 +2,7 @@
 
 import abc
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -29,6 +30,11 @@ READ_BYTES = 16 * 2**20
 """Frames are read in blocks of about this size unless the format has larger ones."""
 
 
+def get_short_name(name: str) -> str:
+    """Return the last part of the name of an array: top of observation.images.top, or of obs/top."""
+    return re.split(r"[./]", name)[-1]
+
+
 class SourceArray(abc.ABC):
     """An array whose rows are frames, (frames, …), read on demand."""
 
@@ -46,11 +52,6 @@ class SourceArray(abc.ABC):
     @abc.abstractmethod
     def read(self, start: int, stop: int) -> Numbers:
         """Read the frames `start` to `stop`, (stop − start, …); raise `DemoError` if they are damaged."""
-
-    @property
-    def key(self) -> str:
-        """Name without folders."""
-        return self.name.rpartition("/")[2]
 
     @property
     def width(self) -> int:
@@ -148,9 +149,12 @@ class Source(abc.ABC):
         return check_ends(ends, max(lengths.values(), default=0)), arrays
 
     def resolve(self, key: str) -> tuple[str, ...]:
-        """Return the arrays that a name stands for, side by side."""
+        """Return the arrays that a name, or the last part of one, stands for, side by side."""
         known = self.find_arrays()
-        return (key,) if key in known else self.conventions.get(key, (key,))
+        if key in known or key in self.conventions:
+            return (key,) if key in known else self.conventions[key]
+        similar = tuple(name for name in known if get_short_name(name) == key)
+        return similar if len(similar) == 1 else (key,)
 
     def describe_missing(self, name: str) -> str:
         """Describe a missing array and list the arrays there are."""
@@ -197,7 +201,9 @@ def join_columns(arrays: Sequence[SourceArray], ends: Ints) -> Columns:
     names: list[str] = []
     for array in arrays:
         angles += [len(names) + column for column in array.angles]
-        names += array.columns or [f"{array.key}[{column}]" for column in range(array.width)]
+        names += array.columns or [
+            f"{array.name.rpartition('/')[2]}[{column}]" for column in range(array.width)
+        ]
         values.append(read_columns(array, ends))
     return Columns(np.concatenate(values, axis=1), tuple(names), tuple(angles))
 

@@ -129,6 +129,7 @@ def summarize(path: Path | str, *, accept_omitted_chunks: bool = False) -> Store
         lengths = np.diff(ends, prepend=0)
         shapes = {name: array.shape for name, array in zip(names, arrays, strict=True)}
         observations, actions = find_roles(shapes)
+        observations = [name for name in observations if name not in source.resolve("action")]
         demos = _load_default(source, observations, actions)
         positions = None if demos is None else match_columns(demos)
         return StoreSummary(
@@ -156,7 +157,7 @@ def _name_keys(source: Source, observations: Sequence[str], actions: Sequence[st
     if not known.issuperset(source.resolve("state")):
         flags += f" --obs-keys {' '.join(name for name in observations if name not in actions[:1])}"
     if actions and not known.issuperset(source.resolve("action")):
-        flags += f" --act-key {actions[0]}"
+        flags += f" --act-key {actions[0] if len(actions) == 1 else 'ARRAY'}"
     return flags
 
 

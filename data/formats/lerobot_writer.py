@@ -19,7 +19,7 @@ from nsde_policy.data.images import LazyFrames
 from nsde_policy.data.readers import load_demonstrations
 from nsde_policy.data.readers.registry import load_from
 from nsde_policy.data.roles import is_colour, read_shapes
-from nsde_policy.data.source import READ_BYTES, Progress, Source
+from nsde_policy.data.source import READ_BYTES, Progress, Source, get_short_name
 from nsde_policy.data.types import Demonstrations, Ints, Numbers
 from nsde_policy.errors import DemoError, NsdePolicyError, import_optional
 from nsde_policy.files import PARTIAL
@@ -165,7 +165,11 @@ def _open_cameras(source: Source, frames: int) -> CameraFrames:
     """Open the cameras whose frames a video can hold, under names as LeRobot gives them."""
     cameras = {}
     for name, shape in read_shapes(source).items():
-        usual = name if name.startswith("observation.") else "observation.images." + re.sub(r"\W+", "_", name)
+        usual = (
+            name
+            if name.startswith("observation.")
+            else "observation.images." + re.sub(r"\W+", "_", get_short_name(name))
+        )
         if is_colour(shape) and not any(size % 2 for size in shape[1:3]):
             array = source.open_array(name)
             array.check_parts(frames)

@@ -32,7 +32,12 @@ class MinariReader(Hdf5Reader):
         if declared != counts:
             raise DemoError(f"{file} has {counts}, but its metadata {declared}; restore it from the original")
         spec, space, _ = (
-            parse_json(str(metadata.pop(key, "{}")), name=key, error=DemoError, allow_nan=True)
+            parse_json(
+                str(metadata.pop(key, None) or "{}"),
+                name=f"{key} in {file.parent}",
+                error=DemoError,
+                allow_nan=True,
+            )
             for key in ("env_spec", "action_space", "observation_space")
         )
         if space.get("type") == "Box" and len(space.get("shape", ())) == 1:

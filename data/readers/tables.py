@@ -73,7 +73,7 @@ def _describe_template(folder: Path, first: Path) -> str:
     suggested = json.dumps(["?"] if set(actions) >= set(observations) else actions)
     return (
         f"{folder} has no {DATASET_FILE}, and {first.name} holds: {', '.join(shapes) or 'nothing'}; write "
-        f"{folder / DATASET_FILE} with three lines such as `rate_hz = HZ`, "
+        f"{folder / DATASET_FILE} with three lines such as `rate_hz = 20`, "
         f"`observations = {json.dumps(observations)}`, `actions = {suggested}`"
     )
 

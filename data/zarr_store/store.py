@@ -32,6 +32,11 @@ RECORDING = "nsde_policy_recording"
 """Root attribute of stores written by `DemoWriter`; frames behind the last episode end are not committed."""
 ENDS = "meta/episode_ends"
 """Array with one past the last frame of each episode."""
+OTHER_FORMATS = (
+    "expected zarr, LeRobot (meta/info.json), HDF5 (.hdf5), Minari, npz or csv files, or ROS 2 bags; "
+    "docs/data.md describes them"
+)
+"""What else a path that no reader recognises could hold."""
 MAX_DEPTH = 8
 """Most levels of folders in which arrays are found; a link may lead back to a folder that contains it."""
 
@@ -56,7 +61,9 @@ class Store(Source):
                 self._root = _find_root(zipfile.ZipFile(path))
         if not any(self.size(key) for key in ROOT_KEYS):
             self.close()
-            raise DemoError(f"{path} is not a zarr group: it holds neither .zgroup nor zarr.json")
+            raise DemoError(
+                f"{path} is not a zarr group: it holds neither .zgroup nor zarr.json", OTHER_FORMATS
+            )
 
     @cached_property
     def format(self) -> str:  # type: ignore[override]

@@ -156,7 +156,9 @@ class DataView(PageFlags):
             names = [name for name, shape in find_cameras(source).items() if is_colour(shape)]
         cameras = {name: open_images(self.path, key=name) for name in names}
         settings = self.make_settings()
-        server = EpisodeServer(demos, cameras, settings, self.make_log())
+        flags = "" if self.obs_keys == ("state",) else f" --obs-keys {' '.join(self.obs_keys)}"
+        flags += "" if self.act_key == "action" else f" --act-key {self.act_key}"
+        server = EpisodeServer(demos, cameras, settings, self.make_log(), edit_flags=flags)
         self.run_server(server, settings, what="episodes")
 
 
@@ -194,7 +196,7 @@ class DataConvert:
                 rate_hz=self.rate or None,
                 progress=bar,
             )
-        print(f"OK: {self.out} holds the same numbers as {self.path}, {written} episodes")
+        print(f"OK: {self.out} holds {written} episodes, with equal observations and actions")
 
     def _open(self) -> "Source":
         from nsde_policy.data.readers import open_source

@@ -30,6 +30,7 @@ from nsde_policy.core.spec import CameraSpec
 from nsde_policy.core.targets import Windows
 from nsde_policy.data.augmentation import Mirror
 from nsde_policy.data.frames import FrameFile
+from nsde_policy.data.source import get_short_name
 from nsde_policy.data.types import Demonstrations, Ints
 from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.encoders.base_model import CameraBatch, StagedEncoderModel, mirror_frames
@@ -87,7 +88,7 @@ class EncoderTraining:
                 "define Mirror.frame of the task"
             )
         self.cameras = tuple(
-            CameraSpec(IMAGE_KEY + name, height=frames.shape[1], width=frames.shape[2])
+            CameraSpec(IMAGE_KEY + get_short_name(name), height=frames.shape[1], width=frames.shape[2])
             for name, frames in images.items()
         )
         """Name and frame size of each camera."""

@@ -26,10 +26,17 @@ class EpisodeServer(WebsocketServer):
         cameras: Frames by name.
         settings: Address and token; data are served only with the token.
         log: Receives events.
+        edit_flags: Flags that the command for edits needs besides the marks.
     """
 
     def __init__(
-        self, demos: Demonstrations, cameras: dict[str, LazyFrames], settings: ViewerSettings, log: Log
+        self,
+        demos: Demonstrations,
+        cameras: dict[str, LazyFrames],
+        settings: ViewerSettings,
+        log: Log,
+        *,
+        edit_flags: str = "",
     ) -> None:
         super().__init__(settings, log)
         self._settings, self._demos, self._cameras = settings, demos, cameras
@@ -37,6 +44,7 @@ class EpisodeServer(WebsocketServer):
         self._files["/"] = self._files["/static/episodes.html"]
         self._overview = {
             "source": demos.source,
+            "flags_of_edit": edit_flags,
             "rate": demos.rate_hz,
             "observations": demos.obs_names,
             "actions": demos.act_names,

@@ -38,7 +38,7 @@ def store(tmp_path: Path) -> Path:
 def test_everything_arrives(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.zarr"
     assert main(["data", "convert", str(store), str(out)]) == 0
-    assert "holds the same numbers" in capsys.readouterr().out
+    assert "equal observations and actions" in capsys.readouterr().out
     old, new = load_demonstrations(store), load_demonstrations(out)
     assert new.fingerprint == old.fingerprint
     assert (new.rate_hz, new.angles) == (20, (1,))
@@ -140,3 +140,11 @@ def test_damage_in_the_original_stops_the_conversion(store: Path, tmp_path: Path
     (store / "data/top/0.0.0.0").write_bytes(b"")
     with open_source(store) as source, pytest.raises(DemoError, match="data/top"):
         write_zarr(EditedSource(source, {0: (0, 6)}), tmp_path / "out.zarr")
+
+
+def test_a_store_of_observations_and_actions_alone_is_converted(tmp_path: Path) -> None:
+    store, out = tmp_path / "plain.zarr", tmp_path / "out.zarr"
+    with DemoWriter(store, rate_hz=5) as writer:
+        writer.append(Episode(np.ones((4, 2), np.float32), np.ones((4, 1), np.float32)))
+    assert main(["data", "convert", str(store), str(out)]) == 0
+    assert load_demonstrations(out).fingerprint == load_demonstrations(store).fingerprint

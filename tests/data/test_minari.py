@@ -192,7 +192,7 @@ DAMAGES = [
     Damage(
         "limits of other size", with_metadata(action_space=json.dumps(box(3, 1.0))), "limits 3 action columns"
     ),
-    Damage("spec cut off", with_metadata(env_spec="{"), "env_spec is not valid JSON"),
+    Damage("spec cut off", with_metadata(env_spec="{"), "env_spec in .* is not valid JSON"),
     Damage(
         "other file",
         on_file(lambda file: file.update({"episode_11": h5py.ExternalLink("additional_data_0.hdf5", "x")})),

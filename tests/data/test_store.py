@@ -118,3 +118,14 @@ def test_import_does_not_import_zarr_or_torch() -> None:
     checkout = Path(__file__).resolve().parents[2]
     code = "import sys, nsde_policy.data, nsde_policy.cli.data; assert not {'zarr', 'torch'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code], cwd=checkout, check=True)
+
+
+def test_the_last_part_of_a_name_is_enough_if_it_is_unique() -> None:
+    rows = MemoryArray("x", np.ones((4, 2), np.float32))
+    names = ("observation.images.top", "obs/wrist", "left/force", "right/force")
+    source = MemorySource(Path("x"), "other", dict.fromkeys(names, rows), [4])
+    assert [source.resolve(key) for key in ("top", "wrist", "force")] == [
+        (names[0],),
+        (names[1],),
+        ("force",),
+    ]

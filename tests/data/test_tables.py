@@ -112,7 +112,7 @@ def test_npz_files_are_read_without_the_last_observation(tmp_path: Path) -> None
 def test_without_a_description_the_error_is_a_template(tmp_path: Path, write: Callable[..., Path]) -> None:
     path = write(tmp_path / "arm", None)
     expected = {
-        write_csv: r't, q0, q1, u0, note; write .*arm/dataset.toml .*`rate_hz = HZ`, `observations = \["q0"',
+        write_csv: r't, q0, q1, u0, note; write .*arm/dataset.toml .*`rate_hz = 20`, `observations = \["q0"',
         write_npz: r'`observations = \["qpos", "grip", "notes"\]`, `actions = \["target"\]`',
     }
     with pytest.raises(DemoError, match=expected[write]):

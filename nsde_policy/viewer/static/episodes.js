@@ -108,7 +108,7 @@ function showEdits() {
   const drops = [...dropped].sort((a, b) => a - b);
   $("edit").hidden = !trims.length && !drops.length;
   const quote = (text) => (/^[\w./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
-  $("command").textContent = [`nsde-policy data edit ${quote(overview.source)} edited.zarr`, ...(drops.length ? ["--drop", ...drops] : []), ...(trims.length ? ["--trim", ...trims] : [])].join(" ");
+  $("command").textContent = [`nsde-policy data edit ${quote(overview.source)} edited.zarr${overview.flags_of_edit}`, ...(drops.length ? ["--drop", ...drops] : []), ...(trims.length ? ["--trim", ...trims] : [])].join(" ");
   $("drop").setAttribute("aria-pressed", dropped.has(episode));
   [...$("list").children].forEach((item, k) => { item.dataset.dropped = dropped.has(k); });
 }
