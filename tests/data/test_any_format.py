@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
+from nsde_policy import Policy
 from nsde_policy.assets import EMBEDDED_DEMOS
 from nsde_policy.cli.main import main
 from nsde_policy.data import Demonstrations, DemoWriter, load_demonstrations
@@ -79,6 +80,8 @@ def test_an_arm_with_two_cameras_is_trained_scored_and_exported(
     ]
     train = shown.splitlines()[-1].removeprefix("train: nsde-policy ").split()
     assert main([*train, *images.removeprefix("can be cameras: ").split(), *flags, "--out", run]) == 0
+    cameras_of_policy = [camera.name for camera in Policy.from_pretrained(run).spec.cameras]
+    assert cameras_of_policy == ["observation.images.top", "observation.images.wrist"]
     assert main(["score", run, "--demos", path, "--samples", "2", "--stride", "9"]) == 0
     if name == "hdf5":
         return  # an export does not depend on the format
