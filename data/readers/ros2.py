@@ -2,10 +2,11 @@
 
 At a tick, an observation or image is the newest message that is not later: what a policy would have seen.
 An action is the first command at or after the tick, within one period: what was commanded after seeing that.
-Without one, the command before is still in force.
+Without one, the command before is still in force. Ticks are at messages of the first observation.
 """
 
 import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,20 +20,18 @@ from nsde_policy.bounds import Positive
 from nsde_policy.config import BaseConfig, require
 from nsde_policy.data.formats.dataset_toml import DATASET_FILE, get_dataset_format, load_dataset_toml
 from nsde_policy.data.formats.parted_source import natural_key
-from nsde_policy.data.formats.ros2_bag import IMAGE_TYPES, Bag, Messages, get_types
+from nsde_policy.data.formats.ros2_bag import IMAGE_TYPES, Bag, Messages
 from nsde_policy.data.readers.base import Reader
 from nsde_policy.data.readers.registry import register_reader
 from nsde_policy.data.source import MemoryArray, MemorySource, SourceArray
 from nsde_policy.data.types import MIN_STEPS, Ints, Numbers
 from nsde_policy.errors import DemoError
 
-METADATA_FILE = "metadata.yaml"
-ACTION_WORDS = ("act", "cmd", "command", "target", "goal", "setpoint")
-"""Parts of the names of topics that are suggested as actions."""
-MOST_MISSED = 5
-"""Longest time without a message, in periods or in median intervals of the topic, whichever is longer."""
-MAX_TICKS = 2**24
-"""Most frames of a bag; more are a wrong clock."""
+METADATA_FILE, SUFFIXES = "metadata.yaml", {".mcap", ".db3"}
+ACTION_WORDS = ("act", "cmd", "command", "target", "goal", "setpoint")  # in topics
+NUMBER_TYPES = r"geometry_|(std|sensor|nav|trajectory)_msgs/msg/(Bool|Float|U?Int\d|Joint|Joy|Imu|Odom)"
+MOST_MISSED = 5  # messages in a row, in periods or in median intervals of the topic, whichever is longer
+MAX_TICKS = 2**24  # in a bag; more are a wrong clock
 FOREVER = 2**62  # after all messages, nanoseconds
 
 
@@ -184,14 +183,13 @@ def add_frames(
 
 
 def find_ticks(
-    bag: Bag, messages: Mapping[str, Messages], settings: Ros2Dataset
+    bag: Bag, messages: dict[str, Messages], settings: Ros2Dataset
 ) -> tuple[Ints, Ints, list[int]]:
     """Return the ticks of all episodes, until when a command belongs to each, and the lengths of episodes."""
     period, marker, gap_s = 1e9 / settings.rate_hz, settings.episode_topic, settings.gap_s
     steady = {topic: messages[topic].times for topic in settings.topics if topic not in settings.on_change}
     first = max(int(messages[topic].times[0]) for topic in settings.topics)
-    count = int((min(int(times[-1]) for times in steady.values()) - first) // period) + 1
-    ticks = first + np.round(np.arange(count if count <= MAX_TICKS else 0) * period).astype(np.int64)
+    ticks = place_ticks([*steady.values()], first, period)
     changes = np.array([-FOREVER])  # every other one ends an episode
     if marker:
         received, times, contents = messages[marker]
@@ -217,10 +215,25 @@ def find_ticks(
     lengths[0] = 0
     used = lengths[episodes] >= MIN_STEPS
     if not used.any():
-        found = f"no episode of {MIN_STEPS} to {MAX_TICKS} frames with messages of all topics"
+        topic, times = min(steady.items(), key=lambda each: len(each[1]))
+        fewest = f"all topics, the fewest are {len(times)} of {topic} in {np.ptp(times) / 1e9:.2f} s"
+        found = f"no episode of {MIN_STEPS} to {MAX_TICKS} frames with messages of {fewest}"
         advice = 'drop the bag, or if the clocks differ set stamps = "receive" in dataset.toml'
         raise DemoError(f"{bag.path}: {found}; {advice}")
     return ticks[used], stops[used], lengths[lengths > 0].tolist()
+
+
+def place_ticks(topics: Sequence[Ints], first: int, period: float) -> Ints:
+    """Return a tick per period: the message nearest to a regular grid, or the grid if one is missing."""
+    times, last = topics[0], min(int(times[-1]) for times in topics)
+    start = int(times[np.searchsorted(times, first, side="right") - 1])
+    count = int((last - start) // period) + 1
+    ticks = start + np.round(np.arange(count if 0 < count <= MAX_TICKS else 1) * period).astype(np.int64)
+    middles = times[:-1] + np.diff(times) // 2
+    ticks += int(np.median(times[np.searchsorted(middles, ticks)] - ticks))  # the first may be off itself
+    nearest = times[np.searchsorted(middles, ticks)]
+    ticks = np.where(np.abs(nearest - ticks) <= period / 2, nearest, ticks)
+    return ticks[(ticks >= first) & (ticks <= last)]
 
 
 def name_array(topic: str) -> str:
@@ -229,20 +242,24 @@ def name_array(topic: str) -> str:
 
 
 def find_bags(path: Path) -> list[Path]:
-    """Return the bags at a path: folders with metadata, or else single files; demo_2 before demo_10."""
-    metadata = [path / METADATA_FILE, *path.glob(f"*/{METADATA_FILE}")]
-    folders = [each.parent for each in metadata if each.is_file()]
-    files = [each for each in (path, *path.glob("*")) if each.suffix in (".mcap", ".db3")]
-    return sorted(folders or files, key=lambda each: natural_key(each.name))
+    """Return the bags at a path, folders or single files, even without metadata; demo_2 before demo_10."""
+    if (path / METADATA_FILE).is_file():
+        return [path]
+    files = [each for each in (path, *path.glob("*")) if each.suffix in SUFFIXES and each.is_file()]
+    parts = [each for each in path.glob("*/*") if each.name == METADATA_FILE or SUFFIXES & {*each.suffixes}]
+    return sorted({*files, *(each.parent for each in parts)}, key=lambda each: natural_key(each.name))
 
 
 def suggest_settings(folder: Path, bag: Bag) -> str:
     """Describe the topics of a bag, and suggest a shell command that writes a `dataset.toml`."""
-    known = [topic for topic, each in bag.topics.items() if each.msgtype in get_types().fielddefs]
-    images = [topic for topic in known if bag.topics[topic].msgtype in IMAGE_TYPES]
-    actions = [topic for topic in known if any(word in topic.lower() for word in ACTION_WORDS)]
-    observations = [topic for topic in known if topic not in (*images, *actions)]
-    lines = ['format = "ros2"', "rate_hz = 10", f"observations = {json.dumps(observations)}"]
+    images = [topic for topic, each in bag.topics.items() if each.msgtype in IMAGE_TYPES]
+    numbers = [topic for topic, each in bag.topics.items() if re.match(NUMBER_TYPES, each.msgtype)]
+    actions = [topic for topic in numbers if any(word in topic.lower() for word in ACTION_WORDS)]
+    observations = [topic for topic in numbers if topic not in actions]
+    fastest = max(actions, key=lambda topic: bag.topics[topic].msgcount, default="")
+    steps = np.diff([time for _, _, time, _ in bag.read([fastest])] if actions else [])
+    rate = max(1, round(1e9 / np.median(steps[steps > 0]))) if (steps > 0).any() else 10
+    lines = ['format = "ros2"', f"rate_hz = {rate}", f"observations = {json.dumps(observations)}"]
     lines += [f"actions = {json.dumps(actions)}", f"images = {json.dumps(images)}"]
     found = [f"{name} ({each.msgtype}, {each.msgcount} messages)" for name, each in bag.topics.items()]
     return (

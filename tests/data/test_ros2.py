@@ -119,19 +119,16 @@ def test_sampled_messages_are_within_half_a_period_of_their_tick(tmp_path: Path,
     }
     assert (len(demos), demos.rate_hz) == (3, 10)
     for seed, start, end in zip((1, 2, 10), demos.starts, demos.episode_ends, strict=True):
-        first: dict[str, float] = {}
-        for message in record_arm(seed):
-            if message.topic != "/gripper":
-                stamp = message.content.header.stamp
-                time = (stamp.sec * 10**9 + stamp.nanosec - START) / 1e9
-                first[message.topic] = min(time, first.get(message.topic, time))
-        ticks = max(first.values()) + np.arange(end - start) / 10
-        assert end - start >= 50
+        stamps = [m.content.header.stamp for m in record_arm(seed) if m.topic == "/joint_states"]
+        times = np.array([(stamp.sec * 10**9 + stamp.nanosec - START) / 1e9 for stamp in stamps])
+        ticks = get_times(demos.obs[start:end])
+        assert np.abs(ticks[:, None] - times).min(1).max() < 1e-5
+        assert np.abs(np.diff(ticks) - 0.1).max() < 0.02
+        assert end - start >= 49
         late = get_times(demos.act[start:end]) - ticks
         assert late.min() > -1e-5
         assert late.max() < 0.05
-        ages = [ticks - get_times(demos.obs[start:end])]
-        ages += [ticks - [read_time(each) for each in frames[start:end]] for frames in cameras.values()]
+        ages = [ticks - [read_time(each) for each in frames[start:end]] for frames in cameras.values()]
         for age in ages:
             assert age.min() > -2e-4  # images tell tenths of a millisecond
             assert age.max() < 0.05
@@ -158,9 +155,42 @@ def test_data_set_describes_itself(tmp_path: Path):
 
 def test_action_is_commanded_after_the_observation_was_seen(tmp_path: Path):
     demos = load_demonstrations(write_small(tmp_path / "bag", storage="sqlite3"))
-    ticks = 0.004 + np.arange(20) / 10
-    np.testing.assert_allclose(get_times(demos.obs), ticks - 0.004, atol=1e-5)
-    np.testing.assert_allclose(get_times(demos.act), ticks, atol=1e-5)
+    ticks = 0.1 + np.arange(19) / 10
+    np.testing.assert_allclose(get_times(demos.obs), ticks, atol=1e-5)
+    np.testing.assert_allclose(get_times(demos.act), ticks + 0.004, atol=1e-5)
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.015])
+def test_action_is_the_same_command_in_all_bags(tmp_path: Path, jitter: float):
+    rng = np.random.default_rng(0)
+    for number in range(6):
+        messages, begin = [], rng.uniform(0, 0.05)
+        for i in range(60):
+            at = round((begin + i / 20 + rng.uniform(-jitter, jitter)) * 1e9) + 10**9
+            messages.append(Message("/joint_states", at, make_joints(at, np.full(6, i))))
+            messages.append(Message("/command", at + 4_000_000, make_joints(at + 4_000_000, np.full(6, i))))
+            at += int(rng.uniform(0, 1e7))
+            messages.append(Message("/cam", at, make_image(at, np.zeros((2, 2, 3), np.uint8))))
+        write_bag(tmp_path / f"bag{number}", messages)
+    settings = SETTINGS.replace("10", "20") + 'images = ["/cam"]\n'
+    (tmp_path / "dataset.toml").write_text(settings)
+    demos = load_demonstrations(tmp_path)
+    assert len(demos) == 6
+    np.testing.assert_array_equal(demos.act, demos.obs)
+    for episode in demos:
+        np.testing.assert_array_equal(np.diff(episode.obs, axis=0), 1)
+        assert len(episode.obs) >= 57
+
+
+@pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
+def test_bag_without_metadata_in_a_folder_of_bags_is_refused(tmp_path: Path, storage: str):
+    for name in ("demo_1", "demo_2"):
+        write_bag(tmp_path / name, make_small(), storage=storage)
+    (tmp_path / "dataset.toml").write_text(SETTINGS)
+    assert len(load_demonstrations(tmp_path)) == 2
+    (tmp_path / "demo_2" / "metadata.yaml").unlink()
+    with pytest.raises(DemoError, match=r"demo_2 cannot be read: .*metadata.*`ros2 bag reindex`"):
+        load_demonstrations(tmp_path)
 
 
 def test_joints_are_ordered_by_name(tmp_path: Path):
@@ -292,7 +322,7 @@ def test_episodes(tmp_path: Path, extra: list[Message] | None, setting: str, exp
     found = [get_times(episode.obs)[[0, -1]] for episode in demos]
     assert len(found) == len(expected)
     for (first, last), (start, stop) in zip(found, expected, strict=True):
-        assert start - 1e-4 <= first <= start + 0.03  # next message, rounded
+        assert start - 1e-4 <= first <= start + 0.101  # the next tick
         assert stop - 0.13 <= last <= stop + 1e-4
 
 
@@ -307,11 +337,15 @@ def test_misalignment_of_slow_topics_is_named(tmp_path: Path):
     slow = [Message("/slow", t, make("std_msgs/Float64", data=1.0)) for t in range(0, 2 * 10**9, 3 * 10**8)]
     settings = SETTINGS.replace('"/joint_states"', '"/joint_states", "/slow"')
     path = write_small(tmp_path / "bag", make_small() + slow, settings)
-    assert ", /slow 204 ms" in summarize(path).oddities[0]
+    assert ", /slow 200 ms" in summarize(path).oddities[0]
 
 
 def test_without_settings_the_error_suggests_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     folder = write_arm(tmp_path / "arm")
+    text = [Message("/said", t, make("std_msgs/String", data="a")) for t in (10**9, 2 * 10**9)]
+    declared = {"/rosout": "rcl_interfaces/msg/Log", "/tf": "tf2_msgs/msg/TFMessage"}
+    text += [Message(topic, 0, kind) for topic, kind in declared.items()]
+    write_bag(folder / "demo_0", [*record_arm(0), *text])
     written = (folder / "dataset.toml").read_text()
     (folder / "dataset.toml").unlink()
     assert main(["data", "info", str(folder)]) == 2
@@ -320,7 +354,8 @@ def test_without_settings_the_error_suggests_them(tmp_path: Path, capsys: pytest
     subprocess.run(text[text.index("printf ") :], shell=True, check=True)
     suggested = tomllib.loads((folder / "dataset.toml").read_text())
     suggested["observations"].reverse()  # in alphabetical order
-    assert {**suggested, "on_change": ["/gripper"]} == tomllib.loads(written)
+    assert 55 < suggested["rate_hz"] < 65
+    assert {**suggested, "rate_hz": 10, "on_change": ["/gripper"]} == tomllib.loads(written)
 
 
 class Damage(NamedTuple):
@@ -442,14 +477,19 @@ DAMAGES = [
         'if the clocks differ set stamps = "receive"',
     ),
     Damage(
+        "topic with one message",
+        with_messages(lambda messages: [m for m in messages if m.topic != "/command"] + messages[51:52]),
+        "the fewest are 1 of /command in 0.00 s",
+    ),
+    Damage(
         "long gap",
         with_messages(lambda messages: [m for m in messages if not 0.6e9 < m.received < 1.4e9]),
-        "no message of /joint_states for 0.82 s at frame 6",
+        "no message of /joint_states for 0.82 s at frame 5",
     ),
     Damage(
         "NaN",
         with_messages(lambda messages: change_content(messages, position=np.full(6, np.nan))),
-        "nan in joint_states[0] at frame 4",
+        "nan in joint_states[0] at frame 3",
     ),
     Damage(
         "missing joint",
