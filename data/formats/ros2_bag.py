@@ -22,11 +22,10 @@ from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked
 IMAGE_TYPES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 ENCODINGS = {"rgb8": (0, 1, 2), "bgr8": (2, 1, 0), "rgba8": (0, 1, 2), "bgra8": (2, 1, 0), "mono8": (0, 0, 0)}
 """Channels of an image that are red, green and blue."""
-DEFAULT_FIELDS = {
+DEFAULT_FIELDS = {  # of other types, all numbers
     "sensor_msgs/msg/JointState": ("position",),
     "trajectory_msgs/msg/JointTrajectory": ("points[0].positions",),
 }
-"""Fields that are read by default; of other types all that are numbers."""
 REPAIR = "restore it from the original, or repair the recording with `mcap recover` or `ros2 bag reindex`"
 
 
@@ -34,10 +33,8 @@ class Messages(NamedTuple):
     """The messages of a topic in one bag, in the order in which they were received, with times in ns."""
 
     received: Ints
-    times: Ints
-    """Time stamps of headers, else times of reception; not decreasing."""
-    contents: Sequence[bytes]
-    """Encoded messages; those of images stay in the bag."""
+    times: Ints  # stamps of headers, else times of reception; not decreasing
+    contents: Sequence[bytes]  # encoded messages; those of images stay in the bag
 
 
 class Bag:
@@ -108,8 +105,8 @@ class Bag:
 
     def refuse(self, topic: str, received: int, found: str) -> DemoError:
         """Return an error about a message."""
-        seconds = (received - self._start) / 1e9
-        return DemoError(f"{self.path}: {topic} at {seconds:.2f} s: {found}; correct or drop the bag")
+        at = (received - self._start) / 1e9
+        return DemoError(f"{self.path}: {topic} at {at:.2f} s: {found}; correct or drop the bag")
 
     @contextmanager
     def _open(self) -> Iterator[Any]:

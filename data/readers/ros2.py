@@ -169,8 +169,7 @@ def add_frames(
             after = np.minimum(np.searchsorted(times, ticks), len(times) - 1)
             chosen = np.where((times[after] >= ticks) & (times[after] < stops), after, chosen)
         if topic not in settings.on_change:
-            offset = float(np.abs(ticks - times[chosen]).max()) / 1e9
-            offsets[topic] = max(offsets.get(topic, 0.0), round(offset, 4))
+            offsets[topic] = max(offsets.get(topic, 0.0), float(np.abs(ticks - times[chosen]).max()) / 1e9)
         for i, held in groupby(chosen.tolist()):
             row: Any = number, int(received[i]), int(times[i])
             if topic not in settings.images:
@@ -188,8 +187,7 @@ def find_ticks(
     """Return the ticks of all episodes, until when a command belongs to each, and the lengths of episodes."""
     period, marker, gap_s = 1e9 / settings.rate_hz, settings.episode_topic, settings.gap_s
     steady = {topic: messages[topic].times for topic in settings.topics if topic not in settings.on_change}
-    first = max(int(messages[topic].times[0]) for topic in settings.topics)
-    ticks = place_ticks([*steady.values()], first, period)
+    ticks = place_ticks([*steady.values()], max(messages[each].times[0] for each in settings.topics), period)
     changes = np.array([-FOREVER])  # every other one ends an episode
     if marker:
         received, times, contents = messages[marker]
@@ -215,9 +213,8 @@ def find_ticks(
     lengths[0] = 0
     used = lengths[episodes] >= MIN_STEPS
     if not used.any():
-        topic, times = min(steady.items(), key=lambda each: len(each[1]))
-        fewest = f"all topics, the fewest are {len(times)} of {topic} in {np.ptp(times) / 1e9:.2f} s"
-        found = f"no episode of {MIN_STEPS} to {MAX_TICKS} frames with messages of {fewest}"
+        few = min(steady, key=lambda topic: len(steady[topic]))
+        found = f"no episode of {MIN_STEPS} to {MAX_TICKS} frames; {few} has only {len(steady[few])} messages"
         advice = 'drop the bag, or if the clocks differ set stamps = "receive" in dataset.toml'
         raise DemoError(f"{bag.path}: {found}; {advice}")
     return ticks[used], stops[used], lengths[lengths > 0].tolist()
@@ -231,8 +228,8 @@ def place_ticks(topics: Sequence[Ints], first: int, period: float) -> Ints:
     ticks = start + np.round(np.arange(count if 0 < count <= MAX_TICKS else 1) * period).astype(np.int64)
     middles = times[:-1] + np.diff(times) // 2
     ticks += int(np.median(times[np.searchsorted(middles, ticks)] - ticks))  # the first may be off itself
-    nearest = times[np.searchsorted(middles, ticks)]
-    ticks = np.where(np.abs(nearest - ticks) <= period / 2, nearest, ticks)
+    shifts = times[np.searchsorted(middles, ticks)] - ticks
+    ticks += shifts * (np.abs(shifts) <= period / 2)
     return ticks[(ticks >= first) & (ticks <= last)]
 
 
@@ -256,8 +253,8 @@ def suggest_settings(folder: Path, bag: Bag) -> str:
     numbers = [topic for topic, each in bag.topics.items() if re.match(NUMBER_TYPES, each.msgtype)]
     actions = [topic for topic in numbers if any(word in topic.lower() for word in ACTION_WORDS)]
     observations = [topic for topic in numbers if topic not in actions]
-    fastest = max(actions, key=lambda topic: bag.topics[topic].msgcount, default="")
-    steps = np.diff([time for _, _, time, _ in bag.read([fastest])] if actions else [])
+    fastest = sorted(actions, key=lambda topic: bag.topics[topic].msgcount)[-1:]
+    steps = np.diff([time for _, _, time, _ in bag.read(fastest)] if fastest else [])
     rate = max(1, round(1e9 / np.median(steps[steps > 0]))) if (steps > 0).any() else 10
     lines = ['format = "ros2"', f"rate_hz = {rate}", f"observations = {json.dumps(observations)}"]
     lines += [f"actions = {json.dumps(actions)}", f"images = {json.dumps(images)}"]

@@ -479,7 +479,7 @@ DAMAGES = [
     Damage(
         "topic with one message",
         with_messages(lambda messages: [m for m in messages if m.topic != "/command"] + messages[51:52]),
-        "the fewest are 1 of /command in 0.00 s",
+        "/command has only 1 messages",
     ),
     Damage(
         "long gap",
@@ -585,7 +585,7 @@ def test_images_are_read_in_little_memory(tmp_path: Path):
     tracemalloc.start()
     try:
         frames = open_images(path, key="cam")
-        assert (frames[67] == 67).all()
+        assert (frames[66] == 67).all()  # the first frame is at 0.1 s
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
