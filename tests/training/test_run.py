@@ -96,7 +96,7 @@ def test_run_interrupted_within_a_step_resumes_with_identical_weights(
     presses: int, kept: int | None, finished_run: RunDirectory, tmp_path: Path, monkeypatch: Any
 ):
     """The first Ctrl-C ends training after the step, far from any record; the second ends it in the step."""
-    original = StageRun.step
+    original, handler = StageRun.step, signal.getsignal(signal.SIGINT)
 
     def interrupt(stage: Any, step: int) -> Any:
         for _ in range(presses if step == 5 else 0):
@@ -111,7 +111,7 @@ def test_run_interrupted_within_a_step_resumes_with_identical_weights(
             train(tmp_path / "run", rare, save_every_s=1e9)
     run = RunDirectory(tmp_path / "run")
     assert run.training.exists() == bool(kept)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
     assert fingerprint(train(run.path, rare, resume=True).read_weights()) == fingerprint(
         finished_run.read_weights()
     )
