@@ -64,7 +64,7 @@ class SourceArray(abc.ABC):
         return max(1, READ_BYTES // (self.width * self.dtype.itemsize))
 
     def find_faults(self, frames: int) -> Iterator[str]:
-        """Describe missing and damaged parts of the first `frames` frames as far as no decoding is needed."""
+        """Describe missing and damaged parts of the first `frames` frames without decoding them."""
         return iter(())
 
     def check_parts(self, frames: int) -> None:

@@ -49,7 +49,7 @@ class Bag:
             self.topics: dict[str, Any] = reader.topics
 
     def index(self, topics: Collection[str], images: Collection[str]) -> dict[str, Messages]:
-        """Read the times of all messages of some topics, and those that are not images, in one pass."""
+        """Index the messages of some topics in one pass, and keep all but the images in memory."""
         for topic in topics:
             if topic not in self.topics:
                 raise DemoError(f"{self.path} has no topic {topic}; it has: {', '.join(self.topics)}")
