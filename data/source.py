@@ -19,7 +19,7 @@ from nsde_policy.data.types import (
     check_lengths,
     convert_to_float32,
 )
-from nsde_policy.errors import DemoError
+from nsde_policy.errors import DemoError, suggest
 from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked
 
 MAX_COLUMNS = 4096
@@ -158,8 +158,10 @@ class Source(abc.ABC):
 
     def describe_missing(self, name: str) -> str:
         """Describe a missing array and list the arrays there are."""
-        known = ", ".join(self.find_arrays()) or "none"
-        return "; ".join((f"no array {name!r} in {self.path}; it holds: {known}", *self.notes))
+        known = self.find_arrays()
+        similar = suggest(name, [*known, *map(get_short_name, known)])
+        found = f"no array {name!r} in {self.path}{similar}; it holds: {', '.join(known) or 'none'}"
+        return "; ".join((found, *self.notes))
 
     def close(self) -> None:  # noqa: B027
         """Close the files that are open."""

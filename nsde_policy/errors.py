@@ -4,7 +4,9 @@ A message says what was found, what was expected and what to do, on one line: th
 exits with code 2.
 """
 
+import difflib
 import importlib
+from collections.abc import Iterable
 from types import ModuleType
 
 
@@ -89,6 +91,12 @@ def summarize_error(error: BaseException) -> str:
 def describe_problem(error: BaseException) -> str:
     """Return what went wrong; of an operating system's error without its number and its path."""
     return getattr(error, "strerror", None) or summarize_error(error)
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Return "; did you mean …?" with the most similar known word, or nothing."""
+    similar = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {similar[0]}?" if similar else ""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

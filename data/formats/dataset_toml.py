@@ -1,5 +1,6 @@
 """`dataset.toml`: settings of data sets whose own files do not say what training needs."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +27,8 @@ def load_dataset_toml(folder: Path, settings: type[Settings]) -> Settings:
     try:
         return settings.from_dict(_parse(folder))
     except ConfigError as error:
-        raise DemoError(f"{folder / DATASET_FILE}: {error}") from None
+        problem = re.sub(rf"{settings.__name__}[:.]? ?", "", str(error))
+        raise DemoError(f"{folder / DATASET_FILE}: {problem}") from None
 
 
 def _parse(folder: Path) -> dict[str, Any]:

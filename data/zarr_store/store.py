@@ -159,11 +159,6 @@ class Store(Source):
                 found += self.find_paths(name)
         return sorted(found)
 
-    def describe_missing(self, name: str) -> str:
-        """Describe a missing array and list the arrays of the store."""
-        names = ", ".join(self.find_paths("data") + self.find_paths("meta")) or "none"
-        return f"no array {name!r} in {self.path}; it holds: {names}"
-
     def open_array(self, name: str) -> StoredArray:
         """Open an array below data/."""
         return self.open_path(f"data/{name}")
@@ -207,9 +202,10 @@ class Store(Source):
     def read_ends(self) -> Ints:
         """Read meta/episode_ends."""
         if not self._is_array(ENDS):
+            others = ", ".join(self.find_paths("meta")) or "nothing"
             raise DemoError(
-                f"{self.describe_missing(ENDS)}; write one past the last frame of each episode "
-                "there, such as [100, 250] for episodes of 100 and 150 frames"
+                f"no array {ENDS!r} in {self.path}; meta holds: {others}; write one past the last frame of "
+                "each episode there, such as [100, 250] for episodes of 100 and 150 frames"
             )
         ends = self.open_path(ENDS).read_checked()
         if not ends.size:

@@ -34,11 +34,10 @@ from nsde_policy.cli.play import Play
 from nsde_policy.cli.report import ReportCommand
 from nsde_policy.cli.serve import Serve
 from nsde_policy.cli.shared.options import Command, check_command
-from nsde_policy.cli.shared.paths import suggest
 from nsde_policy.cli.train import Train
 from nsde_policy.cli.video.data import VideoData
 from nsde_policy.cli.video.models import VideoEval, VideoTrain
-from nsde_policy.errors import ConfigError, NsdePolicyError, is_out_of_memory, summarize_error
+from nsde_policy.errors import ConfigError, NsdePolicyError, is_out_of_memory, suggest, summarize_error
 
 DESCRIPTION = "Neural SDE policies: imitation learning with one small network call per action."
 COMMAND_GROUPS = {

@@ -51,7 +51,7 @@ def find_task(demos: Path | None) -> FoundTask:
             return FoundTask(NO_TASK, reason, env_id=recorded if is_env_id(recorded) else None)
         env_kwargs = task.training.without_observations(_as_mapping(made_with.get("env_kwargs")))
         return FoundTask(task.name, f"task {task.name}: recorded in {demos}", env_kwargs, task.env_id)
-    for task in TASKS.load_all().values() if frames else ():  # public demonstrations are zarr stores
+    for task in TASKS.load_all().values():
         if _is_public(task, demos, frames):
             reason = f"task {task.name}: {demos} holds its public demonstrations"
             return FoundTask(task.name, reason, env_id=task.env_id)
@@ -77,12 +77,11 @@ def check_recorded_task(task: Task, demos: Path) -> None:
 
 
 def _read_store_record(path: Path) -> tuple[Mapping[str, object], int]:
-    """Read what the files say about themselves, and the number of frames of a zarr store, else 0."""
+    """Read what the files say about themselves, and their number of frames."""
     from nsde_policy.data.readers import open_source
 
     with open_source(path) as source:
-        names = source.find_arrays() if source.format.startswith("zarr") else []
-        return source.attributes, source.open_array(names[0]).shape[0] if names else 0
+        return source.attributes, int(source.read_ends().max(initial=0))
 
 
 def _as_mapping(value: object) -> Mapping[str, object]:

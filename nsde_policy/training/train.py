@@ -59,9 +59,9 @@ def train(
     images: dict[str, LazyFrames] = {}
     if not isinstance(demos, Demonstrations):
         store = demos or find_demos(get_task(task).name)
+        images = open_training_images(config.demos, store)
         demos = load_training_demos(config.demos, store, task=task)
         report_store(demos, config.demos, store)
-        images = open_training_images(config.demos, store)
     demos, trained = prepare_task(demos, config, task, env_kwargs)
     options = replace(options, device=_prepare_device(options.device, config))
     options = add_selection(options, config, task, monitor)

@@ -1,6 +1,7 @@
 """The same demonstrations in three formats: the same training data, weights and commands."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -11,6 +12,7 @@ from nsde_policy import Policy
 from nsde_policy.assets import EMBEDDED_DEMOS
 from nsde_policy.cli.main import main
 from nsde_policy.data import Demonstrations, DemoWriter, load_demonstrations
+from nsde_policy.tasks import find_task
 from tests.helpers.robot_arm import make_arm_demos
 
 FORMATS = ("zarr", "hdf5", "lerobot")
@@ -39,6 +41,12 @@ def write_formats(folder: Path, demos: Demonstrations, cameras: dict[str, np.nda
     write_hdf5(paths["hdf5"], demos, cameras)
     assert main(["data", "convert", str(paths["zarr"]), str(paths["lerobot"]), "--to", "lerobot"]) == 0
     return paths
+
+
+def test_public_demonstrations_are_recognised_in_other_formats(human_demos: Path, tmp_path: Path) -> None:
+    demos = replace(load_demonstrations(human_demos), rate_hz=10.0)
+    write_hdf5(tmp_path / "pusht.hdf5", demos, {})
+    assert find_task(tmp_path / "pusht.hdf5").name == "pusht"
 
 
 @pytest.mark.slow

@@ -156,7 +156,7 @@ DAMAGES = [
     Damage("pipe", lambda path: with_pipe("x")(path) / "x", "neither .zgroup nor zarr.json"),
     Damage("truncated zip", write_truncated_zip, "nor an undamaged zip"),
     # arrays and metadata
-    Damage("no state", with_arrays(data__state=None), "'state'.*data/action, data/img"),
+    Damage("no state", with_arrays(data__state=None), "'state'.*holds: action, img"),
     Damage("no ends", with_arrays(meta__episode_ends=None), "'meta/episode_ends'.*write one past the last"),
     Damage("no such key", write_store, "'joints'.*--obs-keys keypoint state", {"obs_keys": ["joints"]}),
     Damage("no such action", write_store, "'x'.*--act-key action", {"act_key": "x"}),

@@ -58,7 +58,7 @@ def test_images_and_arrays_are_read_from_the_zip(tmp_path: Path) -> None:
 
 def test_errors_say_what_there_is_instead_of_state_and_action(tmp_path: Path) -> None:
     path = write_umi(tmp_path / "dataset.zarr")
-    with pytest.raises(DemoError, match=rf"'state'.*data/camera0_rgb.*--obs-keys .*{' '.join(LOW)}"):
+    with pytest.raises(DemoError, match=rf"'state'.*camera0_rgb.*--obs-keys .*{' '.join(LOW)}"):
         load_demonstrations(path)
     with pytest.raises(DemoError, match=r"'action'.*--act-key .* or robot0_gripper_width"):
         load_demonstrations(path, obs_keys=LOW[:2])

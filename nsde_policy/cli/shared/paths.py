@@ -1,11 +1,9 @@
 """Paths on the command line, checked before anything heavy is imported."""
 
-import difflib
-from collections.abc import Iterable
 from pathlib import Path
 
 from nsde_policy.assets import SHIPPED_TASK, resolve_run
-from nsde_policy.errors import CheckpointError, DemoError
+from nsde_policy.errors import CheckpointError, DemoError, suggest
 
 RUNS = Path("runs")
 """Folder in which training writes runs by default."""
@@ -51,9 +49,3 @@ def _suggest_demos(path: Path) -> str:
     names = (each.name for each in path.parent.glob("*")) if path.parent.is_dir() else ()
     similar = suggest(path.name, names)
     return f"{similar}; expected a file or folder of demonstrations"
-
-
-def suggest(word: str, known: Iterable[str]) -> str:
-    """Return "; did you mean …?" with the most similar known word, or nothing."""
-    similar = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {similar[0]}?" if similar else ""
