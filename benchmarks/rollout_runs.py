@@ -4,10 +4,10 @@ import argparse
 import json
 import multiprocessing
 import os
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed, wait
+from contextlib import nullcontext
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import torch
 from experiment import MAIN, REPORTED, SMOKE, TUNING, Rollouts, Training, list_rollouts
+from gpu_sharing import share_gpu
 from policy_training import DEVICE_FILE, train_policy
 
 from nsde_policy.errors import ConfigError, MissingDependencyError
@@ -93,11 +94,17 @@ class Suite:
                 print(f"{task.name}: {len(kept)} of {tried} episodes of the expert are kept", flush=True)
 
     def train(self) -> Iterator[str]:
-        """Yield the folders of trained runs: finished, small, large ones, then ones with cameras."""
+        """Yield the folders of trained runs: finished, small, large ones, then ones with cameras.
+
+        With MPS, small runs, large ones and ones with cameras train at the same time.
+        """
         found, args = self.trainings, self.args
         done = [folder for folder, each in found.items() if (self.run_path(each) / DEVICE_FILE).exists()]
         yield from done
         todo = [folder for folder in found if folder not in done] if "train" in args.only else []
+        if args.mps:
+            yield from self._train_group(todo, args.parallel)
+            return
         cameras = [folder for folder in todo if found[folder].task.obs]
         states = [folder for folder in todo if folder not in cameras]
         yield from self._train_group([f for f in states if not found[f].large], args.parallel)
@@ -119,8 +126,8 @@ class Suite:
                     print(f"{jobs[job]} is trained", flush=True)
                     yield jobs[job]
 
-    def train_and_play(self) -> None:
-        """Train what is missing and roll out what is trained, until all is done or the time is up."""
+    def train_and_play(self) -> bool:
+        """Train what is missing and roll out what is trained; return whether all was done in time."""
         args, jobs = self.args, list[Future[None]]()
         players = ProcessPoolExecutor(args.players, multiprocessing.get_context("spawn"))
         try:
@@ -139,8 +146,7 @@ class Suite:
                 job.result()
         if unfinished:
             print(f"{len(unfinished)} rows are left for the next call", flush=True)
-            sys.stdout.flush()
-            os._exit(0)  # do not wait for unfinished rollouts
+        return not unfinished
 
     def make_cache(self, row: Rollouts) -> tuple[EntryCache, Path]:
         """Return what rolls out a row, and its run directory."""
@@ -244,7 +250,10 @@ def run_rollouts(values: dict[str, Any], args: argparse.Namespace) -> None:
         if "collect" in args.only:
             suite.collect()
         if {"train", "play"} & {*args.only}:
-            suite.train_and_play()
+            with share_gpu() if args.mps else nullcontext():
+                is_done = suite.train_and_play()
+            if not is_done:
+                os._exit(0)  # do not wait for unfinished rollouts
         if "latency" in args.only:
             suite.time_plans()
     for comparison in suite.write().values():

@@ -37,11 +37,10 @@ class Outputs(NamedTuple):
 
 def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
     """Build a linear layer with PyTorch's default initialisation, drawn from `generator`."""
-    layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")
+    layer = nn.Linear(inputs, outputs, device="meta")  # draws no weights
     bound = 1 / math.sqrt(inputs)
-    with torch.no_grad():
-        layer.weight.uniform_(-bound, bound, generator=generator)
-        layer.bias.uniform_(-bound, bound, generator=generator)
+    layer.weight = nn.Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound, generator=generator))
+    layer.bias = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound, generator=generator))
     return layer
 
 

@@ -7,12 +7,62 @@ from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adamw import adamw
 
 from nsde_policy.config import TrainConfig
 from nsde_policy.methods.base import LossParts, Stage, TrainableModel
 from nsde_policy.training.batches import BatchSource
 
 Batch = TypeVar("Batch")
+
+
+class FusedAdamW:
+    """AdamW with a learning rate in a tensor.
+
+    It makes the updates of `torch.optim.AdamW(fused=True)`, which imports the compiler of torch: two seconds.
+    """
+
+    def __init__(self, parameters: tuple[nn.Parameter, ...], rate: Tensor, config: TrainConfig) -> None:
+        self._parameters, self._rate, self._config = parameters, rate, config
+        self.state: dict[int, dict[str, Tensor]] = {}
+        """Steps and moments by the index of a parameter that has had a gradient."""
+
+    def zero_grad(self) -> None:
+        """Drop all gradients."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Update all parameters that have a gradient."""
+        used = {i: (p, p.grad) for i, p in enumerate(self._parameters) if p.grad is not None}
+        for i, (p, _) in used.items():
+            if i not in self.state:
+                step = torch.zeros((), device=p.device)
+                self.state[i] = {
+                    "step": step,
+                    "exp_avg": torch.zeros_like(p),
+                    "exp_avg_sq": torch.zeros_like(p),
+                }
+        names = ("exp_avg", "exp_avg_sq", "step")
+        first, second, steps = ([self.state[i][name] for i in used] for name in names)
+        beta1, beta2 = self._config.betas
+        adamw(
+            [p for p, _ in used.values()],
+            [grad for _, grad in used.values()],
+            first,
+            second,
+            [],
+            steps,
+            fused=True,
+            amsgrad=False,
+            beta1=beta1,
+            beta2=beta2,
+            lr=self._rate,
+            weight_decay=self._config.weight_decay,
+            eps=1e-8,
+            maximize=False,
+        )
 
 
 class StageRun(Generic[Batch]):
@@ -34,14 +84,7 @@ class StageRun(Generic[Batch]):
         self._source, self._generator = source, generator
         self._device = generator.device
         self._rate, self._keep = (torch.zeros((), device=self._device) for _ in range(2))
-        self._optimizer = torch.optim.AdamW(
-            stage.parameters,
-            lr=self._rate,
-            betas=config.betas,
-            weight_decay=config.weight_decay,
-            fused=True,
-            capturable=self._device.type == "cuda",
-        )
+        self._optimizer = FusedAdamW(stage.parameters, self._rate, config)
         self.average = [parameter.detach().clone() for parameter in stage.parameters]
         self._stream: torch.cuda.Stream | None = None
         if self._device.type == "cuda":
@@ -77,7 +120,7 @@ class StageRun(Generic[Batch]):
         batch = self._source.draw(self._generator)
         with self._autocast():
             parts = self._model.loss(batch, self._generator)
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad()
         parts.total(self._stage.losses).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self._stage.parameters, self._config.clip)
         self._optimizer.step()
@@ -94,7 +137,7 @@ class StageRun(Generic[Batch]):
     def _capture(self) -> None:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._generator)
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad()
         with _allow_tf32(), torch.cuda.graph(graph, stream=self._stream):
             self._parts = self._update()
         self._graph = graph
@@ -114,9 +157,8 @@ class StageRun(Generic[Batch]):
     def state(self) -> dict[str, Tensor]:
         """Return averaged weights and optimiser state, keyed by parameter index."""
         state = {f"average.{i}": average for i, average in enumerate(self.average)}
-        for i, parameter in enumerate(self.parameters):
-            for name, value in self._optimizer.state[parameter].items():
-                state[f"optimizer.{i}.{name}"] = torch.as_tensor(value)
+        for i, moments in self._optimizer.state.items():
+            state |= {f"optimizer.{i}.{name}": value for name, value in moments.items()}
         return state
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
@@ -124,10 +166,11 @@ class StageRun(Generic[Batch]):
         with torch.no_grad():
             for i, average in enumerate(self.average):
                 average.copy_(state[f"average.{i}"])
-        for i, parameter in enumerate(self.parameters):
+        for i in range(len(self.parameters)):
             prefix = f"optimizer.{i}."
             saved = {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}
-            self._optimizer.state[parameter] = {n: t.clone().to(self._device) for n, t in saved.items()}
+            if saved:
+                self._optimizer.state[i] = {n: t.clone().to(self._device) for n, t in saved.items()}
 
 
 def learning_rate(step: int, steps: int, config: TrainConfig) -> float:
