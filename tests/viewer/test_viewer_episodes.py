@@ -7,6 +7,7 @@ import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,7 +15,10 @@ import pytest
 from nsde_policy.cli.main import main
 from nsde_policy.data import Demonstrations, DemoWriter, Episode
 from nsde_policy.data.flags import find_flags
-from tests.helpers.browser import chromium
+from tests.helpers.browser import PHONE, open_page
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 def make_demos() -> list[Episode]:
@@ -99,26 +103,30 @@ def test_data_need_the_token(page: tuple[str, Path], path: str) -> None:
         urllib.request.urlopen(re.sub(r"/\?.*", path, page[0]))
 
 
-@pytest.mark.browser
-def test_marks_become_a_command_that_runs(page: tuple[str, Path], tmp_path: Path, monkeypatch) -> None:
+def test_marks_become_a_command_that_runs(
+    browser: "Browser", page: tuple[str, Path], tmp_path: Path, monkeypatch
+) -> None:
     url, store = page
-    with chromium() as browser:
-        tab = browser.new_page(viewport={"width": 390, "height": 844})
-        errors: list[str] = []
-        tab.on("pageerror", lambda error: errors.append(str(error)))
-        tab.goto(url)
-        tab.wait_for_selector("#list button:nth-child(8)")
-        tab.click("#list button:nth-child(2)")
-        tab.wait_for_selector("#flags:has-text('still')")
-        tab.evaluate("seek(20)")
-        tab.click("#start")
-        tab.click("#list button:nth-child(6)")
-        tab.wait_for_selector("#flags:has-text('same')")
-        tab.click("#drop")
-        command = tab.inner_text("#command")
-        width = tab.evaluate("document.documentElement.scrollWidth")
-    assert errors == []
-    assert width == 390
+    seen = open_page(browser.new_context(viewport=PHONE))
+    tab, late = seen.page, []
+    tab.route(
+        "**/episode?episode=0*", lambda route: late.append(route)
+    )  # its answer comes after that of the next episode
+    tab.goto(url)
+    tab.wait_for_selector("#list button:nth-child(8)")
+    tab.click("#list button:nth-child(2)")
+    tab.wait_for_selector("#flags:has-text('still')")
+    tab.evaluate("seek(20)")
+    with tab.expect_response("**/episode?episode=0*"):
+        late[0].continue_()
+    tab.click("#start")
+    tab.click("#list button:nth-child(6)")
+    tab.wait_for_selector("#flags:has-text('same')")
+    tab.click("#drop")
+    command = tab.inner_text("#command")
+    assert tab.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    tab.context.close()
+    assert seen.errors == []
     assert command == f"nsde-policy data edit {store} edited.zarr --drop 5 --trim 1:20:60"
     monkeypatch.chdir(tmp_path)
     assert main(command.split()[1:]) == 0

@@ -1,14 +1,14 @@
 """Tests for nsde_policy/viewer/static, in a real browser."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from nsde_policy.viewer.messages import SetControl
+from nsde_policy.viewer.messages import Pause, SetControl
 from nsde_policy.viewer.play_app import PlayApp
 from nsde_policy.viewer.policy_runner import PolicyRunner, load_runners
 from tests.helpers.browser import DESKTOP, PHONE, open_page, wait_until
@@ -46,15 +46,15 @@ def page(browser: "Browser", viewer: RunningViewer) -> "Iterator[Page]":
         yield shown
 
 
-def play_until_covered(methods: list[PolicyRunner], coverage: float) -> PlayApp:
-    """Play in this thread, as fast as possible, until the block covers so much of the goal."""
+def play_until(methods: list[PolicyRunner], condition: Callable[[PlayApp], object]) -> PlayApp:
+    """Play in this thread, as fast as possible, until a condition holds."""
     app = PlayApp(methods, seed=SEED, plan_timeout_s=10)
     run_events(app, SetControl("speed", 4), SetControl("paths", 1))
     for _ in range(300):
         run_events(app, 1)
-        if app.state()["progress"][0][-1] > coverage:
+        if condition(app):
             return app
-    pytest.fail(f"the policy did not reach a coverage of {coverage}")
+    pytest.fail("the episode ended before")
 
 
 def pause(page: "Page") -> None:
@@ -120,7 +120,7 @@ def test_all_clients_see_the_solve_time_until_the_block_is_dragged_away(
     browser: "Browser", methods: list[PolicyRunner]
 ):
     with (
-        run_viewer(play_until_covered(methods, 0.9)) as viewer_server,
+        run_viewer(play_until(methods, lambda app: app.state()["progress"][0][-1] > 0.9)) as viewer_server,
         show_viewer(browser, viewer_server) as page,
     ):
         wait_until(page, "viewer.frame.panels[0].solved")
@@ -242,13 +242,15 @@ def test_two_methods_run_side_by_side_and_fill_the_page(page: "Page"):
 def test_badge_lights_up_while_the_policy_compares_plans(
     browser: "Browser", methods: list[PolicyRunner], tmp_path: Path
 ):
-    app = PlayApp([*load_runners([make_selecting_run(tmp_path / "run")]), methods[1]], seed=SEED)
+    runners = [*load_runners([make_selecting_run(tmp_path / "run")]), methods[1]]
+    app = play_until(runners, lambda app: app.frame()["panels"][0]["compared"])
+    run_events(app, Pause(True))
     with run_viewer(app) as viewer_server, show_viewer(browser, viewer_server) as page:
         badge = page.locator(".panel .sub b")
-        for text, lit in {"one plan": "false", "comparing 16 plans": "true"}.items():
-            badge.and_(page.locator(f"[data-on={lit}]")).wait_for(timeout=30_000)
-            wait_until(page, f"document.querySelector('.sub b').textContent === {text!r}")
+        assert (badge.inner_text(), badge.get_attribute("data-on")) == ("comparing 16 plans", "true")
         assert page.locator("#legend").get_by_text("compared plans").is_visible()
+        page.evaluate("send({ do: 'scrub', period: 0 })")
+        wait_until(page, "document.querySelector('.sub b[data-on=false]').textContent === 'one plan'")
         page.locator(".panel select").select_option(methods[1].name)
         wait_until(page, "viewer.frame?.panels[0].compared === null")
         assert badge.count() == 0

@@ -4,7 +4,7 @@
 const $ = (id) => document.getElementById(id);
 const token = new URLSearchParams(location.search).get("token");
 const MOST_CURVES = 60; // more cannot be told apart
-let overview = null, episode = 0, numbers = null, frame = 0, timer = 0, busy = false;
+let overview = null, wanted = 0, episode = 0, numbers = null, frame = 0, timer = 0, busy = false;
 const dropped = new Set(), cuts = new Map();
 
 function address(path, query = {}) {
@@ -64,10 +64,10 @@ function drawLegend(name, labels, values) {
 async function drawCameras() {
   if (busy) return; // the newest frame is drawn when this one is there
   busy = true;
-  const wanted = frame, from = episode;
+  const at = frame, from = episode;
   try {
     await Promise.all(overview.cameras.map(async (camera, index) => {
-      const answer = await load("/frame", { camera, episode: from, frame: wanted });
+      const answer = await load("/frame", { camera, episode: from, frame: at });
       const picture = await createImageBitmap(await answer.blob()), canvas = $("cameras").children[index].firstChild;
       canvas.width = picture.width; canvas.height = picture.height;
       canvas.getContext("2d").drawImage(picture, 0, 0);
@@ -76,7 +76,7 @@ async function drawCameras() {
     $("flags").textContent = error.message;
   }
   busy = false;
-  if (wanted !== frame || from !== episode) drawCameras();
+  if (at !== frame || from !== episode) drawCameras();
 }
 
 function draw() {
@@ -124,8 +124,10 @@ function cut(from, to) {
 
 async function open(k) {
   play(false);
-  episode = Math.max(0, Math.min(overview.lengths.length - 1, k));
-  const raw = await (await load("/episode", { episode })).json();
+  const chosen = wanted = Math.max(0, Math.min(overview.lengths.length - 1, k));
+  const raw = await (await load("/episode", { episode: chosen })).json();
+  if (chosen !== wanted) return; // another episode was chosen meanwhile
+  episode = chosen;
   numbers = { raw, obs: scale(raw.obs), act: scale(raw.act), length: overview.lengths[episode] };
   frame = 0;
   $("frame").max = numbers.length - 1;
@@ -151,7 +153,7 @@ function listen() {
   $("frame").addEventListener("input", (event) => seek(+event.target.value));
   addEventListener("keydown", (event) => {
     if (event.target.tagName === "BUTTON" && event.key === " ") return;
-    if (event.key === "ArrowUp" || event.key === "ArrowDown") open(episode + (event.key === "ArrowUp" ? -1 : 1));
+    if (event.key === "ArrowUp" || event.key === "ArrowDown") open(wanted + (event.key === "ArrowUp" ? -1 : 1));
     else if (event.target.tagName !== "INPUT" && event.key.startsWith("Arrow")) seek(frame + (event.key === "ArrowLeft" ? -1 : 1));
     else if (keys[event.key]) actions[keys[event.key]]();
     else return;
