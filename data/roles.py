@@ -48,8 +48,18 @@ def find_roles(shapes: Mapping[str, Shape]) -> tuple[list[str], list[str]]:
     return [name for name in low if name not in actions], actions or low
 
 
-def check_keys(source: Source, obs_keys: Sequence[str], act_keys: Sequence[str]) -> None:
-    """Raise `DemoError` for arrays that do not exist or hold images; the message names the flags to use."""
+def find_keys(source: Source, obs_keys: Sequence[str], act_key: str) -> tuple[list[str], tuple[str, ...]]:
+    """Return the arrays of observations and actions.
+
+    Raises:
+        DemoError: If they do not exist or hold images; the message names the flags to use.
+    """
+    found = [name for key in obs_keys for name in source.resolve(key)], source.resolve(act_key)
+    _check_keys(source, *found)
+    return found
+
+
+def _check_keys(source: Source, obs_keys: Sequence[str], act_keys: Sequence[str]) -> None:
     if not obs_keys:
         raise DemoError("no observation array was named; give at least one, such as 'state'")
     known = source.find_arrays()

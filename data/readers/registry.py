@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nsde_policy.data.readers.base import Reader
-from nsde_policy.data.roles import check_keys
+from nsde_policy.data.roles import find_keys
 from nsde_policy.data.source import Source, join_columns
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import DemoError
@@ -103,9 +103,7 @@ def load_from(
     rate_hz: float | None = None,
 ) -> Demonstrations:
     """Load the low-dimensional part of an open source; see `load_demonstrations`."""
-    obs_names = [name for key in obs_keys for name in source.resolve(key)]
-    act_names = source.resolve(act_key)
-    check_keys(source, obs_names, act_names)
+    obs_names, act_names = find_keys(source, obs_keys, act_key)
     ends, arrays = source.open_episodes([*obs_names, *act_names])
     obs, act = (join_columns(part, ends) for part in (arrays[: len(obs_names)], arrays[len(obs_names) :]))
     limits = source.act_limits

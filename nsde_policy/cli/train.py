@@ -204,6 +204,19 @@ class Train:
         picture = plot_training(run)
         print(f"trained {run.path}" + (f", curves in {picture}" if picture else ""))
 
+    def check(self) -> None:
+        """Raise `DemoError` for arrays that the demonstrations do not have, before torch is imported."""
+        from nsde_policy.data.readers import open_source
+        from nsde_policy.data.roles import find_keys
+
+        name = find_task(self.demos).name if self.task == "auto" else self.task
+        task = with_observations(get_task(self.env or name), self.obs)
+        demos = self._parse_demos(task.training.demos)
+        with open_source(self.demos or find_demos(task.name)) as source:
+            find_keys(source, demos.obs_keys, demos.act_key)
+            for camera in demos.images:
+                source.open_episodes(source.resolve(camera))
+
     def _choose_task(self) -> tuple[str, dict[str, object]]:
         """Return the name of the task, and the keyword arguments of its environment that the run records."""
         env_kwargs = parse_env_kwargs(self.env_kwargs)

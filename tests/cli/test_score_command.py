@@ -62,7 +62,7 @@ def test_command_prints_tables_and_writes_json_and_figure(
         (["--demos", "STORE", "--horizon", "0"], "need --horizon >= 1"),
         (["--demos", "STORE", "--horizon", "100000"], "the longest episode has"),
         (["--demos", "missing.zarr"], "missing.zarr"),
-        (["--demos", "OTHER"], "data/ctrl, meta/episode_ends; the run was trained on the observations state"),
+        (["--demos", "OTHER"], "holds: ctrl; the run was trained on the observations state"),
         (["--demos", "WIDE"], "observations of 5 and actions of 3 numbers, the run was trained on 4 and 3"),
     ],
 )

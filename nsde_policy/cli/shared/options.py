@@ -63,7 +63,10 @@ JsonAddressFlag = Annotated[bool, arg(help="Print the address as one line of JSO
 
 
 class Command(Protocol):
-    """Flags of a command as fields of a frozen dataclass."""
+    """Flags of a command as fields of a frozen dataclass.
+
+    A method `check` may refuse them before torch is imported.
+    """
 
     def run(self) -> None:
         """Do what the command is for."""
@@ -82,6 +85,8 @@ def check_command(command: CommandT) -> CommandT:
     for name, hint in get_bounded_fields(type(command)).items():
         check_value(f"--{name.replace('_', '-')}", getattr(command, name), hint)
     check_paths(command)
+    if hasattr(command, "check"):
+        command.check()
     device = getattr(command, "device", "cpu")
     if device == "cpu":
         return command

@@ -19,7 +19,6 @@ def check_paths(command: object) -> None:
         DemoError: If demonstrations do not exist; the message names similar ones.
     """
     runs = getattr(command, "runs", None) or getattr(command, "run_dir", None) or ()
-    runs = () if type(command).__name__ == "VideoEval" else runs  # video models are checked when loaded
     for run in (runs,) if isinstance(runs, Path) else runs:
         _check_run(run)
     for name in ("demos", "path"):

@@ -84,7 +84,7 @@ class VideoTrain(VideoPresetFlags):
 class VideoEval:
     """Score video models against the true frames; two rows repeat the last frame and extrapolate."""
 
-    runs: Annotated[tuple[Path, ...], Positional, arg(help="Run directories of `video train`.")]
+    models: Annotated[tuple[Path, ...], Positional, arg(help="Run directories of `video train`.")]
     data: Path | None = None
     """Store of videos; default: the one that the first run was trained on. Videos that a run was trained on
     are never used."""
@@ -116,21 +116,21 @@ class VideoEval:
         from nsde_policy.video.record import VideoRecord
         from nsde_policy.video.run import load_video_model
 
-        if not self.runs:
+        if not self.models:
             raise ConfigError("name at least one run directory of `nsde-policy video train`")
         check_json_file(self.json)
         if self.film:
             check_writable(self.film / FILM)
         network = load_features(self.features, device=self.device) if self.features else None
         models = [
-            load_video_model(run, device=self.device, first_stage=self.first_stage) for run in self.runs
+            load_video_model(run, device=self.device, first_stage=self.first_stage) for run in self.models
         ]
         context = max(model.config.history for model in models)
         predictors = {
             label: make_predictor(model, seed=self.seed, substeps=self.substeps, alpha=self.alpha)
-            for label, model in zip(_label_runs(self.runs), models, strict=True)
+            for label, model in zip(_label_runs(self.models), models, strict=True)
         }
-        records = [VideoRecord.read(run) for run in self.runs]
+        records = [VideoRecord.read(run) for run in self.models]
         data = self.data or Path(records[0].videos.source)
         videos = self._load_videos(records, data, context + self.steps)
         scores = evaluate_video(
@@ -139,7 +139,7 @@ class VideoEval:
         if self.film:
             self._draw_film(self.film, predictors, videos.frames[:1], context)
         results = scores.to_json(
-            runs=[str(run) for run in self.runs],
+            runs=[str(run) for run in self.models],
             data=str(data),
             first_stage=self.first_stage,
             seed=self.seed,
