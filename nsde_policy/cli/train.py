@@ -185,6 +185,9 @@ class Train:
         if self.env is not None or self.env_kwargs is not None:
             close_env(open_env(get_task(task), env_kwargs))  # its errors should not wait for the evaluation
         preset, config = self.resolve_settings(task)
+        smaller = {"default": "fast", "pixels": "pixels-fast"}.get(preset)
+        if smaller and self.device == "cpu":
+            logger.info("preset %s is made for GPUs; on a CPU, --preset %s is much quicker", preset, smaller)
         name = re.sub(r"[^\w.-]", "_", f"{task}-{self.policy}-{preset}-{self.seed}")
         run = RunDirectory(self.out or Path("runs") / name)
         train(
