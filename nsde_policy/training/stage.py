@@ -28,7 +28,7 @@ class FusedAdamW:
         """Steps and moments by the index of a parameter that has had a gradient."""
 
     def zero_grad(self) -> None:
-        """Drop all gradients."""
+        """Drop the gradients of all parameters."""
         for parameter in self._parameters:
             parameter.grad = None
 
