@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -28,6 +29,8 @@ class WorkerPool(ProcessPoolExecutor):
 
         Processes inherit that Ctrl-C is blocked, so that it cannot interrupt their imports either.
         """
+        if sys.platform == "win32":  # which has no masks of signals
+            return super().submit(function, *args, **kwargs)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             return super().submit(function, *args, **kwargs)

@@ -8,6 +8,7 @@ import json
 import os
 import secrets
 import stat
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -118,11 +119,12 @@ def replace_file(target: Path, content: bytes | str) -> None:
             with suppress(OSError):
                 partial.unlink()
             raise
-        directory = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        if sys.platform != "win32":  # Windows cannot open folders
+            directory = os.open(target.parent, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
     except (OSError, ValueError) as error:  # the latter for a null byte in the path
         raise NsdePolicyError(f"{target} cannot be written: {describe_problem(error)}") from error
 
@@ -161,20 +163,40 @@ def lock_directory(path: Path, *, error: type[NsdePolicyError] = DemoError) -> i
 
     Readers are not affected. An `error` is raised if another process or thread holds the lock.
     """
-    import fcntl
-
     try:
         path.mkdir(parents=True, exist_ok=True)
-        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = _open_lock(path)
     except (OSError, ValueError) as problem:  # the latter for a null byte in the path
         raise error(f"the folder {path} cannot be created: {describe_problem(problem)}") from problem
     try:
-        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(descriptor)
     except OSError as problem:
-        os.close(directory)
+        os.close(descriptor)
         if isinstance(problem, BlockingIOError):
             reason = "another process is writing to it; wait for it to finish or choose another path"
         else:
             reason = describe_problem(problem)
         raise error(f"the folder {path} cannot be locked: {reason}") from problem
-    return directory
+    return descriptor
+
+
+def _open_lock(path: Path) -> int:
+    """Open a folder, or on Windows, which cannot lock folders, a file in it."""
+    if sys.platform == "win32":
+        return os.open(path / ".lock", os.O_RDWR | os.O_CREAT)
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _lock(descriptor: int) -> None:
+    """Lock an open folder or file; raise `BlockingIOError` if it is locked already."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except PermissionError as problem:
+            raise BlockingIOError(*problem.args) from problem
+    else:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -273,7 +273,7 @@ class RunDirectory:
     def append_metrics(self, record: Mapping[str, float]) -> None:
         """Append one record to metrics.jsonl."""
         try:
-            with self.metrics.open("a") as file:
+            with self.metrics.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
         except OSError as error:
             raise NsdePolicyError(f"{self.metrics} cannot be written: {error.strerror}") from error

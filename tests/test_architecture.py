@@ -166,3 +166,10 @@ def test_global_random_generators_are_not_used():
 def test_pickle_is_not_used():
     for path in modules():
         assert not {name.split(".")[0] for name in imports(path)} & {"pickle", "dill", "cloudpickle"}, path
+
+
+def test_nothing_of_one_system_is_imported_with_the_package():
+    posix = {"fcntl", "grp", "pty", "pwd", "resource", "termios", "tty"}
+    for path in modules():
+        names = {name.split(".")[0] for name in imports(path, top_level_only=True)}
+        assert not names & {*posix, "msvcrt", "winreg"}, path

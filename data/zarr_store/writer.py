@@ -54,7 +54,7 @@ class LazyRows(Protocol):
 
 
 class DemoWriter:
-    """Writer that appends whole episodes to a replay-buffer store, zarr format 2; one at a time (POSIX).
+    """Writer that appends whole episodes to a replay-buffer store, zarr format 2; one at a time.
 
         with DemoWriter("demos.zarr", rate_hz=10, angles=(4,)) as writer:
             writer.append(Episode(obs, act), extras={"img": frames}, info={"seed": 7})

@@ -6,7 +6,6 @@ Commands import heavy packages inside `run`, after parsing, so that help and usa
 import io
 import logging
 import os
-import signal
 import sys
 import threading
 import traceback
@@ -63,6 +62,8 @@ SUMMARIES = {
     "video": "Predict the next frames of videos.",
 }
 """What the first help page says about each command."""
+PIPE_CLOSED = 141
+"""Exit code if the reader of the output has closed it, as shells report SIGPIPE."""
 CommandTree = Mapping[str, "type[Command] | CommandTree"]
 COMMANDS: CommandTree = {
     "train": Train,
@@ -181,7 +182,7 @@ def _report_error(error: BaseException, debug: bool) -> int:
     """Print why a command ended, and return its exit code."""
     if isinstance(error, BrokenPipeError):  # the reader of our output has closed it, as `| head` does
         _discard_output()
-        return 128 + signal.SIGPIPE
+        return PIPE_CLOSED
     if isinstance(error, KeyboardInterrupt):
         return _fail(str(error) or "interrupted", 130, debug)
     if isinstance(error, SystemExit) and error.code == 2:  # tyro has printed what is wrong with a setting

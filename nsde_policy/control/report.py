@@ -101,7 +101,7 @@ class Recorder:
         if log is not None:
             try:
                 Path(log).parent.mkdir(parents=True, exist_ok=True)
-                self._log = Path(log).open("w", buffering=1 << 16)  # noqa: SIM115
+                self._log = Path(log).open("w", buffering=1 << 16, encoding="utf-8")  # noqa: SIM115
             except (OSError, ValueError) as error:  # the latter for a null byte in the path
                 raise NsdePolicyError(f"{log} cannot be written: {error}") from error
         self._latencies: deque[float] = deque(maxlen=MAX_SAMPLES)

@@ -87,8 +87,12 @@ def run_until_signal(
     """Run a server until SIGTERM or Ctrl-C; call `announce` with its port."""
 
     async def run() -> None:
+        loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, server.stop)
+            try:
+                loop.add_signal_handler(number, server.stop)
+            except NotImplementedError:  # on Windows
+                signal.signal(number, lambda *_: loop.call_soon_threadsafe(server.stop))
         await server.run(announce)
 
     asyncio.run(run())
