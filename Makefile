@@ -2,6 +2,7 @@
 #   make demo    show the shipped policy, train on the embedded demonstrations, evaluate, write videos to out/
 #   make test    ruff, mypy on the installed package, and all tests
 #   make quick   ruff and the fast tests of mathematics, methods, environments and inference, in half a minute
+#   make docs    build the documentation in out/site
 #   make lock    pin the newest versions, with hashes, for `make test` and `make quick`
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
@@ -17,7 +18,7 @@ UV := VIRTUAL_ENV=$(VENV) UV_LINK_MODE=hardlink $(BIN)/uv pip
 LOCK := $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make lock"
 
-.PHONY: demo test quick lint types pytest lock clean
+.PHONY: demo test quick docs lint types pytest lock clean
 
 demo: $(VENV)/installed
 	$(BIN)/nsde-policy doctor
@@ -32,6 +33,10 @@ quick: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n logical --dist worksteal -m "not slow and not browser and not gpu" \
 		$(addprefix tests/,core methods planner inference envs training/test_loop.py training/test_dataset.py) \
 		$(addprefix tests/test_,architecture.py style.py config.py files.py)
+
+docs: $(VENV)/tested
+	$(BIN)/python docs/make_reference.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: $(VENV)/tested
 	$(BIN)/ruff check .

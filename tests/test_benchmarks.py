@@ -188,7 +188,7 @@ def test_documented_flags_train_the_two_phases_of_the_experiment(
 ):
     found = {}
     monkeypatch.setattr(VideoTrain, "run", lambda self: found.update({self.method: self.config}))
-    text = (ROOT / "docs/video.md").read_text()
+    text = (ROOT / "docs/results/video.md").read_text()
     commands = re.findall(r"`(video train train.zarr --method \S+ [^`]*--unroll.frames 4[^`]*)`", text)
     assert len(commands) == 2
     assert all(main(shlex.split(command)) == 0 for command in commands)

@@ -10,18 +10,21 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nsde_policy import Policy, load_demonstrations
 from nsde_policy.cli import main as cli
 from nsde_policy.cli.train import Train
+from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.tasks import get_task, with_observations
 from tests.helpers.doc_pages import code_blocks
+from tests.helpers.policy_servers import serve_in_thread
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
     *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
-    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "reference"),
 ]
 FOLDERS = ("nsde_policy", "envs", "data", "eval", "benchmarks", "docs", "examples", "tests")
 ENTRY_POINT_GROUPS = {f"nsde_policy.{kind}" for kind in ("methods", "tasks", "readers", "encoders")}
@@ -165,6 +168,11 @@ def test_guides_are_short(guide):
     assert len(prose.split()) <= 1200
 
 
+def test_all_guides_together_are_short():
+    guides = (ROOT / "docs").glob("*.md")
+    assert sum(len(guide.read_text().split()) for guide in guides) <= 16_000
+
+
 def test_readme_is_short_and_names_the_paper():
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 100
@@ -190,3 +198,55 @@ def test_snippets_on_uncertainty_run():
     names = {"policy": Policy.from_pretrained(), "obs": [235.0, 124.0, 299.6, 145.2, 5.378]}
     exec(uncertainty, names)
     assert names["paths"].shape == (9, 64, 7)
+
+
+def find_messages() -> list[str]:
+    """Return every text in the source files; … stands for values that are formatted into it."""
+    texts = []
+    for file in (
+        file for folder in ("nsde_policy", "data", "eval") for file in (ROOT / folder).rglob("*.py")
+    ):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                parts = [p.value if isinstance(p, ast.Constant) else "…" for p in node.values]
+                texts.append("".join(map(str, parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return texts
+
+
+def test_quoted_messages_are_printed_by_the_code():
+    page = (ROOT / "docs/troubleshooting.md").read_text()
+    messages = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+    assert len(messages) > 20
+    texts = find_messages()
+    assert not [message for message in messages if not any(message in text for text in texts)]
+
+
+def test_recipes_of_the_cookbook_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    gripper, positions, _, fast_joints, *_ = code_blocks(ROOT / "docs/cookbook.md", "python")
+    names = {}
+    exec(gripper, names)
+    hand = names["Gripper"]()
+    assert [hand.command(value) for value in (0.5, 0.8, 0.4, 0.2, 0.5)] == [False, True, True, False, False]
+
+    path = np.random.default_rng(0).normal(size=(41, 6)).cumsum(0).astype(np.float32)
+    with DemoWriter("deltas.zarr", rate_hz=10) as writer:
+        writer.append(Episode(path[:-1], np.diff(path, axis=0)))
+    exec(positions, {})
+    (episode,) = load_demonstrations("positions.zarr")
+    np.testing.assert_allclose(episode.act, path[1:], rtol=1e-5, atol=1e-5)
+
+    names = {"policy": Policy.from_pretrained(), "obs": [235.0, 124.0, 299.6, 145.2, 5.378]}
+    exec(fast_joints, names)
+    assert names["command"].shape == (2,)
+
+
+def test_the_remote_recipe_runs():
+    *_, remote = code_blocks(ROOT / "docs/cookbook.md", "python")
+    policy, names = Policy.from_pretrained(), {"obs": [235.0, 124.0, 299.6, 145.2, 5.378]}
+    with serve_in_thread(policy, calibration=policy.calibration) as server:
+        recipe = remote.replace("ws://127.0.0.1:8765", server.url)
+        exec(recipe.replace("deadline_s=0.1, timeout_s=0.3", "deadline_s=30, timeout_s=30"), names)
+    assert names["command"].shape == (2,)

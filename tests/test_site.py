@@ -1,0 +1,68 @@
+"""Tests of the documentation site: no warnings, every public name, and nothing from the network."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nsde_policy
+from nsde_policy.cli.main import COMMANDS
+from tests.helpers.doc_pages import load_script
+
+pytest.importorskip("mkdocs")
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[1]
+reference = load_script(ROOT / "docs/make_reference.py")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site as `make docs` does, elsewhere; every warning is an error."""
+    out = tmp_path_factory.mktemp("site")
+    reference.main()
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, text=True, capture_output=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out
+
+
+def test_every_public_name_is_documented(site: Path) -> None:
+    page = (site / "reference/python.html").read_text()
+    anchors = set(re.findall(r'id="([\w.]+)"', page))
+    assert {f"nsde_policy.{name}" for name in nsde_policy.__all__} <= anchors
+    described = {anchor.rpartition(".")[2] for anchor in anchors}
+    for module in reference.MODULES:
+        names = {*reference.find_public_names(module)}
+        assert names
+        assert names <= described
+
+
+def test_every_command_is_documented(site: Path) -> None:
+    page = (site / "reference/commands.html").read_text()
+    for name, command in COMMANDS.items():
+        for words in [name] if isinstance(command, type) else [f"{name} {each}" for each in command]:
+            assert f'id="{words.replace(" ", "-")}"' in page, words
+    assert "--model.network.width" in page  # among all settings of train
+
+
+def test_pages_load_nothing_from_other_sites(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        text = page.read_text()
+        assert not re.search(r"<(script|img|iframe)\b[^>]*\bsrc=[\"']?(https?:)?//", text), page
+        assert not re.search(
+            r"<link\b[^>]*rel=[\"']?(stylesheet|preload)[^>]*href=[\"']?(https?:)?//", text
+        ), page
+
+
+def test_the_search_index_holds_guides_and_messages(site: Path) -> None:
+    index = json.loads((site / "search/search_index.json").read_text())
+    found = {entry["location"].partition("#")[0] for entry in index["docs"]}
+    assert {"index.html", "troubleshooting.html", "results/pusht.html"} <= found
+    text = " ".join(entry["text"] for entry in index["docs"])
+    assert "already holds a run" in text
