@@ -22,6 +22,8 @@ ALIGNED_MATCH_ERROR = 0.75
 """The same for a column in line with matched ones: joints that lag, sag or hold an object deviate more."""
 LONGER_LAGS = (2, 3, 4, 6, 8, 12, 16)
 """Frames after which an arm that lags is compared with its command."""
+FEWEST_BINARY_FRAMES = 20
+"""Fewest frames in which two values of an action are all that it takes."""
 FEWEST_STARTS = 8
 """Fewest episodes whose first frames alone are compared."""
 
@@ -84,6 +86,24 @@ def measure_first_action(demos: Demonstrations, columns: Sequence[int]) -> tuple
     first = demos.act[demos.starts]
     unmatched = [action for action, column in enumerate(columns) if column == NO_COLUMN]
     return tuple(float(v) for v in np.quantile(first[:, unmatched], 0.5, axis=0, method="lower"))
+
+
+def find_binary(demos: Demonstrations) -> tuple[tuple[int, float, float], ...]:
+    """Find the action columns that take two values, such as a gripper, each with these values; no angles."""
+    low, high = demos.act.min(0), demos.act.max(0)
+    two_valued = (low < high) & ((demos.act == low) | (demos.act == high)).all(0)
+    columns = np.flatnonzero(two_valued & (len(demos.act) >= FEWEST_BINARY_FRAMES)).tolist()
+    return tuple((i, float(low[i]), float(high[i])) for i in columns if i not in demos.act_angles)
+
+
+def describe_binary(demos: Demonstrations) -> str:
+    """Describe columns that `find_binary` finds in one line; empty without any."""
+    found = [
+        f"{demos.act_names[i] if demos.act_names else f'action {i}'} ({low:g} or {high:g})"
+        for i, low, high in find_binary(demos)
+    ]
+    shown = ", ".join(found)
+    return shown and f"binary actions: {shown}; plans are rounded, unless --demos.no-round-binary"
 
 
 def format_matches(columns: Sequence[int]) -> str:

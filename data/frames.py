@@ -32,24 +32,31 @@ def resize_frames(frames: Bytes, size: int) -> Bytes:
     n, height, width, _ = frames.shape
     if (height, width) == (size, size):
         return frames
-    rows, columns = _make_weights(height, size), _make_weights(width, size)
     out = np.empty((n, size, size, 3), np.uint8)
     for i, frame in enumerate(frames):
-        narrow = np.tensordot(columns, frame.astype(np.float32), axes=(1, 1))  # (size, height, 3)
-        small = np.tensordot(rows, narrow, axes=(1, 1))  # (size, size, 3): rows, columns
+        narrow = _resize_rows(frame.astype(np.float32), size)
+        small = _resize_rows(narrow.swapaxes(0, 1), size).swapaxes(0, 1)
         out[i] = np.clip(np.rint(small), 0, 255)
     return out
 
 
+def _resize_rows(frame: npt.NDArray[np.float32], size: int) -> npt.NDArray[np.float32]:
+    """Resize the first axis; without a matrix product, whose threads would wait for each other."""
+    taps = _make_taps(len(frame), size)
+    return sum((weights * frame[index] for index, weights in taps), np.zeros((), np.float32))
+
+
 @lru_cache(maxsize=64)
-def _make_weights(old: int, new: int) -> npt.NDArray[np.float32]:
-    """Return the weights of old pixels in each new one along an axis, (new, old); each row sums to 1."""
+def _make_taps(old: int, new: int) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]]:
+    """Return the old pixels that each new one is a mean of: their index (new,) and weight (new, 1, 1)."""
     scale = old / new
     centre = (np.arange(new) + 0.5) * scale - 0.5
-    distance = np.abs(np.arange(old)[None] - centre[:, None]) / max(scale, 1.0)
-    weights = np.maximum(1.0 - distance, 0.0)
-    shares: npt.NDArray[np.float32] = (weights / weights.sum(1, keepdims=True)).astype(np.float32)
-    return shares
+    reach = max(scale, 1.0)
+    index = np.floor(centre - reach)[:, None] + np.arange(1, 2 * int(np.ceil(reach)) + 1)
+    weights = np.maximum(1.0 - np.abs(index - centre[:, None]) / reach, 0.0) * (index >= 0) * (index < old)
+    weights = (weights / weights.sum(1, keepdims=True)).astype(np.float32)
+    places = np.clip(index, 0, old - 1).astype(np.int64)
+    return [(places[:, k], weights[:, k, None, None]) for k in range(index.shape[1])]
 
 
 def check_frames(images: "LazyFrames", name: str) -> None:

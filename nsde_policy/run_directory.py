@@ -20,7 +20,7 @@ import os
 import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -141,8 +141,9 @@ class RunRecord:
     def same_training(self, other: "RunRecord") -> bool:
         """Return whether `other` can resume this run: same settings, sizes, task, seed and data."""
         one, two = (
-            (run.config, run.spec, run.task, run.env_kwargs, run.seed, demos.fingerprint, demos.held_out)
+            (run.config, spec, run.task, run.env_kwargs, run.seed, demos.fingerprint, demos.held_out)
             for run, demos in ((self, self.demos), (other, other.demos))
+            for spec in [replace(run.spec, binary=())]  # earlier versions did not record it
         )
         return one == two
 

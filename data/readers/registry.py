@@ -74,6 +74,10 @@ def load_demonstrations(
 ) -> Demonstrations:
     """Load the low-dimensional part of demonstrations of any format.
 
+        demos = load_demonstrations("my_robot")
+        for episode in demos:
+            print(len(episode), episode.obs.shape, episode.act.shape)
+
     Args:
         path: File or folder.
         obs_keys: Arrays that make up an observation, side by side; those with more axes, such as

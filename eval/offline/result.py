@@ -51,7 +51,7 @@ class ActionScale:
     angles: tuple[int, ...]
     names: tuple[str, ...]
     binary: tuple[bool, ...]
-    """Whether each action has only two values in the scored episodes."""
+    """Whether each action takes two values only."""
 
     @classmethod
     def measure(cls, demos: Demonstrations, spec: StateSpec) -> "ActionScale":
@@ -63,11 +63,12 @@ class ActionScale:
         span = (np.array(spec.high) - np.array(spec.low))[spec.obs_dim :]
         std = np.where(std > SMALLEST_SPREAD * span, std, span)
         names = demos.act_names or tuple(f"action {column}" for column in range(actions.shape[1]))
-        binary = tuple(len(np.unique(column)) == 2 for column in actions.T)
+        known = {column for column, *_ in spec.binary}
+        binary = tuple(i in known or len(np.unique(column)) == 2 for i, column in enumerate(actions.T))
         return cls(mean, std, demos.act_angles, names, binary)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OfflineScore:
     """Figures of one policy on recorded episodes, a row of an `OfflineComparison`."""
 
@@ -81,6 +82,11 @@ class OfflineScore:
     sums: Mapping[str, Mapping[str, EpisodeSums]]
     """Sums of each of `EPISODE_PARTS` by figure: log-likelihoods (episodes,), squared errors (episodes,
     horizon, act_dim) and coverages (episodes, levels, dimensions)."""
+
+    def __repr__(self) -> str:
+        from nsde_policy.eval.offline.verdict import describe_score
+
+        return "\n".join([*describe_score(self), f"Scored: {self.context['selection']}"])
 
     @property
     def method(self) -> str:

@@ -1,6 +1,7 @@
 """Score a policy on recorded episodes: likelihood, action error by horizon and calibration of σ."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import NormalDist
 from typing import Annotated
 
@@ -22,12 +23,14 @@ from nsde_policy.eval.offline.frames import (
     choose_stride,
     find_parts,
     iterate_frames,
+    select_episodes,
 )
 from nsde_policy.eval.offline.images import add_features
 from nsde_policy.eval.offline.result import COVERAGE_LEVELS, ActionScale, OfflineScore
 from nsde_policy.eval.offline.sums import EpisodeSums, FloatArray
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.base import Draws
+from nsde_policy.planner.checks import round_binary
 
 FEWEST_ACTIONS = 8
 """Actions that are compared if the chunk is shorter, as far as the method plans, to show how errors grow."""
@@ -49,6 +52,25 @@ class OfflineConfig(BaseConfig):
     """Seed of the sampled plans; the result depends on nothing else that is random."""
     accept_omitted_chunks: bool = False
     """Read missing chunks of the store as the fill value, even if the run's settings do not."""
+
+
+def evaluate_offline(policy: Policy, demos: Path | str, **settings: int | None) -> OfflineScore:
+    """Score a policy on the episodes of a store that it has not seen, as `nsde-policy score` does.
+
+        found = policy.evaluate("my_robot")
+        print(found)                       # the verdict in three lines
+        found.error("sample").compute()    # error by horizon, in standard deviations of the actions
+
+    Args:
+        policy: Policy to score.
+        demos: Recorded episodes of any format.
+        **settings: Fields of `OfflineConfig`: horizon, samples, stride, seed.
+    """
+    config = OfflineConfig(**settings)  # type: ignore[arg-type]  # the class checks its fields
+    method, device = policy.record.config.method, policy.device
+    return score_episodes_offline(
+        policy, select_episodes(policy, Path(demos)), config, name=method, device=device
+    )
 
 
 def score_episodes_offline(
@@ -197,6 +219,7 @@ class FrameScorer:
         with torch.no_grad():
             actions = self._model.plan(rows, steps=self._horizon, draws=draws, sampling=self._sampling)
         plans = actions.double().cpu().numpy().reshape(n, self._samples, self._horizon, -1)
+        round_binary(plans, self._spec)
         middle = plans[:, 0] + self._wrap(plans - plans[:, :1]).mean(1)
         last = states[:, :1, self._spec.obs_dim :].double().cpu().numpy()
         errors = self._wrap(plans - recorded[:, None])

@@ -16,7 +16,7 @@ def describe_score(score: OfflineScore) -> list[str]:
     """Return the verdict on a run: its error against repeating the last action, σ, and how sure this is."""
     last = score.horizon - 1
     lines = [f"{_compare_errors(score, last)}; {_compare_errors(score, 0)}{_blame(score)}"]
-    coverage = score.coverage("coverage_actions")
+    coverage = _cover(score)
     if coverage is not None:
         share = float(coverage.compute()[-1])
         low, high = FITTING
@@ -25,10 +25,18 @@ def describe_score(score: OfflineScore) -> list[str]:
         lines.append(
             f"σ {fit}: {share:.0%} of recorded actions in its {COVERAGE_LEVELS[-1]:.0%} interval{advice}"
         )
-    episodes = len(coverage.total) if coverage is not None else len(score.error("sample").total)
+    episodes = len(score.error("sample").total)
     if episodes < MIN_PAIRS:
         lines.append(f"{episodes} episodes are too few to tell: hold out at least {MIN_PAIRS}")
     return lines
+
+
+def _cover(score: OfflineScore) -> EpisodeSums | None:
+    """Return how often σ covers recorded actions, without those that take two values, which σ cannot fit."""
+    found, chosen = score.sums["all"].get("coverage_actions"), ~np.array(score.scale.binary)
+    if found is None or not chosen.any():
+        return None
+    return EpisodeSums(found.total[..., chosen], found.count[..., chosen]).pool(-1)
 
 
 def _compare_errors(score: OfflineScore, step: int) -> str:

@@ -123,9 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # for terminals without … or π
     debug = "--debug" in args
     args = [arg for arg in args if arg != "--debug"]
-    if not any(isinstance(handler, ProgressBarHandler) for handler in logger.handlers):
-        logger.addHandler(ProgressBarHandler())
-        logger.setLevel(logging.INFO)
+    show_log()
     code = 0
     try:
         try:
@@ -138,6 +136,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BaseException as error:
         return _report_error(error, debug)
     return code
+
+
+def show_log() -> None:
+    """Print the log of the package to stderr."""
+    if not any(isinstance(handler, ProgressBarHandler) for handler in logger.handlers):
+        logger.addHandler(ProgressBarHandler())
+        logger.setLevel(logging.INFO)
 
 
 def parse_command(args: list[str]) -> Command:

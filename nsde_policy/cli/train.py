@@ -2,23 +2,27 @@
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from nsde_policy.assets import SHIPPED_TASK, USUAL_OBSERVATIONS, find_demos
 from nsde_policy.bounds import Fraction, SeedNumber
 from nsde_policy.cli.shared.options import DeviceFlag, EnvKwargsFlag, MethodName, parse_env_kwargs
+from nsde_policy.encoders.keypoints.config import SMALL_ENCODER
 from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import ConfigError
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.tasks import TASKS, find_task, get_task, with_observations
 from nsde_policy.tasks.gym import close_env, open_env
-from nsde_policy.tasks.training_defaults import AUTO_PRESET
-from nsde_policy.training.presets import resolve_preset
+from nsde_policy.tasks.training_defaults import AUTO_PRESET, CAMERA_PRESET
+from nsde_policy.training.presets import choose_preset, resolve_preset
+
+if TYPE_CHECKING:
+    from nsde_policy.run_directory import RunDirectory
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +86,7 @@ class Train:
     """Method; neural_sde is ours."""
     preset: str | None = None
     """Settings to start from: default, paper, fast (a CPU), with --obs pixels: pixels, pixels-fast; auto,
-    the default for your own robot, measures the demonstrations."""
+    the default for your own robot, measures the demonstrations. With --images on a CPU: pixels-fast."""
     task: str = "auto"
     """Task, such as pusht or metaworld:reach-v3; auto: what the demonstrations record, else none."""
     obs: str = USUAL_OBSERVATIONS
@@ -115,17 +119,19 @@ class Train:
             cls, prog=prog, args=expand_short_flags(args), return_unknown_args=True, add_help=False
         )
         command = replace(given, settings=tuple(settings))
-        preset = "default" if given.preset in (None, AUTO_PRESET) else given.preset
+        measured = (None, AUTO_PRESET, CAMERA_PRESET)
+        preset = "default" if given.preset in measured else given.preset
         task = get_task(given.env or (SHIPPED_TASK if given.task == "auto" else given.task))
         command.parse_settings(with_observations(task, given.obs).preset(preset, given.policy))
         return command
 
-    def parse_settings(self, config: RunConfig) -> RunConfig:
+    def parse_settings(self, config: RunConfig, preset: str = "") -> RunConfig:
         """Return settings with the changes of the flags; camera frames get an encoder.
 
-        Exit after printing the help text, or what is wrong with the flags.
+        Fewer --steps shorten the training of the encoder and of plan selection in proportion. Exit after
+        printing the help text, or what is wrong with the flags.
         """
-        config = add_cameras(config, self._parse_demos(config.demos))
+        config = add_cameras(config, self._parse_demos(config.demos), small=preset == CAMERA_PRESET)
         default = TrainWithSettings(**vars(self), config=config)
         parsed = tyro.cli(
             TrainWithSettings,
@@ -134,7 +140,8 @@ class Train:
             prog="nsde-policy train",
             description=Train.__doc__,
         )
-        return parsed.config
+        given = {flag.partition("=")[0] for flag in self.settings}
+        return _shorten_parts(parsed.config, parsed.config.train.steps / config.train.steps, given)
 
     def _parse_demos(self, demos: DemoConfig) -> DemoConfig:
         """Return the selection of the demonstrations with the changes of the flags."""
@@ -154,22 +161,34 @@ class Train:
         The preset `auto` measures the demonstrations.
         """
         chosen = with_observations(get_task(task), self.obs)
+        selection = self._parse_demos(chosen.training.demos)
+        preset = self.preset or choose_preset(chosen, self.policy)
+        if self.preset is None and preset == AUTO_PRESET and selection.images and self.device == "cpu":
+            preset = CAMERA_PRESET
+            logger.info("preset %s, for a CPU: --preset auto trains a larger encoder, hours here", preset)
         name, config = resolve_preset(
             chosen,
-            self.preset,
+            preset,
             self.policy,
             demos=self.demos,
-            selection=vars(self._parse_demos(chosen.training.demos)),
+            selection=vars(selection),
             validation=self.validation,
             seed=self.seed,
             overridden=[flag.partition("=")[0].split(".")[-1].lstrip("-") for flag in self.settings],
         )
-        return name, self.parse_settings(config)
+        return name, self.parse_settings(config, name)
 
     def run(self) -> None:
         """Train, draw the curves and print the run directory."""
-        from nsde_policy.run_directory import RunDirectory
         from nsde_policy.training.progress import plot_training
+
+        run = self.train()
+        picture = plot_training(run)
+        print(f"trained {run.path}" + (f", curves in {picture}" if picture else ""))
+
+    def train(self) -> "RunDirectory":
+        """Train with a progress bar, and return the run directory."""
+        from nsde_policy.run_directory import RunDirectory
         from nsde_policy.training.run import TrainOptions
         from nsde_policy.training.train import train
 
@@ -190,7 +209,7 @@ class Train:
             logger.info("preset %s is made for GPUs; on a CPU, --preset %s is much quicker", preset, smaller)
         name = re.sub(r"[^\w.-]", "_", f"{task}-{self.policy}-{preset}-{self.seed}")
         run = RunDirectory(self.out or Path("runs") / name)
-        train(
+        return train(
             self.demos,
             config,
             run.path,
@@ -204,8 +223,6 @@ class Train:
                 scale_std=self.scale_std,
             ),
         )
-        picture = plot_training(run)
-        print(f"trained {run.path}" + (f", curves in {picture}" if picture else ""))
 
     def check(self) -> None:
         """Raise `DemoError` for arrays that the demonstrations do not have, before torch is imported."""
@@ -251,11 +268,22 @@ class WithDemos:
     demos: DemoConfig
 
 
-def add_cameras(config: RunConfig, demos: DemoConfig) -> RunConfig:
+def add_cameras(config: RunConfig, demos: DemoConfig, *, small: bool = False) -> RunConfig:
     """Return the settings with the cameras and the encoder of a selection, by default keypoints."""
     name = demos.encoder
     if demos.images and not config.demos.images and name == config.demos.encoder:
         name = CAMERA_ENCODER
     chosen = get_encoder(name).config
-    settings = config.encoder if isinstance(config.encoder, chosen) else chosen()
+    usual = SMALL_ENCODER if small and isinstance(SMALL_ENCODER, chosen) else chosen()
+    settings = config.encoder if isinstance(config.encoder, chosen) else usual
     return replace(config, demos=replace(config.demos, images=demos.images, encoder=name), encoder=settings)
+
+
+def _shorten_parts(config: RunConfig, share: float, given: Collection[str]) -> RunConfig:
+    """Shorten what is trained before the policy to a share of its steps, unless a flag sets them."""
+    for name in ("encoder", "selection"):
+        train = getattr(getattr(config, name), "train", None)
+        if share < 1 and train is not None and f"--{name}.train.steps" not in given:
+            shorter = replace(train, steps=max(1, round(share * train.steps)))
+            config = config.replace_parts(**{name: {"train": shorter}})
+    return config

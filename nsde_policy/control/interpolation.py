@@ -140,11 +140,19 @@ class PlanFollower:
     The offset between the command and a new plan fades over `blend` policy periods. It is zero if the plan
     starts at the last command, as those of a Neural SDE do. Changes per period (`delta_columns`) are not
     blended, because the mean of two of them is neither's movement, and sent once: again in the same period,
-    the change is zero.
+    the change is zero. Columns in `unblended` are not blended either.
     """
 
-    def __init__(self, *, policy_hz: float, blend: float, delta_columns: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        policy_hz: float,
+        blend: float,
+        delta_columns: Sequence[int] = (),
+        unblended: Sequence[int] = (),
+    ) -> None:
         self._policy_hz, self._blend, self._deltas = policy_hz, blend, list(delta_columns)
+        self._unblended = [*delta_columns, *unblended]
         self._plan: int | None = None
         self._joined_at, self._offset = 0.0, np.zeros(0)
 
@@ -158,7 +166,7 @@ class PlanFollower:
         if self._plan != plan.job.index:
             self._plan, self._joined_at = plan.job.index, before
             self._offset = limiter.command - plan.interpolate(before)
-            self._offset[self._deltas] = 0.0
+            self._offset[self._unblended] = 0.0
         if dt <= 0:
             command = limiter.command
             command[self._deltas] = 0.0

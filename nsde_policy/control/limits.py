@@ -79,12 +79,14 @@ class Limiter:
     It computes with plain floats, which are faster than arrays of this size.
 
     Commands in `delta_columns` are changes per period: they rest at zero wherever the robot is, and their
-    speed is already the acceleration of the robot, so that only range and speed limit them.
+    speed is already the acceleration of the robot, so that only range and speed limit them. Columns in
+    `binary` take two values and switch at once.
 
     Args:
         limits: Limits of the commands.
         start: First position, (act_dim,); it is clipped to the limits.
         delta_columns: Columns that are changes per period.
+        binary: Columns that take two values, each with these values.
         longest_step_s: Longest `dt` of `follow` and `hold`; only a jerk limit needs it.
     """
 
@@ -94,15 +96,20 @@ class Limiter:
         start: np.ndarray,
         *,
         delta_columns: Sequence[int] = (),
+        binary: Sequence[tuple[int, float, float]] = (),
         longest_step_s: float = 0.1,
     ) -> None:
         clipped = np.clip(start, limits.low, limits.high)
         rows = np.stack([limits.low, limits.high, limits.speed, limits.acceleration, clipped], axis=1)
+        values = {column: pair for column, *pair in binary}
         jerks = [None] * len(rows) if limits.jerk is None else limits.jerk.tolist()
         self._axes: list[_Axis | _JerkAxis] = []
         for column, (row, jerk) in enumerate(zip(rows.tolist(), jerks, strict=True)):
             if column in delta_columns:
                 self._axes.append(_DeltaAxis(*row))
+            elif column in values:
+                low, high = np.clip(values[column], *row[:2]).tolist()
+                self._axes.append(_BinaryAxis(low, high, *row[2:]))
             elif jerk is None:
                 self._axes.append(_Axis(*row))
             else:
@@ -211,6 +218,22 @@ class _DeltaAxis(_Axis):
     def brake(self, seconds: float) -> None:
         """Reduce the change as in a hold: nothing was sent, so that the robot rested."""
         self.follow(0.0, 0.0, seconds)
+
+
+@dataclass(slots=True)
+class _BinaryAxis(_Axis):
+    """Command that takes two values, such as a gripper, and switches at once."""
+
+    def __post_init__(self) -> None:
+        self.follow(self.command, 0.0, 0.0)
+
+    def follow(self, target: float, speed: float, dt: float) -> None:
+        """Switch to the value nearer to the target."""
+        del speed, dt
+        self.command = self.high if 2 * target > self.low + self.high else self.low
+
+    def hold(self, dt: float) -> None:
+        """Keep the present value."""
 
 
 class _JerkAxis:

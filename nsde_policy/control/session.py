@@ -1,10 +1,5 @@
 """Control session: a policy in a robot's control loop, with commands that are finite, limited and on time.
 
-    with Session(policy, SessionConfig(rate_hz=10)) as session:
-        for obs, t in robot:
-            robot.send(session.step(obs, t))
-    print(session.report().to_text())
-
 It takes any `Planner`: a trained run, an exported graph, or a policy behind a server. No torch.
 
 Once a first command is out, or if the robot's position was given (`initial_command`), `step` returns a
@@ -38,7 +33,14 @@ from nsde_policy.planner.worker import PlannerThread
 
 
 class Session:
-    """One control loop; not thread-safe.
+    """One control loop, which `policy.session()` opens; not thread-safe.
+
+        with policy.session(plan_ahead=True) as session:
+            for tick in session.ticks():
+                robot.send(session.step(robot.observe(), tick))
+        print(session.report().to_text())
+
+    `step` returns one command within the limits, also after faults of sensors, clock or policy.
 
     Args:
         planner: The policy.
@@ -76,7 +78,10 @@ class Session:
         self._grid = TimeGrid(rate_hz=config.rate_hz, policy_hz=resolved.policy_hz)
         self._periods = PeriodCommands(self._grid, delta_columns=resolved.delta_columns)
         self._follower = PlanFollower(
-            policy_hz=resolved.policy_hz, blend=config.blend, delta_columns=resolved.delta_columns
+            policy_hz=resolved.policy_hz,
+            blend=config.blend,
+            delta_columns=resolved.delta_columns,
+            unblended=[column for column, *_ in spec.binary],
         )
         encode = getattr(planner, "encode", None)  # of policies; a planner may do without
         self._monitor = InputMonitor(spec, config, resolved, calibration=calibration, encode=encode)
@@ -264,6 +269,7 @@ class Session:
             self.resolved.limits,
             position,
             delta_columns=self.resolved.delta_columns,
+            binary=self.spec.binary,
             longest_step_s=self._tick_s,
         )
         self._last_time = None

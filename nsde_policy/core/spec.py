@@ -38,6 +38,8 @@ class StateSpec(BaseConfig):
     """Standard deviation of each dimension's increment over one control period, state units."""
     image_features: int = 0
     """Dimensions of the observation that are features of images; they are its last ones."""
+    binary: tuple[tuple[int, float, float], ...] = ()
+    """Action columns that take two values, such as a gripper, each with these values; plans are rounded."""
 
     def __post_init__(self) -> None:
         size = self.obs_dim + self.act_dim
@@ -61,6 +63,8 @@ class StateSpec(BaseConfig):
             raise ConfigError(f"increment_std must be positive, got {self.increment_std!s:.80}")
         if not all(low < high for low, high in zip(self.low, self.high, strict=True)):
             raise ConfigError("every dimension needs low < high")
+        if not all(0 <= column < self.act_dim and low < high for column, low, high in self.binary):
+            raise ConfigError(f"binary needs action columns, each with low < high, got {self.binary!s:.80}")
 
     @property
     def dim(self) -> int:

@@ -7,6 +7,7 @@ import abc
 import operator
 from collections import deque
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any, Generic, Literal, SupportsIndex, TypeVar
 
 import numpy as np
@@ -103,16 +104,35 @@ class BasePolicy(abc.ABC, Generic[Generator]):
         raise PolicyInputError(f"{type(self).__name__} cannot encode camera frames")
 
     def __repr__(self) -> str:
-        spec, rate_hz = self._spec, self.calibration.rate_hz
-        cameras = ", ".join(f"{camera.name} {camera.width}×{camera.height}" for camera in spec.cameras)
-        parts = [
-            spec.method,
-            f"{spec.plain_dim} → {spec.act_dim}",
-            f"{rate_hz:g} Hz" if rate_hz else "unknown rate",
-            f"chunk {spec.chunk}",
-            *([f"cameras {cameras}"] if cameras else []),
-        ]
+        cameras, facts = self._describe_cameras(), [*self._describe().values()]
+        parts = [*facts[:3], f"chunk {self._spec.chunk}", *([f"cameras {cameras}"] if cameras else [])]
         return f"{type(self).__name__}({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        limits = zip(self.calibration.action_low, self.calibration.action_high, strict=True)
+        facts = self._describe() | {
+            "executed before replanning": f"{self._spec.chunk} actions",
+            "cameras": self._describe_cameras() or "none",
+            "action limits": ", ".join(f"{low:.4g} … {high:.4g}" for low, high in limits)
+            or "demonstrated range",
+        }
+        rows = (f"<tr><th>{name}</th><td>{escape(value)}</td></tr>" for name, value in facts.items())
+        return f"<table><caption>{type(self).__name__}</caption>{''.join(rows)}</table>"
+
+    def _describe(self) -> dict[str, str]:
+        """Return the main facts by their titles."""
+        spec, rate_hz = self._spec, self.calibration.rate_hz
+        return {
+            "method": spec.method,
+            "observations → actions": f"{spec.plain_dim} → {spec.act_dim}",
+            "rate": f"{rate_hz:g} Hz" if rate_hz else "unknown rate",
+        }
+
+    def _describe_cameras(self) -> str:
+        """Return the short name and the frame size of each camera."""
+        names = [(camera.name.rpartition(".")[2], camera) for camera in self._spec.cameras]
+        return ", ".join(f"{name} {camera.width}×{camera.height}" for name, camera in names)
 
     @property
     def spec(self) -> PolicySpec:

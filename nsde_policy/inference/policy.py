@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
 import torch
@@ -20,12 +20,15 @@ from nsde_policy.inference.selection import load_selector
 from nsde_policy.inference.torch_threads import use_threads
 from nsde_policy.methods.base import Draws
 from nsde_policy.planner.calibration import Calibration
-from nsde_policy.planner.checks import check_plan
+from nsde_policy.planner.checks import check_plan, round_binary
 from nsde_policy.planner.history import History
 from nsde_policy.planner.interface import Plan
 from nsde_policy.run_directory import RunDirectory, RunRecord
 from nsde_policy.selection.rule import SUPPORT_NOISE, Choice, SelectionRule
 from nsde_policy.selection.selector import PlanSelector
+
+if TYPE_CHECKING:
+    import nsde_policy
 
 Returned = TypeVar("Returned")
 
@@ -33,12 +36,14 @@ Returned = TypeVar("Returned")
 class Policy(BasePolicy[torch.Generator]):
     """A trained model that returns actions.
 
-        policy = Policy.from_pretrained("runs/pusht")
-        policy.reset()
-        action = policy.select_action(obs)        # once per control period
+        policy = Policy.from_pretrained("runs/arm")          # without a path: the shipped policy
+        print(policy.evaluate("my_robot"))                   # scores on episodes it has not seen
+        with policy.session() as session:                    # commands within limits, at the recorded rate
+            robot.send(session.step(robot.observe()))
 
-    `BasePolicy` documents when it plans again; random numbers come from torch generators. A plan on a CPU
-    uses `threads` torch threads, one by default; the number of the calling thread is not changed.
+    Without a session, `reset` starts an episode, `select_action` returns the action of each control period,
+    and `predict_action_chunk` a whole plan. Random numbers come from torch generators. A plan on a CPU uses
+    `threads` torch threads, one by default; the number of the calling thread is not changed.
     """
 
     def __init__(
@@ -55,7 +60,8 @@ class Policy(BasePolicy[torch.Generator]):
         self.chunk = record.config.chunk
         self.threads = 1
         """Torch threads of a plan on a CPU."""
-        self._device = "cpu"
+        self.device = "cpu"
+        """Where the model runs; `to` moves it."""
 
     @classmethod
     def from_pretrained(cls, path: Path | str | None = None) -> Self:
@@ -71,8 +77,17 @@ class Policy(BasePolicy[torch.Generator]):
         for part in (self.encoder, self.selector):
             if part is not None:
                 part.to(device)
-        self._device = device
+        self.device = device
         return self
+
+    def evaluate(self, demos: Path | str, **settings: int | None) -> "nsde_policy.OfflineScore":
+        """Score this policy on recorded episodes that it has not seen, as `nsde-policy score` does.
+
+        The result prints as a verdict. `settings` are fields of `OfflineConfig`, such as `samples=100`.
+        """
+        import nsde_policy  # the package imports what is above this one on first use
+
+        return nsde_policy.evaluate(self, demos, **settings)
 
     def use_selection(self, choice: Choice) -> Self:
         """Select plans by another rule than the one that training chose; `none` samples one plan.
@@ -129,8 +144,8 @@ class Policy(BasePolicy[torch.Generator]):
         if (encoder := self.encoder) is None:
             return super()._encode_frames(values, frames)
         resized = [resize_frames(camera, encoder.size) for camera in frames]
-        given = [torch.from_numpy(camera).to(self._device) for camera in resized]
-        rows = torch.from_numpy(values).to(self._device, torch.float32)
+        given = [torch.from_numpy(camera).to(self.device) for camera in resized]
+        rows = torch.from_numpy(values).to(self.device, torch.float32)
         features = self._run(lambda: encoder(rows, *given))
         return np.asarray(features.double().cpu())
 
@@ -168,8 +183,11 @@ class Policy(BasePolicy[torch.Generator]):
         """
         states = np.stack([history.states() for history in histories])
         count = self.check_steps(steps or self.chunk)
-        draws = Draws(generators, self._device)
-        return self._run(lambda: self._plan_states(states, draws, count, sampling, candidates))
+        draws = Draws(generators, self.device)
+        plans = self._run(lambda: self._plan_states(states, draws, count, sampling, candidates))
+        for plan in plans:
+            round_binary(plan.actions, self.spec)
+        return plans
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan.
@@ -182,22 +200,20 @@ class Policy(BasePolicy[torch.Generator]):
             PlanError: If the plan is not finite, as from states far outside the demonstrated range.
         """
         states, steps = self._check_states(states), self.check_steps(steps)
-        draws = Draws([self._make_generator(require_seed(seed))], self._device)
+        draws = Draws([self._make_generator(require_seed(seed))], self.device)
         return check_plan(self._run(lambda: self._plan_with_std(states, draws, steps, candidates)), self.spec)
 
     def _plan_with_std(self, states: np.ndarray, draws: Draws, steps: int, candidates: int | None) -> Plan:
         (plan,) = self._plan_states(states[None], draws, steps, candidates=candidates)
         if not self.model.reports_std or plan.states is None:
             return plan
-        past, path = (
-            torch.from_numpy(x[None]).to(self._device, torch.float32) for x in (states, plan.states)
-        )
+        past, path = (torch.from_numpy(x[None]).to(self.device, torch.float32) for x in (states, plan.states))
         std = self.model.futures_std(past, path, sampling=self.sampling)[0, :, self.obs_dim :]
         return plan._replace(std=std.double().cpu().numpy())
 
     def _run(self, function: Callable[[], Returned]) -> Returned:
         """Call a function of the model with `threads` torch threads."""
-        with nullcontext() if self._device != "cpu" else use_threads(self.threads), torch.no_grad():
+        with nullcontext() if self.device != "cpu" else use_threads(self.threads), torch.no_grad():
             return function()
 
     def _plan_states(
@@ -208,7 +224,7 @@ class Policy(BasePolicy[torch.Generator]):
         sampling: Sampling | None = None,
         candidates: int | None = None,
     ) -> list[Plan]:
-        states = torch.from_numpy(given).to(self._device, torch.float32)
+        states = torch.from_numpy(given).to(self.device, torch.float32)
         sampling = self.sampling if sampling is None else sampling
         selector, most = self.selector, self.candidates
         most = most if candidates is None else max(1, min(candidates, most))

@@ -56,6 +56,8 @@ def is_finite(array: np.ndarray) -> bool:
 def check_plan(plan: object, spec: PolicySpec, *, steps: int | None = None) -> Plan:
     """Copy a plan, of any number of `steps` if that is None; a planner may change its own arrays later.
 
+    Actions that take two values are rounded to them.
+
     Raises:
         PlanError: If it is not a `Plan`, has a wrong shape, or contains NaN, infinity, numbers that are
             infinite in float32, or something else than numbers.
@@ -85,4 +87,13 @@ def check_plan(plan: object, spec: PolicySpec, *, steps: int | None = None) -> P
                 f"planned {name} are not finite in float32; check that the states are in the units of the "
                 "demonstrations, and that training did not diverge"
             )
+    round_binary(actions, spec)
+    if (states := arrays[1]) is not None:
+        round_binary(states[1:, spec.obs_dim :], spec)
     return Plan(actions, *arrays[1:])
+
+
+def round_binary(actions: np.ndarray, spec: PolicySpec) -> None:
+    """Round the columns of actions (..., act_dim) that take two values to the nearer one, in place."""
+    for column, low, high in spec.binary:
+        actions[..., column] = np.where(2 * actions[..., column] > low + high, high, low)

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from nsde_policy.config import Preset, SelectionConfig, TrainConfig
-from nsde_policy.encoders.keypoints.config import KeypointConfig
+from nsde_policy.encoders.keypoints.config import SMALL_ENCODER, KeypointConfig
 from nsde_policy.run_config import DemoConfig
 from nsde_policy.tasks.base import Info, Outcome, Reporting, Task, read_number
 from nsde_policy.tasks.drawing import Drawing, Forecast, Scene
@@ -29,9 +29,9 @@ _SIDE = 512.0
 PIXEL_ENCODER = KeypointConfig(level_brightness=True)
 """Encoder of camera frames, for all methods that are trained on its keypoints."""
 SMALL_PIXEL_ENCODER = replace(
-    PIXEL_ENCODER, size=64, width=8, anchors=0, train=replace(PIXEL_ENCODER.train, steps=2000, batch_size=64)
+    SMALL_ENCODER, level_brightness=True, train=replace(SMALL_ENCODER.train, steps=2000, batch_size=64)
 )
-"""Encoder that a CPU can train; it trusts the camera's place."""
+"""The same encoder, small enough to be trained on a CPU."""
 _GHOSTS = 4
 """Futures whose final pose of the block is drawn."""
 

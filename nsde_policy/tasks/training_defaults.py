@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 AUTO_PRESET = "auto"
 """Preset that is chosen by statistics of the demonstrations, for any method."""
+CAMERA_PRESET = "pixels-fast"
+"""Preset for cameras and a CPU: `auto` with a small encoder, unless the task has its own."""
 
 
 @dataclass(frozen=True)

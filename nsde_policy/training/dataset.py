@@ -15,7 +15,12 @@ from nsde_policy.config import WindowConfig
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import measure_state
 from nsde_policy.core.targets import Transitions, Windows
-from nsde_policy.data.action_columns import format_matches, match_columns, measure_first_action
+from nsde_policy.data.action_columns import (
+    find_binary,
+    format_matches,
+    match_columns,
+    measure_first_action,
+)
 from nsde_policy.data.angles import unwrap_angles
 from nsde_policy.data.augmentation import Mirror, add_mirror_images
 from nsde_policy.data.types import Demonstrations
@@ -96,6 +101,8 @@ def measure_demonstrations(
         circular=_find_state_angles(demos),
         image_features=demos.image_features,
     )
+    if config.demos.round_binary:
+        spec = replace(spec, binary=find_binary(demos))
     if scale_features:
         return spec
     features = range(spec.plain_dim, spec.obs_dim)

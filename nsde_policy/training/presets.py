@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from nsde_policy.assets import find_demos
+from nsde_policy.errors import ConfigError
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import RunConfig
 from nsde_policy.tasks import Task
-from nsde_policy.tasks.training_defaults import AUTO_PRESET
+from nsde_policy.tasks.training_defaults import AUTO_PRESET, CAMERA_PRESET
 
 logger = logging.getLogger(__name__)
 
@@ -31,13 +32,15 @@ def resolve_preset(
 ) -> tuple[str, RunConfig]:
     """Return the name and the settings of a preset, by default the task's.
 
-    The preset `auto` measures the demonstrations, by default those of the task in the package, without the
-    fraction `validation` that `seed` holds out. `selection` holds fields of `DemoConfig` that differ from the
-    task's. Settings in `overridden` were set by flags and are not listed as chosen.
+    The presets `auto` and `pixels-fast` measure the demonstrations, by default those of the task in the
+    package, without the fraction `validation` that `seed` holds out. `selection` holds fields of `DemoConfig`
+    that differ from the task's. Settings in `overridden` were set by flags and are not listed as chosen.
     """
     name = preset or choose_preset(task, method)
-    if name != AUTO_PRESET:
+    if name != AUTO_PRESET and (name != CAMERA_PRESET or name in task.training.presets(method)):
         return name, task.preset(name, method)
+    if name == CAMERA_PRESET and not selection.get("images"):
+        raise ConfigError(f"the preset {name} is for camera frames: name them with --images, or leave it out")
     from nsde_policy.data.split import split_episodes
     from nsde_policy.data.statistics import measure_statistics
     from nsde_policy.training.demos import find_env_rate, load_training_demos
@@ -47,8 +50,9 @@ def resolve_preset(
     found = load_training_demos(every_column, demos or find_demos(task.name))
     found = replace(found, rate_hz=given.rate_hz or found.rate_hz or find_env_rate(task))
     statistics = measure_statistics(split_episodes(found, validation, seed=seed).training)
-    config = task.preset(name, method, statistics=statistics)
-    logger.info("preset auto: %s; chosen: %s", statistics.describe(), _describe_choice(config, overridden))
+    config = task.preset(AUTO_PRESET, method, statistics=statistics)
+    choice = _describe_choice(config, overridden)
+    logger.info("preset %s: %s; chosen: %s", name, statistics.describe(), choice)
     return name, config
 
 

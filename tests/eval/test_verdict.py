@@ -16,7 +16,12 @@ def make_score(errors: dict[str, list[list[float]]], coverage: float, *, episode
         total = np.square(values)[None] * spread
         sums[f"error_{name}"] = EpisodeSums(total, np.full(total.shape, 100.0), root=True)
     level = np.full((episodes, 3, 2), 100.0)
-    sums["coverage_actions"] = EpisodeSums(level * [[0.5], [0.68], [coverage]], level)
+    shares = [
+        [0.5, 0.1],
+        [0.68, 0.1],
+        [coverage, 0.1],
+    ]  # σ cannot fit the binary action, which does not count
+    sums["coverage_actions"] = EpisodeSums(level * shares, level)
     scale = ActionScale(np.zeros(2), np.ones(2), (), ("elbow", "gripper"), (False, True))
     return OfflineScore("run", None, {}, scale, {"all": sums})
 

@@ -77,6 +77,17 @@ def test_run_records_the_first_action_and_the_demonstrated_speeds(arm: Policy):
     assert limits.speed == pytest.approx(measure_speed(make_arm_demos()), rel=0.05)
     assert limits.speed[:JOINTS] == pytest.approx(np.full(JOINTS, PEAK_SPEED), rel=0.05)
     assert (limits.low[JOINTS], limits.high[JOINTS]) == (0.0, 1.0)  # binary: no margin
+    assert arm.spec.binary == ((JOINTS, 0.0, 1.0),)
+
+
+def test_planned_gripper_commands_are_open_or_closed(arm: Policy, tmp_path: Path):
+    obs = make_arm_demos().obs[35:45]  # around the time at which the gripper moves
+    planned = arm.predict_action_chunk(obs)
+    assert set(planned[..., JOINTS].ravel()) <= {0.0, 1.0}
+    assert len(np.unique(planned[..., 0])) == planned[..., 0].size  # joints are not rounded
+    flags = [*NEURAL_SDE, "--demos.no-round-binary"]
+    free = train(make_arm_demos(), tmp_path, flags).predict_action_chunk(obs)
+    assert len(np.unique(free[..., JOINTS])) > 2
 
 
 def test_session_starts_where_the_robot_is_if_the_first_plan_is_late(arm: Policy):
@@ -93,6 +104,7 @@ def test_session_starts_where_the_robot_is_if_the_first_plan_is_late(arm: Policy
 def test_exported_graph_and_server_give_the_same_commands(arm: Policy, tmp_path: Path, onnx_operators: None):
     obs = make_arm_demos().obs[40]
     expected = run_session(arm, obs)
+    assert set(np.stack(expected)[:, JOINTS]) <= {0.0, 1.0}
     export_policy(arm, tmp_path / "arm.onnx", cases=2)
     runtime = RuntimePolicy.load(tmp_path / "arm.onnx")
     assert runtime.calibration == arm.calibration

@@ -1,6 +1,6 @@
 """Settings of the keypoint encoder; no torch, so that the command line starts fast."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from msgspec import Meta
@@ -49,3 +49,10 @@ class KeypointConfig(TrainedEncoderConfig):
         require(self, self.size % STRIDE == 0, f"size must be a multiple of {STRIDE}, got {self.size}")
         require(self, self.width % 8 == 0, f"width must be a multiple of 8, got {self.width}")
         require(self, self.shift < self.size // 4, f"need shift < size / 4, got {self.shift}")
+
+
+_USUAL = KeypointConfig()
+SMALL_ENCODER = replace(
+    _USUAL, size=64, width=8, anchors=0, train=replace(_USUAL.train, steps=1000, batch_size=32)
+)
+"""Encoder that a CPU can train; it trusts the camera's place."""

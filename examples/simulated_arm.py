@@ -1,0 +1,147 @@
+"""Simulated arm for the examples: six joints and a gripper carry a block, and two cameras see it.
+
+    python examples/simulated_arm.py arm.zarr --episodes 20 --cameras top wrist
+
+The block lies somewhere on the table. An expert that knows its place closes the gripper there, carries it to
+the goal and lets go. Observations are joint angles and the opening of the gripper, so that a policy has to
+find the block in the pictures, unless its place is recorded too (`--cameras` without names).
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from nsde_policy.data import DemoWriter, Episode
+
+JOINTS, RATE_HZ, SIDE = 6, 20.0, 96
+LINKS = np.array([0.34, 0.3, 0.2, 0.14, 0.1, 0.08])
+HOME = np.array([2.2, -1.0, -0.7, -0.5, -0.3, -0.2])
+GOAL = np.array([-0.45, 0.45])
+REACH = 0.04
+"""Distance within which the gripper takes the block, and a carried block counts as delivered."""
+NAMES = [f"joint_{i}" for i in range(1, JOINTS + 1)] + ["gripper"]
+EXPERT_SPEED = 0.012
+"""Largest movement of the gripper per period."""
+TREMOR = 0.004
+"""Standard deviation of the noise on the expert's commands, radians."""
+
+
+class SimulatedArm:
+    """Position-controlled arm on a table that reaches from -1 to 1; joints follow commands with a lag."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.reset(seed=seed)
+
+    def reset(self, *, seed: int) -> None:
+        """Put the arm near its home position, and the block at a random place."""
+        rng = np.random.default_rng(seed)
+        self.joints = HOME + rng.uniform(-0.1, 0.1, JOINTS)
+        self.block = np.array([rng.uniform(0.3, 0.8), rng.uniform(-0.4, 0.4)])
+        self.opening, self.holds = 1.0, False
+        self.rng = rng
+
+    def state(self) -> np.ndarray:
+        """Return joint angles, radians, and the opening of the gripper, 0 to 1."""
+        return np.append(self.joints, self.opening).astype(np.float32)
+
+    def observe(self, *cameras: str) -> dict[str, np.ndarray]:
+        """Return the state, and a frame of each camera by the name that policies use."""
+        frames = {f"observation.images.{name}": self.look(name) for name in cameras}
+        return {"observation.state": self.state(), **frames}
+
+    def send(self, command: np.ndarray) -> None:
+        """Move for one period towards joint positions; the last number closes the gripper (1) or opens it."""
+        self.joints = self.joints + 0.7 * (command[:JOINTS] - self.joints)
+        self.opening += 0.6 * (1 - command[JOINTS] - self.opening)
+        place = find_points(self.joints)[-1]
+        near = np.linalg.norm(place - self.block) < REACH
+        self.holds = self.opening < 0.5 and (self.holds or bool(near))
+        if self.holds:
+            self.block = place
+
+    @property
+    def delivered(self) -> bool:
+        """Whether the block lies at the goal and was let go."""
+        return not self.holds and bool(np.linalg.norm(self.block - GOAL) < 2 * REACH)
+
+    def look(self, camera: str) -> np.ndarray:
+        """Draw a frame, (96, 96, 3) uint8: `top` sees the whole table, `wrist` what is near the gripper."""
+        points = find_points(self.joints)
+        centre, reach = (np.zeros(2), 1.0) if camera == "top" else (points[-1], 0.4)
+        axis = reach * ((np.arange(SIDE, dtype=np.float32) + 0.5) / SIDE * 2 - 1)
+        x, y = centre[0] + axis[None], centre[1] - axis[:, None]
+        frame = np.full((SIDE, SIDE, 3), 225, np.uint8)
+        frame[np.maximum(abs(x), abs(y)) > 0.95] = 120
+        frame[abs(np.hypot(x - GOAL[0], y - GOAL[1]) - 0.09) < 0.015] = (40, 160, 40)
+        frame[np.maximum(abs(x - self.block[0]), abs(y - self.block[1])) < 0.05] = (200, 60, 40)
+        for (start_x, start_y), (way_x, way_y) in zip(points, np.diff(points, axis=0), strict=False):
+            along = ((x - start_x) * way_x + (y - start_y) * way_y) / (way_x**2 + way_y**2)
+            along = along.clip(0, 1)
+            frame[np.hypot(x - start_x - along * way_x, y - start_y - along * way_y) < 0.025] = (40, 60, 110)
+        ring = np.hypot(x - points[-1, 0], y - points[-1, 1]) - 0.03 - 0.03 * self.opening
+        frame[abs(ring) < 0.012] = (20, 20, 20)
+        return frame
+
+
+def find_points(joints: np.ndarray) -> np.ndarray:
+    """Return the places of all joints and of the gripper, (7, 2)."""
+    angles = np.cumsum(joints)
+    steps = LINKS[:, None] * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    return np.concatenate([np.zeros((1, 2)), np.cumsum(steps, axis=0)])
+
+
+def find_command(arm: SimulatedArm, target: np.ndarray, closed: bool) -> np.ndarray:
+    """Return the command that moves the gripper a step towards a target."""
+    points = find_points(arm.joints)
+    way = target - points[-1]
+    way = way * min(1.0, EXPERT_SPEED / max(np.linalg.norm(way), 1e-9))
+    arms = points[-1] - points[:-1]
+    jacobian = np.stack([-arms[:, 1], arms[:, 0]])
+    turn = jacobian.T @ np.linalg.solve(jacobian @ jacobian.T + 1e-3 * np.eye(2), way)
+    tremor = arm.rng.normal(0, TREMOR, JOINTS)
+    return np.append(arm.joints + turn / 0.7 + tremor, float(closed)).astype(np.float32)
+
+
+def play_expert(arm: SimulatedArm, *cameras: str) -> tuple[Episode, dict[str, np.ndarray]]:
+    """Carry the block to the goal; return observations and actions, and the block and frames as extras."""
+    rows: dict[str, list[np.ndarray]] = {name: [] for name in ("obs", "act", "block", *cameras)}
+    while not arm.delivered and len(rows["obs"]) < 300:
+        carried = arm.holds and np.linalg.norm(arm.block - GOAL) < REACH / 2
+        target = GOAL if arm.holds else arm.block
+        near = np.linalg.norm(find_points(arm.joints)[-1] - arm.block) < REACH / 2
+        command = find_command(arm, target, closed=(arm.holds or bool(near)) and not carried)
+        rows["obs"].append(arm.state())
+        rows["act"].append(command)
+        rows["block"].append(arm.block.astype(np.float32))
+        for name in cameras:
+            rows[name].append(arm.look(name))
+        arm.send(command)
+    found = {name: np.stack(values) for name, values in rows.items()}
+    return Episode(found.pop("obs"), found.pop("act")), found
+
+
+def record(path: Path, *cameras: str, episodes: int = 20, seed: int = 0) -> Path:
+    """Write episodes of the expert; without cameras, the place of the block is part of the observation."""
+    columns = {"state": [*NAMES, *(() if cameras else ("block_x", "block_y"))], "action": NAMES}
+    with DemoWriter(path, rate_hz=RATE_HZ, attributes={"columns": columns}) as writer:
+        for k in range(episodes):
+            episode, extras = play_expert(SimulatedArm(seed + k), *cameras)
+            block = extras.pop("block")
+            obs = episode.obs if cameras else np.concatenate([episode.obs, block], axis=1)
+            writer.append(Episode(obs, episode.act), extras)
+    return path
+
+
+def main() -> None:
+    """Parse the command line and record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("out", type=Path, help="zarr store to write")
+    parser.add_argument("--episodes", type=int, default=20, help="number of episodes")
+    parser.add_argument("--cameras", nargs="*", default=["top", "wrist"], help="top, wrist or none")
+    args = parser.parse_args()
+    print(f"wrote {record(args.out, *args.cameras, episodes=args.episodes)}")
+
+
+if __name__ == "__main__":
+    main()
