@@ -37,7 +37,7 @@ OWN = {"nsde_policy.deploy.client", "nsde_policy.errors", "nsde_policy.methods.b
 def find_public_names(module: str) -> list[str]:
     """Return the public names of a documented module."""
     if module == "nsde_policy":
-        return nsde_policy.__all__
+        return [*(name for name in nsde_policy.__all__ if name != "__version__"), "__version__"]
     found = vars(importlib.import_module(module)).items()
     kept = [(name, getattr(value, "__module__", "")) for name, value in found if not name.startswith("_")]
     return [name for name, home in kept if (home == module if module in OWN else home.startswith(module))]
