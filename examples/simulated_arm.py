@@ -1,6 +1,7 @@
 """Simulated arm for the examples: six joints and a gripper carry a block, and two cameras see it.
 
-    python examples/simulated_arm.py arm.zarr --episodes 20 --cameras top wrist
+    python examples/simulated_arm.py arm_demos --episodes 20 --cameras top wrist     # LeRobot v3.0
+    python examples/simulated_arm.py arm.zarr --episodes 20 --cameras top wrist      # zarr
 
 The block lies somewhere on the table. An expert that knows its place closes the gripper there, carries it to
 the goal and lets go. Observations are joint angles and the opening of the gripper, so that a policy has to
@@ -8,11 +9,15 @@ find the block in the pictures, unless its place is recorded too (`--cameras` wi
 """
 
 import argparse
+import tempfile
 from pathlib import Path
 
 import numpy as np
 
 from nsde_policy.data import DemoWriter, Episode
+from nsde_policy.data.formats.lerobot_writer import write_lerobot
+from nsde_policy.data.readers import open_source
+from nsde_policy.errors import NsdePolicyError
 
 JOINTS, RATE_HZ, SIDE = 6, 20.0, 96
 LINKS = np.array([0.34, 0.3, 0.2, 0.14, 0.1, 0.08])
@@ -133,14 +138,27 @@ def record(path: Path, *cameras: str, episodes: int = 20, seed: int = 0) -> Path
     return path
 
 
+def record_lerobot(path: Path, *cameras: str, episodes: int = 20) -> Path:
+    """Write episodes of the expert as a LeRobot data set."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = record(Path(folder) / "arm.zarr", *cameras, episodes=episodes)
+        with open_source(store) as source:
+            write_lerobot(source, path)
+    return path
+
+
 def main() -> None:
     """Parse the command line and record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("out", type=Path, help="zarr store to write")
+    parser.add_argument("out", type=Path, help="NAME.zarr, or the folder of a LeRobot data set")
     parser.add_argument("--episodes", type=int, default=20, help="number of episodes")
     parser.add_argument("--cameras", nargs="*", default=["top", "wrist"], help="top, wrist or none")
     args = parser.parse_args()
-    print(f"wrote {record(args.out, *args.cameras, episodes=args.episodes)}")
+    write = record if args.out.suffix == ".zarr" else record_lerobot
+    try:
+        print(f"wrote {write(args.out, *args.cameras, episodes=args.episodes)}")
+    except NsdePolicyError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

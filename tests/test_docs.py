@@ -225,12 +225,7 @@ def test_quoted_messages_are_printed_by_the_code():
 
 def test_recipes_of_the_cookbook_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    gripper, positions, _, fast_joints, *_ = code_blocks(ROOT / "docs/cookbook.md", "python")
-    names = {}
-    exec(gripper, names)
-    hand = names["Gripper"]()
-    assert [hand.command(value) for value in (0.5, 0.8, 0.4, 0.2, 0.5)] == [False, True, True, False, False]
-
+    positions, _, fast_joints, *_ = code_blocks(ROOT / "docs/cookbook.md", "python")
     path = np.random.default_rng(0).normal(size=(41, 6)).cumsum(0).astype(np.float32)
     with DemoWriter("deltas.zarr", rate_hz=10) as writer:
         writer.append(Episode(path[:-1], np.diff(path, axis=0)))
