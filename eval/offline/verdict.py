@@ -31,6 +31,13 @@ def describe_score(score: OfflineScore) -> list[str]:
     return lines
 
 
+def describe_episodes(score: OfflineScore) -> list[str]:
+    """Return a line about each scored episode: the error of a plan, and of repeating the last action."""
+    errors = [score.error(name).pool(1) for name in ("sample", "repeat")]
+    each = [error.compute(np.eye(len(error.total))) for error in errors]
+    return [f"error {ours:.2f}, repeating {theirs:.2f}" for ours, theirs in zip(*each, strict=True)]
+
+
 def _cover(score: OfflineScore) -> EpisodeSums | None:
     """Return how often σ covers recorded actions, without those that take two values, which σ cannot fit."""
     found, chosen = score.sums["all"].get("coverage_actions"), ~np.array(score.scale.binary)

@@ -60,10 +60,10 @@ def _write(sheet: pygame.Surface, text: str, at: PixelPosition, height: int, wid
     sheet.blit(pygame.font.Font(None, height).render(text, True, _INK), at)
 
 
-def encode_png(picture: np.ndarray) -> bytes:
-    """Encode a picture, (height, width, 3) uint8, as the content of a PNG file."""
+def encode_picture(picture: np.ndarray, suffix: str = "png") -> bytes:
+    """Encode a picture, (height, width, 3) uint8, as the content of a file, png or jpg."""
     buffer = io.BytesIO()
-    pygame.image.save(pygame.surfarray.make_surface(picture.swapaxes(0, 1)), buffer, "picture.png")
+    pygame.image.save(pygame.surfarray.make_surface(picture.swapaxes(0, 1)), buffer, f"picture.{suffix}")
     return buffer.getvalue()
 
 

@@ -60,7 +60,7 @@ def format_page(
     policies = f"{len(rows)} polic{'y' if len(rows) == 1 else 'ies'}"
     heading = title or f"{task.reporting.title or task.name}: {policies} on {len(seeds)} seeds"
     return Template(_read_page_file("page.html")).substitute(
-        policy=_format_security_policy(style, script),
+        policy=format_security_policy(style, script),
         style=style,
         script=script,
         title=escape(heading),
@@ -73,7 +73,7 @@ def format_page(
             f'<section id="{name}">\n<h2>{title}</h2>\n{body}\n</section>' for name, title, body in sections
         ),
         made=escape(f"nsde-policy {__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"),
-        data=_encode_json(_build_data(comparison, shown, seeds)),
+        data=encode_json(_build_data(comparison, shown, seeds)),
         frames="".join(
             f'<script type="text/plain" id="frames-{i}">{each.run.replays.encode()}</script>\n'
             for i, each in enumerate(shown)
@@ -177,12 +177,12 @@ def _join_scripts(task: Task) -> str:
     return "\n".join([*own[:2], canvas, scene.script, *own[2:]])
 
 
-def _encode_json(values: object) -> str:
+def encode_json(values: object) -> str:
     """Encode JSON for a script element, without any "<" that could end the element."""
     return json.dumps(values, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
-def _format_security_policy(style: str, script: str) -> str:
+def format_security_policy(style: str, script: str) -> str:
     """Return a Content-Security-Policy that allows the page's own style, script and images only."""
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
     return (

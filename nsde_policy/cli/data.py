@@ -149,7 +149,7 @@ class DataView(PageFlags):
         from nsde_policy.data import load_demonstrations, open_images
         from nsde_policy.data.readers import open_source
         from nsde_policy.data.roles import find_cameras, is_colour
-        from nsde_policy.viewer.episodes import EpisodeServer
+        from nsde_policy.viewer.episodes import EpisodePage, EpisodeServer
 
         demos = load_demonstrations(self.path, obs_keys=self.obs_keys, act_key=self.act_key)
         with open_source(self.path) as source:
@@ -158,7 +158,7 @@ class DataView(PageFlags):
         settings = self.make_settings()
         flags = "" if self.obs_keys == ("state",) else f" --obs-keys {' '.join(self.obs_keys)}"
         flags += "" if self.act_key == "action" else f" --act-key {self.act_key}"
-        server = EpisodeServer(demos, cameras, settings, self.make_log(), edit_flags=flags)
+        server = EpisodeServer(EpisodePage.from_store(demos, cameras, flags), settings, self.make_log())
         self.run_server(server, settings, what="episodes")
 
 

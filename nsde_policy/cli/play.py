@@ -4,12 +4,16 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tyro
 
 from nsde_policy.cli.shared import options
 from nsde_policy.cli.shared.page import PageFlags, PageSeed
 from nsde_policy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from nsde_policy.viewer.http import ViewerSettings
 
 LAST_PLAN_TIMEOUT_S = 1.0
 """Longest wait at exit for a plan in progress, seconds."""
@@ -26,6 +30,8 @@ class Play(PageFlags):
     runs: tyro.conf.Positional[tuple[Path, ...]] = (Path("shipped"),)
     """Run directories to switch between; `shipped` and `shipped-pixels` for the policies of this package."""
     obs: options.ShippedObsFlag = "state"
+    demos: Path | None = None
+    """Show the policy's plans over recorded episodes instead, for your own robot."""
     seed: PageSeed = 100_000
     """Seed of the first episode."""
 
@@ -44,6 +50,9 @@ class Play(PageFlags):
         runs = (chosen,) if is_default and chosen is not None else self.runs
         settings = self.make_settings()
         torch.set_num_threads(1)
+        if self.demos is not None:
+            self._show_recorded(resolve_run(runs[0]), self.demos, settings)
+            return
         app = PlayApp(load_runners([resolve_run(run) for run in runs]), seed=self.seed)
         try:
             self.serve(app, settings, what="playing")
@@ -53,3 +62,14 @@ class Play(PageFlags):
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(0)
+
+    def _show_recorded(self, run: Path, demos: Path, settings: "ViewerSettings") -> None:
+        """Serve the page of recorded episodes with the plans of a policy."""
+        from nsde_policy.eval.offline.frames import select_episodes
+        from nsde_policy.inference.policy import Policy
+        from nsde_policy.viewer.episodes import EpisodePage, EpisodeServer
+
+        policy = Policy.from_pretrained(run)
+        scored = select_episodes(policy, demos)
+        page = EpisodePage.from_policy(policy, scored, [f"{run}: {policy!r}", f"Shown: {scored.note}"])
+        self.run_server(EpisodeServer(page, settings, self.make_log()), settings, what="plans")

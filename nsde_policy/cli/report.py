@@ -12,9 +12,12 @@ class ReportCommand(ComparisonFlags):
     """Write one self-contained HTML page about runs, which needs no network.
 
     It holds scores with 95 % intervals, paired differences, a player for every episode of tasks with a drawn
-    scene, settings and versions. Finished episodes are cached: run the same command again to resume.
+    scene, settings and versions. Finished episodes are cached: run the same command again to resume. With
+    --demos, for your own robot: a verdict, and recorded episodes with the plans of the first run over them.
     """
 
+    demos: Path | None = None
+    """Recorded episodes to score the runs on, instead of an environment."""
     out: Path = Path("report.html")
     """Path of the output file."""
     title: str | None = None
@@ -24,6 +27,9 @@ class ReportCommand(ComparisonFlags):
 
     def run(self) -> None:
         """Run the episodes and write the page."""
+        if self.demos is not None:
+            self._write_recorded(self.demos)
+            return
         from nsde_policy.eval.compare.result import read_comparison
         from nsde_policy.eval.report.collect import collect_report
         from nsde_policy.eval.report.page import format_page
@@ -38,4 +44,29 @@ class ReportCommand(ComparisonFlags):
             rounds=self.latency_rounds,
         )
         replace_file(self.out, format_page(comparison, runs, title=self.title, reference=self.reference))
+        print(f"wrote {self.out}, {self.out.stat().st_size / 1e6:.1f} MB", file=sys.stderr)
+
+    def _write_recorded(self, demos: Path) -> None:
+        """Score the runs on recorded episodes, and write the page of these episodes."""
+        from nsde_policy.eval.offline.comparison import compare_offline
+        from nsde_policy.eval.offline.frames import select_episodes
+        from nsde_policy.eval.offline.verdict import describe_episodes, describe_score
+        from nsde_policy.files import check_writable, replace_file
+        from nsde_policy.inference.policy import Policy
+        from nsde_policy.viewer.episodes import EpisodePage
+
+        check_writable(self.out)
+        runs = self.list_runs()
+        found = compare_offline(runs, demos, reference=self.reference, device=self.device)
+        score, policy = found.get_score(runs[0]), Policy.from_pretrained(runs[0])
+        scored = select_episodes(policy, demos)
+        scored = scored.select([scored.episodes.index(i) for i in score.episodes])
+        page = EpisodePage.from_policy(
+            policy,
+            scored,
+            [*describe_score(score), f"Scored: {found.note}. Plans: {score.label}."],
+            notes=describe_episodes(score),
+            tables=found.as_text(),
+        )
+        replace_file(self.out, page.to_html(self.title or score.label))
         print(f"wrote {self.out}, {self.out.stat().st_size / 1e6:.1f} MB", file=sys.stderr)

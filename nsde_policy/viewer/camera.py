@@ -6,7 +6,7 @@ import numpy as np
 
 from nsde_policy.encoders import get_encoder
 from nsde_policy.envs.live import LiveTable
-from nsde_policy.eval.render.pictures import encode_png
+from nsde_policy.eval.render.pictures import encode_picture
 from nsde_policy.planner.interface import PolicySpec
 
 SPREAD = 2.0
@@ -32,7 +32,7 @@ def describe_camera(
     if not spec.cameras:
         return None
     camera = spec.cameras[0]
-    png = base64.b64encode(encode_png(table.draw_camera(state, camera.width, camera.height))).decode()
+    png = base64.b64encode(encode_picture(table.draw_camera(state, camera.width, camera.height))).decode()
     picture = {"name": camera.name, "width": camera.width, "height": camera.height, "png": png}
     points = _find_keypoints(obs, spec)
     if not np.isfinite(points).all():

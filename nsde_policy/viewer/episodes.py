@@ -1,8 +1,13 @@
-"""Web server of `data view`: the episodes of a data set over HTTP; nothing is written."""
+"""Page of recorded episodes, which `data view` and `play --demos` serve and `report --demos` writes."""
 
+import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from http import HTTPStatus
+from importlib import resources
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
@@ -17,41 +22,156 @@ from nsde_policy.deploy.server.connection import WebsocketServer
 from nsde_policy.errors import NsdePolicyError
 from nsde_policy.viewer.http import ViewerSettings, load_files, respond_with_file
 
+if TYPE_CHECKING:
+    from nsde_policy.eval.offline.frames import ScoredEpisodes
+    from nsde_policy.eval.offline.plans import RecordedPlans
+    from nsde_policy.inference.policy import Policy
 
-class EpisodeServer(WebsocketServer):
-    """Serves a page with the curves and cameras of each episode.
+DIGITS = 5
+"""Significant digits of the numbers on the page."""
+PAGE_PARTS = ("episodes.html", "style.css", "episodes.css", "theme.js", "episodes.js")
+"""Files that the page consists of."""
+MOST_EPISODES, MOST_PICTURES, MOST_PIXELS = 20, 600, 200
+"""Episodes of a file, pictures of all its cameras together, and pixels of a side of a picture."""
 
-    Args:
-        demos: Observations and actions.
-        cameras: Frames by name.
-        settings: Address and token; data are served only with the token.
-        log: Receives events.
-        edit_flags: Flags that the command for edits needs besides the marks.
-    """
 
-    def __init__(
-        self,
-        demos: Demonstrations,
-        cameras: dict[str, LazyFrames],
-        settings: ViewerSettings,
-        log: Log,
-        *,
-        edit_flags: str = "",
-    ) -> None:
-        super().__init__(settings, log)
-        self._settings, self._demos, self._cameras = settings, demos, cameras
-        self._files = load_files("")
-        self._files["/"] = self._files["/static/episodes.html"]
-        self._overview = {
+@dataclass(frozen=True)
+class EpisodePage:
+    """Content of the page: curves and cameras of each episode, and a policy's plans over them."""
+
+    demos: Demonstrations
+    cameras: Mapping[str, LazyFrames]
+    """Frames of each camera by its name."""
+    first_frames: Sequence[int]
+    """Position of the first frame of each episode in them."""
+    numbers: Sequence[int]
+    """Number of each episode in the store."""
+    edit_flags: str | None = None
+    """Flags that the command for edits needs besides the marks; None if the page is not for edits."""
+    verdict: Sequence[str] = ()
+    """Lines above the episodes."""
+    notes: Sequence[str] = ()
+    """A line about each episode."""
+    tables: str = ""
+    """Scores in detail, as text."""
+    plan: "Callable[[int], RecordedPlans] | None" = None
+    """Plans over an episode, see `plan_recorded`."""
+
+    @classmethod
+    def from_store(
+        cls, demos: Demonstrations, cameras: Mapping[str, LazyFrames], flags: str
+    ) -> "EpisodePage":
+        """Show all episodes of a store, to mark those to edit."""
+        return cls(demos, cameras, demos.starts.tolist(), range(len(demos)), flags)
+
+    @classmethod
+    def from_policy(
+        cls,
+        policy: "Policy",
+        scored: "ScoredEpisodes",
+        verdict: Sequence[str],
+        notes: Sequence[str] = (),
+        tables: str = "",
+    ) -> "EpisodePage":
+        """Show a policy's plans over recorded episodes."""
+        from nsde_policy.eval.offline.plans import plan_recorded
+
+        names = (camera.name.rpartition(".")[2] for camera in policy.spec.cameras)
+        return cls(
+            scored.demos,
+            dict(zip(names, scored.cameras, strict=True)),
+            scored.first_frames,
+            scored.episodes,
+            verdict=verdict,
+            notes=notes,
+            tables=tables,
+            plan=lambda episode: plan_recorded(policy, scored, episode),
+        )
+
+    @cached_property
+    def overview(self) -> dict[str, object]:
+        """Everything about the store but the episodes themselves."""
+        demos = self.demos
+        return {
             "source": demos.source,
-            "flags_of_edit": edit_flags,
+            "flags_of_edit": self.edit_flags,
             "rate": demos.rate_hz,
             "observations": demos.obs_names,
             "actions": demos.act_names,
-            "cameras": list(cameras),
+            "cameras": list(self.cameras),
             "lengths": demos.lengths.tolist(),
-            "flags": find_flags(demos),
+            "numbers": list(self.numbers),
+            "flags": [[] for _ in demos] if self.edit_flags is None else find_flags(demos),
+            "verdict": list(self.verdict),
+            "notes": list(self.notes),
+            "tables": self.tables,
         }
+
+    def read_episode(self, episode: int) -> dict[str, object]:
+        """Return the numbers of an episode by column, and the plans over it."""
+        chosen = self.demos[range(len(self.demos))[episode]]
+        found: dict[str, object] = {"obs": _list_columns(chosen.obs), "act": _list_columns(chosen.act)}
+        if self.plan is not None:
+            plans = self.plan(episode)
+            std = [_list_columns(each) for each in plans.std]
+            actions = [_list_columns(each) for each in plans.actions]
+            found["plans"] = {"stride": plans.stride, "actions": actions, "std": std or None}
+        return found
+
+    def read_frame(self, camera: str, episode: int, frame: int) -> np.ndarray:
+        """Return a camera frame, (height, width, 3) uint8."""
+        at = range(int(self.demos.lengths[episode]))[frame]
+        picture: np.ndarray = self.cameras[camera][self.first_frames[episode] + at]
+        return np.ascontiguousarray(picture)
+
+    def to_html(self, title: str) -> str:
+        """Return a self-contained page with the first episodes and some of their frames."""
+        from nsde_policy.eval.report.page import encode_json, format_security_policy
+
+        most, demos = MOST_EPISODES, self.demos
+        page = replace(self, demos=demos.take(min(len(demos), most)), numbers=self.numbers[:most])
+        count = len(page.demos)
+        episodes = [{**page.read_episode(k), "frames": page._read_pictures(k)} for k in range(count)]
+        folder = resources.files("nsde_policy.viewer") / "static"
+        files = {path: (folder / path).read_text(encoding="utf-8") for path in PAGE_PARTS}
+        style = files["style.css"] + files["episodes.css"]
+        script = files["theme.js"] + files["episodes.js"].replace('"use strict";\n', "")
+        data = encode_json({"title": title, "overview": page.overview, "episodes": episodes})
+        policy = format_security_policy(style, script)
+        head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>\n'
+        body = f'<script type="application/json" id="recorded">{data}</script>\n<script>{script}</script>\n'
+        before, _, after = files["episodes.html"].split("<!-- files -->\n")
+        return before + head + after.replace("</body>", body + "</body>")
+
+    def _read_pictures(self, episode: int) -> dict[str, object]:
+        """Return some frames of an episode by camera as JPEG in base64, each `stride` frames apart."""
+        from nsde_policy.eval.render.pictures import encode_picture
+
+        length = int(self.demos.lengths[episode])
+        stride = -(-length * len(self.demos) * max(1, len(self.cameras)) // MOST_PICTURES)
+        found: dict[str, object] = {}
+        for camera in self.cameras:
+            frames = (self.read_frame(camera, episode, at) for at in range(0, length, stride))
+            small = (frame[:: (step := -(-max(frame.shape) // MOST_PIXELS)), ::step] for frame in frames)
+            jpeg = [base64.b64encode(encode_picture(each, "jpg")).decode() for each in small]
+            found[camera] = {"stride": stride, "jpeg": jpeg}
+        return found
+
+
+class EpisodeServer(WebsocketServer):
+    """Serves the page over HTTP; nothing is written.
+
+    Args:
+        page: Content of the page.
+        settings: Address and token; data are served only with the token.
+        log: Receives events.
+    """
+
+    def __init__(self, page: EpisodePage, settings: ViewerSettings, log: Log) -> None:
+        super().__init__(settings, log)
+        self._settings, self._page = settings, page
+        self._files = load_files("")
+        self._files["/"] = self._files["/static/episodes.html"]
 
     async def run(self, ready: Callable[[int], None]) -> None:
         """Serve until `stop`; call `ready` with the port."""
@@ -84,16 +204,18 @@ class EpisodeServer(WebsocketServer):
     def _read(self, path: str, query: dict[str, list[str]]) -> tuple[str, bytes]:
         """Return suffix and content: the overview, the numbers of an episode, or a frame of a camera."""
         if path == "/overview":
-            return "json", json.dumps(self._overview).encode()
+            return "json", json.dumps(self._page.overview).encode()
         episode = int(query["episode"][0])
         if path == "/episode":
-            chosen = self._demos[range(len(self._demos))[episode]]
-            numbers = {"obs": chosen.obs.T.tolist(), "act": chosen.act.T.tolist()}
-            return "json", json.dumps(numbers).encode()
+            return "json", json.dumps(self._page.read_episode(episode)).encode()
         if path != "/frame":
             raise KeyError(path)
-        from nsde_policy.eval.render.pictures import encode_png
+        from nsde_policy.eval.render.pictures import encode_picture
 
-        frame = range(int(self._demos.lengths[episode]))[int(query["frame"][0])]
-        picture = self._cameras[query["camera"][0]][int(self._demos.starts[episode]) + frame]
-        return "png", encode_png(np.ascontiguousarray(picture))
+        frame = self._page.read_frame(query["camera"][0], episode, int(query["frame"][0]))
+        return "png", encode_picture(frame)
+
+
+def _list_columns(values: np.ndarray) -> list[list[float]]:
+    """Return the columns of values (rows, columns) as lists of numbers with few digits."""
+    return [[float(f"{value:.{DIGITS}g}") for value in column] for column in values.T.tolist()]

@@ -1,4 +1,4 @@
-"""Tests of `data view`: flags of single episodes, what the server answers, and the page in a browser."""
+"""Tests of the page of episodes: `data view`, `play --demos` and `report --demos`."""
 
 import json
 import re
@@ -6,6 +6,8 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,8 @@ import pytest
 from nsde_policy.cli.main import main
 from nsde_policy.data import Demonstrations, DemoWriter, Episode
 from nsde_policy.data.flags import find_flags
-from tests.helpers.browser import PHONE, open_page
+from tests.helpers.browser import PHONE, open_page, wait_until
+from tests.helpers.camera_robot import write_camera_store
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -52,21 +55,17 @@ def page(tmp_path_factory: pytest.TempPathFactory):
             frames[:, :, :, 0] = np.arange(len(episode))[:, None, None]
             writer.append(episode, {"top": frames})
     (folder / "token").write_text("a" * 32)
-    command = [
-        sys.executable,
-        "-m",
-        "nsde_policy.cli.main",
-        "data",
-        "view",
-        str(store),
-        "--port",
-        "0",
-        "--json",
-    ]
-    command += ["--token-file", str(folder / "token")]
+    with serve("data", "view", store, "--token-file", folder / "token") as url:
+        yield url, store
+
+
+@contextmanager
+def serve(*args: object) -> Iterator[str]:
+    """Run a command that serves a page, and yield its address."""
+    command = [sys.executable, "-m", "nsde_policy.cli.main", *map(str, args), "--port", "0", "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
-        yield json.loads(process.stdout.readline())["url"], store
+        yield json.loads(process.stdout.readline())["url"]
     finally:
         process.terminate()
         process.wait(20)
@@ -83,7 +82,7 @@ def test_the_server_answers_with_numbers_and_frames(page: tuple[str, Path]) -> N
     assert overview["lengths"] == [60] * 8
     assert overview["observations"] == ["hip", "knee"]
     numbers = json.loads(fetch(url, "/episode", "&episode=2"))
-    np.testing.assert_allclose(np.array(numbers["obs"]).T, make_demos()[2].obs)
+    np.testing.assert_allclose(np.array(numbers["obs"]).T, make_demos()[2].obs, rtol=1e-4)
     assert fetch(url, "/frame", "&episode=2&camera=top&frame=9").startswith(b"\x89PNG")
 
 
@@ -131,3 +130,47 @@ def test_marks_become_a_command_that_runs(
     monkeypatch.chdir(tmp_path)
     assert main(command.split()[1:]) == 0
     assert (tmp_path / "edited.zarr").is_dir()
+
+
+@pytest.fixture(scope="module")
+def arm_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return a barely trained policy of an arm with two cameras, and its demonstrations."""
+    folder = tmp_path_factory.mktemp("arm")
+    store, run = write_camera_store(folder / "arm.zarr", arm=True), folder / "run"
+    few = ["--steps=3", "--width=16", "--select=none", "--encoder.size=32", "--encoder.keypoints=4"]
+    flags = ["--images", "top", "wrist", *few, "--validation=0.4", "--device=cpu", "--out", str(run)]
+    assert main(["train", "--demos", str(store), *flags]) == 0
+    return run, store
+
+
+@pytest.mark.slow
+def test_a_report_shows_the_plans_that_the_live_page_shows(
+    arm_run: tuple[Path, Path], tmp_path: Path, browser: "Browser"
+) -> None:
+    run, store = arm_run
+    file = tmp_path / "report.html"
+    assert main(["report", str(run), "--demos", str(store), "--out", str(file)]) == 0
+    held = re.search(r'id="recorded">(.*?)</script>', file.read_text(), re.S)
+    assert held is not None
+    recorded = json.loads(held[1])
+    assert len(recorded["episodes"]) == 2
+    with serve("play", run, "--demos", store) as url:
+        live = json.loads(urllib.request.urlopen(f"{url}episode?episode=1").read())
+    assert live["plans"] == recorded["episodes"][1]["plans"]
+    plans = live["plans"]
+    assert np.shape(plans["actions"])[:2] == np.shape(plans["std"])[:2] == (12, 7)
+    assert (np.diff(plans["std"], axis=-1) >= 0).all()  # accumulated along the plan
+
+    seen = open_page(browser.new_context(viewport=PHONE))
+    seen.page.goto(file.as_uri())
+    wait_until(seen.page, "document.querySelector('#cameras canvas').width > 30")
+    seen.page.evaluate("seek(5)")
+    assert "planned from frame 5, with a band of ± 2 σ" in seen.page.inner_text("#planned")
+    assert "2 episodes are too few to tell" in seen.page.inner_text("#verdict")
+    assert seen.page.is_hidden("#drop")
+    seen.page.click("#act-legend button:nth-child(2)")
+    assert seen.page.evaluate("document.querySelectorAll('#act-legend [aria-pressed=true]').length") == 1
+    assert seen.page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    seen.page.context.close()
+    assert seen.errors == []
+    assert seen.requests == [file.as_uri()]

@@ -1,11 +1,12 @@
 "use strict";
-// Episodes of a data set: curves, cameras, and a command that leaves out what is marked.
+// Episodes of a data set: curves, cameras, plans of a policy, and a command that leaves out what is marked.
 
 const $ = (id) => document.getElementById(id);
 const token = new URLSearchParams(location.search).get("token");
 const MOST_CURVES = 60; // more cannot be told apart
 let overview = null, wanted = 0, episode = 0, numbers = null, frame = 0, timer = 0, busy = false;
-const dropped = new Set(), cuts = new Map();
+const dropped = new Set(), cuts = new Map(), alone = { obs: -1, act: -1 }; // the only column that is drawn
+const recorded = JSON.parse($("recorded")?.textContent || "null"); // what a report holds, which has no server
 
 function address(path, query = {}) {
   return `${path}?${new URLSearchParams(token ? { ...query, token } : query)}`;
@@ -17,6 +18,18 @@ async function load(path, query) {
   return answer;
 }
 
+async function readNumbers(path, query = {}) {
+  if (!recorded) return (await load(path, query)).json();
+  return path === "/overview" ? recorded.overview : recorded.episodes[query.episode];
+}
+
+async function readFrame(camera, from, at) {
+  if (!recorded) return (await load("/frame", { camera, episode: from, frame: at })).blob();
+  const { stride, jpeg } = recorded.episodes[from].frames[camera];
+  const bytes = Uint8Array.from(atob(jpeg[Math.floor(at / stride)]), (letter) => letter.charCodeAt(0));
+  return new Blob([bytes], { type: "image/jpeg" });
+}
+
 function colour(index, count) {
   const dark = document.documentElement.dataset.theme === "dark";
   return `hsl(${Math.round((360 * index) / Math.max(count, 1) + 205) % 360} 65% ${dark ? 62 : 42}%)`;
@@ -25,8 +38,29 @@ function colour(index, count) {
 function scale(columns) { // each column to its own range, so that small ones can be seen
   return columns.slice(0, MOST_CURVES).map((values) => {
     const low = Math.min(...values), range = Math.max(...values) - low;
-    return values.map((value) => (range ? (value - low) / range : 0.5));
+    return (value) => (range ? (value - low) / range : 0.5);
   });
+}
+
+function drawPlan(pen, x, y) { // the newest plan: a thick curve, with a band of two σ
+  const { stride, actions, std } = numbers.raw.plans, k = Math.floor(frame / stride);
+  numbers.act.forEach((fit, column, all) => {
+    if (alone.act >= 0 && alone.act !== column) return;
+    const values = actions[k][column], steps = [...values.keys()];
+    const trace = (at, shift) => pen.lineTo(x(k * stride + at), y(fit(values[at] + (std ? shift * std[k][column][at] : 0))));
+    pen.fillStyle = pen.strokeStyle = colour(column, all.length);
+    pen.globalAlpha = 0.2;
+    pen.beginPath();
+    steps.forEach((at) => trace(at, 2));
+    steps.reverse().forEach((at) => trace(at, -2));
+    pen.fill();
+    pen.globalAlpha = 1;
+    pen.lineWidth = 3;
+    pen.beginPath();
+    steps.forEach((at) => trace(at, 0));
+    pen.stroke();
+  });
+  $("planned").textContent = `thick: planned from frame ${k * stride}${std ? ", with a band of ± 2 σ" : ""}; thin: recorded`;
 }
 
 function drawCurves(name) {
@@ -40,13 +74,16 @@ function drawCurves(name) {
   pen.fillStyle = style.getPropertyValue("--press");
   if (first > 0) pen.fillRect(0, 0, x(first), height);
   if (end <= last) pen.fillRect(x(end - 1), 0, width, height);
-  numbers[name].forEach((values, index, all) => {
+  const y = (value) => height - 6 - (height - 12) * Math.max(-0.2, Math.min(1.2, value));
+  numbers[name].forEach((fit, index, all) => {
+    if (alone[name] >= 0 && alone[name] !== index) return;
     pen.strokeStyle = colour(index, all.length);
     pen.lineWidth = 1.3;
     pen.beginPath();
-    values.forEach((value, at) => pen.lineTo(x(at), height - 6 - (height - 12) * value));
+    numbers.raw[name][index].forEach((value, at) => pen.lineTo(x(at), y(fit(value))));
     pen.stroke();
   });
+  if (name === "act" && numbers.raw.plans) drawPlan(pen, x, y);
   pen.strokeStyle = style.getPropertyValue("--ink");
   pen.lineWidth = 1;
   pen.strokeRect(x(frame), 0, 0, height);
@@ -54,9 +91,12 @@ function drawCurves(name) {
 
 function drawLegend(name, labels, values) {
   $(`${name}-legend`).replaceChildren(...values.slice(0, MOST_CURVES).map((column, index) => {
-    const item = document.createElement("span"), mark = document.createElement("i");
+    const item = document.createElement("button"), mark = document.createElement("i");
     mark.style.background = colour(index, Math.min(values.length, MOST_CURVES));
     item.append(mark, `${labels[index] ?? index} ${column[frame].toPrecision(4)}`);
+    item.title = "Show this column alone, or all";
+    item.setAttribute("aria-pressed", alone[name] < 0 || alone[name] === index);
+    item.addEventListener("click", () => { alone[name] = alone[name] === index ? -1 : index; draw(); });
     return item;
   }));
 }
@@ -67,8 +107,7 @@ async function drawCameras() {
   const at = frame, from = episode;
   try {
     await Promise.all(overview.cameras.map(async (camera, index) => {
-      const answer = await load("/frame", { camera, episode: from, frame: at });
-      const picture = await createImageBitmap(await answer.blob()), canvas = $("cameras").children[index].firstChild;
+      const picture = await createImageBitmap(await readFrame(camera, from, at)), canvas = $("cameras").children[index].firstChild;
       canvas.width = picture.width; canvas.height = picture.height;
       canvas.getContext("2d").drawImage(picture, 0, 0);
     }));
@@ -125,7 +164,7 @@ function cut(from, to) {
 async function open(k) {
   play(false);
   const chosen = wanted = Math.max(0, Math.min(overview.lengths.length - 1, k));
-  const raw = await (await load("/episode", { episode: chosen })).json();
+  const raw = await readNumbers("/episode", { episode: chosen });
   if (chosen !== wanted) return; // another episode was chosen meanwhile
   episode = chosen;
   numbers = { raw, obs: scale(raw.obs), act: scale(raw.act), length: overview.lengths[episode] };
@@ -155,7 +194,7 @@ function listen() {
     if (event.target.tagName === "BUTTON" && event.key === " ") return;
     if (event.key === "ArrowUp" || event.key === "ArrowDown") open(wanted + (event.key === "ArrowUp" ? -1 : 1));
     else if (event.target.tagName !== "INPUT" && event.key.startsWith("Arrow")) seek(frame + (event.key === "ArrowLeft" ? -1 : 1));
-    else if (keys[event.key]) actions[keys[event.key]]();
+    else if (keys[event.key] && !$(keys[event.key]).hidden) actions[keys[event.key]]();
     else return;
     event.preventDefault();
   });
@@ -169,14 +208,23 @@ function listen() {
 }
 
 async function begin() {
-  overview = await (await load("/overview")).json();
+  overview = await readNumbers("/overview");
+  if (recorded) $("title").textContent = document.title = recorded.title;
+  const lines = overview.verdict.map((text) => Object.assign(document.createElement("p"), { textContent: text }));
+  $("lines").replaceChildren(...lines);
+  $("tables").textContent = overview.tables;
+  $("scores").hidden = !overview.tables;
+  $("verdict").hidden = !lines.length;
+  document.querySelector(".episode").toggleAttribute("data-planned", overview.flags_of_edit === null);
+  for (const id of ["start", "stop", "drop"]) $(id).hidden = overview.flags_of_edit === null;
   const total = overview.lengths.reduce((sum, length) => sum + length, 0), flagged = overview.flags.filter((each) => each.length).length;
   $("source").textContent = `${overview.source} · ${overview.lengths.length} episodes, ${total} frames${flagged ? `, ${flagged} flagged` : ""}`;
   $("list").replaceChildren(...overview.lengths.map((length, k) => {
     const item = document.createElement("button"), name = document.createElement("b"), size = document.createElement("span");
-    name.textContent = `Episode ${k}`;
+    name.textContent = `Episode ${overview.numbers[k]}`;
+    const note = overview.notes[k] && Object.assign(document.createElement("small"), { textContent: overview.notes[k], className: "note" });
     size.textContent = overview.rate ? `${(length / overview.rate).toFixed(1)} s` : `${length} frames`;
-    item.append(name, size, ...overview.flags[k].map((text) => Object.assign(document.createElement("small"), { textContent: text })));
+    item.append(name, size, ...(note ? [note] : []), ...overview.flags[k].map((text) => Object.assign(document.createElement("small"), { textContent: text })));
     item.addEventListener("click", () => open(k));
     return item;
   }));
