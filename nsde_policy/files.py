@@ -181,9 +181,9 @@ def lock_directory(path: Path, *, error: type[NsdePolicyError] = DemoError) -> i
 
 
 def _open_lock(path: Path) -> int:
-    """Open a folder, or on Windows, which cannot lock folders, a file in it."""
+    """Open a folder, or on Windows, which cannot lock folders, a file next to it."""
     if sys.platform == "win32":
-        return os.open(path / ".lock", os.O_RDWR | os.O_CREAT)
+        return os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT)
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
