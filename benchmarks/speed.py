@@ -24,6 +24,7 @@ CASES = {
         "eight actions of the shipped policy or --run, against Diffusion Policy",
     ),
     "training": ("training", "time and memory of training by the size of the state and of the data"),
+    "short": ("short_training", "a short training on Push-T, from the start of the program, and its score"),
     "loop": ("loops", "a session at several rates in real time"),
     "serve": ("servers", "--requests of eight clients to the policy server, without a pause"),
 }
@@ -38,6 +39,7 @@ def main() -> None:
     add("case", nargs="?", choices=[*CASES])
     add("--json", type=Path, help="also write the figures to this file")
     add("--run", type=Path, help="run directory; default: the shipped policy")
+    add("--demos", type=Path, help="human demonstrations of Push-T; default: those of the package")
     add("--device", default="cpu")
     add("--rounds", type=int, default=30, help="turns of each contender")
     add("--seconds", type=float, default=20.0, help="length of each phase")

@@ -1,4 +1,7 @@
-"""Eight actions of every method, with untrained weights of the default size, and of the --run."""
+"""Eight actions of every method, with untrained weights of the default size.
+
+"selected" is the --run, or the shipped policy, where it compares plans.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -46,8 +49,7 @@ def build_contenders(device: str) -> Iterator[Contender]:
 def measure_methods(options: Options) -> list[dict[str, Any]]:
     """Time all methods in turns on one thread."""
     contenders = [*build_contenders(options.device)]
-    if options.run:
-        contenders.append(Contender(str(options.run), Policy.from_pretrained(options.run)))
+    contenders.append(Contender("neural_sde, selected", Policy.from_pretrained(options.run)))
     rounds, budget_s = (3, 0.1) if options.smoke else (options.rounds, BUDGET_S)
     rows = [msgspec.to_builtins(row) for row in measure_latency(contenders, rounds=rounds, budget_s=budget_s)]
     ours = next(row["median_ms"] for row in rows if row["method"] == "neural_sde")
