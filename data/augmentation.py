@@ -120,14 +120,7 @@ def add_mirror_images(demos: Demonstrations, mirror: Mirror | None) -> Demonstra
     image = demos.mirror_image if mirror is None else mirror.flip(demos)
     if image is None:
         raise ConfigError("these demonstrations have no mirror images; set demos.mirror to False")
-    return replace(
-        demos,
-        obs=np.concatenate([demos.obs, image.obs]),
-        act=np.concatenate([demos.act, image.act]),
-        episode_ends=np.concatenate([demos.episode_ends, demos.episode_ends[-1] + demos.episode_ends]),
-        mirror_image=None,
-        source=f"{demos.source} and its mirror image",
-    )
+    return replace(demos.append(image), source=f"{demos.source} and its mirror image")
 
 
 def _map_columns(values: np.ndarray, columns: tuple[Column, ...], angles: tuple[int, ...] = ()) -> np.ndarray:

@@ -74,6 +74,8 @@ class Demonstrations:
     """Columns of `obs` that are features of images; they are its last ones."""
     mirror_image: "Demonstrations | None" = None
     """Mirror image of each demonstration, if it cannot be computed from `obs`."""
+    copies: "tuple[Demonstrations, ...]" = ()
+    """The same demonstrations with features of disturbed images, on which a policy is trained as well."""
 
     def __post_init__(self) -> None:
         frames = {part: _convert_frames(getattr(self, part), part) for part in ("obs", "act")}
@@ -123,7 +125,18 @@ class Demonstrations:
         """Return the demonstrations without the features of images."""
         if not self.image_features:
             return self
-        return replace(self, obs=self.obs[:, : -self.image_features], image_features=0, mirror_image=None)
+        obs = self.obs[:, : -self.image_features]
+        return replace(self, obs=obs, image_features=0, mirror_image=None, copies=())
+
+    def append(self, *others: "Demonstrations") -> "Demonstrations":
+        """Return these demonstrations followed by others of the same columns."""
+        every = (self, *others)
+        offsets = np.cumsum([0, *(len(each.obs) for each in every)])
+        ends = [each.episode_ends + offset for each, offset in zip(every, offsets, strict=False)]
+        obs, act = (np.concatenate([getattr(each, part) for each in every]) for part in ("obs", "act"))
+        return replace(
+            self, obs=obs, act=act, episode_ends=np.concatenate(ends), mirror_image=None, copies=()
+        )
 
     def select(self, episodes: Sequence[int]) -> "Demonstrations":
         """Return the demonstrations of these indices, in the given order."""
@@ -134,6 +147,7 @@ class Demonstrations:
             act=chosen.act,
             episode_ends=chosen.episode_ends,
             mirror_image=None if self.mirror_image is None else self.mirror_image.select(episodes),
+            copies=tuple(copy.select(episodes) for copy in self.copies),
         )
 
     def __len__(self) -> int:

@@ -21,6 +21,8 @@ class CameraBatch:
     """The same for the mirrored scene; equal to `values` without a mirror symmetry."""
     frames: tuple[Tensor, ...]
     """Frames of each camera, (n, size, size, 3) uint8."""
+    targets: tuple[Tensor, ...] = ()
+    """Features of the frames and of their mirror images, (n, feature_dim), to learn from a teacher."""
 
 
 class EncoderModel(nn.Module, abc.ABC):
@@ -76,6 +78,14 @@ class StagedEncoderModel(EncoderModel, TrainableModel[CameraBatch]):
 
     def set_scene(self, low: Tensor, high: Tensor, backgrounds: Sequence[Tensor]) -> None:
         """Store the range (plain_dim,) of the observations and a typical picture of each camera."""
+
+    @property
+    def masked_steps(self) -> int:
+        """Steps of a second training, with the first one as teacher, on frames with hidden parts."""
+        return 0
+
+    def learn_from_teacher(self, std: Tensor) -> None:
+        """Begin the second training; `std` scales the features of the teacher, (feature_dim,)."""
 
 
 class _OneRow(nn.Module):

@@ -66,9 +66,10 @@ def augment(demos: Demonstrations, mirror: Mirror | None) -> Demonstrations:
 def build_training_data(
     demos: Demonstrations, config: RunConfig, mirror: Mirror | None = None
 ) -> Transitions | Windows:
-    """Build what the method is trained on, with mirror images if there is a mirror symmetry."""
+    """Build what the method is trained on: demonstrations, their copies, and mirror images of both."""
     config = resolve_first_action(demos, config)
-    demos, model, settings = augment(demos, mirror), config.model, config.demos
+    model, settings = config.model, config.demos
+    demos = augment(demos, mirror).append(*(augment(copy, mirror) for copy in demos.copies))
     if get_method(config.method).model_class().training_view == "transitions":
         return build_transitions(
             demos,

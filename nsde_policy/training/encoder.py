@@ -10,22 +10,25 @@ replace them. Any other one is trained together with the policy, by the policy's
     encoder/frames.json           fingerprint of all frames
     encoder/codes.safetensors     features of all frames and of their mirror images; brightness, contrast and
                                   detail of each frame, and whether it is equal to the one before
+    encoder/teacher/              the same of the first training, if a second one hides parts of the frames
 
 All of it is in the run directory. A run that is resumed after pretraining needs no frames any more.
 """
 
 import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nsde_policy.config import TrainedEncoderConfig, WindowConfig
+from nsde_policy.config import TrainConfig, TrainedEncoderConfig, WindowConfig
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.core.targets import Windows
 from nsde_policy.data.augmentation import Mirror
@@ -34,6 +37,7 @@ from nsde_policy.data.source import get_short_name
 from nsde_policy.data.types import Demonstrations, Ints
 from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.encoders.base_model import CameraBatch, StagedEncoderModel, mirror_frames
+from nsde_policy.encoders.masking import Covers
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
 from nsde_policy.inference.loading import build_encoder, limit_parameters
@@ -52,8 +56,30 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+FEATURES_FILE, TEACHER_FOLDER = "codes.safetensors", "teacher"
+COPIES, COPY_AREAS, COPY_GAIN = 2, (0.03, 0.15), 0.15
+"""Copies of each demonstration with partly hidden frames: the share that is hidden, and the largest change of
+the brightness, are constant in an episode."""
 BACKGROUND_FRAMES = 500
 """Most first frames of episodes whose median is the background."""
+
+
+class EncoderPhase(NamedTuple):
+    """A training of the encoder, its files, and whether parts of the frames are hidden."""
+
+    title: str
+    directory: RunDirectory
+    config: TrainConfig
+    is_masked: bool = False
+
+    @property
+    def features(self) -> Path:
+        """File of the features of all frames."""
+        return self.directory.path / FEATURES_FILE
+
+    def is_finished(self) -> bool:
+        """Return whether training was finished and all features were written."""
+        return self.features.exists() and self.directory.model.exists()
 
 
 class EncoderTraining:
@@ -103,7 +129,6 @@ class EncoderTraining:
         self._episodes = [i for i in range(len(demos)) if i not in held_out]
         self._seed = seed
         self._device = torch.device(device)
-        self._features_file = run.encoder.path / "codes.safetensors"
         with limit_parameters(error=ConfigError):
             self.model = build_encoder(config, self.cameras, plain_dim=demos.obs.shape[1], seed=seed)
         self.model.mirror = mirror.frame if mirror is not None else None
@@ -168,16 +193,32 @@ class EncoderTraining:
                 "resume with the same ones or choose another --out"
             )
 
-    def is_pretrained(self) -> bool:
-        """Return whether pretraining was finished and all features were written."""
-        return self._features_file.exists() and self._run.encoder.model.exists()
-
-    def start_pretraining(self, *, resume: bool) -> Training:
-        """Decode the frames and return the pretraining, at its last checkpoint if resumed."""
-        demos, model, config, directory = self._demos, self.model, self._config.encoder, self._run.encoder
-        assert isinstance(model, StagedEncoderModel)
+    @property
+    def phases(self) -> tuple[EncoderPhase, ...]:
+        """The trainings of an encoder that is pretrained; the files of the last one are the encoder's."""
+        config, final = self._config.encoder, self._run.encoder
         assert isinstance(config, TrainedEncoderConfig)
+        assert isinstance(self.model, StagedEncoderModel)
+        if not self.model.masked_steps:
+            return (EncoderPhase("encoder", final, config.train),)
+        teacher = RunDirectory(final.path / TEACHER_FOLDER)
+        masked = replace(config.train, steps=self.model.masked_steps)
+        return EncoderPhase("encoder", teacher, config.train), EncoderPhase(
+            "hidden parts", final, masked, is_masked=True
+        )
+
+    def start_phase(self, phase: EncoderPhase, *, resume: bool) -> Training:
+        """Decode the frames and return the training, at its last checkpoint if resumed."""
+        demos, model, config, directory = self._demos, self.model, phase.config, phase.directory
+        assert isinstance(model, StagedEncoderModel)
         frames = self._frames
+        targets: tuple[np.ndarray, ...] = ()
+        if phase.is_masked:
+            teacher = self.phases[0]
+            model.load_state_dict(teacher.directory.read_weights())
+            found = teacher.directory.read_tensors(teacher.features)
+            targets = found["codes"].numpy(), found.get("mirrored", found["codes"]).numpy()
+            model.learn_from_teacher(torch.from_numpy(np.concatenate(targets).std(axis=0)))
         both = np.concatenate([demos.obs, self._mirrored_values])
         first = frames.read(demos.starts[self._episodes][:BACKGROUND_FRAMES])
         backgrounds = [torch.from_numpy(np.median(camera, axis=0).astype(np.uint8)) for camera in first]
@@ -187,41 +228,67 @@ class EncoderTraining:
         def load(step: int) -> tuple[Tensor, ...]:
             """Load the frames of a step, chosen by the seed and the step alone."""
             rng = np.random.default_rng([self._seed, step])
-            index = rows[rng.integers(len(rows), size=config.train.batch_size)]
-            arrays = (demos.obs[index], self._mirrored_values[index], *frames.read(index))
-            return tuple(map(torch.from_numpy, arrays))
+            index = rows[rng.integers(len(rows), size=config.batch_size)]
+            known = (table[index] for table in (demos.obs, self._mirrored_values, *targets))
+            return tuple(map(torch.from_numpy, (*known, *frames.read(index))))
 
         def build(tensors: tuple[Tensor, ...]) -> CameraBatch:
-            return CameraBatch(tensors[0], tensors[1], tensors[2:])
+            values, mirrored, *others = tensors
+            count = len(targets)
+            return CameraBatch(values, mirrored, tuple(others[count:]), tuple(others[:count]))
 
         self._source = PrefetchSource(load, build, self._device)
-        training = Training(model.to(self._device), self._source, config.train, seed=self._seed)
+        training = Training(model.to(self._device), self._source, config, seed=self._seed)
         if resume and directory.training.exists():
             training.restore(directory.read_tensors(directory.training))
         directory.truncate_metrics(training.step if resume else -1)
         return training
 
     @torch.no_grad()
-    def write_features(self) -> None:
-        """Encode all frames and their mirror images, write the features, and delete the temporary file."""
+    def write_features(self, directory: RunDirectory, *, is_masked: bool = False) -> None:
+        """Encode all frames and their mirror images; with `is_masked` also copies with hidden parts."""
         if self._source is not None:
             self._source.close()
         frames, model = self._frames, self.model.eval()
         logger.info("encoding %d frames", len(frames))
-        found: dict[str, list[Tensor]] = {"codes": [], "mirrored": []}
+        found: dict[str, list[Tensor]] = {}
+        copies = self._draw_copies() if is_masked else []
         for rows in _split_rows(len(frames)):
             cameras = [torch.from_numpy(camera).to(self._device) for camera in frames.read(rows)]
-            values = torch.from_numpy(self._demos.obs[rows]).to(self._device)
-            found["codes"].append(model(values, *cameras).cpu())
-            if model.mirror is not None:
-                flipped = [mirror_frames(camera, model.mirror).contiguous() for camera in cameras]
-                values = torch.from_numpy(self._mirrored_values[rows]).to(self._device)
-                found["mirrored"].append(model(values, *flipped).cpu())
-        stored = {name: torch.cat(parts) for name, parts in found.items() if parts}
+            values, mirrored_values = (
+                torch.from_numpy(table[rows]).to(self._device)
+                for table in (self._demos.obs, self._mirrored_values)
+            )
+            episode = torch.from_numpy(np.searchsorted(self._demos.episode_ends, rows, side="right"))
+            shown = {"": cameras}
+            for k, covers in enumerate(copies):
+                pairs = zip(covers, cameras, strict=True)
+                shown[f"copy_{k}_"] = [
+                    cover.apply(camera, episode.to(self._device)) for cover, camera in pairs
+                ]
+            for name, pictures in shown.items():
+                found.setdefault(f"{name}codes", []).append(model(values, *pictures).cpu())
+                if model.mirror is not None:
+                    flipped = [mirror_frames(picture, model.mirror).contiguous() for picture in pictures]
+                    features = model(mirrored_values, *flipped).cpu()
+                    found.setdefault(f"{name}mirrored", []).append(features)
+        stored = {name: torch.cat(parts) for name, parts in found.items()}
         stored["looks"] = torch.from_numpy(frames.looks)
         stored["repeats"] = torch.from_numpy(frames.repeats)
-        frames.close()
-        self._run.encoder.save_tensors(self._features_file, stored, encoder=self._run.encoder.model)
+        directory.save_tensors(directory.path / FEATURES_FILE, stored, encoder=directory.model)
+
+    def _draw_copies(self) -> list[list[Covers]]:
+        """Draw what hides each episode from each camera, for several copies of the demonstrations."""
+        generator = torch.Generator(self._device).manual_seed(self._seed)
+        n, size = len(self._demos), self.model.size
+        return [
+            [Covers(n, size, COPY_AREAS, COPY_GAIN, generator) for _ in self.cameras] for _ in range(COPIES)
+        ]
+
+    def close(self) -> None:
+        """Delete the temporary file of frames."""
+        if "_frames" in vars(self):
+            self._frames.close()
 
     def read_features(self) -> Demonstrations:
         """Return the demonstrations with features after their low-dimensional observations.
@@ -230,11 +297,17 @@ class EncoderTraining:
             CheckpointError: If the features, or the policy of a resumed run, belong to another encoder.
         """
         directory = self._run.encoder
-        found, weights = directory.read_tensors(self._features_file), directory.read_weights()
-        check_encoder(self._features_file, weights)
+        file, weights = directory.path / FEATURES_FILE, directory.read_weights()
+        found = directory.read_tensors(file)
+        check_encoder(file, weights)
         if self._run.model.exists():
             check_encoder(self._run.model, weights)
-        return self._add_features(found["codes"], found.get("mirrored"))
+        demos = self._add_features(found["codes"], found.get("mirrored"))
+        names = [
+            name.removesuffix("codes") for name in sorted(found) if re.fullmatch(r"copy_\d+_codes", name)
+        ]
+        copies = (self._add_features(found[f"{n}codes"], found.get(f"{n}mirrored")) for n in names)
+        return replace(demos, copies=tuple(copies))
 
     def make_blank_features(self) -> Demonstrations:
         """Return the demonstrations with 0 for all features, to be trained together with the encoder."""
@@ -250,7 +323,7 @@ class EncoderTraining:
 
     def measure_frames(self) -> tuple[CameraRange, ...]:
         """Return the range of the training frames of each camera, for the calibration."""
-        found = self._run.encoder.read_tensors(self._features_file)
+        found = self._run.encoder.read_tensors(self._run.encoder.path / FEATURES_FILE)
         looks, repeats = found["looks"].numpy(), found["repeats"].numpy()
         demos = self._demos
         spans = [(int(demos.starts[i]), int(demos.episode_ends[i])) for i in self._episodes]

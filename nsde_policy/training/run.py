@@ -139,7 +139,8 @@ def train_run(
         if companion is not None:
             companion.finish(run, task.mirror)
         if joint is not None:
-            joint.write_features()
+            joint.write_features(run.encoder)
+            joint.close()
             known, _, _ = split_episodes(joint.read_features(), options.validation, seed=seed)
         _write_calibration(run, calibrate(known, record, task.mirror), encoder)
     return run
@@ -162,11 +163,14 @@ def _pretrain(
     if encoder.is_joint:
         return encoder.make_blank_features()
     encoder.check_settings(resume=options.resume)
-    if not (options.resume and encoder.is_pretrained()):
-        training = encoder.start_pretraining(resume=options.resume)
+    for phase in encoder.phases:
+        if options.resume and phase.is_finished():
+            continue
+        training, pause = encoder.start_phase(phase, resume=options.resume), options.save_every_s
         with use_threads(count_threads()):  # for convolutions
-            train_loop(run.encoder, training, training.config, options.save_every_s, monitor, title="encoder")
-            encoder.write_features()
+            train_loop(phase.directory, training, training.config, pause, monitor, title=phase.title)
+            encoder.write_features(phase.directory, is_masked=phase.is_masked)
+    encoder.close()
     return encoder.read_features()
 
 
@@ -189,7 +193,7 @@ def _prepare_data(
         return data, None
     logger.info("%d of %d episodes are held out for validation", len(unseen), record.demos.episodes)
     most = MAX_VALIDATION_ROWS if joint is None else MAX_FRAME_ROWS
-    return data, choose_rows(build(unseen, held_out=True), most, seed=record.seed)
+    return data, choose_rows(build(replace(unseen, copies=()), held_out=True), most, seed=record.seed)
 
 
 def _build_model(record: RunRecord, joint: EncoderTraining | None) -> TrainableModel[Any]:

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from nsde_policy.cli.main import main
 from nsde_policy.config import EncoderConfig, ModelConfig, NetworkConfig, TrainConfig
 from nsde_policy.core.targets import Windows
+from nsde_policy.data import Demonstrations
 from nsde_policy.data.split import split_episodes
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.encoders.resnet.config import ResNetConfig
@@ -135,6 +136,31 @@ def test_run_interrupted_in_either_stage_resumes_bit_for_bit(
 ):
     interrupt(store, tmp_path / "run", title, step)
     assert_same_weights(run, train(store, tmp_path / "run", resume=True))
+
+
+def test_policy_learns_from_copies_with_hidden_parts_and_resumes_in_each_phase(store: Path, tmp_path: Path):
+    config = replace(STAGED, encoder=replace(STAGED.encoder, masked_steps=4))
+    run = train(store, tmp_path / "run", config, validation=0.3)
+    found = load_file(run.encoder.path / "codes.safetensors")
+    assert {"copy_0_codes", "copy_1_codes"} <= found.keys()
+    assert not torch.equal(found["copy_0_codes"], found["codes"])
+    teacher = RunDirectory(run.encoder.path / "teacher")
+    assert fingerprint(teacher.read_weights()) != fingerprint(run.encoder.read_weights())
+    for title, step in (("encoder", 2), ("hidden parts", 2), ("training", 10)):
+        path = tmp_path / title
+        with pytest.raises(KeyboardInterrupt):
+            train(store, path, config, monitor=stop_in(title, step), validation=0.3)
+        assert_same_weights(run, train(store, path, config, resume=True, validation=0.3))
+
+
+def test_copies_are_trained_on_beside_the_demonstrations():
+    demos = Demonstrations(np.eye(4), np.ones((4, 1)), np.array([4]), rate_hz=10.0, image_features=1)
+    copy = replace(demos, obs=2 * np.eye(4))
+    chosen = DemoConfig(first_action=(1.0,), first_action_from=(-1,))
+    config = replace(STAGED, demos=chosen, encoder=EncoderConfig())
+    rows = len(build_training_data(demos, config))
+    data = build_training_data(replace(demos, copies=(copy, copy)), config)
+    assert data.x_next[:, :4].amax(1).tolist() == rows * [1.0] + 2 * rows * [2.0]
 
 
 def test_resume_with_another_encoder_is_refused(store: Path, tmp_path: Path):

@@ -37,7 +37,9 @@ class FoldedKeypoints(nn.Module):
             keypoints, anchors = camera.split_points(network(steady))
             features.append(keypoints.flatten())
             measured.append(camera.measure_shift(anchors, scaled)[0] * (self.model.size / 2))
-        return (torch.cat(features), torch.stack(measured)) if measures_shift else (torch.cat(features),)
+        reach = self.model.config.shift
+        shifts = (torch.stack(measured).clamp(-reach, reach),) if measures_shift else ()
+        return torch.cat(features), *shifts
 
 
 def _undo_shift(frame: Tensor, shift: Tensor) -> Tensor:

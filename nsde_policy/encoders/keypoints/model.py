@@ -10,7 +10,9 @@ from nsde_policy.core.networks import MLP, weights_from
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.base_model import CameraBatch, StagedEncoderModel, mirror_frames, to_unit_rgb
 from nsde_policy.encoders.keypoints.config import KeypointConfig
+from nsde_policy.encoders.keypoints.masked import compute_masked_losses, list_trained
 from nsde_policy.encoders.keypoints.networks import FrameDecoder, KeypointNetwork
+from nsde_policy.encoders.masking import shift_frames
 from nsde_policy.methods.base import LossParts, Stage
 
 ERROR_UNIT = 20.0
@@ -87,6 +89,7 @@ class KeypointModel(StagedEncoderModel):
 
     low: Tensor
     high: Tensor
+    teacher_std: Tensor | None
 
     def __init__(
         self,
@@ -99,14 +102,27 @@ class KeypointModel(StagedEncoderModel):
         super().__init__()
         self.config, self.size = config, config.size
         self.feature_dim = 2 * config.keypoints * len(cameras)
+        self.register_buffer("teacher_std", None, persistent=False)
         self.register_buffer("low", torch.full((plain_dim,), -1.0))
         self.register_buffer("high", torch.ones(plain_dim))
         self.cameras = nn.ModuleList(CameraAutoencoder(config, plain_dim, generator) for _ in cameras)
 
     def stages(self) -> tuple[Stage, ...]:
-        """Train all networks at once."""
+        """Train all networks at once, or with a teacher those that find points."""
+        if self.teacher_std is not None:
+            learned = ("points", "shift") if self.config.anchors else ("points",)
+            return (Stage(learned, list_trained(self)),)
         losses = ("redraw", "shift", "steadiness") if self.config.anchors else ("redraw",)
         return (Stage(losses, tuple(self.parameters())),)
+
+    @property
+    def masked_steps(self) -> int:
+        """Steps of the training with a teacher."""
+        return self.config.masked_steps
+
+    def learn_from_teacher(self, std: Tensor) -> None:
+        """Learn the features of clean frames, whose standard deviations are given, (feature_dim,)."""
+        self.teacher_std = std
 
     def set_scene(self, low: Tensor, high: Tensor, backgrounds: Sequence[Tensor]) -> None:
         """Store the range of the measured values, (plain_dim,), and backgrounds (size, size, 3) uint8."""
@@ -139,8 +155,11 @@ class KeypointModel(StagedEncoderModel):
     def encode_and_measure(
         self, values: Tensor, shift: Tensor | None, *frames: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Encode frames after undoing a shift, (n, cameras, 2) in pixels, and measure their shift then."""
-        scaled = self.scale(values)
+        """Encode frames after undoing a shift, (n, cameras, 2) in pixels, and measure their shift then.
+
+        A measured shift beyond those of training is a mistake, and limited to them.
+        """
+        scaled, reach = self.scale(values), self.config.shift
         features, measured = [], []
         for i, (camera, given) in enumerate(zip(self.autoencoders(), frames, strict=True)):
             level = self.level(camera, given)
@@ -148,7 +167,7 @@ class KeypointModel(StagedEncoderModel):
             keypoints, anchors = camera.find_points(steady)
             features.append(keypoints.flatten(1))
             measured.append(camera.measure_shift(anchors, scaled) * (self.size / 2))
-        return torch.cat(features, dim=1), torch.stack(measured, dim=1)
+        return torch.cat(features, dim=1), torch.stack(measured, dim=1).clamp(-reach, reach)
 
     @property
     def measures_shift(self) -> bool:
@@ -176,23 +195,29 @@ class KeypointModel(StagedEncoderModel):
         measured shift, and `steadiness` the squared change of keypoints after a shift was undone, which
         leaves a damaged margin; both in pixels.
         """
-        n, device = len(batch.values), batch.values.device
-        values = batch.values
-        flip = None
-        if self.mirror is not None:
-            flip = torch.rand(n, device=device, generator=generator) < 0.5
-            values = torch.where(flip[:, None], batch.mirrored_values, values)
-        values = self.scale(values)
+        if self.teacher_std is not None:
+            return compute_masked_losses(self, batch, self.teacher_std, generator)
+        values, flip = self.choose_mirrored(batch, generator)
         parts: list[dict[str, Tensor]] = []
-        for camera, frames in zip(self.autoencoders(), batch.frames, strict=True):
-            frames = self.level(camera, frames)
-            background = camera.background.expand_as(frames)
-            if flip is not None and self.mirror is not None:
-                chosen = flip[:, None, None, None]
-                frames = torch.where(chosen, mirror_frames(frames, self.mirror), frames)
-                background = torch.where(chosen, mirror_frames(background, self.mirror), background)
-            parts.append(self._camera_losses(camera, frames, background, values, generator))
+        for camera, given in zip(self.autoencoders(), batch.frames, strict=True):
+            level = self.level(camera, given)
+            background = self.flip(camera.background.expand_as(level), flip)
+            parts.append(self._camera_losses(camera, self.flip(level, flip), background, values, generator))
         return LossParts({name: torch.stack([part[name] for part in parts]).mean() for name in parts[0]})
+
+    def choose_mirrored(self, batch: CameraBatch, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
+        """Mirror half of the rows; return measured values in [-1, 1], and which rows are mirrored."""
+        if self.mirror is None:
+            return self.scale(batch.values), None
+        n, device = len(batch.values), batch.values.device
+        flip = torch.rand(n, device=device, generator=generator) < 0.5
+        return self.scale(torch.where(flip[:, None], batch.mirrored_values, batch.values)), flip
+
+    def flip(self, frames: Tensor, chosen: Tensor | None) -> Tensor:
+        """Return frames (n, size, size, 3) with the mirror images of the chosen rows, (n,)."""
+        if chosen is None or self.mirror is None:
+            return frames
+        return torch.where(chosen[:, None, None, None], mirror_frames(frames, self.mirror), frames)
 
     def _camera_losses(
         self,
@@ -249,23 +274,3 @@ def _measure_brightness(frames: Tensor) -> Tensor:
     """Return the median brightness of each frame (n, h, w, 3), over every fourth row and column."""
     values = frames[:, ::4, ::4].to(torch.float32).mean(-1).flatten(1)
     return values.topk(values.shape[1] // 2, dim=1).values[:, -1]
-
-
-def shift_frames(
-    frames: Tensor, shift: Tensor, colour: Tensor | None = None, is_filled: Tensor | None = None
-) -> Tensor:
-    """Move each frame (n, h, w, 3) by (x, y) pixels, (n, 2); pixels at the edge are repeated.
-
-    Where `is_filled`, (n,), the margin gets a `colour`, (n, 1, 1, 3), instead.
-    """
-    n, height, width, _ = frames.shape
-    row = torch.arange(height, device=frames.device) - shift[:, 1:]
-    column = torch.arange(width, device=frames.device) - shift[:, :1]
-    index = torch.arange(n, device=frames.device)[:, None, None]
-    moved = frames[index, row.clamp(0, height - 1)[:, :, None], column.clamp(0, width - 1)[:, None, :]]
-    if colour is None or is_filled is None:
-        return moved
-    outside = (row != row.clamp(0, height - 1))[:, :, None] | (column != column.clamp(0, width - 1))[
-        :, None, :
-    ]
-    return torch.where((outside & is_filled[:, None, None])[..., None], colour, moved)

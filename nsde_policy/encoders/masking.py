@@ -1,0 +1,107 @@
+"""Frames as cameras in real rooms see them: something in front of the scene, another light."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+NOISE_CELLS = 6
+"""Random colours of a noisy occluder along each side of the frame; pixels between them are interpolated."""
+WIDEST = 2.0
+"""Largest ratio of the sides of an occluder."""
+
+
+def shift_frames(
+    frames: Tensor, shift: Tensor, colour: Tensor | None = None, is_filled: Tensor | None = None
+) -> Tensor:
+    """Move each frame (n, h, w, 3) by (x, y) pixels, (n, 2); pixels at the edge are repeated.
+
+    Where `is_filled`, (n,), the margin gets a `colour`, (n, 1, 1, 3), instead.
+    """
+    n, height, width, _ = frames.shape
+    row = torch.arange(height, device=frames.device) - shift[:, 1:]
+    column = torch.arange(width, device=frames.device) - shift[:, :1]
+    index = torch.arange(n, device=frames.device)[:, None, None]
+    moved = frames[index, row.clamp(0, height - 1)[:, :, None], column.clamp(0, width - 1)[:, None, :]]
+    if colour is None or is_filled is None:
+        return moved
+    outside = (row != row.clamp(0, height - 1))[:, :, None] | (column != column.clamp(0, width - 1))[
+        :, None, :
+    ]
+    return torch.where((outside & is_filled[:, None, None])[..., None], colour, moved)
+
+
+def draw_masks(n: int, size: int, areas: tuple[float, float], generator: torch.Generator) -> Tensor:
+    """Draw a rectangle or an ellipse in each frame, (n, size, size) bool; some reach beyond the edge.
+
+    `areas` are the smallest and the largest share of a frame that it covers.
+    """
+
+    def draw(low: float, high: float, *shape: int) -> Tensor:
+        return low + (high - low) * torch.rand(n, *shape, device=generator.device, generator=generator)
+
+    area, ratio = draw(*areas, 1), WIDEST ** draw(-1.0, 1.0, 1)
+    grid, centre = torch.linspace(-1, 1, size, device=generator.device), draw(-1.0, 1.0, 2)
+    x = ((grid - centre[:, :1]) / (area * ratio).sqrt()).abs()[:, None, :]
+    y = ((grid - centre[:, 1:]) / (area / ratio).sqrt()).abs()[:, :, None]
+    is_round = (draw(0.0, 1.0) < 0.5)[:, None, None]
+    return torch.where(is_round, x.square() + y.square() <= 4 / torch.pi, torch.maximum(x, y) <= 1)
+
+
+def draw_fill(frames: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw what occluders look like: one colour, grey, coloured noise, or a piece of another frame.
+
+    Takes and returns frames (n, size, size, 3) uint8.
+    """
+    n, size, device = len(frames), frames.shape[1], frames.device
+    colour = torch.randint(0, 256, (n, 1, 1, 3), device=device, generator=generator, dtype=torch.uint8)
+    cells = torch.rand(n, 3, NOISE_CELLS, NOISE_CELLS, device=device, generator=generator)
+    noise = 255 * F.interpolate(cells, size, mode="bilinear").permute(0, 2, 3, 1)
+    kinds = (
+        colour,
+        colour[..., :1],
+        noise.to(torch.uint8),
+        frames.roll((1, size // 3, size // 3), (0, 1, 2)),
+    )
+    kind = torch.randint(0, len(kinds), (n, 1, 1, 1), device=device, generator=generator)
+    fill = torch.empty_like(frames)
+    for i, values in enumerate(kinds):
+        fill = torch.where(kind == i, values, fill)
+    return fill
+
+
+def hide_parts(
+    frames: Tensor, share: float, areas: tuple[float, float], generator: torch.Generator
+) -> Tensor:
+    """Hide a part of each of a `share` of the frames, (n, size, size, 3) uint8."""
+    chosen = torch.rand(len(frames), device=frames.device, generator=generator) < share
+    masks = draw_masks(len(frames), frames.shape[1], areas, generator) & chosen[:, None, None]
+    return torch.where(masks[..., None], draw_fill(frames, generator), frames)
+
+
+def change_light(frames: Tensor, gain: Tensor, noise: Tensor | float = 0.0) -> Tensor:
+    """Multiply frames (n, size, size, 3) uint8 by a gain, (n,), and add noise in units of the range."""
+    lit = frames.to(torch.float32) * gain[:, None, None, None] + 255 * noise
+    return lit.round().clamp(0, 255).to(torch.uint8)
+
+
+class Covers:
+    """A plain occluder and a light for each of `n` episodes, which stay the same in all its frames.
+
+    `areas` are the smallest and the largest share of a frame that is hidden, `gain` is the largest relative
+    change of the brightness.
+    """
+
+    def __init__(
+        self, n: int, size: int, areas: tuple[float, float], gain: float, generator: torch.Generator
+    ) -> None:
+        device = generator.device
+        self._masks = draw_masks(n, size, areas, generator)[..., None]
+        self._colours = torch.randint(
+            0, 256, (n, 1, 1, 3), device=device, generator=generator, dtype=torch.uint8
+        )
+        self._gains = 1 + gain * (2 * torch.rand(n, device=device, generator=generator) - 1)
+
+    def apply(self, frames: Tensor, episode: Tensor) -> Tensor:
+        """Return frames (n, size, size, 3) uint8 of the episodes (n,) as their cameras see them."""
+        hidden = torch.where(self._masks[episode], self._colours[episode], frames)
+        return change_light(hidden, self._gains[episode])

@@ -1,0 +1,90 @@
+"""Tests of frames with hidden parts, and of an encoder that learns to see past them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from nsde_policy.encoders.base_model import CameraBatch
+from nsde_policy.encoders.keypoints.model import KeypointModel
+from nsde_policy.encoders.masking import Covers, change_light, draw_masks, hide_parts
+from nsde_policy.training.batches import BatchSource
+from nsde_policy.training.loop import Training
+from tests.encoders.test_keypoints import SMALL, make_scenes, train_model
+from tests.helpers.rng import make_rng
+
+
+def test_masks_cover_the_given_share_of_frames_inside_the_edge():
+    shares = draw_masks(2000, 64, (0.1, 0.1), make_rng(0)).float().mean((1, 2))
+    assert shares.max() == pytest.approx(0.1, abs=0.01)
+    assert shares.quantile(0.5) > 0.08
+    assert shares.min() > 0.02  # at a corner, a quarter of it is left
+
+
+def test_parts_of_a_share_of_the_frames_are_hidden():
+    _, frames = make_scenes(400, seed=0)
+    hidden = hide_parts(frames, 0.6, (0.05, 0.2), make_rng(0))
+    changed = (hidden != frames).flatten(1).any(1).float().mean()
+    assert changed == pytest.approx(0.6, abs=0.08)
+    assert torch.equal(hide_parts(frames, 0.0, (0.05, 0.2), make_rng(0)), frames)
+    assert torch.equal(hide_parts(frames, 0.6, (0.05, 0.2), make_rng(0)), hidden)
+
+
+def test_light_is_a_gain_within_the_range_of_a_frame():
+    frames = torch.tensor([100, 200], dtype=torch.uint8)[:, None, None, None].expand(2, 4, 4, 3)
+    lit = change_light(frames, torch.tensor([0.5, 1.5]))
+    assert lit[0].unique().tolist() == [50]
+    assert lit[1].unique().tolist() == [255]
+
+
+def test_covers_are_the_same_in_all_frames_of_an_episode():
+    covers = Covers(2, 32, (0.1, 0.2), 0.15, make_rng(0))
+    frames = torch.full((4, 32, 32, 3), 128, dtype=torch.uint8)
+    seen = covers.apply(frames, torch.tensor([0, 1, 0, 1]))
+    assert torch.equal(seen[0], seen[2])
+    assert torch.equal(seen[1], seen[3])
+    assert not torch.equal(seen[0], seen[1])
+
+
+class Lessons(BatchSource[CameraBatch]):
+    """Clean frames with the features of a teacher."""
+
+    def __init__(self, teacher: KeypointModel) -> None:
+        _, self._frames = make_scenes(400, seed=0)
+        self._values = torch.full((400, 2), 0.5)
+        with torch.no_grad():
+            self.features = teacher(self._values, self._frames)
+
+    def draw(self, generator: torch.Generator) -> CameraBatch:
+        rows = torch.randint(400, (32,), generator=generator)
+        features = self.features[rows]
+        return CameraBatch(
+            self._values[rows], self._values[rows], (self._frames[rows],), (features, features)
+        )
+
+
+@pytest.mark.slow
+def test_an_encoder_that_learned_from_a_teacher_sees_past_what_hides_a_part_of_the_frame():
+    model = train_model(SMALL, is_measured=False).train()
+    lessons = Lessons(model)
+    _, frames = make_scenes(200, seed=5)
+    values, hidden = torch.full((200, 2), 0.5), hide_parts(frames, 1.0, (0.05, 0.1), make_rng(1))
+
+    @torch.no_grad()
+    def measure_error() -> float:
+        return float((model(values, hidden) - clean).abs().mean())
+
+    with torch.no_grad():
+        clean = model(values, frames)
+    before = measure_error()
+    decoder = model.cameras[0].decoder.state_dict()
+    decoder = {name: values.clone() for name, values in decoder.items()}
+    model.learn_from_teacher(lessons.features.std(0))
+    config = replace(SMALL.train, steps=150)
+    training = Training(model, lessons, config, seed=0)
+    while training.step < config.steps:
+        training.advance(50)
+    training.finish()
+    assert measure_error() < 0.6 * before
+    for name, weights in model.cameras[0].decoder.state_dict().items():
+        assert torch.equal(weights, decoder[name])
