@@ -67,6 +67,8 @@ class LiveTable(abc.ABC):
     """Smallest and largest value of an action."""
     longest_s: ClassVar[float]
     """Time limit of an episode recorded by hand, seconds."""
+    limit_s: ClassVar[float] = 30.0
+    """Time limit of an episode that a policy plays, seconds."""
     texts: ClassVar[Mapping[str, str]]
     """Words of the page: agent, goal, progress, threshold, tagline, record, failed, help."""
 

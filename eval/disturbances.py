@@ -1,5 +1,6 @@
 """Disturbances of an episode: late plans, noisy observations, a push, and what happens to its cameras."""
 
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,6 +51,45 @@ class Disturbances:
     def push_rng(self, period: int) -> np.random.Generator | None:
         """Return the generator of the push in this control period, or None if the block is not pushed."""
         return self._push_rng if period == self._push_period else None
+
+
+class PlanQueue:
+    """Plans that arrive late; until then, the one before is executed.
+
+    The last command is repeated until the first plan arrives; later plans are requested early enough to
+    follow the one before. Actions whose period has passed when a plan arrives are dropped, if the plan has
+    actions left; with a latency of 2 periods:
+
+        period      0 1 2 3 4 5 6 7 8 9 …
+        requested   x               x
+        planned     - - x x x x x x x x
+        executed    hold x x x x x x x x …
+    """
+
+    def __init__(self) -> None:
+        self.actions: np.ndarray = np.zeros((0, 0))
+        """Actions of the plan in use that are not executed yet."""
+        self._arriving: list[tuple[int, np.ndarray]] = []
+
+    def add(self, planned: np.ndarray, now: int, *, latency: int, chunk: int) -> None:
+        """Add a plan requested in control period `now`, of which `chunk` actions are needed."""
+        passed = min(latency, len(planned) - min(chunk, len(planned)))
+        self._arriving.append((now + latency, planned[passed:]))
+
+    def pop(self, now: int, default: np.ndarray) -> np.ndarray:
+        """Return the action of a control period; `default` if no plan has one."""
+        if self._arriving and self._arriving[0][0] <= now:
+            self.actions = self._arriving.pop(0)[1]
+        if not len(self.actions):
+            return default
+        action, self.actions = self.actions[0], self.actions[1:]
+        return action
+
+    def copy(self) -> "PlanQueue":
+        """Return a queue that changes independently of this one."""
+        same = copy.copy(self)
+        same._arriving = [*self._arriving]
+        return same
 
 
 @dataclass(frozen=True)

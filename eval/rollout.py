@@ -19,7 +19,13 @@ import torch
 from nsde_policy.config import Sampling
 from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.errors import ConfigError, EnvError
-from nsde_policy.eval.disturbances import CameraCondition, CameraDisturbances, Condition, Disturbances
+from nsde_policy.eval.disturbances import (
+    CameraCondition,
+    CameraDisturbances,
+    Condition,
+    Disturbances,
+    PlanQueue,
+)
 from nsde_policy.eval.episode import CompressedPicture, EpisodeLog, EpisodeResult
 from nsde_policy.inference.policy import Policy
 from nsde_policy.run_directory import RunRecord
@@ -58,17 +64,7 @@ def make_generator(seed: int) -> torch.Generator:
 
 
 class EpisodeRunner:
-    """One episode in progress.
-
-    A plan is requested every `chunk` control periods. Until the first plan arrives, the last command is
-    repeated; later plans are requested early enough to follow the one before. Actions whose period has passed
-    when a plan arrives are dropped, if the plan has actions left; with a latency of 2 periods:
-
-        period      0 1 2 3 4 5 6 7 8 9 …
-        requested   x               x
-        planned     - - x x x x x x x x
-        executed    hold x x x x x x x x …
-    """
+    """One episode in progress; a plan is requested every `chunk` control periods."""
 
     def __init__(self, player: "Player", env: EnvAdapter, seed: int, *, frames: bool = False) -> None:
         policy, config = player.policy, player.config
@@ -88,8 +84,7 @@ class EpisodeRunner:
         self._camera = CameraDisturbances(config.camera, seed)
         self._latency = config.condition.latency_steps
         self._chunk = config.chunk or policy.chunk
-        self._pending: list[tuple[int, np.ndarray]] = []
-        self._actions: list[np.ndarray] = []
+        self._queue = PlanQueue()
         self._observe(self._log.reset(seed))
 
     @property
@@ -101,8 +96,7 @@ class EpisodeRunner:
         """Take the requested plan and step until the next plan is due, or to the end."""
         now = self._log.steps
         self._log.trace.histories.append((now, self.history.copy()))
-        passed = min(self._latency, len(planned) - min(self._chunk, len(planned)))
-        self._pending.append((now + self._latency, planned[passed:]))
+        self._queue.add(planned, now, latency=self._latency, chunk=self._chunk)
         for _ in range(self._chunk):
             self._step()
             if self.ended:
@@ -110,9 +104,7 @@ class EpisodeRunner:
 
     def _step(self) -> None:
         now = self._log.steps
-        if self._pending and self._pending[0][0] == now:
-            self._actions = list(self._pending.pop(0)[1])
-        planned = self._actions.pop(0) if self._actions else self.history.last_action
+        planned = self._queue.pop(now, self.history.last_action)
         if (rng := self._disturbances.push_rng(now)) is not None:
             with self._env.guard("push"):
                 self._env.env.unwrapped.push(self._push, rng)  # type: ignore[attr-defined]

@@ -24,7 +24,7 @@ class AvoidingTable(LiveTable):
     moved = slice(0, 4)
     moves_action = False
     limits = (-MAX_CHANGE, MAX_CHANGE)
-    longest_s = EPISODE_PERIODS * PERIOD_S
+    longest_s = limit_s = EPISODE_PERIODS * PERIOD_S
     texts: ClassVar[Mapping[str, str]] = {
         "agent": "rod",
         "goal": "finish; touching an obstacle fails",

@@ -1,5 +1,6 @@
 """`nsde-policy play`: show a policy live on a web page."""
 
+import contextlib
 import os
 import sys
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import tyro
 
 from nsde_policy.cli.shared import options
 from nsde_policy.cli.shared.page import PageFlags, PageSeed
-from nsde_policy.errors import ConfigError
+from nsde_policy.errors import ConfigError, DemoError
 
 if TYPE_CHECKING:
     from nsde_policy.viewer.http import ViewerSettings
@@ -24,7 +25,8 @@ class Play(PageFlags):
     """Show a policy live on a web page: drag objects away and watch it recover.
 
     The page shows sampled futures, their σ and the drift, with sliders, seeds, rewind and two methods side by
-    side. Runs until SIGTERM or Ctrl-C; no display is needed. --json logs events to stderr.
+    side; for a single run, the second one is nearest neighbours. Runs until SIGTERM or Ctrl-C; no display is
+    needed. --json logs events to stderr.
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]] = (Path("shipped"),)
@@ -41,7 +43,7 @@ class Play(PageFlags):
 
         from nsde_policy.assets import SHIPPED, resolve_run
         from nsde_policy.viewer.play_app import PlayApp
-        from nsde_policy.viewer.policy_runner import load_runners
+        from nsde_policy.viewer.policy_runner import load_neighbours, load_runners
 
         if not self.runs:
             raise ConfigError("no policy to play: name a run directory, or `shipped`")
@@ -53,7 +55,11 @@ class Play(PageFlags):
         if self.demos is not None:
             self._show_recorded(resolve_run(runs[0]), self.demos, settings)
             return
-        app = PlayApp(load_runners([resolve_run(run) for run in runs]), seed=self.seed)
+        runners = load_runners([resolve_run(run) for run in runs])
+        if len(runners) == 1:
+            with contextlib.suppress(DemoError):  # the package has no demonstrations of this task
+                runners.append(load_neighbours(runners[0].policy.record.task))
+        app = PlayApp(runners, seed=self.seed)
         try:
             self.serve(app, settings, what="playing")
         finally:

@@ -15,7 +15,9 @@ RANGES: Mapping[str, tuple[float, float, float]] = {
     "paths": (0, 64, 1),
     "speed": (0.25, 4.0, 0.25),
     "drift_field": (0, 1, 1),
-    "next_when_solved": (0, 1, 1),
+    "obs_noise": (0.0, 3.0, 0.25),
+    "latency_steps": (0, 8, 1),
+    "next_at_end": (0, 1, 1),
 }
 """Lowest value, highest value and step of each slider."""
 SAMPLING_CONTROLS = ("alpha", "diffusion")
@@ -38,8 +40,12 @@ class Controls(BaseConfig):
     """Simulated seconds per second."""
     drift_field: bool = False
     """Whether to draw the drift field around the agent."""
-    next_when_solved: bool = False
-    """Whether to start the next seed after a success."""
+    obs_noise: float = 0.0
+    """Noise on every observation, in standard deviations of its change over one period."""
+    latency_steps: int = 0
+    """Control periods from an observation to the plan made from it."""
+    next_at_end: bool = False
+    """Whether to start the next seed after a success, a failure or the time limit."""
 
     @classmethod
     def from_policy(cls, policy: Policy) -> "Controls":
@@ -62,5 +68,10 @@ class Controls(BaseConfig):
         return dataclasses.replace(own, **known)
 
     def chunk_for(self, policy: Policy) -> int:
-        """Return the number of actions in one plan of a policy."""
+        """Return the number of actions that a policy executes of one plan."""
         return min(self.chunk, policy.model.config.longest_chunk or self.chunk)
+
+    def steps_for(self, policy: Policy) -> int:
+        """Return the number of actions in one plan: those executed, and those that pass before it arrives."""
+        wanted = self.chunk_for(policy) + self.latency_steps
+        return min(wanted, policy.model.config.longest_chunk or wanted)

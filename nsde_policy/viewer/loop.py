@@ -26,6 +26,8 @@ FRAME_S = 1 / 30
 class SimulationThread(threading.Thread):
     """Thread that runs an app, handles queued messages between control periods and publishes frames.
 
+    Simulated time begins with the first message, which the server sends when the first client is there.
+
     The queue holds one message per `queue_key`, the newest, so that no client can make it grow.
     """
 
@@ -66,6 +68,8 @@ class SimulationThread(threading.Thread):
 
     def _loop(self) -> None:
         app, clock = self._app, time.monotonic
+        with self._wake:  # an episode nobody sees would be over before the page is open
+            self._wake.wait_for(lambda: self._queue or self._stopping)
         due, shown, revision, changed = clock() + app.period_s, 0.0, -1, False
         while (queued := self._wait(min(due, shown + FRAME_S) if changed else due)) is not None:
             for message, report in queued:

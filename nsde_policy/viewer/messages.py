@@ -5,8 +5,11 @@ A client names the type of its message in "do": `{"do": "set_control", "name": "
 
 The server sends the state after every change and a frame after every control period:
 
-- "solved_at" in each panel of a frame: control period of the first success, or null if the displayed period
+- "released_at" in each panel of a frame: control period in which the block was last let go, or null.
+- "solved_at" in each panel: control period of the first success since then, or null if the displayed period
   is before it.
+- "drags" in the state: what to put into "reset" to see the same episode again.
+- "results" in the state: for each method, the success of the last episodes with the current controls.
 - "compared" in each panel: paths of the agent along compared plans, the chosen one first; empty if one plan
   was sampled, null if the policy does not select plans or the episode is over.
 - "latency", in panels and in the state: null until a plan was made with the current α, diffusion and chunk.
@@ -32,7 +35,7 @@ PageMessage = dict[str, object]
 """A message to clients, for JSON."""
 MessageType = Literal["state", "frame", "notice"]
 """Types of messages to clients, in the order in which they are sent."""
-MAX_CLIENT_MESSAGE_BYTES = 1024
+MAX_CLIENT_MESSAGE_BYTES = 16_384
 MAX_START_SEED = 2**32 - 1
 """Largest seed of a start; that of the environment's generator."""
 MAX_PANELS = 2
@@ -41,6 +44,8 @@ MAX_PANELS = 2
 Seed = Annotated[int, msgspec.Meta(ge=0, le=MAX_START_SEED)]
 Coordinate = Annotated[float, msgspec.Meta(ge=-1e4, le=1e4)]
 """Pixels of the table; far beyond its edge is an error of the client."""
+DraggedPose = tuple[int, Coordinate, Coordinate, Coordinate]
+"""A control period, and the x, y and angle to which the block is dragged in it."""
 
 
 def next_seed(seed: int) -> int:
@@ -78,9 +83,10 @@ class Step(ClientMessage, frozen=True):
 
 
 class Reset(ClientMessage, frozen=True):
-    """Start an episode from a seed."""
+    """Start an episode from a seed, and drag its block as a user did before."""
 
     seed: Seed
+    drags: Annotated[tuple[DraggedPose, ...], msgspec.Meta(max_length=300)] = ()
 
 
 class Scrub(ClientMessage, frozen=True):

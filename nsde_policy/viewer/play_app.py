@@ -1,7 +1,9 @@
 """App of `nsde-policy play`: one or two policies side by side, which users can disturb."""
 
+import math
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 
 from nsde_policy.envs.live import LiveTable
 from nsde_policy.errors import ConfigError, RemoteError
@@ -13,8 +15,10 @@ from nsde_policy.viewer.policy_runner import PolicyPanel, PolicyRunner
 from nsde_policy.viewer.simulation import Simulation
 
 REST_S = 2.0
-"""Time for which the end of an episode is shown before the next seed starts, if `next_when_solved` is on."""
-_PLAN_CONTROLS = ("alpha", "diffusion", "chunk")
+"""Time for which the end of an episode is shown before the next seed starts, if `next_at_end` is on."""
+COUNTED = 20
+"""Most episodes of a method whose results are shown."""
+_PLAN_CONTROLS = ("alpha", "diffusion", "chunk", "latency_steps")
 """Controls that a plan depends on."""
 
 
@@ -33,10 +37,12 @@ class PlayApp(App):
             check_sizes(runner, self._table)
         self._runners = {runner.name: runner for runner in runners}
         self._controls = Controls.from_policy(runners[0].policy)
-        self._panels = [PolicyPanel(runners[0], self._task, seed)]
+        self._results = {name: deque[bool](maxlen=COUNTED) for name in self._runners}
+        self._panels = [PolicyPanel(runners[0], self._task, seed, self._controls)]
         self._rested, self._plan_timeout_s = 0, plan_timeout_s
         self._one_step = False
         self._drag: messages.Drag | None = None
+        self._repeated: deque[messages.DraggedPose] = deque()
         self._releasing = self._replan = False
 
     @property
@@ -73,20 +79,24 @@ class PlayApp(App):
             "controls": self._controls.to_dict(),
             "panels": [panel.runner.name for panel in self._panels],
             "latency": {runner.name: runner.latency(self._controls) for runner in self._runners.values()},
+            "drags": self._tables[0].drags,
+            "results": {name: [*results] for name, results in self._results.items()},
         }
 
     def frame(self) -> messages.PageMessage:
         """Return the control period on display, in every panel."""
-        panels = [panel.view(self._controls, self._viewed) for panel in self._panels]
-        return {**super().frame(), "panels": panels}
+        return {**super().frame(), "panels": [panel.view(self._viewed) for panel in self._panels]}
 
     def tick(self) -> bool:
         """Step every panel; wait if paused or if all have ended."""
         if self._paused and self._drag is None and not self._one_step:
             return False
-        if self._drag is None and all(panel.is_over for panel in self._panels):
+        ended = all(self._has_ended(panel) for panel in self._panels)
+        if self._repeated and (self._drag or ended or self._repeated[0][0] <= self._tables[0].last):
+            self._repeat_drag()
+        if self._drag is None and ended:
             self._rested += 1
-            if not self._controls.next_when_solved or self._rested * super().period_s < REST_S:
+            if not self._controls.next_at_end or self._rested * super().period_s < REST_S:
                 return False
             self._reset(messages.next_seed(self._tables[0].seed))
             return True
@@ -102,8 +112,8 @@ class PlayApp(App):
             case messages.Step():
                 self._continue_from_view()
                 self._paused = self._one_step = True
-            case messages.Reset(seed):
-                self._reset(seed)
+            case messages.Reset(seed, drags):
+                self._reset(seed, drags)
             case messages.Scrub(period):
                 self._paused, self._one_step = True, False
                 self._viewed = min(max(period, self._tables[0].first), self._tables[0].last)
@@ -114,6 +124,7 @@ class PlayApp(App):
             case messages.Drag():  # if paused, the simulation runs meanwhile, but the policy does not act
                 self._continue_from_view()
                 self._drag, self._releasing = message, False
+                self._repeated.clear()
             case messages.Release():
                 self._releasing = self._drag is not None
             case _:
@@ -134,18 +145,40 @@ class PlayApp(App):
                 panel.forget_plan()
             self._replan = False
         acting = not self._paused or self._one_step
-        planning = [
-            acting and panel.is_planning(self._controls, self._plan_timeout_s) for panel in self._panels
-        ]
+        planning = [acting and panel.is_planning(self._plan_timeout_s) for panel in self._panels]
         if self._drag is None and any(planning):
             return
         for panel, busy in zip(self._panels, planning, strict=True):
             panel.step(self._drag, acts=acting and not busy)
         self._rested, self._one_step = 0, False
+        self._count_results()
         if self._releasing:
             for panel in self._panels:
                 panel.forget_history()
             self._drag, self._releasing = None, False
+            self.revision += 1
+
+    def _has_ended(self, panel: PolicyPanel) -> bool:
+        """Return whether an episode is over, or at its time limit if the next one is to follow."""
+        last = panel.simulation.last
+        played = last - (panel.simulation.released_at(last) or 0)
+        limit = self._table.limit_s * self.rate_hz if self._controls.next_at_end else math.inf
+        return panel.is_over or played >= limit
+
+    def _count_results(self) -> None:
+        """Count episodes in which no user interfered, when they are over or at their time limit."""
+        for panel in self._panels:
+            is_late = panel.simulation.last >= self._table.limit_s * self.rate_hz
+            if panel.counts and (panel.is_over or is_late):
+                panel.counts = False
+                self._results[panel.runner.name].append(panel.simulation.now.solved)
+                self.revision += 1
+
+    def _repeat_drag(self) -> None:
+        """Drag the block as in the episode that is repeated; a gap in the control periods is a release."""
+        period, *pose = self._repeated.popleft()
+        self._drag = messages.Drag("block", *pose)
+        self._releasing = not self._repeated or self._repeated[0][0] > period + 1
 
     def _continue_from_view(self) -> None:
         """Go back to the control period on display, if it is not the current one."""
@@ -158,7 +191,8 @@ class PlayApp(App):
             self.revision += 1
         self._viewed = None
 
-    def _reset(self, seed: int) -> None:
+    def _reset(self, seed: int, drags: Iterable[messages.DraggedPose] = ()) -> None:
+        self._repeated = deque(drags)
         self._viewed, self._drag, self._rested = None, None, 0
         self._releasing = self._one_step = False
         self._epoch += 1
@@ -168,6 +202,11 @@ class PlayApp(App):
 
     def _set_control(self, name: str, value: float) -> None:
         self._controls = self._controls.with_value(name, value)
+        for panel in self._panels:
+            panel.controls = self._controls
+        if name in (*_PLAN_CONTROLS, "obs_noise"):
+            for results in self._results.values():
+                results.clear()
         if name in _PLAN_CONTROLS:
             self._replan = True
             for runner in self._runners.values():
@@ -180,7 +219,7 @@ class PlayApp(App):
         for panel in self._panels:
             panel.cancel_plan()
         seed = self._tables[0].seed
-        self._panels = [PolicyPanel(self._runners[name], self._task, seed) for name in names]
+        self._panels = [PolicyPanel(self._runners[name], self._task, seed, self._controls) for name in names]
         self._reset(seed)
 
 

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
@@ -17,13 +18,15 @@ from nsde_policy.config import Sampling
 from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.envs.live import LiveTable
 from nsde_policy.errors import PlanError
+from nsde_policy.eval.disturbances import Condition, Disturbances, PlanQueue
 from nsde_policy.eval.rollout import make_generator
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.registry import get_method
 from nsde_policy.planner.history import History
 from nsde_policy.planner.interface import Plan
 from nsde_policy.planner.worker import PlannerThread
-from nsde_policy.tasks.base import Task
+from nsde_policy.tasks import Task, get_task
+from nsde_policy.training.train import train
 from nsde_policy.viewer.camera import describe_camera
 from nsde_policy.viewer.controls import Controls
 from nsde_policy.viewer.forecast import (
@@ -33,7 +36,7 @@ from nsde_policy.viewer.forecast import (
     sample_paths,
 )
 from nsde_policy.viewer.messages import Drag
-from nsde_policy.viewer.simulation import Input, Simulation
+from nsde_policy.viewer.simulation import HISTORY_PERIODS, Input, Simulation
 
 
 class PanelPlan(NamedTuple):
@@ -57,20 +60,20 @@ class PolicyRunner:
     """Durations of encoding the last camera frames, seconds."""
     thread: PlannerThread = field(default_factory=PlannerThread)
 
-    def observe(self, table: LiveTable, state: np.ndarray) -> np.ndarray:
-        """Return what the policy observes of a state, (obs_dim,)."""
+    def observe(self, table: LiveTable, state: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Return what the policy observes of a state, (obs_dim,), with noise on measured values."""
         if not self.policy.spec.cameras:
-            return state
+            return state + noise
         camera = self.policy.spec.cameras[0]
         frame = table.draw_camera(state, camera.width, camera.height)
-        named = {STATE_KEY: table.measure(state), camera.name: frame}
+        named = {STATE_KEY: table.measure(state) + noise, camera.name: frame}
         started = time.perf_counter()
         obs = self.policy.encode(named)
         self.encode_s.append(time.perf_counter() - started)
         return obs
 
     def submit_plan(
-        self, history: History, noise: torch.Tensor, chunk: int, sampling: Sampling
+        self, history: History, noise: torch.Tensor, steps: int, sampling: Sampling
     ) -> Future[PanelPlan]:
         """Queue a plan from a copy of `history`, with a random generator in the state `noise`."""
         history = history.copy()
@@ -79,7 +82,7 @@ class PolicyRunner:
             generator = torch.Generator()
             generator.set_state(noise)
             started = time.perf_counter()
-            made = self.policy.plan(history, generator=generator, steps=chunk, sampling=sampling)
+            made = self.policy.plan(history, generator=generator, steps=steps, sampling=sampling)
             return PanelPlan(made, generator.get_state(), time.perf_counter() - started)
 
         return self.thread.submit(plan)
@@ -115,14 +118,25 @@ def load_runners(runs: Sequence[Path]) -> list[PolicyRunner]:
     ]
 
 
+def load_neighbours(task: str) -> PolicyRunner:
+    """Store the embedded demonstrations of a task as nearest neighbours, which takes a second."""
+    with TemporaryDirectory() as folder:
+        run = Path(folder) / "neighbours"
+        train(None, get_task(task).preset("default", "knn"), run, task=task, seed=0)
+        return load_runners([run])[0]
+
+
 @dataclass(frozen=True)
 class PanelSnapshot:
     """State of a panel's policy at one control period."""
 
     history: History
     plan: Plan | None
+    """The plan requested last."""
     used: int
-    """Actions of the plan that have been executed."""
+    """Control periods since then."""
+    queue: PlanQueue
+    """Actions to execute."""
     noise: torch.Tensor
     """State of the random generator."""
 
@@ -130,11 +144,12 @@ class PanelSnapshot:
 class PolicyPanel:
     """One policy on one table.
 
-    It plays as `nsde-policy eval` does: the same seed gives the same episode until a user interferes.
+    It plays as `nsde-policy eval` does: the same seed gives the same episode until a user interferes, also
+    with the noise and the latency of the controls.
     """
 
-    def __init__(self, runner: PolicyRunner, task: Task, seed: int) -> None:
-        self.runner, self.policy = runner, runner.policy
+    def __init__(self, runner: PolicyRunner, task: Task, seed: int, controls: Controls) -> None:
+        self.runner, self.policy, self.controls = runner, runner.policy, controls
         self._pending: Future[PanelPlan] | None = None
         self.simulation = Simulation(task, seed)
         self.reset(seed)
@@ -143,6 +158,11 @@ class PolicyPanel:
         """Start an episode from a seed."""
         self.simulation.reset(seed)
         self._noise = make_generator(seed).get_state()
+        std = np.array(self.policy.record.spec.increment_std[: self.policy.spec.plain_dim])
+        periods = np.zeros((HISTORY_PERIODS, len(std)))
+        self._sensor_noise = Disturbances(Condition(obs_noise=1.0), seed, std).add_noise(periods)
+        self.counts = True
+        """Whether the result of this episode is still to be counted."""
         self._snapshots: dict[int, PanelSnapshot] = {}
         self.forget_history()
 
@@ -155,7 +175,7 @@ class PolicyPanel:
         """Drop the plan, so that the next period makes a new one, as after a change of the controls."""
         self.cancel_plan()
         self._plan: Plan | None = None
-        self._used = 0
+        self._used, self._queue = 0, PlanQueue()
         self._snapshots[self.simulation.last] = self._snapshot()
 
     def forget_history(self) -> None:
@@ -170,13 +190,14 @@ class PolicyPanel:
             self._pending.cancel()
             self._pending = None
 
-    def is_planning(self, controls: Controls, timeout_s: float) -> bool:
+    def is_planning(self, timeout_s: float) -> bool:
         """Return whether the next action is not planned within the timeout; start a plan if one is due."""
-        if self.is_over or (self._plan is not None and self._used < len(self._plan.actions)):
+        controls, chunk = self.controls, self.controls.chunk_for(self.policy)
+        if self.is_over or (self._plan is not None and self._used < chunk):
             return False
         if self._pending is None:
-            chunk, sampling = controls.chunk_for(self.policy), controls.sampling_for(self.policy)
-            self._pending = self.runner.submit_plan(self._history, self._noise, chunk, sampling)
+            steps, sampling = controls.steps_for(self.policy), controls.sampling_for(self.policy)
+            self._pending = self.runner.submit_plan(self._history, self._noise, steps, sampling)
         else:
             timeout_s = 0.0  # an earlier call has waited already
         try:
@@ -190,6 +211,8 @@ class PolicyPanel:
         if not np.isfinite(made.plan.actions).all():
             raise PlanError(f"{self.runner.title} planned actions that are not finite; the agent stays")
         self._plan, self._used, self._noise = made.plan, 0, made.noise
+        now, latency = self.simulation.last, controls.latency_steps
+        self._queue.add(made.plan.actions, now, latency=latency, chunk=chunk)
         self.runner.plans.append(made)
         return False
 
@@ -201,6 +224,7 @@ class PolicyPanel:
             action = self._choose_action(drag, acts and not self.is_over)
             dragged = np.array([drag.x, drag.y, drag.angle]) if drag and drag.what == "block" else None
             self.simulation.advance(Input(action, dragged))
+            self.counts &= drag is None
             self._history.add_action(action)
             self._observe()
         self._snapshots[self.simulation.last] = self._snapshot()
@@ -214,13 +238,14 @@ class PolicyPanel:
         snapshot = self._snapshots[period]
         self._snapshots = {k: kept for k, kept in self._snapshots.items() if k <= period}
         self._history, self._plan, self._used = snapshot.history.copy(), snapshot.plan, snapshot.used
-        self._noise = snapshot.noise
+        self._noise, self._queue = snapshot.noise, snapshot.queue.copy()
+        self.counts = False
 
-    def view(self, controls: Controls, period: int | None = None) -> dict[str, object]:
+    def view(self, period: int | None = None) -> dict[str, object]:
         """Return what to draw of a control period, by default the current one."""
         period = self.simulation.last if period is None else period
         snapshot = self._snapshots[period] if period < self.simulation.last else self._snapshot()
-        sampling = controls.sampling_for(self.policy)
+        controls, sampling = self.controls, self.controls.sampling_for(self.policy)
         history, spec = snapshot.history, self.policy.spec
         table, now = self.simulation.table, self.simulation.at(period)
         selects = self.policy.candidates > 1
@@ -228,7 +253,7 @@ class PolicyPanel:
         present = history.states()[:1, None, : spec.obs_dim]
         futures = present if forecast is None or forecast.obs is None else forecast.obs
         field = controls.drift_field and compute_drift_field(self.policy, history, sampling, table)
-        ahead = snapshot.plan.actions[snapshot.used :] if snapshot.plan else np.zeros((0, spec.act_dim))
+        ahead = snapshot.queue.actions.reshape(-1, spec.act_dim)
         return {
             **self.simulation.describe(period),
             "target": self._to_page(table.find_target(now.state, history.last_action)),
@@ -237,6 +262,7 @@ class PolicyPanel:
             "compared": describe_candidates(snapshot.plan, table) if selects and not now.over else None,
             "camera": describe_camera(spec, table, now.state, futures),
             "field": field or None,
+            "sensed": table.describe(present[0, 0]) if controls.obs_noise and not spec.cameras else None,
             "thinking": self._pending is not None,
             "latency": self.runner.latency(controls),
         }
@@ -248,17 +274,19 @@ class PolicyPanel:
             return table.command_point(state, table.page.from_page(np.array([drag.x, drag.y])))
         if acts and self._plan is not None:
             self._used += 1
-            return table.clip(self._plan.actions[self._used - 1])
+            return table.clip(self._queue.pop(self.simulation.last, self._history.last_action))
         return table.command_point(state, state[table.agent])
 
     def _observe(self) -> None:
         """Add the current state to the policy's history."""
         simulation = self.simulation
-        self._history.add_observation(self.runner.observe(simulation.table, simulation.now.state))
+        noise = self.controls.obs_noise * self._sensor_noise[simulation.last % HISTORY_PERIODS]
+        self._history.add_observation(self.runner.observe(simulation.table, simulation.now.state, noise))
 
     def _to_page(self, points: np.ndarray) -> object:
         """Return positions as pixels of the page, for JSON."""
         return np.round(self.simulation.table.page.to_page(points), 1).tolist()
 
     def _snapshot(self) -> PanelSnapshot:
-        return PanelSnapshot(self._history.copy(), self._plan, self._used, self._noise)
+        history, queue = self._history.copy(), self._queue.copy()
+        return PanelSnapshot(history, self._plan, self._used, queue, self._noise)

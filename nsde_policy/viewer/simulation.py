@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nsde_policy.tasks.base import Task
+from nsde_policy.viewer import messages
 
 HISTORY_PERIODS = 2400
 """Length of the history, four minutes at 10 Hz; a longer episode continues with an empty one."""
@@ -73,20 +74,31 @@ class Simulation:
 
     def describe(self, period: int) -> dict[str, object]:
         """Return what to draw of a control period, see `messages`."""
-        snapshot = self.at(period)
-        solved_at = next((k for k in range(self.first, period + 1) if self.at(k).solved), None)
+        snapshot, released_at = self.at(period), self.released_at(period)
+        since = range(self.first if released_at is None else released_at, period + 1)
         return {
             "trail": self.trail if period == self.last else [self.table.describe(snapshot.state)],
             "progress": round(snapshot.progress, 4),
             "solved": snapshot.solved,
             "failed": snapshot.over and not snapshot.solved,
-            "solved_at": solved_at,
+            "solved_at": next((k for k in since if self.at(k).solved), None),
+            "released_at": released_at,
         }
+
+    def released_at(self, period: int) -> int | None:
+        """Return the control period up to `period` in which the block was last let go; None for never."""
+        return max((k + 1 for k, *_ in self.drags if k < period), default=None)
 
     @property
     def progress(self) -> list[float]:
         """Progress in every control period of the history."""
         return [snapshot.progress for snapshot in self._snapshots]
+
+    @property
+    def drags(self) -> list[messages.DraggedPose]:
+        """Poses to which users dragged the block in the history, with their control period."""
+        dragged = ((k, each.dragged) for k, each in enumerate(self._inputs, self.first))
+        return [(k, *pose.tolist()) for k, pose in dragged if pose is not None]
 
     @property
     def episode(self) -> tuple[list[float], list[Mapping[str, object]]]:

@@ -11,6 +11,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.cli.main import main
 from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.errors import ConfigError, RemoteError
@@ -25,7 +26,7 @@ from tests.helpers.policy_servers import (
     assert_server_works,
     serve_in_thread,
 )
-from tests.helpers.viewer_servers import SHIPPED_POLICY, run_viewer
+from tests.helpers.viewer_servers import run_viewer
 
 
 @pytest.fixture(scope="module")

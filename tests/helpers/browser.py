@@ -29,6 +29,31 @@ FLAGS = [
     "--disable-sync",
 ]
 DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
+SIZES = DESKTOP, {"width": 1024, "height": 700}, {"width": 844, "height": 390}, PHONE
+LAYOUT_FAULTS = """(() => {
+    const name = (e) => `${e.tagName}#${e.id}.${e.className} "${(e.textContent ?? "").trim().slice(0, 30)}"`;
+    const faults = [], wide = document.documentElement.scrollWidth;
+    if (wide > innerWidth) faults.push(`the page is ${wide} px wide in a window of ${innerWidth} px`);
+    for (const card of document.querySelectorAll(".card, .timeline, .panel, .top, main > section")) {
+        const outer = card.getBoundingClientRect();
+        for (const element of card.querySelectorAll(":not(svg *)")) {
+            let { left, right, top, bottom } = element.getBoundingClientRect();
+            for (let box = element.parentElement; box !== card.parentElement; box = box.parentElement) {
+                if (getComputedStyle(box).overflow === "visible") continue;
+                const clip = box.getBoundingClientRect();             // what is scrolled away is not seen
+                [left, right] = [Math.max(left, clip.left), Math.min(right, clip.right)];
+                [top, bottom] = [Math.max(top, clip.top), Math.min(bottom, clip.bottom)];
+            }
+            const seen = element.checkVisibility() && right - left > 1 && bottom - top > 1 && right > 0;
+            const across = Math.max(right - outer.right, outer.left - left);
+            const beyond = Math.max(across, bottom - outer.bottom, outer.top - top);
+            if (!seen || !outer.width || beyond <= 1) continue;
+            faults.push(`${name(element)} is ${beyond} px outside ${name(card)}`);
+        }
+    }
+    return faults;
+})()"""
+"""JavaScript: what leaves its card or the window."""
 
 
 @contextmanager
@@ -47,6 +72,23 @@ def chromium() -> "Iterator[Browser]":
             yield browser
         finally:
             browser.close()
+
+
+def check_layout(page: "Page", control: str) -> None:
+    """Assert for four sizes, light and dark, that everything is inside its card and a control is in sight."""
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        for size in SIZES:
+            page.set_viewport_size(size)
+            page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            page.evaluate("scrollTo(0, 0)")
+            faults = page.evaluate(LAYOUT_FAULTS)
+            assert not faults, (scheme, size, faults)
+            box = page.locator(control).first.bounding_box()
+            assert box is not None
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= size["width"]
+            assert 0 <= box["y"] <= size["height"] - box["height"], (scheme, size, box)
 
 
 def _skip_or_fail(reason: str) -> None:

@@ -3,18 +3,13 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from websockets.sync.client import ClientConnection, connect
 
-from nsde_policy.assets import SHIPPED_POLICY
-from nsde_policy.tasks import get_task
-from nsde_policy.training.train import train
 from nsde_policy.viewer.app import App
 from nsde_policy.viewer.http import ViewerSettings
 from nsde_policy.viewer.messages import ClientMessage
-from nsde_policy.viewer.policy_runner import PolicyRunner, load_runners
 from nsde_policy.viewer.server import ViewerServer
 from tests.helpers.browser import DESKTOP, open_page
 from tests.helpers.browser import wait_until as wait_for_page
@@ -63,14 +58,6 @@ def run_viewer(app: App, **options: Any) -> Iterator[RunningViewer]:
         yield running
 
 
-def load_two_methods(folder: Path) -> list[PolicyRunner]:
-    """Load the shipped Neural SDE and nearest neighbours, which train in an instant."""
-    run = folder / "neighbours"
-    config = get_task("pusht").preset("default", "knn")
-    train(None, config, run, task="pusht", seed=0)
-    return load_runners([SHIPPED_POLICY, run])
-
-
 def run_events(app: App, *events: ClientMessage | int) -> None:
     """Handle messages; an integer is a number of control periods in between."""
     for event in events:
@@ -93,7 +80,7 @@ def show_viewer(browser: "Browser", viewer: RunningViewer, **options: Any) -> "I
     wait_for_page(seen.page, "!!viewer.frame && viewer.drawn > 3")
     yield seen.page
     context.close()
-    assert not seen.errors
+    assert not seen.errors, seen.errors
     assert all(url.startswith((viewer.url, viewer.url.replace("http", "ws"))) for url in seen.requests)
 
 

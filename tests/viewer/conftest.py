@@ -2,11 +2,11 @@
 
 import pytest
 
-from nsde_policy.viewer.policy_runner import PolicyRunner
-from tests.helpers.viewer_servers import load_two_methods
+from nsde_policy.assets import SHIPPED_POLICY
+from nsde_policy.viewer.policy_runner import PolicyRunner, load_neighbours, load_runners
 
 
 @pytest.fixture(scope="session")
-def methods(tmp_path_factory: pytest.TempPathFactory) -> list[PolicyRunner]:
+def methods() -> list[PolicyRunner]:
     """The shipped Neural SDE and nearest neighbours."""
-    return load_two_methods(tmp_path_factory.mktemp("runs"))
+    return [*load_runners([SHIPPED_POLICY]), load_neighbours("pusht")]

@@ -17,7 +17,7 @@ import pytest
 from nsde_policy.cli.main import main
 from nsde_policy.data import Demonstrations, DemoWriter, Episode
 from nsde_policy.data.flags import find_flags
-from tests.helpers.browser import PHONE, open_page, wait_until
+from tests.helpers.browser import PHONE, check_layout, open_page, wait_until
 from tests.helpers.camera_robot import write_camera_store
 
 if TYPE_CHECKING:
@@ -108,13 +108,13 @@ def test_marks_become_a_command_that_runs(
     url, store = page
     seen = open_page(browser.new_context(viewport=PHONE))
     tab, late = seen.page, []
-    tab.route(
-        "**/episode?episode=0*", lambda route: late.append(route)
-    )  # its answer comes after that of the next episode
+    tab.route("**/episode?episode=0*", lambda route: late.append(route))  # answered after the next one
     tab.goto(url)
     tab.wait_for_selector("#list button:nth-child(8)")
     tab.click("#list button:nth-child(2)")
     tab.wait_for_selector("#flags:has-text('still')")
+    check_layout(tab, "#play")
+    tab.set_viewport_size(PHONE)
     tab.evaluate("seek(20)")
     with tab.expect_response("**/episode?episode=0*"):
         late[0].continue_()
@@ -170,7 +170,7 @@ def test_a_report_shows_the_plans_that_the_live_page_shows(
     assert seen.page.is_hidden("#drop")
     seen.page.click("#act-legend button:nth-child(2)")
     assert seen.page.evaluate("document.querySelectorAll('#act-legend [aria-pressed=true]').length") == 1
-    assert seen.page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    check_layout(seen.page, "#play")
     seen.page.context.close()
     assert seen.errors == []
     assert seen.requests == [file.as_uri()]

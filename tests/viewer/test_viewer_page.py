@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from nsde_policy.viewer.messages import Pause, SetControl
+from nsde_policy.viewer.messages import Pause, SelectMethods, SetControl
 from nsde_policy.viewer.play_app import PlayApp
 from nsde_policy.viewer.policy_runner import PolicyRunner, load_runners
-from tests.helpers.browser import DESKTOP, PHONE, open_page, wait_until
+from tests.helpers.browser import DESKTOP, PHONE, SIZES, check_layout, open_page, wait_until
 from tests.helpers.selecting_runs import make_selecting_run
 from tests.helpers.viewer_servers import (
     SEED,
@@ -102,7 +102,7 @@ def test_page_loads_and_draws_the_running_policy(page: "Page"):
     wait_until(page, f"viewer.frame.last > {first} + 8")
     assert len(page.evaluate("viewer.frame.panels[0].fan.paths")) == 5
     assert "ms to plan 8 actions" in page.locator(".panel .sub").inner_text()
-    assert float(page.locator("#latency tr td").nth(2).inner_text()) > 0
+    assert float(page.locator("#results tr td").nth(3).inner_text()) > 0
     pause(page)
     page.wait_for_function(
         """() => {
@@ -116,7 +116,7 @@ def test_page_loads_and_draws_the_running_policy(page: "Page"):
     )
 
 
-def test_all_clients_see_the_solve_time_until_the_block_is_dragged_away(
+def test_a_block_that_is_dragged_away_is_recovered_and_a_link_repeats_it(
     browser: "Browser", methods: list[PolicyRunner]
 ):
     with (
@@ -129,8 +129,24 @@ def test_all_clients_see_the_solve_time_until_the_block_is_dragged_away(
         assert words.startswith("solved in")
         assert words == page.locator(".score span").inner_text()
         x, y = block_point(page)
+        at = "[256, 190].map((v) => Math.round(v * viewer.panels[0].scale))"
+        hint = page.evaluate(f"[...viewer.panels[0].ctx.getImageData(...{at}, 1, 1).data].slice(0, 3)")
+        assert hint == page.evaluate("colours.ink.match(/\\w\\w/g).map((part) => parseInt(part, 16))"), (
+            "drag me"
+        )
         drag(page, (x, y), (x + 50, y - 35))
         wait_until(page, "viewer.frame.panels[0].progress < 0.6")
+        recovery = "(({ solved, released_at, solved_at }) => solved && [released_at, solved_at])"
+        recovery += "(viewer.frame.panels[0])"
+        released, solved = wait_until(page, recovery)
+        assert page.locator(".score span").inner_text() == f"recovered in {(solved - released) / 10:.1f} s"
+        epoch = page.evaluate("viewer.state.epoch")
+        page.click("#share")
+        page.reload()
+        again = wait_until(
+            page, f"viewer.frame.epoch > {epoch} && viewer.frame.last >= {solved} && {recovery}"
+        )
+        assert again == [released, solved], "the link repeats the drag"
 
 
 def test_agent_can_be_dragged(page: "Page"):
@@ -237,6 +253,25 @@ def test_two_methods_run_side_by_side_and_fill_the_page(page: "Page"):
     wait_until(page, "viewer.state.panels[0] === 'neighbours'")
     page.keyboard.press("s")
     wait_until(page, "viewer.state.panels.length === 1")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_everything_is_in_its_card_and_tables_are_level(
+    browser: "Browser", methods: list[PolicyRunner], count: int
+):
+    app = play_until(methods, lambda app: app.frame()["panels"][0]["solved"])
+    run_events(app, SetControl("obs_noise", 1), SelectMethods(("shipped", "neighbours")[:count]), Pause(True))
+    with run_viewer(app) as viewer_server, show_viewer(browser, viewer_server) as page:
+        check_layout(page, "#pause")
+        for size in SIZES:
+            page.set_viewport_size(size)
+            lines = page.evaluate(
+                "[...document.querySelectorAll('.score b')].map((b) => { b.textContent = '100 %';"
+                " return Math.round(b.offsetHeight / parseFloat(getComputedStyle(b).fontSize)); })"
+            )
+            assert lines == [1] * count, "percentages do not wrap"
+            tops = page.evaluate("viewer.panels.map((panel) => panel.canvas.getBoundingClientRect().top)")
+            assert len({*tops}) == 1 or size == PHONE, "the tables are level"
 
 
 def test_badge_lights_up_while_the_policy_compares_plans(

@@ -12,6 +12,7 @@ import torch
 
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.errors import EnvError, PlanError, RemoteError
+from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.rollout import Player, RolloutConfig
 from nsde_policy.planner.interface import Plan
 from nsde_policy.selection.selector import PlanSelector
@@ -29,6 +30,7 @@ from nsde_policy.viewer.messages import (
     SetControl,
     Step,
     encode_message,
+    parse_message,
 )
 from nsde_policy.viewer.play_app import REST_S, PlayApp
 from nsde_policy.viewer.policy_runner import PolicyRunner, load_runners
@@ -163,12 +165,44 @@ def test_controls_of_a_plan_replan_and_restart_its_timing(app: PlayApp):
     assert run(app, SetControl("speed", 2.0))["panels"][0]["latency"]["actions"] == 2
 
 
+def test_noise_and_delay_are_those_of_eval(app: PlayApp):
+    condition = Condition(latency_steps=3, obs_noise=1.0)
+    result = Player(SHIPPED_POLICY, RolloutConfig(condition=condition)).play(SEED)
+    run(app, BOTH, SetControl("latency_steps", 3), SetControl("obs_noise", 1), Reset(SEED), 300)
+    first, second = app.state()["progress"]
+    assert first[: result.steps + 1] == [round(c, 3) for c in result.trace.progress]
+    assert app.state()["results"] == {"shipped": [result.success], "neighbours": [second[-1] > 0.95]}
+    run(app, Scrub(100), Pause(False), 200)
+    assert app.state()["progress"] == [first, second], "noise and late plans are restored"
+    run(app, SetControl("obs_noise", 0))
+    assert app.state()["results"] == {"shipped": [], "neighbours": []}
+
+
+def test_a_link_repeats_the_start_and_the_drags_of_an_episode(app: PlayApp):
+    poses = [Drag("block", 300.0 + 9.3 * k, 210.5, 0.1 * k) for k in range(5)]
+    run(app, 30, *(event for pose in poses for event in (pose, 1)), Release(), 20, poses[2], Release(), 60)
+    state, frame = app.state(), app.frame()
+    assert [k for k, *pose in state["drags"]] == [30, 31, 32, 33, 34, 35, 55]
+    reset = parse_message(encode_message({"do": "reset", "seed": SEED, "drags": state["drags"]}))
+    again = run(app, 3, reset, frame["last"])
+    assert again["panels"][0]["trail"] == frame["panels"][0]["trail"]
+    assert app.state()["progress"] == state["progress"]
+    assert app.state()["results"]["shipped"] == [], "a user has interfered"
+
+
 def test_next_seed_starts_after_a_success_only_if_enabled(app: PlayApp):
     periods = round(REST_S * 10)
     rested = run(app, 400, periods)
     assert run(app, 10 * periods)["last"] == rested["last"]
-    run(app, SetControl("next_when_solved", 1), periods)
-    assert app.state()["seed"] == SEED + 1
+    run(app, SetControl("next_at_end", 1), periods)
+    assert (app.state()["seed"], app.state()["results"]["shipped"]) == (SEED + 1, [True])
+
+
+def test_next_seed_starts_at_the_time_limit_of_a_method_that_fails(methods: list[PolicyRunner]):
+    app = PlayApp([methods[1]], seed=SEED, plan_timeout_s=60)
+    assert max(run_events(app, SetControl("next_at_end", 1), 300) or app.state()["progress"][0]) < 0.95
+    run(app, round(REST_S * 10))
+    assert (app.state()["seed"], app.state()["results"]) == (SEED + 1, {"neighbours": [False]})
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from nsde_policy.viewer.messages import (
     encode_message,
 )
 from nsde_policy.viewer.record_app import RecordApp, make_provenance
-from tests.helpers.browser import wait_until
+from tests.helpers.browser import DESKTOP, check_layout, wait_until
 from tests.helpers.viewer_servers import receive, run_events, run_viewer, send, show_viewer, to_screen
 
 if TYPE_CHECKING:
@@ -240,6 +240,8 @@ def test_recording_with_a_mouse_gives_a_store_that_trains(
 @pytest.mark.browser
 def test_a_recording_survives_keys_seed_input_and_a_pointer_that_leaves(recording: "tuple[Page, Path]"):
     page, _ = recording
+    check_layout(page, "#keep")
+    page.set_viewport_size(DESKTOP)
     assert page.locator("#live").inner_text() == "ready"
     x, y = page.evaluate("viewer.panels[0].pose.slice(0, 2)")
     page.mouse.move(*to_screen(page, x, y))

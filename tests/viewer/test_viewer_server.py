@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -14,21 +15,22 @@ from typing import Any, ClassVar
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.sync.client import ClientConnection
+from websockets.sync.client import ClientConnection, connect
 
+from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.cli.main import main
 from nsde_policy.cli.shared.page import PageFlags
 from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.tasks import get_task
 from nsde_policy.viewer.app import App
 from nsde_policy.viewer.http import ViewerSettings
-from nsde_policy.viewer.messages import ClientMessage, SetControl
+from nsde_policy.viewer.messages import ClientMessage, Refresh, SetControl
 from nsde_policy.viewer.play_app import PlayApp
 from nsde_policy.viewer.policy_runner import load_runners
 from nsde_policy.viewer.simulation import Simulation
 from tests.helpers.policy_servers import UPGRADE
 from tests.helpers.server_threads import wait_until
-from tests.helpers.viewer_servers import SEED, SHIPPED_POLICY, RunningViewer, receive, run_viewer, send
+from tests.helpers.viewer_servers import SEED, RunningViewer, receive, run_viewer, send
 
 TOKEN = "abcdefghijklmnop1234"
 
@@ -267,7 +269,9 @@ def test_command_exits_0_on_a_signal_during_a_plan_that_never_ends():
     )
     try:
         assert process.stdout is not None
-        assert {process.stdout.readline()[:2], process.stdout.readline()[:2]} == {'{"', "pl"}
+        port = json.loads(process.stdout.readline())["port"]
+        with connect(f"ws://127.0.0.1:{port}/live", proxy=None):  # nothing is planned before
+            assert process.stdout.readline() == "planning\n"
     finally:
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
@@ -282,8 +286,11 @@ def test_without_clients_no_frames_are_made_and_messages_replace_older_ones():
     handled: list[ClientMessage] = []
     app._dispatch = handled.append  # type: ignore[method-assign]
     with run_viewer(app) as viewer_server:
-        wait_until(lambda: app.ticks > 5, "ticks")
         simulation = viewer_server.server.simulation
+        time.sleep(10 * app.period_s)
+        assert app.ticks == 0, "it begins when the first client is there"
+        simulation.submit(Refresh())
+        wait_until(lambda: app.ticks > 5, "ticks")
         with simulation._wake:  # the thread waits meanwhile
             for value in range(1000):
                 simulation.submit(SetControl("alpha", value))

@@ -58,15 +58,17 @@ def test_a_long_episode_continues_with_an_empty_history(monkeypatch):
         assert np.allclose(simulation.now.state, seen[period - 1])
 
 
-def test_first_success_is_kept_until_a_period_before_it_is_restored():
+def test_first_success_is_kept_until_the_block_is_dragged_or_a_period_before_it_is_restored():
     simulation = Simulation(PUSHT, 5)
     corner = np.array([20.0, 20.0])
     home, away = Input(corner, np.array(geometry.GOAL_POSE)), Input(corner, np.array([400.0, 400.0, 0.0]))
-    play(simulation, [away] * 7 + [home] + [away] * 2 + [home])
-    shown = [simulation.describe(period) for period in range(12)]
-    assert [each["solved"] for each in shown] == [period in (8, 11) for period in range(12)]
-    assert [each["solved_at"] for each in shown] == [None] * 8 + [8] * 4
-    simulation.restore(7)
+    play(simulation, [Input(corner)] * 2 + [away] * 2 + [Input(corner)] * 2 + [home, Input(corner), away])
+    shown = [simulation.describe(period) for period in range(10)]
+    assert [each["solved"] for each in shown] == [period in (7, 8) for period in range(10)]
+    assert [each["released_at"] for each in shown] == [None] * 3 + [3, 4, 4, 4, 7, 7, 9]
+    assert [each["solved_at"] for each in shown] == [None] * 7 + [7, 7, None]
+    assert [period for period, *pose in simulation.drags] == [2, 3, 6, 8]
+    simulation.restore(6)
     play(simulation, [away] * 5)
     assert simulation.describe(simulation.last)["solved_at"] is None
 

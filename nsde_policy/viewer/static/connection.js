@@ -42,11 +42,13 @@ function showConnection(on, reason) {
 }
 
 function onHello(message) {
+  const first = !hello;
   hello = message;
   scene = new Scene(hello);
   state = frame = null;                  // after a reconnect it may be another server
   showMode();
   showConnection(true);
+  if (first) followLink();
 }
 
 function onState(message) {

@@ -8,7 +8,7 @@ function showMode() {
   document.body.dataset.mode = hello.mode;
   document.title = `nsde-policy ${hello.mode}`;
   for (const element of document.querySelectorAll(".play-only")) element.toggleAttribute("hidden", collecting);
-  for (const id of ["pause", "step", "reset", "next", "compare"]) $(id).hidden = collecting;
+  for (const id of ["pause", "step", "reset", "next", "compare", "share"]) $(id).hidden = collecting;
   $("collect-card").hidden = $("collect-steps").hidden = !collecting;
   const { agent, goal, help, record, tagline } = hello.texts, rate = Math.round(hello.hz);
   PHASE_LABELS.recording = `recording at ${rate} Hz`;
@@ -30,7 +30,7 @@ function showMode() {
 
 function showState() {
   if (document.activeElement !== $("seed")) $("seed").value = state.seed;
-  if (hello.mode === "play") { showControls(); showLatency(); } else showStore();
+  if (hello.mode === "play") { showControls(); showResults(); } else showStore();
   showPaused(state.paused);
   showPhase();
   showLegend();
@@ -52,7 +52,7 @@ function onNotice({ text }) {
   noticeTimer = setTimeout(() => { $("notice").hidden = true; }, 5000);
 }
 
-const legendCard = $("legend-card"), wideScreen = matchMedia("(min-width: 1021px) and (min-height: 560px) and (min-aspect-ratio: 3/2)");
+const legendCard = $("legend-card"), wideScreen = matchMedia("(min-width: 760px) and (min-height: 640px) and (min-aspect-ratio: 3/2)");
 const tallScreen = matchMedia("(min-height: 760px)");             // camera and legend both fit beside the table
 /** Show the legend of what is drawn, and the cameras; beside the table if there is room. */
 function showLegend() {
@@ -60,7 +60,7 @@ function showLegend() {
   const shown = {
     two: panels.length === 2, selects: state.panels.some((name) => methodOf(name)?.selects), play, sde: play && sde.includes(true) && state.controls.paths > 0,
     block: play && scene.outline && state.controls.paths > 0 && state.panels.some((name) => methodOf(name)?.sde && !methodOf(name).camera),
-    camera: state.panels.some((name) => methodOf(name)?.camera),
+    camera: state.panels.some((name) => methodOf(name)?.camera), sensed: play && state.controls.obs_noise > 0,
     field: play && sde.includes(true) && state.controls.drift_field, plan: play && (sde.includes(false) || !state.controls.paths),
   };
   for (const row of legendCard.querySelectorAll("[data-for]")) row.hidden = !shown[row.dataset.for];
@@ -77,10 +77,11 @@ function showPaused(paused) {
   $("pause").setAttribute("aria-label", paused ? "Play" : "Pause");
 }
 
-function showLatency() {
-  $("latency").replaceChildren(...hello.methods.map((method) => {
-    const latency = state.latency[method.name], row = document.createElement("tr");
-    for (const text of [method.title, latency?.calls ?? "–", latency?.ms.toFixed(1) ?? "–"]) row.insertCell().textContent = text;
+function showResults() {
+  $("results").replaceChildren(...hello.methods.map((method) => {
+    const { calls, ms } = state.latency[method.name] ?? {}, results = state.results[method.name], row = document.createElement("tr");
+    const solved = results.length ? `${results.filter(Boolean).length} of ${results.length}` : "–";
+    for (const text of [method.title, solved, calls ?? "–", ms?.toFixed(1) ?? "–"]) row.insertCell().textContent = text;
     row.dataset.method = method.name;
     return row;
   }));
@@ -97,6 +98,10 @@ function showStore() {
 /* ---- sliders and switches ---- */
 
 const SLIDERS = {                        // name, title, text of a value, whether only a Neural SDE has it
+  disturbance: [
+    ["obs_noise", "Sensor noise", (v) => (v ? `× ${v}` : "off"), false],
+    ["latency_steps", "Plan delay", (v) => (v ? plural(v, "period") : "off"), false],
+  ],
   policy: [
     ["alpha", "Denoiser strength α", (v) => v.toFixed(2), true],
     ["diffusion", "Diffusion strength", (v) => `× ${v.toFixed(2)}`, true],
@@ -132,7 +137,7 @@ function showSlider(input, format) {
 
 function showControls() {
   const sde = state.panels.some((name) => methodOf(name)?.sde);
-  for (const [name, , format, sdeOnly] of [...SLIDERS.policy, ...SLIDERS.view]) {
+  for (const [name, , format, sdeOnly] of Object.values(SLIDERS).flat()) {
     const input = $(name);
     if (document.activeElement !== input || !input.matches(":active")) input.value = state.controls[name];
     input.parentElement.dataset.dim = sdeOnly && !sde;
@@ -173,6 +178,7 @@ const actions = {
   },
   back: () => frame && send({ do: "scrub", period: frame.at - 1 }),
   forward: () => frame && send({ do: "scrub", period: frame.at + 1 }),
+  share: shareLink,
   theme: () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"),
   help: () => ($("help").open ? $("help").close() : $("help").showModal()),
 };
@@ -209,7 +215,7 @@ const KEYS = {                           // label, help text, key, action
     ["← →", "step through the past", "ArrowLeft", "back"], [null, "", "ArrowRight", "forward"],
     ["R", "restart this seed", "r", "reset"], ["N", "next seed", "n", "next"],
     ["M", "next method", "m", "method"], ["S", "two methods side by side", "s", "compare"],
-    ["V", "drift field", "v", "field"],
+    ["V", "drift field", "v", "field"], ["L", "copy a link to this seed and drag", "l", "share"],
   ],
   collect: [
     ["Enter", "keep the episode", "Enter", "keep"], ["⌫", "discard it and restart", "Backspace", "discard"],

@@ -66,12 +66,14 @@ function throttle(action) {
 
 /* ---- dragging ---- */
 
+const round = (value, parts) => Math.round(value * parts) / parts;       // links to a drag stay short
+
 const sendDrag = throttle(() => {
   if (!drag || drag.released) return;
   const [x, y, angle] = drag.what === "block" ? drag.pose : [drag.x, drag.y, 0];
   send({
     do: "drag", what: drag.what,
-    x: clamp(x, -999, 999), y: clamp(y, -999, 999), angle: angleBetween(0, angle),
+    x: round(clamp(x, -999, 999), 10), y: round(clamp(y, -999, 999), 10), angle: round(angleBetween(0, angle), 1000),
   });
 });
 

@@ -30,8 +30,8 @@ function drawStrip() {
 function drawThreshold(context, y, width) {
   scene.drawLine(context, [[2, y], [width - 2, y]], { stroke: colours.goal, strokeAlpha: 0.8, dash: [3, 4] });
   context.fillStyle = colours.soft;
-  context.textAlign = "right";
-  context.fillText(hello.texts.threshold, width - 3, y + 13);
+  context.textAlign = "left";
+  context.fillText(hello.texts.threshold, 3, y + 13);
 }
 
 function drawTimeAxis(context, x, { first, span, width, height, foot }) {

@@ -3,7 +3,7 @@
 
 let colours = {};
 function loadColours() {
-  const names = ["bg", "card", "ink", "soft", "line", "table", "wall", "block", "block-edge", "goal", "agent", "target", "second", "shadow"];
+  const names = ["bg", "card", "ink", "soft", "line", "table", "wall", "block", "block-edge", "goal", "agent", "target", "second", "shadow", "warn"];
   colours = readColours(names);
   const [cold, hot] = Object.values(readColours(["cold", "hot"])).map((text) => text.split(",").map(Number));
   colours.heat = Array.from({ length: HEAT_LEVELS }, (_, i) => cold.map((c, k) => Math.round(mix(c, hot[k], i / (HEAT_LEVELS - 1)))));
@@ -75,10 +75,16 @@ function showPanel(panel) {
   score.dataset.solved = data.solved;
   score.dataset.failed = data.failed;
   score.querySelector("b").textContent = `${percent} %`;
-  score.querySelector("span").textContent = data.failed ? hello.texts.failed : !data.solved ? hello.texts.progress : data.solved_at == null ? "solved" : `solved in ${(data.solved_at / hello.hz).toFixed(1)} s`;
+  score.querySelector("span").textContent = data.failed ? hello.texts.failed : data.solved ? describeSuccess(data) : hello.texts.progress;
   showStatus(panel, panel.element.querySelector(".sub"));
   if (data.camera) showCamera(panel.camera, data.camera);
   panel.canvas.setAttribute("aria-label", `Table ${panel.index + 1}: ${percent} percent ${hello.texts.progress}${data.solved ? ", solved" : data.failed ? `, ${hello.texts.failed}` : ""}`);
+}
+
+/** Return how long a success took, from the start or from the moment the block was let go. */
+function describeSuccess({ solved_at, released_at }) {
+  if (solved_at === null || solved_at === released_at) return "solved";
+  return `${released_at === null ? "solved" : "recovered"} in ${((solved_at - released_at) / hello.hz).toFixed(1)} s`;
 }
 
 function showStatus({ data, name }, place) {
@@ -94,10 +100,10 @@ function showStatus({ data, name }, place) {
     facts.push(`${ms.toFixed(1)} ms to plan ${plural(actions, "action")}`);
     const sigma = data.fan && data.fan.sigma.reduce((sum, row) => sum + row[0], 0) / data.fan.sigma.length;
     if (sigma) facts.push(`σ ${(sigma * hello.unit[1]).toFixed(1)} ${hello.unit[0]}`);
-    const row = $("latency").querySelector(`[data-method="${CSS.escape(name)}"]`);
-    if (row) { row.cells[1].textContent = calls; row.cells[2].textContent = ms.toFixed(1); }
+    const row = $("results").querySelector(`[data-method="${CSS.escape(name)}"]`);
+    if (row) { row.cells[2].textContent = calls; row.cells[3].textContent = ms.toFixed(1); }
   }
-  place.innerHTML = facts.map((fact) => `<span>${fact}</span>`).join("<i> · </i>");
+  place.innerHTML = facts.map((fact) => `<span>${fact}</span>`).join("");
 }
 
 /* ---- playback ---- */
@@ -204,9 +210,33 @@ function drawPanel(panel) {
   if (panel.data.field) drawDriftField(context, panel.data.field, agent);
   if (compared.length) drawCandidates(context, compared, colourOf(panel));
   else if (fan) drawPaths(context, fan, agent, block);
-  else if (panel.data.plan?.length) drawPlan(context, agent, panel.data.plan, colourOf(panel));
+  else if (panel.data.plan?.length && !panel.data.solved) drawPlan(context, agent, panel.data.plan, colourOf(panel));
   drawTarget(context, agent, held?.what === "agent" ? [held.x, held.y] : panel.data.target, panel);
   drawAgent(context, agent, panel, held);
+  if (panel.data.sensed) drawSensed(context, panel.data.sensed);
+  if (block && !held && panel.data.solved && hello.mode === "play") drawHint(context, block, panel.canvas.clientWidth);
+}
+
+/** Draw where the sensor says that agent and block are. */
+function drawSensed(context, [x, y, ...block]) {
+  const style = { stroke: colours.warn, lineWidth: 1.4, dash: [4, 4] };
+  scene.drawAgent(context, [x, y], style);
+  if (block.length) scene.drawBlock(context, block, style);
+}
+
+/** Invite to drag a block that lies on its goal. */
+function drawHint(context, block, width) {
+  const [x, y] = centreOf(block), zoom = Math.max(1, 400 / width);       // readable on a small table too
+  context.translate(x, y - 78);
+  context.scale(zoom, zoom);
+  context.beginPath();
+  context.roundRect(-44, -40, 88, 30, 15);
+  context.moveTo(-7, -10);
+  context.lineTo(0, 0);
+  context.lineTo(7, -10);
+  paintPath(context, { fill: colours.ink });
+  Object.assign(context, { font: `600 16px ${getComputedStyle(document.body).fontFamily}`, textAlign: "center", fillStyle: colours.bg });
+  context.fillText("drag me", 0, -19.5);
 }
 
 function drawHeldBlock(context, pose, panel, held) {
