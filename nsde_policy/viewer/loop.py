@@ -68,7 +68,7 @@ class SimulationThread(threading.Thread):
 
     def _loop(self) -> None:
         app, clock = self._app, time.monotonic
-        with self._wake:  # an episode nobody sees would be over before the page is open
+        with self._wake:  # or an episode would be over before the page is open
             self._wake.wait_for(lambda: self._queue or self._stopping)
         due, shown, revision, changed = clock() + app.period_s, 0.0, -1, False
         while (queued := self._wait(min(due, shown + FRAME_S) if changed else due)) is not None:

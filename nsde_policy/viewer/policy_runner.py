@@ -134,9 +134,9 @@ class PanelSnapshot:
     plan: Plan | None
     """The plan requested last."""
     used: int
-    """Control periods since then."""
+    """Control periods since that request."""
     queue: PlanQueue
-    """Actions to execute."""
+    """Actions that are still to be executed."""
     noise: torch.Tensor
     """State of the random generator."""
 
