@@ -10,12 +10,16 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta
 
+from nsde_policy.bounds import Occluder
 from nsde_policy.config import BaseConfig
 
 PUSH_PERIODS = (10, 60)
 """First and last control period (exclusive) at which a push may come."""
-OCCLUDER = 96
-"""Grey value of the square that hides a part of the frame."""
+OCCLUDER, YELLOW = (96, 96, 96), (240, 200, 40)
+"""Colours of what hides a part of the frame."""
+CROSSING = 40
+"""Frames in which a moving square crosses the picture."""
+STRIPES = 3
 DISTRACTOR = (220, 40, 40)
 """Colour of the disc that jumps about."""
 TEXTURE_CELLS = 12
@@ -103,7 +107,9 @@ class CameraCondition(BaseConfig):
     noise: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """Standard deviation of the noise on every pixel of every frame; 1 is the range from black to white."""
     occlusion: Annotated[float, Meta(ge=0, le=0.9)] = 0.0
-    """Share of the picture that a grey square hides, at a random place."""
+    """Share of the picture that is hidden, at a random place."""
+    occluder: Occluder = "square"
+    """What hides it: a grey square, which may move, a yellow one, or a grey disc, bar or stripes."""
     texture: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """Strength of a pattern of colours that darkens every picture, the same in all episodes."""
     distractor: Annotated[float, Meta(ge=0, le=0.5)] = 0.0
@@ -120,11 +126,13 @@ class CameraDisturbances:
         self._shift = x * condition.shift, y * condition.shift
         self._gain = 1 + condition.brightness * self._rng.uniform(-1, 1)
         self._place = self._rng.uniform(size=2)
+        self._frames = 0
 
     def change(self, frames: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the frames of one observation as the policy sees them."""
         if self._condition == CameraCondition():
             return dict(frames)
+        self._frames += 1
         return {name: self._change_frame(frame) for name, frame in frames.items()}
 
     def _change_frame(self, frame: np.ndarray) -> np.ndarray:
@@ -140,16 +148,35 @@ class CameraDisturbances:
             radius = self._condition.distractor * height
             changed[np.hypot(across[None], down[:, None]) < radius] = DISTRACTOR
         if self._condition.occlusion:
-            side = math.sqrt(self._condition.occlusion * height * width)
-            top, left = (
-                int(place * (size - side)) for place, size in zip(self._place, (height, width), strict=True)
+            changed[self._find_hidden(height, width)] = (
+                YELLOW if self._condition.occluder == "yellow" else OCCLUDER
             )
-            changed[max(top, 0) : int(top + side), max(left, 0) : int(left + side)] = OCCLUDER
         changed = changed * self._gain
         if self._condition.noise:
             changed += 255 * self._condition.noise * self._rng.standard_normal(frame.shape, np.float32)
         out: np.ndarray = np.clip(np.rint(changed), 0, 255).astype(np.uint8)
         return out
+
+    def _find_hidden(self, height: int, width: int) -> np.ndarray:
+        """Return which pixels are hidden, (height, width) bool."""
+        share, kind, (y, x) = self._condition.occlusion, self._condition.occluder, self._place
+        if kind == "moving":  # back and forth, faster across than down
+            y, x = (
+                abs((start + speed * self._frames / CROSSING) % 2 - 1) for start, speed in ((y, 1), (x, 1.4))
+            )
+        side = math.sqrt(share * height * width)
+        rows, columns = np.arange(height)[:, None], np.arange(width)[None]
+        top, left = int(y * (height - side)), int(x * (width - side))
+        if kind == "bar":
+            start = x * (1 - share) * width
+            return np.broadcast_to((columns >= start) & (columns < start + share * width), (height, width))
+        if kind == "stripes":
+            return np.broadcast_to((rows * STRIPES / height + y) % 1 < share, (height, width))
+        if kind == "disc":
+            away = np.hypot(rows + 0.5 - (top + side / 2), columns + 0.5 - (left + side / 2))
+            return away < math.sqrt(share * height * width / math.pi)
+        bottom, right = int(top + side), int(left + side)
+        return (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)
 
 
 @lru_cache(maxsize=8)

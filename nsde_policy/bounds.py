@@ -1,6 +1,6 @@
 """Types of settings with bounds, which `check_bounds` checks; bounded numbers must be finite too."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -20,3 +20,5 @@ Number = Annotated[float, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 Positive = Annotated[float, Meta(gt=0, le=MAX_NUMBER)]
 NonNegative = Annotated[float, Meta(ge=0, le=MAX_NUMBER)]
 Fraction = Annotated[float, Meta(ge=0, lt=1)]
+Occluder = Literal["square", "moving", "yellow", "disc", "bar", "stripes"]
+"""What hides a part of a camera's picture."""

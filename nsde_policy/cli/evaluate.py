@@ -7,7 +7,7 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from nsde_policy.assets import resolve_run
-from nsde_policy.bounds import Count, Natural, NonNegative, SeedNumber
+from nsde_policy.bounds import Count, Natural, NonNegative, Occluder, SeedNumber
 from nsde_policy.cli.shared import options
 from nsde_policy.selection.rule import Choice
 
@@ -39,7 +39,9 @@ class Evaluate:
     camera_noise: NonNegative = 0.0
     """Standard deviation of noise on every pixel of every frame; 1 is the range from black to white."""
     camera_occlusion: NonNegative = 0.0
-    """Share of the picture that a grey square hides, at a random place."""
+    """Share of the picture that is hidden, at a random place."""
+    camera_occluder: Occluder = "square"
+    """What --camera-occlusion hides it with: a grey square, which may move, a yellow one, or another shape."""
     camera_texture: NonNegative = 0.0
     """Strength of a pattern of colours on the picture, from 0 to 1."""
     camera_distractor: NonNegative = 0.0

@@ -4,15 +4,17 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
+from nsde_policy.bounds import Occluder
 from nsde_policy.cli.main import main
 from nsde_policy.data import load_demonstrations
 from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.eval.compare.run import EntryCache
-from nsde_policy.eval.disturbances import DISTRACTOR, OCCLUDER, CameraCondition, CameraDisturbances
+from nsde_policy.eval.disturbances import DISTRACTOR, OCCLUDER, YELLOW, CameraCondition, CameraDisturbances
 from nsde_policy.eval.episode import CompressedFrames, CompressedPicture
 from nsde_policy.eval.evaluate import EvaluationConfig
 from nsde_policy.eval.pool import RolloutPool
@@ -24,7 +26,7 @@ from nsde_policy.training.demos import load_training_demos, open_training_images
 FRAME = np.random.default_rng(0).integers(30, 200, (40, 50, 3)).astype(np.uint8)
 
 
-def change(seed: int = 0, **condition: float) -> np.ndarray:
+def change(seed: int = 0, **condition: Any) -> np.ndarray:
     return CameraDisturbances(CameraCondition(**condition), seed).change({"top": FRAME})["top"]
 
 
@@ -49,8 +51,16 @@ def test_brightness_noise_and_occlusion_have_their_sizes():
     assert 0.89 < min(gains) < 0.95 < 1.05 < max(gains) < 1.11
     noise = change(noise=0.05).astype(float) - FRAME
     assert noise.std() / 255 == pytest.approx(0.05, rel=0.1)
-    hidden = (change(occlusion=0.1) == OCCLUDER).all(-1)
-    assert hidden.mean() == pytest.approx(0.1, abs=0.03)
+
+
+@pytest.mark.parametrize("kind", get_args(Occluder))
+def test_every_occluder_hides_the_given_share(kind: str):
+    colour = YELLOW if kind == "yellow" else OCCLUDER
+    disturbances = CameraDisturbances(CameraCondition(occlusion=0.1, occluder=kind), seed=0)
+    hidden = [(disturbances.change({"top": FRAME})["top"] == colour).all(-1) for _ in range(60)]
+    for mask in hidden:
+        assert mask.mean() == pytest.approx(0.1, abs=0.03)
+    assert (kind == "moving") == (len({mask.tobytes() for mask in hidden}) > 1)
 
 
 def test_texture_is_fixed_and_the_distractor_jumps():
