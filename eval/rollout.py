@@ -159,7 +159,8 @@ class Player:
         self.rate_hz = find_rate(self.task, self._envs[0].env)
         check_push(self._envs[0], config)
         if config.camera != CameraCondition() and not self.policy.spec.cameras:
-            given = [name for name, value in config.camera.to_dict().items() if value]
+            usual = CameraCondition().to_dict()
+            given = [name for name, value in config.camera.to_dict().items() if value != usual[name]]
             flags = ", ".join(f"--camera-{name}" for name in given)
             raise ConfigError(f"this policy has no cameras to disturb: leave out {flags}")
 

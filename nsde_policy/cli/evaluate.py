@@ -41,7 +41,7 @@ class Evaluate:
     camera_occlusion: NonNegative = 0.0
     """Share of the picture that is hidden, at a random place."""
     camera_occluder: Occluder = "square"
-    """What --camera-occlusion hides it with: a grey square, which may move, a yellow one, or another shape."""
+    """What --camera-occlusion hides it with: a grey square, which may move, a yellow one, another shape."""
     camera_texture: NonNegative = 0.0
     """Strength of a pattern of colours on the picture, from 0 to 1."""
     camera_distractor: NonNegative = 0.0
