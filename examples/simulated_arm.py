@@ -14,12 +14,16 @@ from pathlib import Path
 
 import numpy as np
 
+from nsde_policy.control import Session, SessionConfig
 from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.data.formats.lerobot_writer import write_lerobot
 from nsde_policy.data.readers import open_source
 from nsde_policy.errors import NsdePolicyError
+from nsde_policy.inference.base import BasePolicy
 
 JOINTS, RATE_HZ, SIDE = 6, 20.0, 96
+LAG = 0.7
+"""Share of the way to a command that a joint moves in one period."""
 LINKS = np.array([0.34, 0.3, 0.2, 0.14, 0.1, 0.08])
 HOME = np.array([2.2, -1.0, -0.7, -0.5, -0.3, -0.2])
 GOAL = np.array([-0.45, 0.45])
@@ -51,13 +55,15 @@ class SimulatedArm:
         return np.append(self.joints, self.opening).astype(np.float32)
 
     def observe(self, *cameras: str) -> dict[str, np.ndarray]:
-        """Return the state, and a frame of each camera by the name that policies use."""
+        """Return the state and a frame of each camera by name; without cameras, the state holds the block."""
+        if not cameras:
+            return {"observation.state": np.append(self.state(), self.block)}
         frames = {f"observation.images.{name}": self.look(name) for name in cameras}
         return {"observation.state": self.state(), **frames}
 
     def send(self, command: np.ndarray) -> None:
         """Move for one period towards joint positions; the last number closes the gripper (1) or opens it."""
-        self.joints = self.joints + 0.7 * (command[:JOINTS] - self.joints)
+        self.joints = self.joints + LAG * (command[:JOINTS] - self.joints)
         self.opening += 0.6 * (1 - command[JOINTS] - self.opening)
         place = find_points(self.joints)[-1]
         near = np.linalg.norm(place - self.block) < REACH
@@ -105,7 +111,7 @@ def find_command(arm: SimulatedArm, target: np.ndarray, closed: bool) -> np.ndar
     jacobian = np.stack([-arms[:, 1], arms[:, 0]])
     turn = jacobian.T @ np.linalg.solve(jacobian @ jacobian.T + 1e-3 * np.eye(2), way)
     tremor = arm.rng.normal(0, TREMOR, JOINTS)
-    return np.append(arm.joints + turn / 0.7 + tremor, float(closed)).astype(np.float32)
+    return np.append(arm.joints + turn / LAG + tremor, float(closed)).astype(np.float32)
 
 
 def play_expert(arm: SimulatedArm, *cameras: str) -> tuple[Episode, dict[str, np.ndarray]]:
@@ -145,6 +151,30 @@ def record_lerobot(path: Path, *cameras: str, episodes: int = 20) -> Path:
         with open_source(store) as source:
             write_lerobot(source, path)
     return path
+
+
+def parse_arguments(text: str | None) -> argparse.Namespace:
+    """Parse the command line of an example that records, trains and drives."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("folder", type=Path, help="folder for demonstrations and the run")
+    parser.add_argument("--episodes", type=int, default=20, help="episodes to record")
+    parser.add_argument("--steps", type=int, help="steps of training; default: by the demonstrations")
+    parser.add_argument("--trials", type=int, default=5, help="times that the policy drives the robot")
+    return parser.parse_args()
+
+
+def drive(policy: BasePolicy, arm: SimulatedArm, *cameras: str, seconds: float = 15.0) -> bool:
+    """Let a policy drive the arm in simulated time; return whether the block was delivered.
+
+    With a real robot: `with policy.session() as session: for tick in session.ticks(): …`
+    """
+    now = 0.0
+    config = SessionConfig(rate_hz=RATE_HZ)
+    with Session(policy, config, calibration=policy.calibration, clock=lambda: now) as session:
+        while now < seconds and not arm.delivered:
+            arm.send(session.step(arm.observe(*cameras), now))
+            now += 1 / RATE_HZ
+    return arm.delivered
 
 
 def main() -> None:
