@@ -27,8 +27,8 @@ def describe_score(score: OfflineScore) -> list[str]:
         )
     episodes = len(score.error("sample").total)
     if episodes < MIN_PAIRS:
-        counted = "1 episode is" if episodes == 1 else f"{episodes} episodes are"
-        lines.append(f"{counted} too few to tell: hold out at least {MIN_PAIRS}")
+        few = f"{episodes} episodes are too few to tell: hold out at least {MIN_PAIRS}"
+        lines.append(few.replace("episodes are", "episode is") if episodes == 1 else few)
     return lines
 
 
