@@ -86,7 +86,8 @@ class PlanQueue:
             self.actions = self._arriving.pop(0)[1]
         if not len(self.actions):
             return default
-        action, self.actions = self.actions[0], self.actions[1:]
+        action: np.ndarray = self.actions[0]
+        self.actions = self.actions[1:]
         return action
 
     def copy(self) -> "PlanQueue":

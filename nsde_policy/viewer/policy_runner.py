@@ -63,7 +63,8 @@ class PolicyRunner:
     def observe(self, table: LiveTable, state: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Return what the policy observes of a state, (obs_dim,), with noise on measured values."""
         if not self.policy.spec.cameras:
-            return state + noise
+            noisy: np.ndarray = state + noise
+            return noisy
         camera = self.policy.spec.cameras[0]
         frame = table.draw_camera(state, camera.width, camera.height)
         named = {STATE_KEY: table.measure(state) + noise, camera.name: frame}
