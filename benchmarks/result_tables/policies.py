@@ -72,8 +72,8 @@ def pusht_treatments() -> str:
     return markdown(["both with", "Neural SDE", "Diffusion Policy", "difference"], lines)
 
 
-def _format_difference(row: Row, reference: Row) -> str:
-    return row.difference(reference, "success").format(signs=True, fewest=6)
+def _format_difference(row: Row, reference: Row, column: str = "success") -> str:
+    return row.difference(reference, column).format(signs=True, fewest=6)
 
 
 def pusht_sweep(axis: str) -> str:
@@ -126,15 +126,17 @@ def pixels_settings(*files: str) -> str:
 def avoiding_methods() -> str:
     """Tabulate success and modes on obstacle avoidance, the largest success × entropy first."""
     head = ["method", "training steps", "n", "success", "modes", "entropy", "success × entropy"]
-    head += ["distinct paths", "calls", "latency, ms"]
+    head += ["− Neural SDE", "distinct paths", "calls", "latency, ms"]
     lines = []
-    for file in ("tasks", "tasks_equal"):
-        comparison = msgspec.convert(read(file)["avoiding"], Comparison)
+    comparisons = [msgspec.convert(read(file)["avoiding"], Comparison) for file in ("tasks", "tasks_equal")]
+    reference = comparisons[0].reference()
+    for comparison in comparisons:
         for row in comparison.main_rows():
             modes = ", ".join(str(each.observed) for each in row.outcomes)
             cells = [row.label, f"{row.first.train_steps:,}", row.episodes, row.success, modes]
             calls, _, _, latency = format_costs(row)
-            cells += [row.entropy or NONE, row.product, row.distinct_paths, calls, latency]
+            difference = "reference" if row is reference else _format_difference(row, reference, "product")
+            cells += [row.entropy or NONE, row.product, difference, row.distinct_paths, calls, latency]
             lines.append((row.product.value if row.product else 0.0, cells))
     unique = {tuple(map(str, cells[:7])): (value, cells) for value, cells in reversed(lines)}
     ordered = sorted(unique.values(), key=lambda each: -each[0])

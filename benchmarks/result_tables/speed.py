@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+from nsde_policy.eval.statistics import proportion
 from result_tables.files import number, read, tabulate
 
 
@@ -54,6 +55,21 @@ def training_cost() -> str:
     return tabulate(read("training_cost"), columns)
 
 
+def short_training() -> str:
+    """Tabulate short trainings on Push-T: seconds from the start of the program, and scores."""
+    columns = {
+        "machine": "device",
+        "training seed": "seed",
+        "steps": number("steps"),
+        "steps of the dynamics model": number("dynamics_steps"),
+        "from start to end, s": number("seconds", 1),
+        "of these outside the steps, s": number("start_s", 1),
+        "mean max reward": number("reward", 3),
+        "strict success": lambda row: proportion(row["successes"], row["episodes"]),
+    }
+    return tabulate(read("short_training"), columns)
+
+
 def server() -> str:
     """Tabulate an hour of requests of eight robots at 10 Hz, sent without a pause."""
     counts = ["requests", "clients", "requests_per_s", "p50_ms", "p99_ms", "errors", "wrong_answers"]
@@ -68,5 +84,6 @@ TABLES: dict[str, Callable[[], str]] = {
         runtime_latency, "runtime_latency_pixels", "runtime_latency_pixels_x86"
     ),
     "training_cost": training_cost,
+    "short_training": short_training,
     "server": server,
 }
