@@ -31,7 +31,7 @@ function drawThreshold(context, y, width) {
   scene.drawLine(context, [[2, y], [width - 2, y]], { stroke: colours.goal, strokeAlpha: 0.8, dash: [3, 4] });
   context.fillStyle = colours.soft;
   context.textAlign = "left";
-  if (width > 600) context.fillText(hello.texts.threshold, 3, y + 13);   // on a short strip it would cover the curve
+  if (width > 720) context.fillText(hello.texts.threshold, 9, y + 13);   // on a short strip it would cover the curve
 }
 
 function drawTimeAxis(context, x, { first, span, width, height, foot }) {
