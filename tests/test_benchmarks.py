@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import json
 import re
 import runpy
 import shlex
@@ -196,3 +197,18 @@ def test_documented_flags_train_the_two_phases_of_the_experiment(
     configs = {job.variant: job.config for job in list_video_jobs(run_script, values)}
     assert found["flow_matching"] == configs["Flow Matching, unrolled"]
     assert found["interpolants"] == configs["PFI, unrolled"]
+
+
+@pytest.mark.slow
+def test_presets_for_cameras_are_trained_scored_and_driven(
+    run_script: RunScript, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    flags = ["--episodes=3", "--steps=10", "--trials=1", "--out", str(tmp_path)]
+    for _ in range(2):  # the second time, the run is only scored
+        run_script("camera_presets.py", *flags)
+        name, _, printed = capsys.readouterr().out.partition(": ")
+        found = json.loads(printed)
+        assert name == "pixels-fast"
+        assert found["cpu_seconds"] > 0
+        assert found["verdict"][-1].startswith("Scored: the 1 of 3 episodes")
+        assert found["delivered"][1] == 1

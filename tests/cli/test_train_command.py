@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from nsde_policy.cli.main import main
+from nsde_policy.cli.train import Train
 from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.inference.policy import Policy
 from nsde_policy.training.stage import StageRun
+from tests.helpers.camera_robot import write_camera_store
 from tests.helpers.demo_stores import write_store
 
 QUICK = ["--train.steps", "40", "--train.log-every", "10", "--model.network.width", "16", "--device", "cpu"]
@@ -130,3 +132,39 @@ def test_bad_input_exits_with_code_2(
     assert message in output
     assert "Traceback" not in output
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "device", "preset", "size", "encoder_steps", "selection_steps"),
+    [
+        ([], "cpu", "pixels-fast", 64, 1000, 666),
+        (["--preset", "auto"], "cpu", "auto", 96, 2430, 666),
+        ([], "cuda", "auto", 96, 2430, 666),
+        (["--steps", "500"], "cpu", "pixels-fast", 64, 250, 166),
+        (["--steps=9000"], "cpu", "pixels-fast", 64, 1000, 666),
+        (["--steps", "500", "--encoder.train.steps", "7"], "cpu", "pixels-fast", 64, 7, 166),
+        (["--encoder", "resnet", "--policy", "regression"], "cpu", "pixels-fast", None, None, 15_000),
+    ],
+)
+def test_cameras_on_a_cpu_get_a_small_encoder_and_fewer_steps_shorten_all_parts(
+    tmp_path: Path,
+    flags: list[str],
+    device: str,
+    preset: str,
+    size: int | None,
+    encoder_steps: int | None,
+    selection_steps: int,
+):
+    store = write_camera_store(tmp_path / "arm.zarr", arm=True)
+    args = ["--demos", str(store), "--images", "top", "wrist", "--device", device, *flags]
+    name, config = Train.parse(args, "train").resolve_settings("none")
+    assert name == preset
+    if size is not None:
+        assert config.encoder.size == size
+        assert config.encoder.train.steps == encoder_steps
+    assert config.selection.train.steps == selection_steps
+
+
+def test_the_preset_for_cameras_needs_some(arm_demos: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["train", "--demos", str(arm_demos), "--task", "none", "--preset", "pixels-fast"]) == 2
+    assert "name them with --images" in capsys.readouterr().err
