@@ -18,20 +18,20 @@ if __name__ == "nsde_policy" and not (_here / "envs").is_dir():
     __path__.append(str(_here.parent))
 
 if TYPE_CHECKING:
-    from nsde_policy.cli.api import train_policy as train  # noqa: F401
+    from nsde_policy.cli.api import train as train
     from nsde_policy.control import Session as Session
     from nsde_policy.data import load_demonstrations as load_demonstrations
     from nsde_policy.data.readers import register_reader as register_reader
     from nsde_policy.encoders import register_encoder as register_encoder
     from nsde_policy.eval.offline.result import OfflineScore as OfflineScore
-    from nsde_policy.eval.offline.score import evaluate_offline as evaluate  # noqa: F401
+    from nsde_policy.eval.offline.score import evaluate as evaluate
     from nsde_policy.inference.policy import Policy as Policy
     from nsde_policy.methods.registry import register_method as register_method
     from nsde_policy.tasks import register_task as register_task
 
 _PUBLIC = {
     "OfflineScore": "eval.offline.result",
-    "evaluate": "eval.offline.score:evaluate_offline",
+    "evaluate": "eval.offline.score",
     "Policy": "inference.policy",
     "Session": "control",
     "load_demonstrations": "data",
@@ -39,7 +39,7 @@ _PUBLIC = {
     "register_method": "methods.registry",
     "register_reader": "data.readers",
     "register_task": "tasks",
-    "train": "cli.api:train_policy",
+    "train": "cli.api",
 }
 __all__ = ["__version__", *_PUBLIC]
 
@@ -48,8 +48,7 @@ def __getattr__(name: str) -> object:
     """Import a public name on first use."""
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, attribute = _PUBLIC[name].partition(":")
-    return getattr(importlib.import_module(f"nsde_policy.{module}"), attribute or name)
+    return getattr(importlib.import_module(f"nsde_policy.{_PUBLIC[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -54,7 +54,7 @@ class OfflineConfig(BaseConfig):
     """Read missing chunks of the store as the fill value, even if the run's settings do not."""
 
 
-def evaluate_offline(policy: Policy, demos: Path | str, **settings: int | None) -> OfflineScore:
+def evaluate(policy: Policy, demos: Path | str, **settings: int | None) -> OfflineScore:
     """Score a policy on the episodes of a store that it has not seen, as `nsde-policy score` does.
 
         found = policy.evaluate("my_robot")

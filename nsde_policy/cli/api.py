@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nsde_policy.inference.policy import Policy
 
 
-def train_policy(
+def train(
     demos: Path | str | None = None,
     out: Path | str | None = None,
     *,
@@ -47,7 +47,7 @@ def train_policy(
     """
     from nsde_policy.inference.policy import Policy
 
-    known = {"demos": demos, "out": out, "images": images, "preset": preset}
+    known: dict[str, object] = {"demos": demos, "out": out, "images": images, "preset": preset}
     known |= {"validation": validation, "seed": seed, "resume": resume}
     show_log()
     try:

@@ -190,7 +190,7 @@ class Train:
         """Train with a progress bar, and return the run directory."""
         from nsde_policy.run_directory import RunDirectory
         from nsde_policy.training.run import TrainOptions
-        from nsde_policy.training.train import train, warm_up
+        from nsde_policy.training.train import train_task, warm_up
 
         if self.demos is None and self.obs != USUAL_OBSERVATIONS:
             raise ConfigError(
@@ -210,7 +210,7 @@ class Train:
             logger.info("preset %s is made for GPUs; on a CPU, --preset %s is much quicker", preset, smaller)
         name = re.sub(r"[^\w.-]", "_", f"{task}-{self.policy}-{preset}-{self.seed}")
         run = RunDirectory(self.out or Path("runs") / name)
-        return train(
+        return train_task(
             self.demos,
             config,
             run.path,

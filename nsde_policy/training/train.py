@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nsde_policy.data.images import LazyFrames
 
 
-def train(
+def train_task(
     demos: Path | Demonstrations | None,
     config: RunConfig,
     path: Path,

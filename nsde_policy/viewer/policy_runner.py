@@ -26,7 +26,7 @@ from nsde_policy.planner.history import History
 from nsde_policy.planner.interface import Plan
 from nsde_policy.planner.worker import PlannerThread
 from nsde_policy.tasks import Task, get_task
-from nsde_policy.training.train import train
+from nsde_policy.training.train import train_task
 from nsde_policy.viewer.camera import describe_camera
 from nsde_policy.viewer.controls import Controls
 from nsde_policy.viewer.forecast import (
@@ -123,7 +123,7 @@ def load_neighbours(task: str) -> PolicyRunner:
     """Store the embedded demonstrations of a task as nearest neighbours, which takes a second."""
     with TemporaryDirectory() as folder:
         run = Path(folder) / "neighbours"
-        train(None, get_task(task).preset("default", "knn"), run, task=task, seed=0)
+        train_task(None, get_task(task).preset("default", "knn"), run, task=task, seed=0)
         return load_runners([run])[0]
 
 

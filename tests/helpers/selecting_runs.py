@@ -13,7 +13,7 @@ from nsde_policy.selection.selector import PlanSelector
 from nsde_policy.tasks import get_task
 from nsde_policy.training.checkpoints import Monitor
 from nsde_policy.training.run import TrainOptions
-from nsde_policy.training.train import train
+from nsde_policy.training.train import train_task
 
 FEW = TrainConfig(steps=20, batch_size=64, log_every=5)
 TINY = get_task("pusht").preset("fast").replace_parts(
@@ -48,4 +48,4 @@ def train_tiny(
 ) -> RunDirectory:
     """Train `TINY` with some settings changed."""
     config, options = TINY.replace_parts(**parts), TrainOptions(resume=resume)
-    return train(None, config, path, task="pusht", seed=seed, monitor=monitor, options=options)
+    return train_task(None, config, path, task="pusht", seed=seed, monitor=monitor, options=options)
