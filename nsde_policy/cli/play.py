@@ -1,6 +1,7 @@
 """`nsde-policy play`: show a policy live on a web page."""
 
 import contextlib
+import logging
 import os
 import sys
 from dataclasses import dataclass
@@ -57,6 +58,7 @@ class Play(PageFlags):
             return
         runners = load_runners([resolve_run(run) for run in runs])
         if len(runners) == 1:
+            logging.getLogger("nsde_policy.training").setLevel(logging.WARNING)  # nothing is fitted
             with contextlib.suppress(DemoError):  # the package has no demonstrations of this task
                 runners.append(load_neighbours(runners[0].policy.record.task))
         app = PlayApp(runners, seed=self.seed)
