@@ -190,14 +190,13 @@ class Train:
         """Train with a progress bar, and return the run directory."""
         from nsde_policy.run_directory import RunDirectory
         from nsde_policy.training.run import TrainOptions
-        from nsde_policy.training.train import train_task, warm_up
+        from nsde_policy.training.train import train_task
 
         if self.demos is None and self.obs != USUAL_OBSERVATIONS:
             raise ConfigError(
                 "the demonstrations of this package have no camera frames: give others with --demos, or "
                 "record some with nsde-policy collect --policy shipped --obs pixels --out demos.zarr"
             )
-        warm_up(self.device)
         task, env_kwargs = self._choose_task()
         if self.obs != USUAL_OBSERVATIONS:
             observations = with_observations(get_task(task), self.obs).training.observations[self.obs]

@@ -19,7 +19,7 @@ Batch = TypeVar("Batch")
 class FusedAdamW:
     """AdamW with a learning rate in a tensor.
 
-    It makes the updates of `torch.optim.AdamW(fused=True)`, which imports the compiler of torch: two seconds.
+    It makes the updates of `torch.optim.AdamW(fused=True)`, which imports the compiler of torch.
     """
 
     def __init__(self, parameters: tuple[nn.Parameter, ...], rate: Tensor, config: TrainConfig) -> None:

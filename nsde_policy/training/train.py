@@ -1,8 +1,6 @@
 """Train on the demonstrations of a task: load them, add what the task knows, and choose a device."""
 
-import threading
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -121,18 +119,6 @@ def _prepare_device(name: str, config: RunConfig) -> str:
     if device == "cpu" and not config.model.gains_from_threads:
         torch.set_num_threads(1)
     return device
-
-
-def warm_up(name: str) -> None:
-    """Start a GPU in a thread: it takes a second, in which demonstrations can be read."""
-
-    def multiply() -> None:
-        with suppress(Exception):  # `pick_device` reports a device that cannot be used
-            ones = torch.ones(8, 8, device="cuda" if name == "auto" else name)
-            (ones @ ones).tolist()
-
-    if name != "cpu" and torch.cuda.is_available():
-        threading.Thread(target=multiply, name="warm-up").start()
 
 
 def pick_device(name: str) -> str:
