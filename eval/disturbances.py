@@ -175,7 +175,8 @@ class CameraDisturbances:
             return np.broadcast_to((rows * STRIPES / height + y) % 1 < share, (height, width))
         if kind == "disc":
             away = np.hypot(rows + 0.5 - (top + side / 2), columns + 0.5 - (left + side / 2))
-            return away < math.sqrt(share * height * width / math.pi)
+            hidden: np.ndarray = away < math.sqrt(share * height * width / math.pi)
+            return hidden
         bottom, right = int(top + side), int(left + side)
         return (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)
 
