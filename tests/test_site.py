@@ -12,6 +12,7 @@ import pytest
 import nsde_policy
 from nsde_policy.cli.main import COMMANDS
 from tests.helpers.doc_pages import load_script
+from tests.helpers.shared_files import make_once
 
 pytest.importorskip("mkdocs")
 pytestmark = pytest.mark.slow
@@ -20,16 +21,17 @@ reference = load_script(ROOT / "docs/make_reference.py")
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(shared_folder: Path) -> Path:
     """Build the site as `make docs` does, elsewhere; every warning is an error."""
-    out = tmp_path_factory.mktemp("site")
-    reference.main()
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, text=True, capture_output=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return out
+
+    def build(folder: Path) -> None:
+        reference.main()
+        command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+        env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return make_once(shared_folder / "site", build)
 
 
 def test_every_public_name_is_documented(site: Path) -> None:
@@ -63,6 +65,6 @@ def test_pages_load_nothing_from_other_sites(site: Path) -> None:
 def test_the_search_index_holds_guides_and_messages(site: Path) -> None:
     index = json.loads((site / "search/search_index.json").read_text())
     found = {entry["location"].partition("#")[0] for entry in index["docs"]}
-    assert {"index.html", "troubleshooting.html", "results/pusht.html"} <= found
+    assert {"index.html", "your_robot.html", "troubleshooting.html", "results/pusht.html"} <= found
     text = " ".join(entry["text"] for entry in index["docs"])
     assert "already holds a run" in text

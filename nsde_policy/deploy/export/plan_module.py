@@ -28,8 +28,8 @@ from nsde_policy.selection.selector import PlanSelector
 
 MAX_TRACED_CALLS = 64
 """Largest number of sequential network calls in a graph; 100 steps of DDPM are too many."""
-PLAN_TOLERANCE = 1e-5
-"""Largest allowed difference, in ranges of the demonstrations."""
+PLAN_TOLERANCE = 5e-5
+"""Largest allowed difference, in ranges of the demonstrations; rounding adds up over the steps of a plan."""
 STATE_MARGIN = 0.1
 """States are drawn from the demonstrated range, widened by this fraction on both sides."""
 COST_MARGIN = 1e-3
