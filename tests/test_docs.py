@@ -10,16 +10,13 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from nsde_policy import Policy, load_demonstrations
 from nsde_policy.cli import main as cli
 from nsde_policy.cli.train import Train
-from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.tasks import get_task, with_observations
 from tests.helpers.doc_pages import code_blocks
-from tests.helpers.policy_servers import serve_in_thread
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -68,7 +65,7 @@ def test_paths_exist(page):
     text = re.sub(r"\bmy_robot/\S+|https?://\S+", "", page.read_text())
     paths = re.findall(rf"(?<![\w/.<])(?:{'|'.join(FOLDERS)})/[\w./-]*\w", text)
     missing = {path for path in paths if not (ROOT / path).exists()}
-    examples = {path for path in missing if re.search(r"-v\d$|/NAME(\.py)?$|^docs/images$", path)}
+    examples = {path for path in missing if re.search(r"-v\d$|/NAME(\.py)?$|/my_loop\.py$|^docs/images$", path)}
     assert missing == examples
 
 
@@ -223,25 +220,8 @@ def test_quoted_messages_are_printed_by_the_code():
     assert not [message for message in messages if not any(message in text for text in texts)]
 
 
-def test_recipes_of_the_cookbook_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    positions, _, fast_joints, *_ = code_blocks(ROOT / "docs/cookbook.md", "python")
-    path = np.random.default_rng(0).normal(size=(41, 6)).cumsum(0).astype(np.float32)
-    with DemoWriter("deltas.zarr", rate_hz=10) as writer:
-        writer.append(Episode(path[:-1], np.diff(path, axis=0)))
-    exec(positions, {})
-    (episode,) = load_demonstrations("positions.zarr")
-    np.testing.assert_allclose(episode.act, path[1:], rtol=1e-5, atol=1e-5)
-
+def test_recipes_of_the_cookbook_run():
+    _, fast_joints = code_blocks(ROOT / "docs/cookbook.md", "python")
     names = {"policy": Policy.from_pretrained(), "obs": [235.0, 124.0, 299.6, 145.2, 5.378]}
     exec(fast_joints, names)
-    assert names["command"].shape == (2,)
-
-
-def test_the_remote_recipe_runs():
-    *_, remote = code_blocks(ROOT / "docs/cookbook.md", "python")
-    policy, names = Policy.from_pretrained(), {"obs": [235.0, 124.0, 299.6, 145.2, 5.378]}
-    with serve_in_thread(policy, calibration=policy.calibration) as server:
-        recipe = remote.replace("ws://127.0.0.1:8765", server.url)
-        exec(recipe.replace("deadline_s=0.1, timeout_s=0.3", "deadline_s=30, timeout_s=30"), names)
     assert names["command"].shape == (2,)
