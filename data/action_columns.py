@@ -96,16 +96,6 @@ def find_binary(demos: Demonstrations) -> tuple[tuple[int, float, float], ...]:
     return tuple((i, float(low[i]), float(high[i])) for i in columns if i not in demos.act_angles)
 
 
-def describe_binary(demos: Demonstrations) -> str:
-    """Describe columns that `find_binary` finds in one line; empty without any."""
-    found = [
-        f"{demos.act_names[i] if demos.act_names else f'action {i}'} ({low:g} or {high:g})"
-        for i, low, high in find_binary(demos)
-    ]
-    shown = ", ".join(found)
-    return shown and f"binary actions: {shown}; plans are rounded, unless --demos.no-round-binary"
-
-
 def format_matches(columns: Sequence[int]) -> str:
     """Format matches as ranges of columns: (0, 1, 2, -1) gives "action 0-2 = observation 0-2"."""
     matched = [(action, column) for action, column in enumerate(columns) if column != NO_COLUMN]

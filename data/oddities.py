@@ -1,10 +1,10 @@
-"""What is often a mistake in demonstrations, one line each."""
+"""What is special or often a mistake in demonstrations, one line each."""
 
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from nsde_policy.data.action_columns import NO_COLUMN, format_matches
+from nsde_policy.data.action_columns import NO_COLUMN, find_binary, format_matches
 from nsde_policy.data.flags import STILL_SHARE, count_still_frames, name_columns
 from nsde_policy.data.types import Demonstrations
 
@@ -17,7 +17,7 @@ TIME_ERROR = 1e-3
 
 
 def find_oddities(demos: Demonstrations) -> list[str]:
-    """Return a line about everything in demonstrations that is often a mistake."""
+    """Return a line about everything in demonstrations that is special or often a mistake."""
     return [*_find_repeats(demos), *_find_columns(demos.without_image_features())]
 
 
@@ -35,6 +35,9 @@ def _find_repeats(demos: Demonstrations) -> Iterator[str]:
 
 def _find_columns(demos: Demonstrations) -> Iterator[str]:
     values, names = np.concatenate([demos.obs, demos.act], axis=1), name_columns(demos)
+    acts = names[demos.obs.shape[1] :]
+    if binary := [f"{acts[i]} ({low:g} or {high:g})" for i, low, high in find_binary(demos)]:
+        yield f"binary actions: {_list(binary)}; plans are rounded, unless --demos.no-round-binary"
     constant = np.flatnonzero(np.ptp(values, axis=0) == 0)
     if len(constant):
         yield (

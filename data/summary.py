@@ -7,13 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nsde_policy.data.action_columns import (
-    describe_binary,
-    describe_changes,
-    format_matches,
-    match_changes,
-    match_columns,
-)
+from nsde_policy.data.action_columns import describe_changes, format_matches, match_changes, match_columns
 from nsde_policy.data.angles import find_wrapped_columns
 from nsde_policy.data.oddities import find_oddities
 from nsde_policy.data.readers import open_source
@@ -84,8 +78,6 @@ class StoreSummary:
     Observations are `state`, or all arrays of `observations` without it."""
     changes: tuple[int, ...] | None
     """Observation column that each action column changes by its value in one period, −1 for none."""
-    binary: str
-    """One line about action columns that take two values, see `describe_binary`; empty without any."""
     oddities: tuple[str, ...]
     """One line about everything that is often a mistake, see `find_oddities`; and notes of the reader."""
     attributes: dict[str, object]
@@ -126,8 +118,6 @@ class StoreSummary:
             yield f"absolute positions: {matches}" if matches else "no action is an observed position"
         if changes := describe_changes(self.changes or ()):
             yield changes
-        if self.binary:
-            yield self.binary
         yield from self.oddities
 
 
@@ -155,7 +145,6 @@ def summarize(path: Path | str, *, accept_omitted_chunks: bool = False) -> Store
             videos=tuple(name for name, shape in shapes.items() if is_colour(shape)),
             positions=positions,
             changes=None if demos is None else match_changes(demos, positions or ()),
-            binary="" if demos is None else describe_binary(demos),
             oddities=source.notes + (() if demos is None else tuple(find_oddities(demos))),
             attributes=source.attributes,
             train_flags=_name_keys(source, observations, actions),

@@ -35,7 +35,7 @@ def test_evaluate_gives_the_verdict_of_the_command(
 ):
     policy = nsde_policy.train(store, tmp_path / "run", **FEW)
     assert repr(policy) == "Policy(neural_sde, 8 → 8, 20 Hz, chunk 16)"
-    assert "<td>8 → 8</td>" in policy._repr_html_()
+    assert "<li>8 → 8</li>" in policy._repr_html_()
     found = policy.evaluate(store, samples=5, stride=9)
     capsys.readouterr()
     assert main(["score", str(tmp_path / "run"), "--demos", str(store), "--samples=5", "--stride=9"]) == 0

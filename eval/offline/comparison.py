@@ -47,11 +47,6 @@ class OfflineComparison:
         """The run that others are compared with."""
         return self.runs[0]
 
-    def get_score(self, run: Path) -> OfflineScore:
-        """Return the score of a run directory."""
-        name = get_shipped_name(run) or str(run)
-        return next(score for score in self.runs if score.context["run"] == name)
-
     @property
     def horizon(self) -> int:
         """Number of actions that are compared for all runs."""

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -93,12 +92,6 @@ class OfflineScore:
     def method(self) -> str:
         """Name of the method, such as "diffusion"."""
         return self.record.config.method
-
-    @property
-    def episodes(self) -> list[int]:
-        """Numbers of the scored episodes in their store."""
-        found: Any = self.context["episodes"]
-        return list(found)
 
     @property
     def label(self) -> str:

@@ -57,20 +57,11 @@ class OfflineConfig(BaseConfig):
 def evaluate(policy: Policy, demos: Path | str, **settings: int | None) -> OfflineScore:
     """Score a policy on the episodes of a store that it has not seen, as `nsde-policy score` does.
 
-        found = policy.evaluate("my_robot")
-        print(found)                       # the verdict in three lines
-        found.error("sample").compute()    # error by horizon, in standard deviations of the actions
-
-    Args:
-        policy: Policy to score.
-        demos: Recorded episodes of any format.
-        **settings: Fields of `OfflineConfig`: horizon, samples, stride, seed.
+    The settings are fields of `OfflineConfig`: horizon, samples, stride, seed.
     """
     config = OfflineConfig(**settings)  # type: ignore[arg-type]  # the class checks its fields
-    method, device = policy.record.config.method, policy.device
-    return score_episodes_offline(
-        policy, select_episodes(policy, Path(demos)), config, name=method, device=device
-    )
+    scored, name = select_episodes(policy, Path(demos)), policy.record.config.method
+    return score_episodes_offline(policy, scored, config, name=name, device=policy.device)
 
 
 def score_episodes_offline(

@@ -158,7 +158,8 @@ class DataView(PageFlags):
         settings = self.make_settings()
         flags = "" if self.obs_keys == ("state",) else f" --obs-keys {' '.join(self.obs_keys)}"
         flags += "" if self.act_key == "action" else f" --act-key {self.act_key}"
-        server = EpisodeServer(EpisodePage.from_store(demos, cameras, flags), settings, self.make_log())
+        page = EpisodePage(demos, cameras, demos.starts.tolist(), range(len(demos)), flags)
+        server = EpisodeServer(page, settings, self.make_log())
         self.run_server(server, settings, what="episodes")
 
 

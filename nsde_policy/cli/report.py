@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nsde_policy.cli.shared.comparison import ComparisonFlags
+from nsde_policy.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -13,11 +14,11 @@ class ReportCommand(ComparisonFlags):
 
     It holds scores with 95 % intervals, paired differences, a player for every episode of tasks with a drawn
     scene, settings and versions. Finished episodes are cached: run the same command again to resume. With
-    --demos, for your own robot: a verdict, and recorded episodes with the plans of the first run over them.
+    --demos, for your own robot: a verdict, and recorded episodes with the plans of a run over them.
     """
 
     demos: Path | None = None
-    """Recorded episodes to score the runs on, instead of an environment."""
+    """Recorded episodes to score one run on, instead of an environment."""
     out: Path = Path("report.html")
     """Path of the output file."""
     title: str | None = None
@@ -47,26 +48,20 @@ class ReportCommand(ComparisonFlags):
         print(f"wrote {self.out}, {self.out.stat().st_size / 1e6:.1f} MB", file=sys.stderr)
 
     def _write_recorded(self, demos: Path) -> None:
-        """Score the runs on recorded episodes, and write the page of these episodes."""
-        from nsde_policy.eval.offline.comparison import compare_offline
+        """Score a run on recorded episodes, and write the page of these episodes."""
         from nsde_policy.eval.offline.frames import select_episodes
-        from nsde_policy.eval.offline.verdict import describe_episodes, describe_score
+        from nsde_policy.eval.offline.verdict import describe_episodes
         from nsde_policy.files import check_writable, replace_file
         from nsde_policy.inference.policy import Policy
         from nsde_policy.viewer.episodes import EpisodePage
 
         check_writable(self.out)
-        runs = self.list_runs()
-        found = compare_offline(runs, demos, reference=self.reference, device=self.device)
-        score, policy = found.get_score(runs[0]), Policy.from_pretrained(runs[0])
-        scored = select_episodes(policy, demos)
-        scored = scored.select([scored.episodes.index(i) for i in score.episodes])
-        page = EpisodePage.from_policy(
-            policy,
-            scored,
-            [*describe_score(score), f"Scored: {found.note}. Plans: {score.label}."],
-            notes=describe_episodes(score),
-            tables=found.as_text(),
-        )
-        replace_file(self.out, page.to_html(self.title or score.label))
+        run, *others = self.list_runs()
+        if others:
+            raise ConfigError("--demos reports one run; `nsde-policy score` compares several")
+        policy = Policy.from_pretrained(run).to(self.device)
+        score = policy.evaluate(demos)
+        verdict, notes = repr(score).splitlines(), describe_episodes(score)
+        page = EpisodePage.from_policy(policy, select_episodes(policy, demos), verdict, notes)
+        replace_file(self.out, page.to_html(self.title or str(run)))
         print(f"wrote {self.out}, {self.out.stat().st_size / 1e6:.1f} MB", file=sys.stderr)

@@ -11,7 +11,13 @@ import tyro
 
 from nsde_policy.assets import SHIPPED_TASK, USUAL_OBSERVATIONS, find_demos
 from nsde_policy.bounds import Fraction, SeedNumber
-from nsde_policy.cli.shared.options import DeviceFlag, EnvKwargsFlag, MethodName, parse_env_kwargs
+from nsde_policy.cli.shared.options import (
+    DeviceFlag,
+    EnvKwargsFlag,
+    MethodName,
+    check_command,
+    parse_env_kwargs,
+)
 from nsde_policy.encoders.keypoints.config import SMALL_ENCODER
 from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import ConfigError
@@ -22,6 +28,7 @@ from nsde_policy.tasks.training_defaults import AUTO_PRESET, CAMERA_PRESET
 from nsde_policy.training.presets import choose_preset, resolve_preset
 
 if TYPE_CHECKING:
+    from nsde_policy.inference.policy import Policy
     from nsde_policy.run_directory import RunDirectory
 
 logger = logging.getLogger(__name__)
@@ -287,3 +294,56 @@ def _shorten_parts(config: RunConfig, share: float, given: Collection[str]) -> R
             shorter = replace(train, steps=max(1, round(share * train.steps)))
             config = config.replace_parts(**{name: {"train": shorter}})
     return config
+
+
+def train(
+    demos: Path | str | None = None,
+    out: Path | str | None = None,
+    *,
+    images: Sequence[str] = (),
+    **settings: object,
+) -> "Policy":
+    """Train a policy on demonstrations as `nsde-policy train` does, and return it.
+
+        policy = nsde_policy.train("my_robot", "runs/arm", images=["top", "wrist"], validation=0.1)
+        print(policy.evaluate("my_robot"))
+        with policy.session() as session:
+            robot.send(session.step(robot.observe()))
+
+    Args:
+        demos: Demonstrations of any format; None for those in this package.
+        out: Run directory to write; by default below runs/.
+        images: Names of the cameras.
+        **settings: Other flags of the command: `steps=5000`, `validation=0.1`, `resume=True`,
+            `policy="diffusion"`, `rate=20`, `obs_keys=["qpos"]`; with a group as `**{"model.noise": 0.5}`.
+
+    Raises:
+        NsdePolicyError: If demonstrations or settings are not valid; the message says what to change.
+    """
+    from nsde_policy.cli.main import show_log
+    from nsde_policy.inference.policy import Policy
+
+    show_log()
+    try:
+        command = Train.parse(
+            _list_flags({"demos": demos, "out": out, "images": images, **settings}), "nsde_policy.train"
+        )
+    except SystemExit:  # what is wrong has been printed
+        names = ", ".join(settings) or "these arguments"
+        raise ConfigError(f"train cannot use {names}: `nsde-policy train --help-all` lists all") from None
+    return Policy.from_pretrained(check_command(command).train().path)
+
+
+def _list_flags(settings: dict[str, object]) -> list[str]:
+    """Return keyword arguments as flags of a command; None, and no values, leave one out."""
+    flags: list[str] = []
+    for name, value in settings.items():
+        group, _, last = name.replace("_", "-").rpartition(".")
+        prefix = f"--{group}." if group else "--"
+        if isinstance(value, bool):
+            flags += [f"{prefix}{last}" if value else f"{prefix}no-{last}"]
+        elif isinstance(value, list | tuple):
+            flags += [f"{prefix}{last}", *map(str, value)] if value else []
+        elif value is not None:
+            flags += [f"{prefix}{last}", str(value)]
+    return flags

@@ -104,35 +104,24 @@ class BasePolicy(abc.ABC, Generic[Generator]):
         raise PolicyInputError(f"{type(self).__name__} cannot encode camera frames")
 
     def __repr__(self) -> str:
-        cameras, facts = self._describe_cameras(), [*self._describe().values()]
-        parts = [*facts[:3], f"chunk {self._spec.chunk}", *([f"cameras {cameras}"] if cameras else [])]
-        return f"{type(self).__name__}({', '.join(parts)})"
+        return f"{type(self).__name__}({', '.join(self._list_facts())})"
 
     def _repr_html_(self) -> str:
-        """Return a table for notebooks."""
-        limits = zip(self.calibration.action_low, self.calibration.action_high, strict=True)
-        facts = self._describe() | {
-            "executed before replanning": f"{self._spec.chunk} actions",
-            "cameras": self._describe_cameras() or "none",
-            "action limits": ", ".join(f"{low:.4g} … {high:.4g}" for low, high in limits)
-            or "demonstrated range",
-        }
-        rows = (f"<tr><th>{name}</th><td>{escape(value)}</td></tr>" for name, value in facts.items())
-        return f"<table><caption>{type(self).__name__}</caption>{''.join(rows)}</table>"
+        """Return what `repr` does, as a list for notebooks."""
+        facts = "".join(f"<li>{escape(fact)}</li>" for fact in self._list_facts())
+        return f"<b>{type(self).__name__}</b><ul>{facts}</ul>"
 
-    def _describe(self) -> dict[str, str]:
-        """Return the main facts by their titles."""
+    def _list_facts(self) -> list[str]:
         spec, rate_hz = self._spec, self.calibration.rate_hz
-        return {
-            "method": spec.method,
-            "observations → actions": f"{spec.plain_dim} → {spec.act_dim}",
-            "rate": f"{rate_hz:g} Hz" if rate_hz else "unknown rate",
-        }
-
-    def _describe_cameras(self) -> str:
-        """Return the short name and the frame size of each camera."""
-        names = [(camera.name.rpartition(".")[2], camera) for camera in self._spec.cameras]
-        return ", ".join(f"{name} {camera.width}×{camera.height}" for name, camera in names)
+        sizes = ((each.name.rpartition(".")[2], each.width, each.height) for each in spec.cameras)
+        cameras = ", ".join(f"{name} {width}×{height}" for name, width, height in sizes)
+        return [
+            spec.method,
+            f"{spec.plain_dim} → {spec.act_dim}",
+            f"{rate_hz:g} Hz" if rate_hz else "unknown rate",
+            f"chunk {spec.chunk}",
+            *([f"cameras {cameras}"] if cameras else []),
+        ]
 
     @property
     def spec(self) -> PolicySpec:

@@ -83,7 +83,11 @@ class Policy(BasePolicy[torch.Generator]):
     def evaluate(self, demos: Path | str, **settings: int | None) -> "nsde_policy.OfflineScore":
         """Score this policy on recorded episodes that it has not seen, as `nsde-policy score` does.
 
-        The result prints as a verdict. `settings` are fields of `OfflineConfig`, such as `samples=100`.
+            found = policy.evaluate("my_robot")
+            print(found)                       # the verdict in three lines
+            found.error("sample").compute()    # error by period, in standard deviations of the actions
+
+        `settings` are fields of `OfflineConfig`, such as `samples=100`.
         """
         import nsde_policy  # the package imports what is above this one on first use
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nsde_policy.core.spec import StateSpec
-from nsde_policy.data.action_columns import NO_COLUMN, describe_binary, describe_changes, match_changes
+from nsde_policy.data.action_columns import NO_COLUMN, describe_changes, match_changes
 from nsde_policy.data.augmentation import Mirror
 from nsde_policy.data.split import split_episodes
 from nsde_policy.data.types import Demonstrations
@@ -258,8 +258,6 @@ def _resolve_settings(demos: Demonstrations, config: RunConfig) -> RunConfig:
         changes = match_changes(demos.without_image_features(), resolved.demos.first_action_from or ())
         if described := describe_changes(changes):
             logger.info(described)
-    if resolved.demos.round_binary and (described := describe_binary(demos)):
-        logger.info(described)
     return resolved
 
 

@@ -24,13 +24,14 @@ from nsde_policy.viewer.http import ViewerSettings, load_files, respond_with_fil
 
 if TYPE_CHECKING:
     from nsde_policy.eval.offline.frames import ScoredEpisodes
-    from nsde_policy.eval.offline.plans import RecordedPlans
     from nsde_policy.inference.policy import Policy
 
 DIGITS = 5
 """Significant digits of the numbers on the page."""
 PAGE_PARTS = ("episodes.html", "style.css", "episodes.css", "theme.js", "episodes.js")
 """Files that the page consists of."""
+MOST_PLANS = 100
+"""Plans over one episode, from frames that are spread evenly."""
 MOST_EPISODES, MOST_PICTURES, MOST_PIXELS = 20, 600, 200
 """Episodes of a file, pictures of all its cameras together, and pixels of a side of a picture."""
 
@@ -52,30 +53,14 @@ class EpisodePage:
     """Lines above the episodes."""
     notes: Sequence[str] = ()
     """A line about each episode."""
-    tables: str = ""
-    """Scores in detail, as text."""
-    plan: "Callable[[int], RecordedPlans] | None" = None
+    plan: Callable[[int], dict[str, object]] | None = None
     """Plans over an episode, see `plan_recorded`."""
 
     @classmethod
-    def from_store(
-        cls, demos: Demonstrations, cameras: Mapping[str, LazyFrames], flags: str
-    ) -> "EpisodePage":
-        """Show all episodes of a store, to mark those to edit."""
-        return cls(demos, cameras, demos.starts.tolist(), range(len(demos)), flags)
-
-    @classmethod
     def from_policy(
-        cls,
-        policy: "Policy",
-        scored: "ScoredEpisodes",
-        verdict: Sequence[str],
-        notes: Sequence[str] = (),
-        tables: str = "",
+        cls, policy: "Policy", scored: "ScoredEpisodes", verdict: Sequence[str], notes: Sequence[str] = ()
     ) -> "EpisodePage":
         """Show a policy's plans over recorded episodes."""
-        from nsde_policy.eval.offline.plans import plan_recorded
-
         names = (camera.name.rpartition(".")[2] for camera in policy.spec.cameras)
         return cls(
             scored.demos,
@@ -84,7 +69,6 @@ class EpisodePage:
             scored.episodes,
             verdict=verdict,
             notes=notes,
-            tables=tables,
             plan=lambda episode: plan_recorded(policy, scored, episode),
         )
 
@@ -104,19 +88,13 @@ class EpisodePage:
             "flags": [[] for _ in demos] if self.edit_flags is None else find_flags(demos),
             "verdict": list(self.verdict),
             "notes": list(self.notes),
-            "tables": self.tables,
         }
 
     def read_episode(self, episode: int) -> dict[str, object]:
         """Return the numbers of an episode by column, and the plans over it."""
         chosen = self.demos[range(len(self.demos))[episode]]
         found: dict[str, object] = {"obs": _list_columns(chosen.obs), "act": _list_columns(chosen.act)}
-        if self.plan is not None:
-            plans = self.plan(episode)
-            std = [_list_columns(each) for each in plans.std]
-            actions = [_list_columns(each) for each in plans.actions]
-            found["plans"] = {"stride": plans.stride, "actions": actions, "std": std or None}
-        return found
+        return found if self.plan is None else {**found, "plans": self.plan(episode)}
 
     def read_frame(self, camera: str, episode: int, frame: int) -> np.ndarray:
         """Return a camera frame, (height, width, 3) uint8."""
@@ -214,6 +192,28 @@ class EpisodeServer(WebsocketServer):
 
         frame = self._page.read_frame(query["camera"][0], episode, int(query["frame"][0]))
         return "png", encode_picture(frame)
+
+
+def plan_recorded(policy: "Policy", scored: "ScoredEpisodes", episode: int) -> dict[str, object]:
+    """Plan from recorded frames of an episode.
+
+    Returns:
+        `stride`, the frames from one plan to the next; `actions` of each plan by column; `std`, the same for
+        σ, accumulated along the plan, None if the method does not report it.
+    """
+    from nsde_policy.eval.offline.images import add_features
+    from nsde_policy.training.dataset import build_transitions
+
+    chosen, history = scored.select([episode]), policy.spec.history
+    demos = chosen.demos
+    if chosen.cameras:
+        demos = add_features(demos, chosen.cameras, chosen.first_frames, policy)
+    pairs = build_transitions(demos, policy.record.config.demos, history=history, final_action_weight=1.0)
+    states = pairs.x.numpy().reshape(len(pairs.x), history, -1)
+    stride = -(-len(states) // MOST_PLANS)
+    plans = [policy.plan_from(each, steps=policy.spec.chunk, seed=0) for each in states[::stride]]
+    std = [_list_columns(np.sqrt(np.square(each.std).cumsum(0))) for each in plans if each.std is not None]
+    return {"stride": stride, "actions": [_list_columns(each.actions) for each in plans], "std": std or None}
 
 
 def _list_columns(values: np.ndarray) -> list[list[float]]:

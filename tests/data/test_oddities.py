@@ -4,9 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from nsde_policy.data import Demonstrations
-from nsde_policy.data.oddities import find_oddities
+from nsde_policy.data import Demonstrations, oddities
 from tests.helpers.robot_arm import make_arm_demos
+
+
+def find_oddities(demos: Demonstrations) -> list[str]:
+    """Return all lines but the one about the gripper, which every arm has."""
+    return [line for line in oddities.find_oddities(demos) if not line.startswith("binary actions: ")]
+
+
+def test_actions_of_two_values_are_named_with_them():
+    (line,) = oddities.find_oddities(make_arm_demos())
+    assert line == "binary actions: action 7 (0 or 1); plans are rounded, unless --demos.no-round-binary"
 
 
 def with_observation(column: np.ndarray, name: str) -> Demonstrations:

@@ -211,9 +211,7 @@ async function begin() {
   overview = await readNumbers("/overview");
   if (recorded) $("title").textContent = document.title = recorded.title;
   const lines = overview.verdict.map((text) => Object.assign(document.createElement("p"), { textContent: text }));
-  $("lines").replaceChildren(...lines);
-  $("tables").textContent = overview.tables;
-  $("scores").hidden = !overview.tables;
+  $("verdict").replaceChildren(...lines);
   $("verdict").hidden = !lines.length;
   document.querySelector(".episode").toggleAttribute("data-planned", overview.flags_of_edit === null);
   for (const id of ["start", "stop", "drop"]) $(id).hidden = overview.flags_of_edit === null;
