@@ -1,7 +1,7 @@
 """Frames for training: resized once, kept in a file, read in batches of any order with bounded memory."""
 
 import hashlib
-import os
+import math
 import tempfile
 from collections.abc import Sequence
 from functools import lru_cache
@@ -90,29 +90,30 @@ class FrameFile:
     """
 
     def __init__(self, cameras: Sequence["LazyFrames"], frames: int, *, size: int, folder: Path) -> None:
-        self._count, self.size, self._cameras = frames, size, len(cameras)
-        self._frame_bytes = size * size * 3
+        self.size = size
         self.looks = np.zeros((len(cameras), frames, 3), np.float32)
         """Brightness, contrast and detail of each frame before it was resized, by camera."""
         self.repeats = np.zeros((len(cameras), frames), bool)
         """Whether each frame is equal to the one before, by camera."""
         self._digest = hashlib.sha256()
+        shape = (len(cameras), frames, size, size, 3)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
             for index, camera in enumerate(cameras):
                 self._append(index, camera)
             self._file.flush()
+            self._frames = np.memmap(self._file, np.uint8, "r", shape=shape)
         except OSError as error:
             raise NsdePolicyError(
-                f"{folder}: {self.total_bytes / 1e6:.0f} MB of frames cannot be "
-                f"written: {error.strerror}; free some space, or choose another --out"
+                f"{folder}: {math.prod(shape) / 1e6:.0f} MB of frames cannot be written: {error.strerror}; "
+                "free some space, or choose another --out"
             ) from error
 
     def _append(self, index: int, camera: "LazyFrames") -> None:
         block, before = max(1, BLOCK_BYTES // int(np.prod(camera.shape[1:]))), None
-        for start in range(0, self._count, block):
-            frames = camera[start : min(start + block, self._count)]
+        for start in range(0, len(self), block):
+            frames = camera[start : min(start + block, len(self))]
             for row, frame in enumerate(frames, start):
                 self.looks[index, row] = describe_frame(frame)
                 self.repeats[index, row] = before is not None and np.array_equal(frame, before)
@@ -122,34 +123,18 @@ class FrameFile:
             self._file.write(resized.data)
 
     def __len__(self) -> int:
-        return self._count
+        return self.looks.shape[1]
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 of all frames after they were resized."""
         return self._digest.hexdigest()
 
-    @property
-    def total_bytes(self) -> int:
-        """Bytes of all frames of all cameras."""
-        return self._cameras * self._count * self._frame_bytes
-
     def read(self, index: npt.NDArray[np.int64]) -> list[Bytes]:
         """Read frames by their index, in any order; returns (n, size, size, 3) for each camera."""
-        found = []
-        for camera in range(self._cameras):
-            out = np.empty((len(index), self._frame_bytes), np.uint8)
-            for row, frame in zip(out, index.tolist(), strict=True):
-                start = (camera * self._count + frame) * self._frame_bytes
-                got = os.preadv(self._file.fileno(), [row.data], start)
-                if got != self._frame_bytes:
-                    raise NsdePolicyError(
-                        f"frame {frame} of the temporary file has {got} bytes, expected {self._frame_bytes}; "
-                        "check the disk of --out and train again with --resume"
-                    )
-            found.append(out.reshape(len(index), self.size, self.size, 3))
-        return found
+        return [np.asarray(camera[index]) for camera in self._frames]
 
     def close(self) -> None:
         """Delete the temporary file."""
+        del self._frames
         self._file.close()

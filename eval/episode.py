@@ -134,6 +134,8 @@ class EpisodeLog:
     def __init__(self, task: Task, env: EnvAdapter, images: Mapping[str, str]) -> None:
         self.trace = Trace()
         self.ended = False
+        self._costs = {"plans": 0, "planned": 0, "network_calls": 0, "selected": 0}
+        self._planning_s = 0.0
         self._task = task
         self._env = env
         self._images = images
@@ -147,6 +149,7 @@ class EpisodeLog:
 
     def reset(self, seed: int) -> np.ndarray:
         """Reset the environment and return the first observation."""
+        self._seed = seed
         obs, info = self._env.reset(seed)
         self._observe(obs, info)
         return obs
@@ -168,33 +171,27 @@ class EpisodeLog:
             frame = CompressedPicture.compress(self._env.read_image(part))
             self.trace.images.setdefault(name, []).append(frame)
 
-    def score(
-        self,
-        seed: int,
-        *,
-        plans: int,
-        planned: int,
-        network_calls: int,
-        planning_s: float,
-        selected: int = 0,
-    ) -> EpisodeResult:
-        """Return the result of the episode, given what its plans cost in all."""
+    def add_plan(self, seconds: float, **costs: int) -> None:
+        """Count a plan: its seconds, `planned` actions, `network_calls`, and whether it was `selected`."""
+        self._planning_s += seconds
+        for name, value in {"plans": 1, **costs}.items():
+            self._costs[name] += value
+
+    def score(self) -> EpisodeResult:
+        """Return the result of the episode."""
         with self._env.guard("scoring the episode"):
             outcome = self._task.outcome(self._rewards, self._infos)
             mode = read_episode_mode(self._task, self._infos[-1])
         progress = [value for value in self.trace.progress if value is not None]
         return EpisodeResult(
-            seed=seed,
+            seed=self._seed,
             success=outcome.success,
             score=outcome.score,
             metrics=outcome.metrics,
             max_progress=max(progress, default=None),
             steps=self.steps,
-            plans=plans,
-            planned=planned,
-            network_calls=network_calls,
-            planning_s=planning_s,
-            selected=selected,
+            **self._costs,
+            planning_s=self._planning_s,
             mode=mode,
             success_step=outcome.success_step,
             path=shorten_path(self.trace.obs, self._task),

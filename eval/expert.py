@@ -128,12 +128,12 @@ class ExpertPlayer:
         return [self._play(seed) for seed in seeds]
 
     def _play(self, seed: int) -> EpisodeResult:
-        log, acting_s = EpisodeLog(self.task, self._env, self._images), 0.0
+        log = EpisodeLog(self.task, self._env, self._images)
         log.reset(seed)
         self._expert.reset(seed)
         while not log.ended:
             started = time.perf_counter()
             action = self._expert.act(self._env.last_obs, log.steps, self._env)
-            acting_s += time.perf_counter() - started
+            log.add_plan(time.perf_counter() - started, planned=1)
             log.step(action)
-        return log.score(seed, plans=log.steps, planned=log.steps, network_calls=0, planning_s=acting_s)
+        return log.score()

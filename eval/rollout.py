@@ -70,14 +70,10 @@ class EpisodeRunner:
         policy, config = player.policy, player.config
         self.generator = make_generator(seed)
         self.history = policy.spec.new_history()
-        self.planning_s = 0.0
-        self.network_calls = 0
-        self.selected = 0
-        self._seed = seed
         self._policy = policy
         self._env = env
         self._frames = frames
-        self._log = EpisodeLog(player.task, env, config.images)
+        self.log = EpisodeLog(player.task, env, config.images)
         self._push = config.condition.push
         std = np.array(policy.record.spec.increment_std[: policy.spec.plain_dim])
         self._disturbances = Disturbances(config.condition, seed, std)
@@ -85,31 +81,26 @@ class EpisodeRunner:
         self._latency = config.condition.latency_steps
         self._chunk = config.chunk or policy.chunk
         self._queue = PlanQueue()
-        self._observe(self._log.reset(seed))
-
-    @property
-    def ended(self) -> bool:
-        """Whether the episode is over."""
-        return self._log.ended
+        self._observe(self.log.reset(seed))
 
     def run(self, planned: np.ndarray) -> None:
         """Take the requested plan and step until the next plan is due, or to the end."""
-        now = self._log.steps
-        self._log.trace.histories.append((now, self.history.copy()))
+        now = self.log.steps
+        self.log.trace.histories.append((now, self.history.copy()))
         self._queue.add(planned, now, latency=self._latency, chunk=self._chunk)
         for _ in range(self._chunk):
             self._step()
-            if self.ended:
+            if self.log.ended:
                 break
 
     def _step(self) -> None:
-        now = self._log.steps
+        now = self.log.steps
         planned = self._queue.pop(now, self.history.last_action)
         if (rng := self._disturbances.push_rng(now)) is not None:
             with self._env.guard("push"):
                 self._env.env.unwrapped.push(self._push, rng)  # type: ignore[attr-defined]
         action = self._env.clip(planned)
-        obs = self._log.step(action)
+        obs = self.log.step(action)
         self.history.add_action(action)
         self._observe(obs)
 
@@ -118,24 +109,12 @@ class EpisodeRunner:
         if self._frames:
             picture = next(iter(self._env.last_frames.values()), None)
             picture = self._env.render() if picture is None else picture
-            self._log.trace.frames.append(CompressedPicture.compress(picture))
+            self.log.trace.frames.append(CompressedPicture.compress(picture))
 
     def _encode(self, obs: np.ndarray) -> np.ndarray | Callable[[], np.ndarray]:
         """Return the observation, or a function that encodes its frames if a plan needs it."""
         frames = self._camera.change(self._env.last_frames)
         return partial(self._policy.encode, {STATE_KEY: obs, **frames}) if frames else obs
-
-    def result(self, *, planned: int) -> EpisodeResult:
-        """Return the result, given the planned actions of one plan."""
-        plans = len(self._log.trace.histories)
-        return self._log.score(
-            self._seed,
-            plans=plans,
-            planned=plans * planned,
-            network_calls=self.network_calls,
-            planning_s=self.planning_s,
-            selected=self.selected,
-        )
 
 
 class Player:
@@ -208,7 +187,7 @@ class Player:
     def _play(self, episodes: Sequence[EpisodeRunner]) -> list[EpisodeResult]:
         policy, config = self.policy, self.config
         steps = count_planned(policy, config)
-        while running := [episode for episode in episodes if not episode.ended]:
+        while running := [episode for episode in episodes if not episode.log.ended]:
             started = time.perf_counter()
             plans = policy.plan_batch(
                 [episode.history for episode in running],
@@ -218,11 +197,12 @@ class Player:
             )
             share = (time.perf_counter() - started) / len(running)
             for episode, plan in zip(running, plans, strict=True):
-                episode.planning_s += share
-                episode.network_calls += policy.count_calls(plan, config.sampling)
-                episode.selected += plan.candidates is not None
+                calls = policy.count_calls(plan, config.sampling)
+                episode.log.add_plan(
+                    share, planned=steps, network_calls=calls, selected=plan.candidates is not None
+                )
                 episode.run(plan.actions)
-        return [episode.result(planned=steps) for episode in episodes]
+        return [episode.log.score() for episode in episodes]
 
 
 def count_planned(policy: Policy, config: RolloutConfig) -> int:
