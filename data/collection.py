@@ -4,9 +4,8 @@ A store can only be continued with the settings it was started with, so it never
 demonstrations.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,18 +15,6 @@ from nsde_policy.errors import DemoError
 
 _UNKNOWN = -1
 """Stored success of an episode whose environment does not say."""
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Origin of demonstrations."""
-
-    by: str
-    """Demonstrator: "policy", "expert" or "teleoperation"."""
-    settings: Mapping[str, object]
-    """JSON settings that determine the episodes; a store is only continued with equal ones."""
-    notes: Mapping[str, object] = field(default_factory=dict)
-    """Further JSON values, stored with the date each time a store is continued."""
 
 
 @dataclass(frozen=True)
@@ -45,33 +32,12 @@ class EpisodeInfo:
 class Collection(DemoWriter):
     """Writer of a store that knows how each of its episodes ended; one process at a time.
 
-        with Collection(path, provenance, rate_hz=10) as collection:
+        with Collection(path, resume=True, rate_hz=10) as collection:
             collection.add(Episode(obs, act), EpisodeInfo(seed, success=True, score=1.0))
             collection.undo()
 
     An episode is on disk when `add` returns.
     """
-
-    def __init__(
-        self,
-        path: Path,
-        provenance: Provenance,
-        *,
-        rate_hz: float | None = None,
-        angles: Sequence[int] = (),
-        attributes: Mapping[str, object] | None = None,
-    ) -> None:
-        """Start a collection or continue one; the arguments are those of `DemoWriter`."""
-        made_with = {"by": provenance.by, **provenance.settings}
-        super().__init__(
-            path,
-            resume=True,
-            rate_hz=rate_hz,
-            angles=angles,
-            provenance=provenance.notes,
-            made_with=made_with,
-            attributes=attributes,
-        )
 
     @property
     def episodes(self) -> tuple[EpisodeInfo, ...]:

@@ -2,46 +2,20 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from nsde_policy.data.edit import EditedArray
 from nsde_policy.data.images import LazyFrames
 from nsde_policy.data.readers import load_demonstrations
 from nsde_policy.data.readers.registry import load_from
 from nsde_policy.data.roles import is_camera
 from nsde_policy.data.source import Progress, Source, SourceArray, get_short_name
-from nsde_policy.data.types import Numbers
+from nsde_policy.data.types import Ints
 from nsde_policy.data.zarr_store.store import RECORDING
 from nsde_policy.data.zarr_store.writer import MADE_WITH, DemoWriter, LazyRows
 from nsde_policy.errors import DemoError
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Consecutive frames of an array, read in slices."""
-
-    frames: LazyFrames | SourceArray
-    start: int
-    stop: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (len(self), *self.frames.shape[1:])
-
-    @property
-    def dtype(self) -> np.dtype[np.generic]:
-        return self.frames.dtype
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-    def __getitem__(self, rows: slice) -> Numbers:
-        chosen = range(self.start, self.stop)[rows]
-        if isinstance(self.frames, LazyFrames):
-            return self.frames[chosen.start : chosen.stop]
-        return self.frames.read(chosen.start, chosen.stop)
 
 
 def write_zarr(
@@ -85,8 +59,8 @@ def write_zarr(
         attributes=attributes,
     ) as writer:
         for k in progress(range(len(writer), len(demos))):
-            span = int(demos.starts[k]), int(demos.episode_ends[k])
-            extras: dict[str, LazyRows] = {name: _Rows(array, *span) for name, array in others.items()}
+            span = np.array([[demos.starts[k], demos.episode_ends[k]]])
+            extras = {name: _take_rows(array, span) for name, array in others.items()}
             writer.append(demos[k], extras, {name: values[k] for name, values in info.items()})
     written = load_demonstrations(out)
     if written.fingerprint != demos.fingerprint:
@@ -94,16 +68,22 @@ def write_zarr(
     return len(written)
 
 
-def _name_arrays(source: Source, used: set[str]) -> dict[str, LazyFrames | SourceArray]:
+def _take_rows(array: SourceArray, span: Ints) -> LazyRows:
+    """Return the rows of one episode, read in slices; images become uint8."""
+    rows = EditedArray(array, span)
+    return LazyFrames(rows, len(rows)) if is_camera(array.shape) else rows
+
+
+def _name_arrays(source: Source, used: set[str]) -> dict[str, SourceArray]:
     """Open the arrays that are neither observation nor action, under names that a store can have."""
     names = [name for name in source.find_arrays() if name not in used]
     if not names:
         return {}
-    ends, arrays = source.open_episodes(names)
-    found: dict[str, LazyFrames | SourceArray] = {}
+    _, arrays = source.open_episodes(names)
+    found: dict[str, SourceArray] = {}
     for name, array in zip(names, arrays, strict=True):
         short = re.sub(r"\W+", "_", get_short_name(name))
         if short in found or short in ("state", "action"):
             short = re.sub(r"\W+", "_", name)
-        found[short] = LazyFrames(array, int(ends[-1])) if is_camera(array.shape) else array
+        found[short] = array
     return found

@@ -2,52 +2,41 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from nsde_policy.data.source import Source, SourceArray
-from nsde_policy.data.types import MIN_STEPS, ActionLimits, Ints, Numbers
+from nsde_policy.data.source import MemorySource, Source, SourceArray
+from nsde_policy.data.types import MIN_STEPS, Ints, Numbers
 from nsde_policy.errors import ConfigError
 
 
-class EditedSource(Source):
+class EditedSource(MemorySource):
     """Some episodes of a source, each from a first to one past a last frame of its own."""
 
     def __init__(self, source: Source, cuts: dict[int, tuple[int, int]]) -> None:
         """Take the episodes that are keys of `cuts`, and of each the frames `start` to `stop`."""
-        self.source, self._episodes = source, list(cuts)
-        ends, _ = source.open_episodes(source.find_arrays())
-        first = np.concatenate([[0], ends])[self._episodes]
-        self._spans = np.array([*cuts.values()]) + first[:, None]
-        self.path, self.format, self.rate_hz = source.path, source.format, source.rate_hz
-        self.act_limits: ActionLimits | None = source.act_limits
-        self.conventions = source.conventions
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """What the original says about itself."""
-        return self.source.attributes
-
-    def find_arrays(self) -> list[str]:
-        """Return the names of all arrays."""
-        return self.source.find_arrays()
-
-    def open_array(self, name: str) -> "EditedArray":
-        """Open the chosen frames of an array."""
-        return EditedArray(self.source.open_array(name), self._spans)
-
-    def read_ends(self) -> Ints:
-        """Return one past the last frame of each episode that is left."""
-        return np.cumsum(self._spans[:, 1] - self._spans[:, 0])
+        names, episodes = source.find_arrays(), list(cuts)
+        ends, arrays = source.open_episodes(names)
+        spans = np.array([*cuts.values()]) + np.concatenate([[0], ends])[episodes, None]
+        super().__init__(
+            source.path,
+            source.format,
+            {name: EditedArray(array, spans) for name, array in zip(names, arrays, strict=True)},
+            np.cumsum(spans[:, 1] - spans[:, 0]),
+            rate_hz=source.rate_hz,
+            conventions=source.conventions,
+            attributes=source.attributes,
+        )
+        self.act_limits = source.act_limits
+        self._source, self._info = source, {k: v[episodes] for k, v in source.read_info().items()}
 
     def read_info(self) -> dict[str, Numbers]:
         """Return the numbers recorded for the episodes that are left."""
-        return {name: values[self._episodes] for name, values in self.source.read_info().items()}
+        return self._info
 
     def close(self) -> None:
         """Close the original files."""
-        self.source.close()
+        self._source.close()
 
 
 class EditedArray(SourceArray):
@@ -56,12 +45,8 @@ class EditedArray(SourceArray):
     def __init__(self, array: SourceArray, spans: Ints) -> None:
         self.array, self._spans = array, spans
         self._ends = np.cumsum(spans[:, 1] - spans[:, 0])
-        self.name, self.dtype, self.angles, self.columns = (
-            array.name,
-            array.dtype,
-            array.angles,
-            array.columns,
-        )
+        self.name, self.dtype = array.name, array.dtype
+        self.angles, self.columns = array.angles, array.columns
         self.shape = (int(self._ends[-1]), *array.shape[1:])
 
     def read(self, start: int, stop: int) -> Numbers:

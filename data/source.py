@@ -53,6 +53,14 @@ class SourceArray(abc.ABC):
     def read(self, start: int, stop: int) -> Numbers:
         """Read the frames `start` to `stop`, (stop − start, …); raise `DemoError` if they are damaged."""
 
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> Numbers:
+        """Read consecutive frames."""
+        start, stop, _ = rows.indices(len(self))
+        return self.read(start, stop)
+
     @property
     def width(self) -> int:
         """Number of columns of the flattened array."""

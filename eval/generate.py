@@ -13,7 +13,7 @@ from tqdm import tqdm
 from nsde_policy.assets import USUAL_OBSERVATIONS, get_shipped_name, resolve_run
 from nsde_policy.bounds import Natural
 from nsde_policy.data import Episode
-from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
+from nsde_policy.data.collection import Collection, EpisodeInfo
 from nsde_policy.data.types import MIN_STEPS
 from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.errors import ConfigError
@@ -61,7 +61,10 @@ class Demonstrator:
     pool: RolloutPool
     task: Task
     env: EnvAdapter
-    provenance: Provenance
+    made_with: Mapping[str, object]
+    """Settings that determine the episodes."""
+    notes: Mapping[str, object]
+    """What else the store records about its origin."""
 
     def describe_env(self, seed: int) -> dict[str, object]:
         """Return root attributes of the store: limits of actions, and names and sizes of observations.
@@ -92,9 +95,11 @@ def generate(policy: str, out: Path, config: GenerateConfig, *, workers: int = 0
     task, new = found.task, not out.exists()
     with Collection(
         out,
-        found.provenance,
+        resume=True,
         rate_hz=find_rate(task, found.env.env),
         angles=task.training.demos.angles,
+        provenance={**found.notes, "versions": find_versions()},
+        made_with=found.made_with,
         attributes=found.describe_env(config.seed_start),
     ) as collection:
         found.env.close()
@@ -125,6 +130,7 @@ def _load_policy(name: str, config: GenerateConfig) -> Demonstrator:
     sampling = change_sampling(policy.model.config.sampling, config.sampling)
     chunk = policy.check_steps(config.chunk or policy.chunk)
     settings = {
+        "by": "policy",
         "policy": fingerprint(RunDirectory(run).read_weights()),
         "method": policy.record.config.method,
         "sampling": sampling.to_dict(),
@@ -138,8 +144,8 @@ def _load_policy(name: str, config: GenerateConfig) -> Demonstrator:
     env = make_adapter(task, policy.record, {})
     images = find_recorded_images(env, task, config.obs)
     rollout = RolloutConfig(task, chunk=config.chunk, sampling=sampling, images=images)
-    provenance = _make_provenance("policy", rollout, config, settings, notes)
-    return Demonstrator(RolloutPool(run, rollout), task, env, provenance)
+    made_with = {**settings, **_list_settings(task, images, config)}
+    return Demonstrator(RolloutPool(run, rollout), task, env, made_with, notes)
 
 
 def _load_expert(name: str, config: GenerateConfig) -> Demonstrator:
@@ -151,9 +157,10 @@ def _load_expert(name: str, config: GenerateConfig) -> Demonstrator:
     task = with_env_kwargs(_choose_observations(get_task(config.env), config.obs), config.env_kwargs)
     env = EnvAdapter.open(task, {})
     ScriptedExpert(name, env.env)
-    rollout = RolloutConfig(task, images=find_recorded_images(env, task, config.obs))
-    provenance = _make_provenance("expert", rollout, config, {"policy": name}, {})
-    return Demonstrator(RolloutPool(None, rollout, expert=name), task, env, provenance)
+    images = find_recorded_images(env, task, config.obs)
+    pool = RolloutPool(None, RolloutConfig(task, images=images), expert=name)
+    made_with = {"by": "expert", "policy": name, **_list_settings(task, images, config)}
+    return Demonstrator(pool, task, env, made_with, {})
 
 
 def _choose_observations(task: Task, obs: str) -> Task:
@@ -180,24 +187,15 @@ def find_recorded_images(env: EnvAdapter, task: Task, obs: str) -> dict[str, str
     return dict(zip(names, parts, strict=True))
 
 
-def _make_provenance(
-    by: str,
-    rollout: RolloutConfig,
-    config: GenerateConfig,
-    settings: Mapping[str, object],
-    notes: Mapping[str, object],
-) -> Provenance:
-    """Return the provenance of a store, given what is particular to the demonstrator."""
-    task = rollout.task
-    assert task is not None
-    common = {
+def _list_settings(task: Task, images: Mapping[str, str], config: GenerateConfig) -> dict[str, object]:
+    """Return the settings of a store that do not depend on the demonstrator."""
+    return {
+        **({"images": list(images)} if images else {}),
         "env": task.env_id or task.name,
         "env_kwargs": dict(task.env_kwargs),
         "seed_start": config.seed_start,
         "only_success": config.only_success,
     }
-    images = {"images": list(rollout.images)} if rollout.images else {}
-    return Provenance(by, {**settings, **images, **common}, {**notes, "versions": find_versions()})
 
 
 def _collect(collection: Collection, pool: RolloutPool, config: GenerateConfig) -> None:

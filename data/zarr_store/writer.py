@@ -240,11 +240,9 @@ class DemoWriter:
         for name in {**found, **given}:
             old, new = found.get(name), given.get(name)
             if old != new:
-                made = f"with {name} {json.dumps(old)}, not {json.dumps(new)}"
-                if name == "by":
-                    made = f"by {old or 'an unknown demonstrator'}, not by {new}"
                 raise DemoError(
-                    f"{self.path} was made {made}; continue with the same settings or choose a new path"
+                    f"{self.path} was made with {name} {json.dumps(old)}, not {json.dumps(new)}; continue "
+                    "with the same settings or choose a new path"
                 )
 
     def _write_session(self) -> None:

@@ -67,9 +67,8 @@ class Collect(PageFlags):
         print(f"{self.out} holds {len(kept)} episodes of {tried} tried, {outcome}")
 
     def _record(self) -> None:
-        from nsde_policy.data.collection import Collection
         from nsde_policy.tasks import with_observations
-        from nsde_policy.viewer.record_app import RecordApp, make_provenance
+        from nsde_policy.viewer.record_app import RecordApp, open_collection
 
         for name in ("chunk", "sampling", "only_success", "workers"):
             if getattr(self, name) != getattr(type(self), name):
@@ -78,9 +77,7 @@ class Collect(PageFlags):
         settings = self.make_settings()
         task = self._choose_task()
         images = with_observations(task, self.obs).training.demos.images
-        provenance = make_provenance(task, images)
-        angles = task.training.demos.angles
-        with Collection(self.out, provenance, rate_hz=task.rate_hz, angles=angles) as collection:
+        with open_collection(self.out, task, images) as collection:
             app = RecordApp(task, collection, seed_start=self.seed_start, images=images)
             self.serve(app, settings, what="collecting")
             print(f"{self.out} holds {len(collection.episodes)} episodes")

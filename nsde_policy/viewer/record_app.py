@@ -1,12 +1,13 @@
 """App of `nsde-policy collect`: the agent follows the pointer, the user keeps or discards episodes."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from nsde_policy.data import Episode
-from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
+from nsde_policy.data.collection import Collection, EpisodeInfo
 from nsde_policy.data.types import MIN_STEPS
 from nsde_policy.envs.live import PAGE_SIDE
 from nsde_policy.errors import DemoError, RemoteError
@@ -23,13 +24,16 @@ RECORDED_SIDE = 96
 """Side of recorded camera frames, pixels."""
 
 
-def make_provenance(task: Task, images: Sequence[str] = ()) -> Provenance:
-    """Return the provenance of demonstrations recorded by hand, with camera frames of these names."""
-    settings = {"env": task.env_id or task.name, "env_kwargs": dict(task.env_kwargs)}
-    return Provenance(
-        by="teleoperation",
-        settings={**settings, **({"images": list(images)} if images else {})},
-        notes={"input": "pointer on the page of nsde-policy collect", "versions": find_versions()},
+def open_collection(path: Path, task: Task, images: Sequence[str] = ()) -> Collection:
+    """Start or continue demonstrations recorded by hand, with camera frames of these names."""
+    made_with = {"by": "teleoperation", "env": task.env_id or task.name, "env_kwargs": dict(task.env_kwargs)}
+    return Collection(
+        path,
+        resume=True,
+        rate_hz=task.rate_hz,
+        angles=task.training.demos.angles,
+        made_with={**made_with, **({"images": list(images)} if images else {})},
+        provenance={"input": "pointer on the page of nsde-policy collect", "versions": find_versions()},
     )
 
 

@@ -13,7 +13,7 @@ import zarr
 import nsde_policy.data.zarr_store.writer as writer_module
 from nsde_policy.data import DemoWriter, load_demonstrations, open_images
 from nsde_policy.data.check import check_store
-from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
+from nsde_policy.data.collection import Collection, EpisodeInfo
 from nsde_policy.errors import DemoError
 from nsde_policy.files import PARTIAL
 from tests.helpers.demo_stores import flip_bit, read_files, write_store
@@ -104,9 +104,9 @@ def test_session_without_episodes_is_not_stored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"made_with": {"by": "bob", "rule": [1, 2]}}, "was made by ada, not by bob"),
+        ({"made_with": {"by": "bob", "rule": [1, 2]}}, 'was made with by "ada", not "bob"'),
         ({"made_with": {"by": "ada"}}, r"was made with rule \[1, 2\], not null"),
-        ({"made_with": None}, "was made by ada"),
+        ({"made_with": None}, 'was made with by "ada", not null'),
         ({"rate_hz": 20}, "rate_hz 10, not 20"),
         ({"angles": ()}, r"angle columns \[2\]"),
         ({"resume": False}, r"already holds episodes; append .* resume=True, or choose a new"),
@@ -210,17 +210,17 @@ def test_other_and_damaged_stores_are_left_unchanged(tmp_path: Path) -> None:
 
 
 def test_collection_with_lost_episode_information_is_not_continued(tmp_path: Path) -> None:
-    path, provenance = tmp_path / "demos.zarr", Provenance("expert", {"env": "a table"})
-    with Collection(path, provenance) as collection:
+    path = tmp_path / "demos.zarr"
+    with Collection(path) as collection:
         for seed in range(2):
             collection.add(make_episode(seed), EpisodeInfo(seed, True, 1.0))
     metadata = path / "meta/episode_seed/.zarray"
     metadata.write_text(json.dumps({**json.loads(metadata.read_text()), "shape": [1]}))
     with pytest.raises(DemoError, match="meta/episode_seed has 1 rows of 2"):
-        Collection(path, provenance)
+        Collection(path, resume=True)
     shutil.rmtree(path / "meta/episode_seed")
     with pytest.raises(DemoError, match="lost its episode information"):
-        Collection(path, provenance)
+        Collection(path, resume=True)
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ import pytest
 from nsde_policy.cli.main import main
 from nsde_policy.data import Episode, load_demonstrations
 from nsde_policy.data.check import check_store
-from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
+from nsde_policy.data.collection import Collection, EpisodeInfo
 from nsde_policy.errors import DemoError
 from nsde_policy.eval import generate as generating
 from tests.helpers.demo_stores import write_store
 
 ROOT = Path(__file__).parents[2]
-HAND = Provenance("teleoperation", {"env": "a table"}, {"person": "ada"})
+HAND = {"by": "teleoperation", "env": "a table"}
 
 
 @pytest.fixture(scope="module")
@@ -148,22 +148,22 @@ def test_bad_input_exits_with_code_2(
 def test_collection_lists_episodes_and_undoes_the_last(tmp_path: Path):
     path = tmp_path / "demos.zarr"
     kept = [EpisodeInfo(1, None, 0.5), EpisodeInfo(2, True, 1.0), EpisodeInfo(3, False, -2.0)]
-    with Collection(path, HAND) as collection:
+    with Collection(path, resume=True, made_with=HAND) as collection:
         for each in kept:
             collection.add(recorded(3 + each.seed), each)
         assert collection.undo() == kept[2]
         assert len(load_demonstrations(path)) == 2
-    with Collection(path, HAND) as collection:
+    with Collection(path, resume=True, made_with=HAND) as collection:
         assert collection.episodes == tuple(kept[:2])
         collection.add(recorded(), kept[2])
-    with Collection(path, HAND) as collection:
+    with Collection(path, resume=True, made_with=HAND) as collection:
         assert collection.episodes == tuple(kept)
         for _ in kept:
             collection.undo()
         with pytest.raises(DemoError, match="no episode to drop"):
             collection.undo()
         collection.add(recorded(), kept[1])
-    with Collection(path, HAND) as collection:
+    with Collection(path, resume=True, made_with=HAND) as collection:
         assert collection.episodes == (kept[1],)
-    with pytest.raises(DemoError, match="was made by teleoperation, not by policy"):
-        Collection(path, Provenance("policy", {"env": "a table"}, {}))
+    with pytest.raises(DemoError, match='was made with by "teleoperation", not "policy"'):
+        Collection(path, resume=True, made_with={**HAND, "by": "policy"})

@@ -10,7 +10,6 @@ import pytest
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.cli.main import main
 from nsde_policy.data import load_demonstrations
-from nsde_policy.data.collection import Collection
 from nsde_policy.envs.avoiding import geometry
 from nsde_policy.envs.avoiding.live import AvoidingTable
 from nsde_policy.errors import ConfigError, EnvError
@@ -20,7 +19,7 @@ from nsde_policy.training.train import train_task
 from nsde_policy.viewer.messages import Drag, KeepEpisode, MoveAgent, Release, SetControl, StartRecording
 from nsde_policy.viewer.play_app import PlayApp
 from nsde_policy.viewer.policy_runner import load_runners
-from nsde_policy.viewer.record_app import RecordApp, make_provenance
+from nsde_policy.viewer.record_app import RecordApp, open_collection
 from tests.helpers.browser import wait_until
 from tests.helpers.viewer_servers import run_events, run_viewer, show_viewer
 
@@ -89,7 +88,7 @@ def test_a_user_drags_the_rod_but_no_block(runs: list[Path]):
 )
 def test_a_recorded_episode_ends_at_the_line_or_an_obstacle(way, success, tmp_path: Path):
     store = tmp_path / "demos.zarr"
-    with Collection(store, make_provenance(AVOIDING), rate_hz=AVOIDING.rate_hz) as collection:
+    with open_collection(store, AVOIDING) as collection:
         app = RecordApp(AVOIDING, collection, seed_start=7)
         run_events(app, MoveAgent(*TO_PAGE(np.array(geometry.FIXED_START)).tolist()), StartRecording())
         for a, b in itertools.pairwise([geometry.FIXED_START, *way]):

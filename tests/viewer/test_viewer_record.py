@@ -17,7 +17,6 @@ from websockets.sync.client import connect
 from examples.record_demonstrations import pusher
 from nsde_policy.cli.main import main
 from nsde_policy.data import load_demonstrations, open_images
-from nsde_policy.data.collection import Collection
 from nsde_policy.data.zarr_store.store import Store
 from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.envs.pusht.env import PushTEnv
@@ -36,7 +35,7 @@ from nsde_policy.viewer.messages import (
     Undo,
     encode_message,
 )
-from nsde_policy.viewer.record_app import RecordApp, make_provenance
+from nsde_policy.viewer.record_app import RecordApp, open_collection
 from tests.helpers.browser import DESKTOP, check_layout, wait_until
 from tests.helpers.viewer_servers import receive, run_events, run_viewer, send, show_viewer, to_screen
 
@@ -47,10 +46,6 @@ START = 300_000
 PUSHT = get_task("pusht")
 
 
-def open_collection(path: Path) -> Collection:
-    return Collection(path, make_provenance(PUSHT))
-
-
 def run(app: RecordApp, *events: ClientMessage | int) -> dict[str, Any]:
     """Run messages and numbers of ticks, and return the state."""
     run_events(app, *events)
@@ -58,7 +53,7 @@ def run(app: RecordApp, *events: ClientMessage | int) -> dict[str, Any]:
 
 
 def test_an_episode_holds_observations_and_pointer_positions(tmp_path: Path):
-    with open_collection(tmp_path / "d.zarr") as collection:
+    with open_collection(tmp_path / "d.zarr", PUSHT) as collection:
         app = RecordApp(PUSHT, collection, seed_start=START)
         assert run(app, 5)["phase"] == "ready"
         run(app, MoveAgent(100.0, 120.0), StartRecording(), 3, MoveAgent(600.0, 40.0), 4)
@@ -76,7 +71,7 @@ def test_an_episode_holds_observations_and_pointer_positions(tmp_path: Path):
 
 def test_camera_frames_are_recorded_on_request(tmp_path: Path):
     images = ("img",)
-    with Collection(tmp_path / "d.zarr", make_provenance(PUSHT, images)) as collection:
+    with open_collection(tmp_path / "d.zarr", PUSHT, images) as collection:
         app = RecordApp(PUSHT, collection, seed_start=START, images=images)
         run(app, MoveAgent(256, 256), StartRecording(), 4, Discard())
         run(app, MoveAgent(256, 256), StartRecording(), 5, KeepEpisode())
@@ -86,12 +81,12 @@ def test_camera_frames_are_recorded_on_request(tmp_path: Path):
     assert frames.shape == (5, 96, 96, 3)
     assert (frames[:] == drawn).mean() > 0.999
     with pytest.raises(DemoError, match="images"):
-        open_collection(tmp_path / "d.zarr")
+        open_collection(tmp_path / "d.zarr", PUSHT)
 
 
 def test_keep_goes_to_the_next_seed_discard_repeats_it_undo_goes_back(tmp_path: Path):
     moved: tuple[ClientMessage | int, ...] = (MoveAgent(200.0, 200.0), StartRecording(), 4)
-    with open_collection(tmp_path / "d.zarr") as collection:
+    with open_collection(tmp_path / "d.zarr", PUSHT) as collection:
         app = RecordApp(PUSHT, collection, seed_start=7)
         assert run(app, *moved, KeepEpisode())["seed"] == 8
         assert run(app, *moved, Discard())["seed"] == 8
@@ -100,7 +95,7 @@ def test_keep_goes_to_the_next_seed_discard_repeats_it_undo_goes_back(tmp_path: 
         assert (undone["kept"], undone["seed"], undone["phase"]) == (2, 9, "ready")
         assert run(app, Reset(500))["seed"] == 500
         run(app, *moved, KeepEpisode())
-    with open_collection(tmp_path / "d.zarr") as collection:
+    with open_collection(tmp_path / "d.zarr", PUSHT) as collection:
         app = RecordApp(PUSHT, collection, seed_start=7)
         assert [kept.seed for kept in collection.episodes] == [7, 8, 500]
         assert (run(app)["kept"], run(app)["seed"]) == (3, 501)
@@ -108,7 +103,7 @@ def test_keep_goes_to_the_next_seed_discard_repeats_it_undo_goes_back(tmp_path: 
 
 def test_an_episode_ends_at_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(PushTTable, "longest_s", 2.0)
-    with open_collection(tmp_path / "d.zarr") as collection:
+    with open_collection(tmp_path / "d.zarr", PUSHT) as collection:
         app = RecordApp(PUSHT, collection, seed_start=3)
         assert run(app, MoveAgent(10.0, 10.0), StartRecording(), 50)["phase"] == "done"
         assert app.frame()["last"] == 20
@@ -118,7 +113,7 @@ def test_an_episode_ends_at_the_time_limit(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_recording_pauses_while_the_pointer_is_away(tmp_path: Path):
-    with open_collection(tmp_path / "d.zarr") as collection:
+    with open_collection(tmp_path / "d.zarr", PUSHT) as collection:
         app = RecordApp(PUSHT, collection, seed_start=3)
         run(app, Release())
         assert run(app)["phase"] == "ready"
@@ -134,7 +129,7 @@ def test_recording_pauses_while_the_pointer_is_away(tmp_path: Path):
 
 
 def test_only_a_new_recording_of_some_steps_can_be_kept(tmp_path: Path):
-    with open_collection(tmp_path / "d.zarr") as collection:
+    with open_collection(tmp_path / "d.zarr", PUSHT) as collection:
         app = RecordApp(PUSHT, collection, seed_start=2**32 - 1)
         for early in ((), (StartRecording(),), (MoveAgent(1.0, 1.0), StartRecording(), 1)):
             run(app, *early)
@@ -188,7 +183,7 @@ def recording(browser: "Browser", tmp_path: Path) -> "Iterator[tuple[Page, Path]
     """The page of `collect` with Push-T, and its store."""
     store = tmp_path / "my_demos.zarr"
     with (
-        open_collection(store) as collection,
+        open_collection(store, PUSHT) as collection,
         run_viewer(RecordApp(PUSHT, collection, seed_start=START)) as viewer_server,
         show_viewer(browser, viewer_server) as page,
     ):
