@@ -7,7 +7,7 @@ than two separate intervals suggest.
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,28 +30,27 @@ class Estimate:
     high: float
     n: int
 
+    fewest: ClassVar[int] = 2
+    """Fewer samples have no interval; "[n = 1]" says so."""
+    sign: ClassVar[str] = ""
+    """Format of the sign."""
+
     def __str__(self) -> str:
-        return self.format()
-
-    def format(self, *, signs: bool = False, fewest: int = 2) -> str:
-        """Format value and interval with about four digits, with all signs if asked for.
-
-        Fewer samples than `fewest` have no interval; "[n = 1]" says so. An unknown value is "–".
-        """
+        """Format value and interval with about four digits. An unknown value is "–"."""
         if np.isnan(self.value):
             return "–"
         largest = np.fmax.reduce(np.abs([self.low, self.value, self.high]))  # ignores bounds that are NaN
-        style = ("+" if signs else "") + _choose_digits(float(largest))
+        style = self.sign + _choose_digits(float(largest))
         value, low, high = (format(number, style) for number in (self.value, self.low, self.high))
-        interval = f"n = {self.n}" if self.n < fewest else f"{low}, {high}"
+        interval = f"n = {self.n}" if self.n < self.fewest else f"{low}, {high}"
         return f"{value} [{interval}]".replace("-", "−")
 
 
 class Difference(Estimate):
     """The difference of two statistics; fewer than `MIN_PAIRS` pairs give no interval."""
 
-    def __str__(self) -> str:
-        return self.format(signs=True, fewest=MIN_PAIRS)
+    fewest = MIN_PAIRS
+    sign = "+"
 
 
 def _choose_digits(largest: float) -> str:
@@ -105,8 +104,7 @@ def paired_difference(a: ArrayLike, b: ArrayLike, *, resamples: int = 10_000, se
     the randomness of training.
     """
     first, second = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
-    found = mean(first - second, resamples=resamples, seed=seed)
-    return Difference(found.value, found.low, found.high, found.n)
+    return Difference(**vars(mean(first - second, resamples=resamples, seed=seed)))
 
 
 class McNemar(NamedTuple):

@@ -5,6 +5,7 @@ from functools import cache, partial
 from typing import Any
 
 import msgspec
+from robustness import sweep
 
 from nsde_policy.eval.compare.modes import ModeOutcomes, estimate_diversity
 from nsde_policy.eval.compare.result import Comparison, read_comparison
@@ -41,15 +42,17 @@ def _read_pusht() -> Comparison:
 def pusht_methods() -> str:
     """Tabulate every method on Push-T, the most successful first."""
     read("pusht")
-    return _tabulate_methods(_read_pusht())
+    found = _read_pusht()
+    rows = found.main_rows()
+    most = max(row.first.demos for row in rows)
+    return _tabulate_methods([row for row in rows if row.first.demos == most], found.reference())
 
 
-def _tabulate_methods(comparison: Comparison) -> str:
-    reference = comparison.reference()
+def _tabulate_methods(methods: Sequence[Row], reference: Row) -> str:
     head = ["method", "calls", "parameters", "training", "latency, ms", "score", "success", "episodes"]
     head += ["by training seed", "success − Neural SDE"]
     rows = []
-    for row in comparison.main_rows():
+    for row in methods:
         seeds = ", ".join(f"{value:.3f}" for value in row.means_by_seed("success").values())
         difference = "reference" if row is reference else _format_difference(row, reference)
         rows.append([row.label, *format_costs(row), row.score, row.success, row.episodes, seeds, difference])
@@ -73,13 +76,13 @@ def pusht_treatments() -> str:
 
 
 def _format_difference(row: Row, reference: Row, column: str = "success") -> str:
-    return row.difference(reference, column).format(signs=True, fewest=6)
+    return str(row.difference(reference, column))
 
 
 def pusht_sweep(axis: str) -> str:
     """Tabulate success on Push-T along one axis of disturbances or settings."""
     read("pusht")
-    swept = _read_pusht().sweep(axis)
+    swept = sweep(_read_pusht(), axis)
     values = sorted({value for rows in swept.values() for value in rows})
     head = ["method", *(f"{SWEEPS[axis]} {value:g}" for value in values)]
     rows = [

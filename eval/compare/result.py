@@ -121,42 +121,16 @@ class Comparison(
         return list(dict.fromkeys(setting.name for setting in self.rows))
 
     def base_setting(self, name: str) -> Setting:
-        """Return the setting that sweeps of a name start from: undisturbed, most demonstrations, first."""
+        """Return the setting by which a name is compared: undisturbed, most demonstrations, first."""
         own = [setting for setting in self.rows if setting.name == name]
         undisturbed = [setting for setting in own if not any(setting[3:])] or own
         return Setting(*max(undisturbed, key=lambda setting: setting.demos)[:3])
 
     def main_rows(self) -> list[Row]:
-        """Return one row per name, at its base setting; the most successful first, or that of most score.
-
-        With a sweep over demonstrations, methods trained only on fewer appear there alone.
-        """
+        """Return one row per name, at its base setting; the most successful first, or that of most score."""
         bases = [self.base_setting(name) for name in self.names]
-        if self.sweep("demos"):
-            bases = [base for base in bases if base.demos == self._max_demos]
         rows = [self.rows[base] for base in bases if base in self.rows]
         return sorted(rows, key=lambda row: (-row.success.value if row.success else 0.0, -row.mean_score))
-
-    def sweep(self, axis: str) -> dict[str, dict[float, Row]]:
-        """Return rows that differ from the base setting along one axis only, by name and value.
-
-        Includes names with several values, and with them those trained only on fewer demonstrations.
-        """
-        swept: dict[str, dict[float, Row]] = {}
-        for name in self.names:
-            base = self.base_setting(name)
-            rows = {
-                getattr(setting, axis): row
-                for setting, row in self.rows.items()
-                if setting._replace(**{axis: getattr(base, axis)}) == base
-            }
-            if len(rows) > 1 or (axis == "demos" and base.demos < self._max_demos):
-                swept[name] = dict(sorted(rows.items()))
-        return swept if any(len(rows) > 1 for rows in swept.values()) else {}
-
-    @property
-    def _max_demos(self) -> int:
-        return max(setting.demos for setting in self.rows)
 
     def other_rows(self) -> list[Row]:
         """Return the rows of other settings: sweeps, disturbances, fewer demonstrations."""

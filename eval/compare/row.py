@@ -134,8 +134,7 @@ class Row(Summary):
         # a policy whose trainings repeat one path each has entropy 0, which needs no further samples
         samples = [row.distinct_paths for row in (self, other) if any(o.distinct > 1 for o in row.outcomes)]
         n = min([len(self.first.episodes), *samples]) if samples else 1
-        found = compare_diversity(self.outcomes, other.outcomes, n=n).product
-        return Difference(found.value, found.low, found.high, found.n)
+        return Difference(**vars(compare_diversity(self.outcomes, other.outcomes, n=n).product))
 
     def _count_samples(self, other: "Row") -> int:
         """Return the number of seeds, or of distinct paths if one of two rows has fewer."""

@@ -8,11 +8,8 @@ import numpy as np
 import pytest
 
 from nsde_policy.errors import MissingDependencyError
-from nsde_policy.eval.compare.plots import choose_styles, draw_comparison, draw_latency, draw_robustness
-from nsde_policy.eval.disturbances import Condition
+from nsde_policy.eval.compare.plots import draw_comparison, draw_latency
 from tests.helpers.comparisons import make_comparison, make_entry, make_full_comparison
-
-FIGURES = {"score_vs_latency", "robustness"}
 
 
 def list_names(folder: Path) -> set[str]:
@@ -27,7 +24,7 @@ def test_all_figures_are_written(tmp_path: Path):
     odd = make_entry(r"a $\frac{$", title=r"a $\frac{$")  # a name is no formula
     written = draw_comparison(msgspec.structs.replace(full, entries=(*entries, odd)), tmp_path)
     assert {path.name for path in written} == list_names(tmp_path)
-    assert list_names(tmp_path) == {f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
+    assert list_names(tmp_path) == {"score_vs_latency.png", "score_vs_latency.svg"}
     text = (tmp_path / "score_vs_latency.svg").read_text()
     labels = ("Neural SDE", "Diffusion Policy, DDIM-10", "Nearest neighbours", r"a $\frac{$")
     assert all(label in text for label in labels)
@@ -35,9 +32,6 @@ def test_all_figures_are_written(tmp_path: Path):
 
 def test_figures_without_data_are_left_out(tmp_path: Path):
     assert draw_comparison(make_comparison(make_entry(latency_ms=None)), tmp_path) == []
-    late = make_comparison(*(make_entry(condition=Condition(late)) for late in (1, 3)))
-    draw_comparison(late, tmp_path / "late")
-    assert list_names(tmp_path / "late") == {"robustness.png", "robustness.svg"}
 
 
 def test_a_repeated_path_is_drawn_without_interval():
@@ -48,20 +42,19 @@ def test_a_repeated_path_is_drawn_without_interval():
             for each in entries
         )
         rows = make_comparison(*changed)
-        figure = draw_latency(rows, choose_styles(rows, None))
+        figure = draw_latency(rows)
         bars = [bar for axis in figure.axes for lines in axis.collections for bar in lines.get_segments()]
         assert (max(np.ptp(bar[:, 1]) for bar in bars) > 0) == has_interval
 
 
-def test_legends_name_every_row_once_with_the_reference_in_bold():
+def test_the_legend_names_every_row_once_with_the_reference_in_bold():
     rows = make_full_comparison()
-    styles = choose_styles(rows, None)
-    for figure in (draw_latency(rows, styles), draw_robustness(rows, styles)):
-        assert figure is not None
-        (legend,) = figure.legends
-        texts = {text.get_text().replace("\n", " "): text.get_fontweight() for text in legend.get_texts()}
-        assert len(texts) == len(legend.get_texts()) >= 3
-        assert [label for label, weight in texts.items() if weight == "bold"] == ["Neural SDE"]
+    figure = draw_latency(rows)
+    assert figure is not None
+    (legend,) = figure.legends
+    texts = {text.get_text().replace("\n", " "): text.get_fontweight() for text in legend.get_texts()}
+    assert len(texts) == len(legend.get_texts()) >= 3
+    assert [label for label, weight in texts.items() if weight == "bold"] == ["Neural SDE"]
 
 
 def test_missing_matplotlib_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
