@@ -1,12 +1,12 @@
-"""What is special or often a mistake in demonstrations, one line each."""
+"""What is special or often a mistake in demonstrations, and what stands out in single episodes."""
 
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from nsde_policy.data.action_columns import NO_COLUMN, find_binary, format_matches
-from nsde_policy.data.flags import STILL_SHARE, count_still_frames, name_columns
-from nsde_policy.data.types import Demonstrations
+from nsde_policy.data.angles import find_wrapped_columns
+from nsde_policy.data.types import Demonstrations, Ints
 
 SHOWN_ITEMS = 8
 """Most episodes or columns that a line names."""
@@ -14,27 +14,39 @@ COMPARED_FRAMES = 2_000
 """Frames that are compared with the next ones, spread evenly over the demonstrations."""
 TIME_ERROR = 1e-3
 """Largest difference of the steps of a clock, as a share of a step."""
+STILL_CHANGE = 1e-3
+"""Largest change of a still column over one frame, in its standard deviations."""
+STILL_SHARE = 0.1
+"""Share of an episode that may be still at its ends."""
+JUMP, OUTLIER = 20.0, 8.0
+"""A jump is this many times as large as 99 of 100 steps of its column, an outlier this many times as far from
+the median as 3 of 4 values."""
+RARE = 0.25
+"""Largest share of episodes with jumps or outliers of a column that are still unusual."""
 
 
 def find_oddities(demos: Demonstrations) -> list[str]:
     """Return a line about everything in demonstrations that is special or often a mistake."""
-    return [*_find_repeats(demos), *_find_columns(demos.without_image_features())]
-
-
-def _find_repeats(demos: Demonstrations) -> Iterator[str]:
-    first: dict[str, int] = {}
-    repeats = [i for i, each in enumerate(demos.episode_fingerprints) if first.setdefault(each, i) != i]
-    if repeats:
-        yield (
-            f"{len(repeats)} of {len(demos)} episodes are identical to earlier ones ({_list(repeats)}): "
+    found = []
+    if repeats := _find_repeats(demos):
+        found.append(
+            f"{len(repeats)} of {len(demos)} episodes are identical to earlier ones ({_list([*repeats])}): "
             "check whether they were recorded or converted twice"
         )
     if len(demos) == 1:
-        yield "there is only 1 episode: nothing can be held out for validation, record more"
+        found.append("there is only 1 episode: nothing can be held out for validation, record more")
+    return [*found, *_find_columns(demos.without_image_features())]
+
+
+def _find_repeats(demos: Demonstrations) -> dict[int, int]:
+    """Return the episodes that are identical to an earlier one, and that one."""
+    first: dict[str, int] = {}
+    copied = [first.setdefault(each, k) for k, each in enumerate(demos.episode_fingerprints)]
+    return {k: original for k, original in enumerate(copied) if original != k}
 
 
 def _find_columns(demos: Demonstrations) -> Iterator[str]:
-    values, names = np.concatenate([demos.obs, demos.act], axis=1), name_columns(demos)
+    values, names = _join_columns(demos)
     acts = names[demos.obs.shape[1] :]
     if binary := [f"{acts[i]} ({low:g} or {high:g})" for i, low, high in find_binary(demos)]:
         yield f"binary actions: {_list(binary)}; plans are rounded, unless --demos.no-round-binary"
@@ -56,7 +68,7 @@ def _find_columns(demos: Demonstrations) -> Iterator[str]:
     copied = format_matches(_match_next(demos))
     if copied:
         yield f"{copied} of the next frame, exactly: no commands were recorded, only where the robot went"
-    still = count_still_frames(demos).sum(axis=0)
+    still = _count_still_frames(demos, values).sum(axis=0)
     if still.sum() > STILL_SHARE * len(demos.obs):
         at_start, at_end = still / len(demos.obs)
         yield (
@@ -74,6 +86,62 @@ def _match_next(demos: Demonstrations) -> list[int]:
         same = np.flatnonzero((action[:, None] == demos.obs[now + 1]).all(axis=0) & moving)
         columns.append(int(same[0]) if len(same) else NO_COLUMN)
     return columns
+
+
+def find_flags(demos: Demonstrations) -> list[list[str]]:
+    """Return what stands out in each episode, a few words each: still ends, jumps, outliers and copies."""
+    values, names = _join_columns(demos)
+    angles = [*demos.angles, *(demos.obs.shape[1] + i for i in demos.act_angles)]
+    angles = sorted({*angles, *find_wrapped_columns(values, demos.episode_ends)})
+    steps = _measure_steps(demos, values)
+    steps[:, angles] = np.minimum(steps[:, angles], 2 * np.pi - steps[:, angles])
+    usual = np.quantile(steps, 0.99, axis=0)
+    away = np.abs(values - np.median(values, axis=0))
+    width = np.quantile(away, 0.75, axis=0)
+    jumps = (steps > JUMP * usual) & (usual > 0)
+    outliers = (away > OUTLIER * width) & (width > 0)
+    outliers[:, angles] = False
+    for marks in (jumps, outliers):  # what many episodes do is how the robot works
+        marks &= np.logical_or.reduceat(marks, demos.starts).mean(axis=0) <= RARE
+    flags, repeats = list[list[str]](), _find_repeats(demos)
+    for k, (first, last) in enumerate(_count_still_frames(demos, values).tolist()):
+        found, frames = list[str](), slice(demos.starts[k], demos.episode_ends[k])
+        if first + last > STILL_SHARE * demos.lengths[k]:
+            found.append(f"still: {first} frames at the start, {last} at the end")
+        for what, marks in (("jump", jumps), ("outlier", outliers)):
+            if marks[frames].any():
+                frame, column = np.argwhere(marks[frames])[0]
+                found.append(f"{what} in {names[column]} at frame {frame}")
+        if k in repeats:
+            found.append(f"same as episode {repeats[k]}")
+        flags.append(found)
+    return flags
+
+
+def _join_columns(demos: Demonstrations) -> tuple[np.ndarray, list[str]]:
+    """Return the columns of observations and actions, (frames, columns), and their names or numbers."""
+    names = [
+        *(demos.obs_names or [f"observation {i}" for i in range(demos.obs.shape[1])]),
+        *(demos.act_names or [f"action {i}" for i in range(demos.act.shape[1])]),
+    ]
+    return np.concatenate([demos.obs, demos.act], axis=1).astype(np.float64), names
+
+
+def _count_still_frames(demos: Demonstrations, values: np.ndarray) -> Ints:
+    """Return the frames at the start and at the end of each episode in which nothing moves, (episodes, 2)."""
+    is_still = (_measure_steps(demos, values) <= STILL_CHANGE * values.std(axis=0)).all(axis=1)
+    still = np.zeros((len(demos), 2), np.int64)
+    for k, (start, end) in enumerate(zip(demos.starts, demos.episode_ends, strict=True)):
+        moving = np.flatnonzero(~is_still[start + 1 : end])
+        still[k] = (moving[0], end - start - 2 - moving[-1]) if len(moving) else (end - start, 0)
+    return still
+
+
+def _measure_steps(demos: Demonstrations, values: np.ndarray) -> np.ndarray:
+    """Return how far columns move from the frame before, 0 at the start of episodes."""
+    steps = np.abs(np.diff(values, axis=0, prepend=values[:1]))
+    steps[demos.starts] = 0
+    return steps
 
 
 def _list(items: Sequence[object]) -> str:

@@ -4,7 +4,7 @@ Pictures are compressed; uncompressed ones of 1000 steps would take 700 MB.
 """
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,38 +16,27 @@ from nsde_policy.tasks import Task, read_episode_mode
 from nsde_policy.tasks.adapter import EnvAdapter, check_figure
 
 
-@dataclass(frozen=True)
-class CompressedPicture:
-    """One picture, of any shape."""
-
-    shape: tuple[int, ...]
-    data: bytes
-
-    @classmethod
-    def compress(cls, picture: np.ndarray) -> "CompressedPicture":
-        """Compress an array of type uint8 quickly."""
-        return cls(picture.shape, zlib.compress(picture.tobytes(), 1))
-
-    def decompress(self) -> npt.NDArray[np.uint8]:
-        """Return the picture as given to `compress`."""
-        return np.frombuffer(zlib.decompress(self.data), np.uint8).reshape(self.shape)
-
-
 class CompressedFrames:
     """Pictures of one shape as an array (frames, height, width, 3) uint8 that is decompressed in slices."""
 
-    def __init__(self, pictures: Sequence[CompressedPicture]) -> None:
-        self._pictures = pictures
-        self.shape = (len(pictures), *pictures[0].shape)
-        self.dtype = np.dtype(np.uint8)
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self) -> None:
+        self.shape: tuple[int, ...] = (0,)
+        self._content: list[bytes] = []
+
+    def append(self, picture: npt.NDArray[np.uint8]) -> None:
+        """Compress a picture quickly and add it."""
+        self._content.append(zlib.compress(picture.tobytes(), 1))
+        self.shape = (len(self), *picture.shape)
 
     def __len__(self) -> int:
-        return len(self._pictures)
+        return len(self._content)
 
     def __getitem__(self, rows: slice) -> npt.NDArray[np.uint8]:
         """Decompress some consecutive pictures, (rows, height, width, 3)."""
-        frames = [picture.decompress() for picture in self._pictures[rows]]
-        return np.stack(frames) if frames else np.zeros((0, *self.shape[1:]), np.uint8)
+        values = b"".join(map(zlib.decompress, self._content[rows]))
+        return np.frombuffer(values, np.uint8).reshape(-1, *self.shape[1:])
 
 
 @dataclass(frozen=True)
@@ -61,10 +50,10 @@ class Trace:
     """Progress after the reset and after each action; None if the task defines none."""
     histories: list[tuple[int, History]] = field(default_factory=list)
     """Control period of each plan, and the history it was made from."""
-    frames: list[CompressedPicture] = field(default_factory=list)
+    frames: CompressedFrames = field(default_factory=CompressedFrames)
     """The environment's own picture of each observation; empty unless `Player.play` was asked for them."""
-    images: dict[str, list[CompressedPicture]] = field(default_factory=dict)
-    """Recorded parts of each observation by name; empty unless `RolloutConfig.images` names some."""
+    images: dict[str, CompressedFrames] = field(default_factory=dict)
+    """Recorded parts of each observation but the last, by name, see `RolloutConfig.images`."""
 
 
 @dataclass(frozen=True)
@@ -168,8 +157,8 @@ class EpisodeLog:
             self.trace.obs.append(self._task.drawing.read_state(obs, info))
             self.trace.progress.append(self._task.drawing.progress(info))
         for name, part in self._images.items():
-            frame = CompressedPicture.compress(self._env.read_image(part))
-            self.trace.images.setdefault(name, []).append(frame)
+            if not self.ended:
+                self.trace.images.setdefault(name, CompressedFrames()).append(self._env.read_image(part))
 
     def add_plan(self, seconds: float, **costs: int) -> None:
         """Count a plan: its seconds, `planned` actions, `network_calls`, and whether it was `selected`."""

@@ -17,7 +17,6 @@ from nsde_policy.data.collection import Collection, EpisodeInfo
 from nsde_policy.data.types import MIN_STEPS
 from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.errors import ConfigError
-from nsde_policy.eval.episode import CompressedFrames
 from nsde_policy.eval.evaluate import EvaluationConfig, change_sampling
 from nsde_policy.eval.expert import ScriptedExpert, is_expert
 from nsde_policy.eval.pool import RolloutPool
@@ -222,8 +221,7 @@ def _collect(collection: Collection, pool: RolloutPool, config: GenerateConfig) 
                 continue
             failed, trace = 0, result.trace
             episode = Episode(np.array(trace.obs[:-1], np.float32), np.array(trace.actions, np.float32))
-            images = {name: CompressedFrames(pictures[:-1]) for name, pictures in trace.images.items()}
-            collection.add(episode, EpisodeInfo(result.seed, result.success, result.score), images)
+            collection.add(episode, EpisodeInfo(result.seed, result.success, result.score), trace.images)
             bar.update()
             if len(collection.episodes) >= config.episodes:
                 return

@@ -26,7 +26,7 @@ from nsde_policy.eval.disturbances import (
     Disturbances,
     PlanQueue,
 )
-from nsde_policy.eval.episode import CompressedPicture, EpisodeLog, EpisodeResult
+from nsde_policy.eval.episode import EpisodeLog, EpisodeResult
 from nsde_policy.inference.policy import Policy
 from nsde_policy.run_directory import RunRecord
 from nsde_policy.selection.rule import Choice
@@ -109,7 +109,7 @@ class EpisodeRunner:
         if self._frames:
             picture = next(iter(self._env.last_frames.values()), None)
             picture = self._env.render() if picture is None else picture
-            self.log.trace.frames.append(CompressedPicture.compress(picture))
+            self.log.trace.frames.append(picture)
 
     def _encode(self, obs: np.ndarray) -> np.ndarray | Callable[[], np.ndarray]:
         """Return the observation, or a function that encodes its frames if a plan needs it."""

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from nsde_policy.eval.compare.entries import Episodes
-from nsde_policy.eval.compare.summary import Summary
+from nsde_policy.eval.compare.row import Summary
 from nsde_policy.eval.episode import EpisodeResult
 from nsde_policy.eval.statistics import Estimate
 from nsde_policy.eval.tables import EMPTY_CELL

@@ -33,7 +33,7 @@ class Estimate:
     fewest: ClassVar[int] = 2
     """Fewer samples have no interval; "[n = 1]" says so."""
     sign: ClassVar[str] = ""
-    """Format of the sign."""
+    """How the sign is formatted, as in a format string."""
 
     def __str__(self) -> str:
         """Format value and interval with about four digits. An unknown value is "–"."""

@@ -1,8 +1,6 @@
 """Replay-buffer stores, `data/<arrays>` and `meta/episode_ends`, opened without trusting them."""
 
 import math
-import operator
-import sys
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -68,7 +66,8 @@ class Store(Source):
     @cached_property
     def format(self) -> str:  # type: ignore[override]
         """Version of the format and kind of the container."""
-        return f"zarr format {self.zarr_format}, {self.container}"
+        container = "directory" if isinstance(self._root, Path) else "zip"
+        return f"zarr format {self.zarr_format}, {container}"
 
     @cached_property
     def rate_hz(self) -> float | None:  # type: ignore[override]
@@ -81,11 +80,6 @@ class Store(Source):
     def act_limits(self) -> ActionLimits | None:  # type: ignore[override]
         """Limits in the attribute `action_space`."""
         return parse_action_space(self)
-
-    @property
-    def container(self) -> str:
-        """Kind of the container, directory or zip."""
-        return "directory" if isinstance(self._root, Path) else "zip"
 
     @cached_property
     def zarr_store(self) -> "ZarrStore":
@@ -264,10 +258,10 @@ def parse_action_space(source: Source) -> ActionLimits | None:
     if space is None:
         return None
     try:
-        low = tuple(_parse_limit(value, -math.inf) for value in space["low"])
-        high = tuple(_parse_limit(value, math.inf) for value in space["high"])
-        is_valid = len(low) == len(high) and all(map(operator.le, low, high))
-    except (KeyError, TypeError, ValueError):
+        low = tuple(-math.inf if value is None else float(value) for value in space["low"])
+        high = tuple(math.inf if value is None else float(value) for value in space["high"])
+        is_valid = all(a <= b and a < math.inf and b > -math.inf for a, b in zip(low, high, strict=True))
+    except (KeyError, TypeError, ValueError, OverflowError):
         is_valid = False
     if not is_valid:
         raise DemoError(
@@ -275,12 +269,3 @@ def parse_action_space(source: Source) -> ActionLimits | None:
             "of as many numbers as an action has, low below high: correct it or remove it"
         )
     return low, high
-
-
-def _parse_limit(value: float | None, unlimited: float) -> float:
-    """Return a finite limit, or `unlimited` for None; raise `ValueError` if it is not finite as a float."""
-    if value is None:
-        return unlimited
-    if not abs(value) <= sys.float_info.max:
-        raise ValueError(value)
-    return float(value)

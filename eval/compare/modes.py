@@ -131,9 +131,9 @@ def estimate_diversity(trainings: Sequence[ModeOutcomes], *, n: int) -> Diversit
     training has two distinct paths of successes, their number, 0 or 1, is the n of the estimates.
     """
     successes = max(each.distinct_successes for each in trainings)
-    values, errors = _measure_trainings(trainings, _draw_weights([each.path for each in trainings]))
-    unseen = np.zeros(2), _bound_trainings(trainings)
-    return Diversity.from_errors(values, errors, n if successes > 1 else successes, lowest=0.0, unseen=unseen)
+    values, errors, more = _measure_trainings(trainings, _draw_weights([each.path for each in trainings]))
+    samples = n if successes > 1 else successes
+    return Diversity.from_errors(values, errors, samples, lowest=0.0, unseen=(np.zeros(2), more))
 
 
 def compare_diversity(first: Sequence[ModeOutcomes], second: Sequence[ModeOutcomes], *, n: int) -> Diversity:
@@ -145,10 +145,9 @@ def compare_diversity(first: Sequence[ModeOutcomes], second: Sequence[ModeOutcom
         n: Number of independent samples, distinct paths.
     """
     (weights,) = _draw_weights([np.arange(len(first[0].path))])
-    sides = [_measure_trainings(side, [weights] * len(side)) for side in (first, second)]
-    values, errors = (one - two for one, two in zip(*sides, strict=True))
-    unseen = _bound_trainings(second), _bound_trainings(first)
-    return Diversity.from_errors(values, errors, n, lowest=-1.0, unseen=unseen)
+    one, error, more = _measure_trainings(first, [weights] * len(first))
+    two, other_error, less = _measure_trainings(second, [weights] * len(second))
+    return Diversity.from_errors(one - two, error - other_error, n, lowest=-1.0, unseen=(less, more))
 
 
 def _draw_weights(paths: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -171,17 +170,15 @@ def _draw_counts(sizes: tuple[int, ...]) -> tuple[np.ndarray, ...]:
 
 def _measure_trainings(
     trainings: Sequence[ModeOutcomes], weights: Sequence[np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return entropy and success × entropy, (2,), and their errors on resamples, (MODE_RESAMPLES, 2)."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the means over trainings of entropy and success × entropy, (2,).
+
+    Also returns their errors on resamples, (MODE_RESAMPLES, 2), and what unseen modes may add to them, (2,).
+    """
     values, errors = [], []
     for each, drawn in zip(trainings, weights, strict=True):
         once = np.ones(len(each.path))
         values.append(each.measure(once))
         errors.append(each.measure(drawn) - each.measure(once, corrected=False))
-    return np.mean(values, axis=0), np.mean(errors, axis=0)
-
-
-def _bound_trainings(trainings: Sequence[ModeOutcomes]) -> np.ndarray:
-    """Return how much unseen modes may add to the means over trainings, (2,)."""
-    bound: np.ndarray = np.mean([each.bound_unseen() for each in trainings], axis=0)
-    return bound
+    unseen = [each.bound_unseen() for each in trainings]
+    return np.mean(values, axis=0), np.mean(errors, axis=0), np.mean(unseen, axis=0)

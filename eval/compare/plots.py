@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 REFERENCE_COLOUR = "#0072B2"
 ROW_COLOURS = ("#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
 """Okabe and Ito's colours, safe for colour-blind readers, and a grey."""
-MARKERS = "sD^vph<"
+MARKERS = "sD^vph<>"
 STYLE_CHANGES = {"axes.axisbelow": True, "xtick.color": "#333333", "ytick.color": "#333333"}
 LONGEST_NAME = 26
 """Most characters in a line of the legend."""

@@ -1,25 +1,31 @@
-"""Show evaluated episodes as videos."""
+"""Videos of evaluated episodes: the scene, the futures that the policy expects, and a caption."""
 
 import math
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
 from nsde_policy.assets import get_shipped_name
 from nsde_policy.errors import NsdePolicyError, import_optional
 from nsde_policy.eval.episode import EpisodeResult
 from nsde_policy.eval.evaluate import Evaluation, EvaluationConfig
-from nsde_policy.eval.render.frames import RenderedEpisode
+from nsde_policy.eval.render.forecast import sample_episode_forecasts
+from nsde_policy.eval.render.pictures import add_caption, fit_picture
 from nsde_policy.eval.rollout import Player, RolloutConfig
 from nsde_policy.files import check_writable, replace_file
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.torch_threads import use_threads
-from nsde_policy.tasks import get_task_of_run
+from nsde_policy.tasks import Task, get_task_of_run
+from nsde_policy.tasks.drawing import Forecast
 
+FALLBACK_RATE_HZ = 10.0
+"""Control periods per second in videos of environments that do not say."""
 FRAME_SIDE = 512
 """Side of the scene in videos, pixels."""
 VIDEO_FPS = 30
@@ -27,6 +33,49 @@ VIDEO_FPS = 30
 HOLD_S = 1
 """Seconds for which the last frame stays."""
 _ENCODING = ["-crf", "20", "-preset", "veryfast", "-tune", "animation", "-movflags", "+faststart"]
+
+
+@dataclass(frozen=True)
+class RenderedEpisode:
+    """A played episode that can be drawn."""
+
+    task: Task
+    result: EpisodeResult
+    forecasts: list[Forecast]
+    """By control period; the last frame has none, nor have pictures of a camera or the environment."""
+    rate_hz: float
+    """Control periods per second."""
+
+    @classmethod
+    def play(cls, player: Player, seed: int) -> "RenderedEpisode":
+        """Play an episode exactly as evaluation does; forecasts are sampled afterwards, with other noise."""
+        result = player.play(seed, frames=True)
+        forecasts = [] if result.trace.frames else sample_episode_forecasts(player, result)
+        return cls(player.task, result, forecasts, player.rate_hz or FALLBACK_RATE_HZ)
+
+    def __len__(self) -> int:
+        return len(self.result.trace.obs)
+
+    def frames(self, size: int) -> Iterator[np.ndarray]:
+        """Draw all frames with captions."""
+        return (self.frame(step, size) for step in range(len(self)))
+
+    def frame(self, step: int, size: int) -> np.ndarray:
+        """Draw one frame with its caption, (size + caption, size, 3) uint8."""
+        trace = self.result.trace
+        if trace.frames:
+            picture = fit_picture(trace.frames[step : step + 1][0], size)
+        else:
+            forecast = self.forecasts[step] if step < len(self.forecasts) else None
+            picture = self.task.drawing.draw(trace.obs[step], size=size, forecast=forecast)
+        return add_caption(
+            picture,
+            seed=self.result.seed,
+            step=step,
+            progress=trace.progress[step],
+            threshold=self.task.drawing.success_progress,
+            success=self.result.success if step == len(self) - 1 else None,
+        )
 
 
 class Renderer:

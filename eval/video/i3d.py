@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nsde_policy.errors import CheckpointError, ConfigError, summarize_error
-from nsde_policy.eval.video.distances import Features
+from nsde_policy.eval.video.metrics import Features
 from nsde_policy.run_directory import RunDirectory
 
 I3D_FRAMES, I3D_SIZE = 10, 224

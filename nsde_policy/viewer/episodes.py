@@ -14,8 +14,8 @@ import numpy as np
 from websockets.asyncio.server import ServerConnection
 from websockets.http11 import Request, Response
 
-from nsde_policy.data.flags import find_flags
 from nsde_policy.data.images import LazyFrames
+from nsde_policy.data.oddities import find_flags
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.deploy.server.auth import Log
 from nsde_policy.deploy.server.connection import WebsocketServer

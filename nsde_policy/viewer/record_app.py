@@ -11,7 +11,7 @@ from nsde_policy.data.collection import Collection, EpisodeInfo
 from nsde_policy.data.types import MIN_STEPS
 from nsde_policy.envs.live import PAGE_SIDE
 from nsde_policy.errors import DemoError, RemoteError
-from nsde_policy.eval.episode import CompressedFrames, CompressedPicture
+from nsde_policy.eval.episode import CompressedFrames
 from nsde_policy.run_directory import find_versions
 from nsde_policy.tasks.base import Task
 from nsde_policy.viewer import messages
@@ -94,7 +94,7 @@ class RecordApp(App):
         self._observations.append(state)
         if self._images:
             frame = table.draw_camera(state, RECORDED_SIDE, RECORDED_SIDE)
-            self._frames.append(CompressedPicture.compress(frame))
+            self._frames.append(frame)
         action = table.command_point(state, table.page.from_page(np.array(self._target)))
         self._actions.append(action)
         self._simulation.advance(Input(action))
@@ -135,7 +135,7 @@ class RecordApp(App):
         simulation = self._simulation
         outcome = self._task.outcome(*simulation.episode)
         episode = Episode(np.array(self._observations, np.float32), np.array(self._actions, np.float32))
-        images = {name: CompressedFrames(self._frames) for name in self._images}
+        images = dict.fromkeys(self._images, self._frames)
         self._collection.add(episode, EpisodeInfo(simulation.seed, outcome.success, outcome.score), images)
         self._start_episode(messages.next_seed(simulation.seed))
 
@@ -145,4 +145,4 @@ class RecordApp(App):
         self._phase, self._target = "ready", None
         self._observations: list[np.ndarray] = []
         self._actions: list[np.ndarray] = []
-        self._frames: list[CompressedPicture] = []
+        self._frames = CompressedFrames()

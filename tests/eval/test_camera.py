@@ -15,7 +15,7 @@ from nsde_policy.data import load_demonstrations
 from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.eval.compare.run import EntryCache
 from nsde_policy.eval.disturbances import DISTRACTOR, OCCLUDER, YELLOW, CameraCondition, CameraDisturbances
-from nsde_policy.eval.episode import CompressedFrames, CompressedPicture
+from nsde_policy.eval.episode import CompressedFrames
 from nsde_policy.eval.evaluate import EvaluationConfig
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.rollout import RolloutConfig
@@ -127,5 +127,7 @@ def test_collected_frames_can_be_trained_on(driver: str, pixel_run: Path, tmp_pa
     drawn = np.stack([benchmark_frame(row[:2], row[2:]) for row in states.astype(float)])
     assert (images["img"][:] == drawn).mean() > 0.999, "states are rounded to float32"
     assert images["img"].shape == drawn.shape
-    seen = CompressedFrames([CompressedPicture.compress(frame) for frame in drawn[:3]])
+    seen = CompressedFrames()
+    for frame in drawn[:3]:
+        seen.append(frame)
     assert np.array_equal(seen[1:3], drawn[1:3])

@@ -9,9 +9,9 @@ import torch
 
 from examples.collisions import CollisionsConfig, make_collisions
 from nsde_policy.errors import ComparisonError, ConfigError
-from nsde_policy.eval.video.distances import estimate_distance, frechet_distance
 from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video
 from nsde_policy.eval.video.i3d import FeatureNetwork
+from nsde_policy.eval.video.metrics import estimate_distance, frechet_distance
 from nsde_policy.video.pixels import to_unit
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.data import Demonstrations, DemoWriter, Episode
-from nsde_policy.data.flags import find_flags
+from nsde_policy.data.oddities import find_flags
 from tests.helpers.browser import PHONE, check_layout, open_page, wait_until
 from tests.helpers.camera_robot import write_camera_store
 
