@@ -18,6 +18,7 @@ LEVEL = 0.05
 """Significance level of p-values, matching 95 % intervals."""
 MIN_PAIRS = 6
 """Fewest pairs that can show a difference: if all of 5 favour one side, an exact sign test gives p = 0.06."""
+RESAMPLES = 10_000
 NO_DIFFERENCE = "no difference shown"
 
 
@@ -74,9 +75,7 @@ def proportion(successes: int, n: int, *, independent: int | None = None) -> Est
     return Estimate(p, max(centre - half, 0.0), min(centre + half, 1.0), n)
 
 
-def mean(
-    values: ArrayLike, *, groups: ArrayLike | None = None, resamples: int = 10_000, seed: int = 0
-) -> Estimate:
+def mean(values: ArrayLike, *, groups: ArrayLike | None = None) -> Estimate:
     """Estimate a mean with its percentile bootstrap interval.
 
     Samples that repeat others are drawn together: `groups` has one number per value, the same for repeats.
@@ -84,27 +83,26 @@ def mean(
     array = np.asarray(values, dtype=float)
     _, group = np.unique(np.arange(len(array)) if groups is None else groups, return_inverse=True)
     sums, sizes = np.bincount(group, array), np.bincount(group)
-    drawn = _draw_resamples(len(sums), resamples, seed)
+    drawn = _draw_resamples(len(sums))
     low, high = np.quantile((drawn @ sums) / (drawn @ sizes), [0.025, 0.975])
     return Estimate(float(array.mean()), float(low), float(high), len(sums))
 
 
 @lru_cache(maxsize=2)  # for one and for several trainings
-def _draw_resamples(count: int, resamples: int, seed: int) -> np.ndarray:
-    """Draw how often each row is in each resample, (resamples, count); entries of a table share it."""
-    rows = np.random.default_rng(seed).integers(count, size=(resamples, count))
-    rows += count * np.arange(resamples)[:, None]
+def _draw_resamples(count: int) -> np.ndarray:
+    """Draw how often each row is in each resample, (RESAMPLES, count); entries of a table share it."""
+    rows = np.random.default_rng(0).integers(count, size=(RESAMPLES, count))
+    rows += count * np.arange(RESAMPLES)[:, None]
     return np.bincount(rows.ravel(), minlength=rows.size).reshape(rows.shape).astype(float)
 
 
-def paired_difference(a: ArrayLike, b: ArrayLike, *, resamples: int = 10_000, seed: int = 0) -> Difference:
+def paired_difference(a: ArrayLike, b: ArrayLike) -> Difference:
     """Estimate the mean of a − b over the seeds with its 95 % percentile bootstrap interval.
 
     Seeds are resampled, with both policies' values together. The interval covers the choice of seeds, not
     the randomness of training.
     """
-    first, second = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
-    return Difference(**vars(mean(first - second, resamples=resamples, seed=seed)))
+    return Difference(**vars(mean(np.asarray(a, dtype=float) - np.asarray(b, dtype=float))))
 
 
 class McNemar(NamedTuple):

@@ -53,8 +53,6 @@ class Episodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         sizes = {name: len(column) for name, column in columns.items() if column is not None}
         if len(set(sizes.values())) > 1 or not self.seed:
             raise ComparisonError(f"columns must have the same length, at least 1, got {sizes}")
-        if any(a >= b for a, b in zip(self.seed, self.seed[1:], strict=False)):
-            raise ComparisonError("seeds of episodes must be in ascending order, each once")
         if (self.mode is None) != (self.modes == 0) or max(self.mode or (-1,)) >= max(self.modes, 1):
             raise ComparisonError(f"need the mode of each episode, below the number of modes {self.modes}")
 

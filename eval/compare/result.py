@@ -49,8 +49,9 @@ class Comparison(
         named: dict[str, Entry] = {}
         for entry in self.entries:
             title = f"{entry.name!r}, training seed {entry.train_seed}"
-            if entry.episodes.seed[0] < first or entry.episodes.seed[-1] > last:
-                raise ComparisonError(f"{title} has seeds outside {first} to {last}")
+            seeds = entry.episodes.seed
+            if last - first != len(seeds) - 1 or seeds != tuple(range(first, last + 1)):
+                raise ComparisonError(f"{title} has other seeds than {first} to {last}")
             if (entry.setting, entry.train_seed) in known:
                 raise ComparisonError(f"{title} occurs twice with the same setting")
             known.add((entry.setting, entry.train_seed))

@@ -153,13 +153,6 @@ class Row(Summary):
 
     entries: tuple[Entry, ...]
 
-    def __post_init__(self) -> None:
-        if len({entry.episodes.seed for entry in self.entries}) > 1:
-            raise ComparisonError(
-                f"trainings of {self.name!r} were rolled out from different seeds: use the same --episodes "
-                "and --seed-start"
-            )
-
     @property
     def first(self) -> Entry:
         """First entry; name, label, setting, seeds and parameters are the same in all."""
@@ -212,7 +205,6 @@ class Row(Summary):
 
     def difference(self, other: "Row", column: str) -> Difference:
         """Return the mean of this row minus the other, with its paired interval over the seeds."""
-        self._check_same_seeds(other)
         if column == "product":
             return self._compare_modes(other)
         means = (
@@ -241,7 +233,6 @@ class Row(Summary):
         Pairs are a seed and a training each. Trainings share their seeds, so with several of them the
         p-value is somewhat too small; the paired interval is not affected.
         """
-        self._check_same_seeds(other)
         own, others = (
             {e.train_seed: e.episodes.success for e in row.entries if e.episodes.success is not None}
             for row in (self, other)
@@ -258,12 +249,3 @@ class Row(Summary):
         test = self.mcnemar(other) if column == "success" else None
         found = self.difference(other, column)
         return verdict(found, a=self.label, b=other.label, p=None if test is None else test.p)
-
-    def _check_same_seeds(self, other: "Row") -> None:
-        first, second = (row.first.episodes.seed for row in (self, other))
-        if first != second:
-            raise ComparisonError(
-                f"{self.name!r} and {other.name!r} were rolled out from different seeds, {len(first)} from "
-                f"{first[0]} to {first[-1]} and {len(second)} from {second[0]} to {second[-1]}: use the same "
-                "--episodes and --seed-start"
-            )

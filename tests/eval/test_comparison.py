@@ -76,13 +76,13 @@ def damaged(**changes: Any) -> str:
         ("{}", "missing required field"),
         (damaged(format=3), "Invalid value 3 - at `\\$.format`"),
         (damaged(extra=1), "unknown field `extra`"),
-        (damaged(seeds=[0, 10]), "seeds outside 0 to 10"),
+        (damaged(seeds=[0, 10]), "other seeds than 0 to 10"),
         (damaged(entries=[]), "at least one entry"),
         (damaged(entries__0__chunk=KeyError), "missing required field `chunk` - at `\\$.entries\\[0\\]`"),
         (damaged(entries__0__train_s=float("nan")), "not valid JSON"),
         (damaged(entries__0__condition__wind=1.0), "no setting 'wind'"),
         (damaged(entries__0__episodes__steps=[1]), "columns must have the same length"),
-        (damaged(entries__0__episodes__seed=[7] * 60), "ascending order"),
+        (damaged(entries__0__episodes__seed=[7] * 60), "other seeds than 100000 to 100059"),
     ],
 )
 def test_damaged_file_is_rejected(tmp_path: Path, text: str, message: str):
@@ -191,11 +191,8 @@ def shorter(e: Entry) -> Entry:
 
 
 def test_rows_on_different_seeds_are_rejected():
-    mixed = make_comparison(make_entry(), shorter(make_entry("knn")))
-    with pytest.raises(ComparisonError, match="different seeds, 50 from 100000 to 100049 and 60 from"):
-        format_comparison(mixed)
-    with pytest.raises(ComparisonError, match=r"trainings of 'neural_sde' .* different seeds"):
-        format_comparison(make_comparison(make_entry(), shorter(make_entry(train_seed=1))))
+    with pytest.raises(ComparisonError, match="'knn', training seed 0 has other seeds than 100000 to 100059"):
+        make_comparison(make_entry(), shorter(make_entry("knn")))
 
 
 def test_indistinguishable_entries_are_rejected():
