@@ -57,9 +57,10 @@ class DataInfo(StoreFlags):
             print(summary.to_text())
             if summary.observations and summary.actions:
                 flags = summary.train_flags + ("" if summary.rate_hz or found.env_id else " --rate HZ")
-                print(
-                    f"\n{found.reason}\ntrain: nsde-policy train --demos {shlex.quote(summary.path)}{flags}"
-                )
+                command = f"nsde-policy train --demos {shlex.quote(summary.path)}{flags}"
+                print(f"\n{found.reason}\ntrain: {command}")
+                if summary.videos and not found.env_id:
+                    print(f"with cameras: {command} --images {' '.join(summary.videos)}")
 
 
 @dataclass(frozen=True)

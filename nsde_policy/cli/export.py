@@ -23,7 +23,7 @@ class Export:
     steps: Count | None = None
     """Actions per plan; by default the chunk of the run."""
     sampling: options.SamplingFlag = ()
-    cases: Count = 256
+    cases: Count = 64
     """Number of random states for the comparison."""
 
     def run(self) -> None:

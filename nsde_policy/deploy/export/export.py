@@ -44,7 +44,7 @@ def export_policy(
     *,
     steps: int | None = None,
     sampling: Sampling | None = None,
-    cases: int = 256,
+    cases: int = 64,
 ) -> list[ExportedFile]:
     """Write the plan of a policy as an ONNX graph, and plan selection and the encoder of frames as others.
 
