@@ -33,8 +33,6 @@ class Replay:
     """Differences between one demonstration and its replay."""
 
     episode: int
-    states: np.ndarray
-    """Observations of the replay until the environment ends it, (at most T, obs_dim)."""
     position_error: float
     """Largest difference of an observation that is not an angle."""
     angle_error: float
@@ -140,7 +138,6 @@ def _replay(
     check_figure(f"episode {k}: its progress", best or 0.0)
     return Replay(
         episode=k,
-        states=out,
         position_error=float(np.delete(off, angles, axis=1).max(initial=0.0)),
         angle_error=float(turn.max(initial=0.0)),
         max_progress=best,

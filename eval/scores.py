@@ -76,11 +76,11 @@ class EvaluationScores(Summary):
 
     def as_text(self) -> str:
         """Return a table for a terminal, one line per figure."""
-        rows: dict[str, object] = {
-            "episodes": len(self.episodes),
-            **self._describe_paths(),
-            **self._list_figures(),
-        }
+        rows: dict[str, object] = {"episodes": len(self.episodes)}
+        if (count := self.distinct_paths) < len(self.episodes):
+            samples = "1 distinct path" if count == 1 else f"{count} distinct paths"
+            rows["distinct paths"] = f"{count}: episodes repeat paths, so intervals have n = {samples}"
+        rows |= self._list_figures()
         for each in self.outcomes:
             rows["distinct modes"] = f"{each.observed} of {len(each.counts)}"
         if self.success is not None:
@@ -98,14 +98,6 @@ class EvaluationScores(Summary):
         figures = {f"mean_{self.score_name}": self.score, "success_rate": self.success, **self.metrics}
         figures |= {"length": self.steps, "entropy": self.entropy, "success_times_entropy": self.product}
         return {name: estimate for name, estimate in figures.items() if estimate is not None}
-
-    def _describe_paths(self) -> dict[str, str]:
-        """Return a line about distinct paths, if episodes repeat some."""
-        count = self.distinct_paths
-        if count == len(self.episodes):
-            return {}
-        samples = "1 distinct path" if count == 1 else f"{count} distinct paths"
-        return {"distinct paths": f"{count}: episodes repeat paths, so intervals have n = {samples}"}
 
 
 def score_episodes(results: Sequence[EpisodeResult], task: Task, rule: Kind = "none") -> EvaluationScores:

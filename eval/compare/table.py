@@ -61,7 +61,8 @@ def _tabulate_scores(comparison: Comparison, reference: Row) -> Table:
         estimates = [getattr(row, column) for row in rows]
         columns[comparison.column_title(column)] = [each or EMPTY_CELL for each in estimates]
     columns["episodes"] = [str(row.episodes) for row in rows]
-    columns |= _list_diversity(comparison)
+    diversity, explained = _describe_diversity(comparison)
+    columns |= diversity
     if any(len(row.entries) > 1 for row in rows):
         means = (row.means_by_seed(deciding).values() for row in rows)
         columns["by training seed"] = [", ".join(map(format_mean, each)) for each in means]
@@ -80,22 +81,30 @@ def _tabulate_scores(comparison: Comparison, reference: Row) -> Table:
         f"percentile) are for {ACTIONS} actions. Intervals: 95 %, over all episodes (bootstrap of the mean"
         f"{', Wilson for success' if deciding == 'success' else ''})."
     )
-    notes = [note.strip(), *_explain_selection(rows), *_explain_diversity(comparison)]
+    notes = [note.strip(), *_explain_selection(rows), *explained]
     lines = list(zip(*columns.values(), strict=True))
     return Table("scores", list(columns), lines, note=" ".join(notes), reference=reference.label)
 
 
-def _list_diversity(comparison: Comparison) -> dict[str, list[str]]:
-    """Return columns of distinct modes, by training, and of distinct paths if episodes repeat some."""
-    rows, columns = comparison.main_rows(), dict[str, list[str]]()
+def _describe_diversity(comparison: Comparison) -> tuple[dict[str, list[str]], list[str]]:
+    """Return columns of distinct modes, by training, and of distinct paths if some repeat, with notes."""
+    rows, columns, notes = comparison.main_rows(), dict[str, list[str]](), list[str]()
     if comparison.mode_columns:
         columns["distinct modes"] = [
             f"{', '.join(str(each.observed) for each in row.outcomes)} of {row.first.episodes.modes}"
             for row in rows
         ]
+        notes.append(
+            "Entropy: of the modes of successful episodes, Miller and Madow's estimate, the mean over "
+            "trainings; 1 if all modes are equally frequent."
+        )
     if any(row.distinct_paths < row.episodes for row in rows):
         columns["distinct paths"] = [str(row.distinct_paths) for row in rows]
-    return columns
+        notes.append(
+            f"Episodes that differ by no more than {100 * SAME_PATH:g} % of the extent of all paths repeat "
+            "one path and are one sample: [n = 1] is a deterministic policy from one initial state."
+        )
+    return columns, notes
 
 
 def _explain_selection(rows: Sequence[Row]) -> list[str]:
@@ -107,22 +116,6 @@ def _explain_selection(rows: Sequence[Row]) -> list[str]:
         for row, share in shares
         if row.first.select != "none"
     ]
-
-
-def _explain_diversity(comparison: Comparison) -> list[str]:
-    """Return notes on modes and repeated paths, if there are some."""
-    notes = []
-    if comparison.mode_columns:
-        notes.append(
-            "Entropy: of the modes of successful episodes, Miller and Madow's estimate, the mean over "
-            "trainings; 1 if all modes are equally frequent."
-        )
-    if any(row.distinct_paths < row.episodes for row in comparison.main_rows()):
-        notes.append(
-            f"Episodes that differ by no more than {100 * SAME_PATH:g} % of the extent of all paths repeat "
-            "one path and are one sample: [n = 1] is a deterministic policy from one initial state."
-        )
-    return notes
 
 
 def tabulate_differences(rows: Sequence[R], reference: R, columns: Mapping[str, str], *, note: str) -> Table:

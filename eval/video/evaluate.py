@@ -113,15 +113,10 @@ class VideoRow:
     """Fréchet distance between the predicted and the true videos, if a network for features was given."""
 
     @property
-    def figures(self) -> tuple[str, ...]:
-        """Names of the figures."""
-        return (*self.sums, *(("fvd",) if self.fvd else ()))
-
-    def estimate(self, figure: str) -> Estimate:
-        """Return the mean of a figure over all frames with its interval, or FVD."""
-        if figure == "fvd" and self.fvd:
-            return self.fvd
-        return self.sums[figure].pool(1).at()
+    def estimates(self) -> dict[str, Estimate]:
+        """Means of the figures over all frames with their intervals, and FVD, by name."""
+        found = {name: sums.pool(1).at() for name, sums in self.sums.items()}
+        return found | ({"fvd": self.fvd} if self.fvd else {})
 
     def to_dict(self) -> dict[str, object]:
         """Return means over all frames and by frame as plain numbers and lists, None for unknown ones."""
@@ -154,9 +149,8 @@ class VideoScores:
 
     def format_table(self) -> str:
         """Format the means over all frames as a Markdown table with 95 % intervals over videos."""
-        figures = next(iter(self.rows.values())).figures
-        head = ["predictor", *(VIDEO_FIGURES[name] for name in figures)]
-        lines = [[label, *(str(row.estimate(name)) for name in figures)] for label, row in self.rows.items()]
+        head = ["predictor", *(VIDEO_FIGURES[name] for name in next(iter(self.rows.values())).estimates)]
+        lines = [[label, *map(str, row.estimates.values())] for label, row in self.rows.items()]
         return format_markdown(head, lines)
 
 

@@ -17,7 +17,6 @@ def test_an_episode_ends_where_the_environment_ends_it():
     report = ReplayReport(task, list(replay_demonstrations(demos, task)))
     (replay,) = report.replays
     assert replay.success is False
-    assert len(replay.states) < 40
-    assert replay.unused_actions == 101 - len(replay.states)
+    assert replay.unused_actions > 60
     assert "0 succeed, 1 end before the last recorded action" in report.as_text()
     assert json.loads(report.as_json())["episodes"][0]["unused_actions"] == replay.unused_actions

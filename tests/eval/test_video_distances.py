@@ -76,11 +76,11 @@ def test_a_network_gets_the_last_frames_resized(videos):
     scores = evaluate_video({}, VideosToScore(videos), steps=3, network=small)
     row = scores.rows["repeat the last frame"]
     frozen = small.compute(torch.cat([frames[:, :4], frames[:, 3:4].expand(-1, 3, -1, -1, -1)], dim=1))
-    assert row.estimate("fvd").value == pytest.approx(frechet_distance(frozen, true), rel=1e-9)
+    assert row.estimates["fvd"].value == pytest.approx(frechet_distance(frozen, true), rel=1e-9)
     assert "FVD" in scores.format_table()
     assert (
         json.loads(scores.to_json())["rows"]["repeat the last frame"]["fvd"]["value"]
-        == row.estimate("fvd").value
+        == row.estimates["fvd"].value
     )
     with pytest.raises(ConfigError, match="needs clips of 7 frames, the videos have 6"):
         small.compute(frames[:, :6])

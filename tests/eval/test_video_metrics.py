@@ -89,11 +89,11 @@ def test_figures_of_the_truth_and_of_baselines_in_batches(videos, frames):
         for size in (6, 4)
     )
     row = whole.rows["truth"]
-    assert [row.estimate(name).value for name in ("psnr", "motion")] == [60, 1]
-    assert row.estimate("ssim").value == pytest.approx(1, abs=1e-5)
+    assert [row.estimates[name].value for name in ("psnr", "motion")] == [60, 1]
+    assert row.estimates["ssim"].value == pytest.approx(1, abs=1e-5)
     frozen, straight = whole.rows["repeat the last frame"], whole.rows["linear extrapolation"]
-    assert frozen.estimate("motion").value == 0
-    assert 10 < straight.estimate("psnr").value < frozen.estimate("psnr").value < 30
+    assert frozen.estimates["motion"].value == 0
+    assert 10 < straight.estimates["psnr"].value < frozen.estimates["psnr"].value < 30
     for label, each in whole.rows.items():
         for name, sums in each.sums.items():
             assert sums.total.shape == (6, 4)
@@ -107,7 +107,7 @@ def test_figures_of_the_truth_and_of_baselines_in_batches(videos, frames):
 def test_linear_extrapolation_is_exact_for_brightness_that_changes_at_a_constant_rate():
     ramp = torch.arange(6, dtype=torch.uint8)[None, :, None, None, None] * 10 + 100
     scores = evaluate_video({}, VideosToScore(ramp.expand(2, 6, 16, 16, 3)), steps=2)
-    assert scores.rows["linear extrapolation"].estimate("psnr").value == 60
+    assert scores.rows["linear extrapolation"].estimates["psnr"].value == 60
     assert scores.rows["repeat the last frame"].sums["psnr"].intervals.value.tolist() == pytest.approx(
         [20 * math.log10(25.5), 20 * math.log10(12.75)], abs=1e-3
     )

@@ -154,7 +154,7 @@ def test_windows_of_one_video_count_as_one_for_intervals(tmp_path: Path):
     scores = evaluate_video({}, windows, steps=2, context=2)
     assert (scores.videos, scores.windows) == (3, 6)
     apart = evaluate_video({}, replace(windows, origin=None), steps=2, context=2)
-    one, two = (each.rows["repeat the last frame"].estimate("psnr") for each in (scores, apart))
+    one, two = (each.rows["repeat the last frame"].estimates["psnr"] for each in (scores, apart))
     assert one.value == pytest.approx(two.value)
     assert (one.n, two.n) == (3, 6)
     assert len(VideosToScore.from_videos(videos, 4, 5)) == 5
