@@ -1,6 +1,5 @@
 """Entry of a comparison: the episodes of one trained run under one setting, and their costs."""
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, NamedTuple
 
@@ -166,12 +165,6 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         """Name with the method's title, see `format_label`."""
         return format_label(self.name, self.method, self.title)
 
-    def to_json(self) -> str:
-        """Format as JSON with one line per key and column, which keeps files small and readable."""
-        values = msgspec.to_builtins(self)
-        episodes = f'   "episodes": {{\n{format_json_lines(values.pop("episodes"), "    ")}\n   }}'
-        return f"  {{\n{format_json_lines(values, '   ')},\n{episodes}\n  }}"
-
 
 def format_label(name: str, method: str, title: str) -> str:
     """Return a name with the method's title: "diffusion, DDIM-10" becomes "Diffusion Policy, DDIM-10"."""
@@ -179,11 +172,3 @@ def format_label(name: str, method: str, title: str) -> str:
         return name
     detail = name.removeprefix(method)
     return title if title.endswith(detail) else title + detail
-
-
-def format_json_lines(values: Mapping[str, object], indent: str) -> str:
-    """Format the content of a JSON object with one line per key."""
-    return ",\n".join(
-        f"{indent}{json.dumps(key)}: {json.dumps(value, allow_nan=False, ensure_ascii=False)}"
-        for key, value in values.items()
-    )

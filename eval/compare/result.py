@@ -6,14 +6,14 @@ A row is one method under one setting; its trainings with several seeds are pool
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from nsde_policy.errors import ComparisonError, ConfigError
-from nsde_policy.eval.compare.entries import Entry, Setting, format_json_lines
+from nsde_policy.eval.compare.entries import Entry, Setting
 from nsde_policy.eval.compare.row import Row, choose_reference
 from nsde_policy.eval.disturbances import Condition
 from nsde_policy.files import read_json
@@ -146,11 +146,11 @@ class Comparison(
         return choose_reference(sorted(rows, key=lambda row: self.names.index(row.name)), name)
 
     def to_json(self) -> str:
-        """Format as JSON with one line per column, which keeps the file small and readable."""
+        """Format as JSON with one line per entry, which keeps the file small."""
         head = msgspec.to_builtins(self)
-        del head["entries"]
-        entries = ",\n".join(entry.to_json() for entry in self.entries)
-        return f'{{\n{format_json_lines(head, " ")},\n "entries": [\n{entries}\n ]\n}}\n'
+        encode = partial(json.dumps, allow_nan=False, ensure_ascii=False)
+        entries = ",\n".join(map(encode, head.pop("entries")))
+        return f'{encode(head)[:-1]}, "entries": [\n{entries}\n]}}\n'
 
 
 def read_comparison(path: Path) -> Comparison:

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from nsde_policy.eval.render.gif import encode_gif
-from nsde_policy.eval.render.pictures import join_pictures
+from nsde_policy.eval.render.pictures import encode_gif, join_pictures
 from nsde_policy.files import replace_file
 from nsde_policy.video.pixels import to_bytes
 
