@@ -54,24 +54,19 @@ def find_keys(source: Source, obs_keys: Sequence[str], act_key: str) -> tuple[li
     Raises:
         DemoError: If they do not exist or hold images; the message names the flags to use.
     """
-    found = [name for key in obs_keys for name in source.resolve(key)], source.resolve(act_key)
-    _check_keys(source, *found)
-    return found
-
-
-def _check_keys(source: Source, obs_keys: Sequence[str], act_keys: Sequence[str]) -> None:
     if not obs_keys:
         raise DemoError("no observation array was named; give at least one, such as 'state'")
+    obs, act = [name for key in obs_keys for name in source.resolve(key)], source.resolve(act_key)
     known = source.find_arrays()
     if not known:
-        return  # an empty store, which has no episodes either
+        return obs, act  # an empty store, which has no episodes either
     shapes = read_shapes(source)
     observations, actions = find_roles(shapes)
-    use = f"use --obs-keys {' '.join(name for name in observations if name not in act_keys)}"
-    for key in obs_keys:
+    use = f"use --obs-keys {' '.join(name for name in observations if name not in act)}"
+    for key in obs:
         if key not in known:
             raise DemoError(source.describe_missing(key), use)
-        if key in act_keys:
+        if key in act:
             raise DemoError(f"{key} is the action and cannot be an observation too", use)
         if is_camera(shapes.get(key, ())):
             raise DemoError(
@@ -79,7 +74,8 @@ def _check_keys(source: Source, obs_keys: Sequence[str], act_keys: Sequence[str]
                 "low-dimensional",
                 f"leave it out: {use}",
             )
-    for key in act_keys:
+    for key in act:
         if key not in known:
-            others = [name for name in actions if name not in obs_keys]
+            others = [name for name in actions if name not in obs]
             raise DemoError(source.describe_missing(key), f"use --act-key {' or '.join(others or actions)}")
+    return obs, act

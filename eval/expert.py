@@ -3,6 +3,7 @@
 import inspect
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,7 +14,7 @@ from nsde_policy.errors import NsdePolicyError, summarize_error
 from nsde_policy.eval.episode import EpisodeLog, EpisodeResult
 from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.tasks.adapter import EnvAdapter
-from nsde_policy.tasks.gym import import_user_module
+from nsde_policy.tasks.gym import import_user_module, run_env_code
 
 ACTING = ("select_action", "get_action", "__call__")
 """Methods that give an action, the first that an expert has is used."""
@@ -36,29 +37,30 @@ class ScriptedExpert:
     def __init__(self, name: str, env: gym.Env[Any, Any]) -> None:
         self.name = name
         self._where = ""
-        found = self._import(name)
-        self._expert = (
-            self._call("constructor", self._build, found, env) if isinstance(found, type) else found
-        )
-        method = next((method for method in ACTING if callable(getattr(self._expert, method, None))), None)
+        expert = self._import(name)
+        if isinstance(expert, type):
+            with self._run("constructor"):
+                expert = expert(env) if _wants_env(expert) else expert()
+        method = next((method for method in ACTING if callable(getattr(expert, method, None))), None)
         if method is None:
             self._fail("it gives no actions; define select_action(obs), get_action(obs) or __call__(obs)")
-        self._method, self._act = method, getattr(self._expert, method)
-        self._reset = getattr(self._expert, "reset", None)
+        self._method, self._act = method, getattr(expert, method)
+        self._reset = getattr(expert, "reset", None)
 
     def reset(self, seed: int) -> None:
         """Prepare the expert for the episode of a seed."""
         self._where = f", episode seed {seed}"
         if self._reset is not None:
-            takes_seed = any(
-                each.name == "seed" or each.kind is each.VAR_KEYWORD for each in _list_parameters(self._reset)
-            )
-            self._call("reset", self._reset, **({"seed": seed} if takes_seed else {}))
+            with self._run("reset"):
+                parameters = inspect.signature(self._reset).parameters.values()
+                takes_seed = any(each.name == "seed" or each.kind is each.VAR_KEYWORD for each in parameters)
+                self._reset(**({"seed": seed} if takes_seed else {}))
 
     def act(self, obs: object, step: int, env: EnvAdapter) -> np.ndarray:
         """Return the action for an observation, (act_dim,), inside the action space of the environment."""
         self._where = f"{self._where.partition(', step')[0]}, step {step}"
-        action = self._call(self._method, self._act, obs)
+        with self._run(self._method):
+            action = self._act(obs)
         try:
             values = np.asarray(action, np.float64)
         except (TypeError, ValueError):
@@ -86,32 +88,20 @@ class ScriptedExpert:
             self._fail(f"{module_name} has no class {attribute!r}; it has: {', '.join(known) or 'none'}")
         return found
 
-    def _build(self, cls: Callable[..., object], env: gym.Env[Any, Any]) -> object:
-        wants_env = any(
-            each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
-            and (each.default is each.empty or each.name == "env")
-            for each in _list_parameters(cls)
-        )
-        return cls(env) if wants_env else cls()
-
-    def _call(self, what: str, function: Callable[..., object], *args: object, **kwargs: object) -> object:
-        try:
-            return function(*args, **kwargs)
-        except (NsdePolicyError, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            self._fail(f"{what} raised {type(error).__name__}: {summarize_error(error)}", error)
+    def _run(self, what: str) -> AbstractContextManager[None]:
+        return run_env_code(f"expert {self.name}{self._where}: {what}", " (--policy)")
 
     def _fail(self, found: str, cause: BaseException | None = None) -> NoReturn:
         raise NsdePolicyError(f"expert {self.name}{self._where}: {found} (--policy)") from cause
 
 
-def _list_parameters(function: Callable[..., object]) -> Sequence[inspect.Parameter]:
-    """Return the parameters of a function or constructor; none if Python cannot tell."""
-    try:
-        return tuple(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        return ()
+def _wants_env(expert: type) -> bool:
+    """Return whether a constructor has a required positional argument, or one named `env`."""
+    return any(
+        each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        and (each.default is each.empty or each.name == "env")
+        for each in inspect.signature(expert).parameters.values()
+    )
 
 
 class ExpertPlayer:
