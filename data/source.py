@@ -125,13 +125,10 @@ class Source(abc.ABC):
     """Smallest and largest actions; None if the files do not say."""
     conventions: Mapping[str, tuple[str, ...]] = {}
     """Arrays, side by side, that `state` and `action` stand for where a format has other names."""
+    attributes: Mapping[str, Any] = {}
+    """What the files say about themselves, JSON: provenance, task, licence."""
     notes: tuple[str, ...] = ()
     """What people should know about how the files were read, one line each."""
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """What the files say about themselves, JSON: provenance, task, licence."""
-        return {}
 
     @abc.abstractmethod
     def find_arrays(self) -> list[str]:
@@ -233,12 +230,8 @@ class MemorySource(Source):
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
         self.path, self.format, self._arrays, self._ends = path, format, arrays, np.asarray(ends, np.int64)
-        self.rate_hz, self.conventions, self._attributes = rate_hz, conventions or {}, dict(attributes or {})
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """What the files say about themselves."""
-        return self._attributes
+        self.rate_hz, self.conventions = rate_hz, conventions or {}
+        self.attributes: dict[str, Any] = dict(attributes or {})
 
     def find_arrays(self) -> list[str]:
         """Return the names of all arrays."""

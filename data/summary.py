@@ -146,7 +146,7 @@ def summarize(path: Path | str, *, accept_omitted_chunks: bool = False) -> Store
             positions=positions,
             changes=None if demos is None else match_changes(demos, positions or ()),
             oddities=source.notes + (() if demos is None else tuple(find_oddities(demos))),
-            attributes=source.attributes,
+            attributes=dict(source.attributes),
             train_flags=_name_keys(source, observations, actions),
         )
 

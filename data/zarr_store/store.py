@@ -128,7 +128,7 @@ class Store(Source):
         return 2 if self.size(".zgroup") is not None else 3
 
     @property
-    def attributes(self) -> dict[str, Any]:
+    def attributes(self) -> dict[str, Any]:  # type: ignore[override]
         """Attributes of the root group."""
         if self.zarr_format == 2:
             return self.read_metadata(".zattrs")
