@@ -2,18 +2,37 @@
 
 import abc
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from nsde_policy.config import ModelConfig, Sampling
+from nsde_policy.bounds import Length
+from nsde_policy.config import ModelConfig, NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig
 from nsde_policy.errors import ConfigError
 
 Batch = TypeVar("Batch", contravariant=True)
 SamplingT = TypeVar("SamplingT", bound=Sampling)
 TrainingView = Literal["transitions", "windows"]
+
+
+@dataclass(frozen=True)
+class ChunkConfig(WindowConfig):
+    """Settings of methods whose network has the trunk of the Neural SDE and predicts actions."""
+
+    horizon: Length = 9
+    """Predicted actions (T_p), counted from the oldest state in the input."""
+    network: NetworkConfig = field(default_factory=lambda: NetworkConfig(depth=6))
+    """Architecture of the network."""
+
+    def make_presets(self) -> dict[str, Preset]:
+        """Return the presets `default`, with these settings, and `fast`, for a CPU."""
+        small = replace(self, horizon=9, network=NetworkConfig())
+        return {
+            "default": Preset(self, TrainConfig(steps=100_000)),
+            "fast": Preset(small, TrainConfig(steps=30_000, batch_size=256)),
+        }
 
 
 @dataclass(frozen=True)

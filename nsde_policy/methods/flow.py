@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from nsde_policy.bounds import Length, NonNegative, Positive, Size
-from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig
+from nsde_policy.config import Sampling
 from nsde_policy.core.networks import MLP
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
-from nsde_policy.methods.base import Draws, LossParts, PolicyModel, choose_sampling
+from nsde_policy.methods.base import ChunkConfig, Draws, LossParts, PolicyModel, choose_sampling
 from nsde_policy.methods.registry import register_method
 
 TIME_OCTAVES = 4
@@ -41,7 +41,7 @@ class StreamingFlowSampling(Sampling):
 
 
 @dataclass(frozen=True)
-class StreamingFlowConfig(WindowConfig):
+class StreamingFlowConfig(ChunkConfig):
     """Settings of Streaming Flow Policy."""
 
     horizon: Length = 16
@@ -50,8 +50,6 @@ class StreamingFlowConfig(WindowConfig):
     """σ₀: standard deviation of the trained flow at t = 0, in half ranges of the actions."""
     gain: NonNegative = 2.5
     """k: rate at which the flow converges to the trajectory, per its whole length."""
-    network: NetworkConfig = field(default_factory=lambda: NetworkConfig(width=256, depth=6))
-    """Architecture of the network."""
     sampling: StreamingFlowSampling = field(default_factory=StreamingFlowSampling)
     """Default solver settings."""
 
@@ -78,14 +76,7 @@ def stabilise_velocity(at: FlowPoint, action: Tensor, gain: float) -> Tensor:
     return at.velocity - gain * (action - at.position)
 
 
-PRESETS = {
-    "default": Preset(StreamingFlowConfig(), TrainConfig(steps=100_000)),
-    "short": Preset(StreamingFlowConfig(horizon=9), TrainConfig(steps=100_000)),
-    "fast": Preset(
-        StreamingFlowConfig(horizon=9, network=NetworkConfig(width=256, depth=4)),
-        TrainConfig(steps=30_000, batch_size=256),
-    ),
-}
+PRESETS = StreamingFlowConfig().make_presets()
 
 
 @register_method("flow", title="Streaming flow", config=StreamingFlowConfig, presets=PRESETS)

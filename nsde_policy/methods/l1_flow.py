@@ -15,7 +15,7 @@ from msgspec import Meta
 from torch import Tensor
 
 from nsde_policy.bounds import Length
-from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig
+from nsde_policy.config import Sampling
 from nsde_policy.core.targets import Windows
 from nsde_policy.methods.base import Draws, LossParts
 from nsde_policy.methods.mip import MIP, MIPConfig
@@ -35,13 +35,7 @@ class L1FlowConfig(MIPConfig):
     """t* of the second call, to which the flow is integrated."""
 
 
-PRESETS = {
-    "default": Preset(L1FlowConfig(), TrainConfig(steps=100_000)),
-    "fast": Preset(
-        L1FlowConfig(horizon=9, network=NetworkConfig(width=256, depth=4)),
-        TrainConfig(steps=30_000, batch_size=256),
-    ),
-}
+PRESETS = L1FlowConfig().make_presets()
 
 
 @register_method("l1_flow", title="L1 Flow", config=L1FlowConfig, presets=PRESETS)

@@ -4,41 +4,31 @@
 second call whose input includes the first output. It is deterministic. The trunk is that of the Neural SDE.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from msgspec import Meta
 from torch import Tensor
 
-from nsde_policy.bounds import Length
-from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig
+from nsde_policy.config import Sampling
 from nsde_policy.core.networks import MLP
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
-from nsde_policy.methods.base import Draws, LossParts, PolicyModel
+from nsde_policy.methods.base import ChunkConfig, Draws, LossParts, PolicyModel
 from nsde_policy.methods.registry import register_method
 
 
 @dataclass(frozen=True)
-class MIPConfig(WindowConfig):
+class MIPConfig(ChunkConfig):
     """Settings of Minimal Iterative Policy."""
 
-    horizon: Length = 9
-    """Predicted actions (T_p), counted from the oldest state in the input."""
     time: Annotated[float, Meta(gt=0, lt=1)] = 0.9
     """t* of the second call, whose input is t* times the actions plus 1 − t* times noise."""
-    network: NetworkConfig = field(default_factory=lambda: NetworkConfig(width=256, depth=6))
-    """Architecture of the network."""
 
 
-PRESETS = {
-    "default": Preset(MIPConfig(), TrainConfig(steps=100_000)),
-    "fast": Preset(
-        MIPConfig(network=NetworkConfig(width=256, depth=4)), TrainConfig(steps=30_000, batch_size=256)
-    ),
-}
+PRESETS = MIPConfig().make_presets()
 
 
 @register_method("mip", title="Two-step MIP", config=MIPConfig, presets=PRESETS)

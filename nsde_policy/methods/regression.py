@@ -3,37 +3,26 @@
 The trunk of the Neural SDE, the square loss and one network call for the whole chunk; deterministic.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from nsde_policy.bounds import Length
-from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig
+from nsde_policy.config import Sampling
 from nsde_policy.core.networks import MLP
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
-from nsde_policy.methods.base import Draws, LossParts, PolicyModel
+from nsde_policy.methods.base import ChunkConfig, Draws, LossParts, PolicyModel
 from nsde_policy.methods.registry import register_method
 
 
 @dataclass(frozen=True)
-class RegressionConfig(WindowConfig):
+class RegressionConfig(ChunkConfig):
     """Settings of regression."""
 
-    horizon: Length = 9
-    """Predicted actions (T_p), counted from the oldest state in the input."""
-    network: NetworkConfig = field(default_factory=lambda: NetworkConfig(width=256, depth=6))
-    """Architecture of the network."""
 
-
-PRESETS = {
-    "default": Preset(RegressionConfig(), TrainConfig(steps=100_000)),
-    "fast": Preset(
-        RegressionConfig(network=NetworkConfig(width=256, depth=4)), TrainConfig(steps=30_000, batch_size=256)
-    ),
-}
+PRESETS = RegressionConfig().make_presets()
 
 
 @register_method("regression", title="Regression", config=RegressionConfig, presets=PRESETS)
