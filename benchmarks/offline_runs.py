@@ -75,7 +75,7 @@ def make_config(name: str, given: dict[str, Any], statistics: DemoStatistics, *,
     config = get_task("none").preset(
         given.get("preset", "auto"), given.get("method", name), statistics=statistics
     )
-    config = change_config(config, given.get("change", {}))
+    config = change_config(config, given.get("change", {})).replace_parts(selection={"select": "none"})
     return config.replace_parts(train={"steps": SMOKE["steps"], "batch_size": 32}) if smoke else config
 
 

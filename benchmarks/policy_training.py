@@ -13,7 +13,7 @@ from nsde_policy.files import replace_file
 from nsde_policy.training.checkpoints import TrainingProgress
 from nsde_policy.training.demos import load_training_demos, open_training_images
 from nsde_policy.training.run import TrainOptions, train_run
-from nsde_policy.training.train import add_selection, prepare_task
+from nsde_policy.training.train import prepare_task
 
 DEVICE_FILE = "trained_on.txt"
 """File of a run with the device of its training; written last, so a run that has it is finished."""
@@ -72,7 +72,7 @@ def train_policy(training: Training, path: Path, demos: Path, device: str, stop_
             task=trained,
             images=images,
             monitor=stop,
-            options=add_selection(options, config, task.name, stop),
+            options=options,
         )
     except KeyboardInterrupt:
         return False

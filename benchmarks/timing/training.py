@@ -2,7 +2,6 @@
 
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,9 @@ def _train_walks(size: int, frames: int, device: str) -> dict[str, Any]:
     held, started, ticks = peak_memory(), time.perf_counter(), list[float]()
     config = get_task("none").preset("auto", statistics=measure_statistics(demos))
     full, every = config.train.steps, 300
-    config = replace(config, train=replace(config.train, steps=2 * every, log_every=every))
+    config = config.replace_parts(
+        train={"steps": 2 * every, "log_every": every}, selection={"select": "none"}
+    )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         note = lambda progress: ticks.append(time.perf_counter())  # noqa: E731

@@ -4,7 +4,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 
@@ -13,14 +13,12 @@ from tqdm import tqdm
 from nsde_policy.config import TrainConfig
 from nsde_policy.errors import CheckpointError
 from nsde_policy.files import PARTIAL
-from nsde_policy.run_directory import RunDirectory
+from nsde_policy.run_directory import ENCODER_FOLDER, SELECTION_FOLDER, RunDirectory
 from nsde_policy.training.frames import PolicyWithEncoder
 from nsde_policy.training.loop import Training, Validation
 
 logger = logging.getLogger(__name__)
 
-TIMED_STEPS = 2
-"""Steps whose duration gives the first estimate; the step before them is slower."""
 SAVE_PAUSE = 20
 """A checkpoint is saved at most every this many times the duration of the last save."""
 
@@ -42,13 +40,11 @@ Monitor = Callable[[TrainingProgress], object]
 """Callback for every record of the metrics."""
 
 
-def check_files(run: RunDirectory, *, resume: bool, expected: Collection[str] = ()) -> None:
-    """Raise `CheckpointError` if a directory holds other files, or a run that is not to be resumed.
-
-    The folders `expected` may be there before the run's own files: what they hold is trained first.
-    """
+def check_files(run: RunDirectory, *, resume: bool) -> None:
+    """Raise `CheckpointError` if a directory holds other files, or a run that is not to be resumed."""
     found = [file for file in run.path.iterdir() if file.suffix != PARTIAL] if run.path.exists() else []
-    if not run.config.exists() and any(file.name not in expected for file in found):
+    trained_first = {ENCODER_FOLDER, SELECTION_FOLDER}  # there before the run's own files
+    if not run.config.exists() and {file.name for file in found} - trained_first:
         raise CheckpointError(f"{run.path} holds files that are not a run; choose another --out")
     if found and not resume:
         raise CheckpointError(
@@ -65,7 +61,6 @@ class ProgressDisplay:
         self._title = title
         self._first = training.step
         self._logged: int | None = None
-        self._started = 0.0
         is_shown = logger.isEnabledFor(logging.INFO)
         self._bar = tqdm(
             desc=title,
@@ -81,15 +76,8 @@ class ProgressDisplay:
         self._bar.close()
 
     def update(self) -> None:
-        """Move the bar to the current step; without a bar, log an estimate once two steps are timed."""
+        """Move the bar to the current step."""
         self._bar.update(self._training.step - self._bar.n)
-        taken = self._training.step - self._first
-        if taken == 1:
-            self._started = time.monotonic()
-        elif taken == 1 + TIMED_STEPS and self._bar.disable:
-            more = self._steps - self._training.step
-            left = tqdm.format_interval((time.monotonic() - self._started) / TIMED_STEPS * more)
-            logger.info("%s: about %s for %d more steps", self._title, left, more)
 
     def show(self, seconds: float, losses: Mapping[str, float]) -> None:
         """Show the losses of a record, after a number of seconds."""

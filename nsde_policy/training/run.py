@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.data.action_columns import NO_COLUMN, describe_changes, match_changes
-from nsde_policy.data.augmentation import Mirror
+from nsde_policy.data.augmentation import Mirror, RigidMotions
 from nsde_policy.data.split import split_episodes
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import CheckpointError, ConfigError
@@ -20,7 +20,7 @@ from nsde_policy.methods.base import TrainableModel
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.planner.calibration import CALIBRATION_FILE, Calibration
 from nsde_policy.run_config import RunConfig
-from nsde_policy.run_directory import ENCODER_FOLDER, SELECTION_FOLDER, DemoRecord, RunDirectory, RunRecord
+from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord
 from nsde_policy.training.batches import TensorData
 from nsde_policy.training.checkpoints import Monitor, check_files, train_loop
 from nsde_policy.training.dataset import (
@@ -42,18 +42,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Companion(Protocol):
-    """What is trained in addition to the policy: the model and the rule of plan selection."""
-
-    def prepare(
-        self, run: RunDirectory, demos: Demonstrations, config: RunConfig, mirror: Mirror | None, seed: int
-    ) -> Demonstrations:
-        """Train before the policy; return the demonstrations that the policy is trained on."""
-
-    def finish(self, run: RunDirectory, mirror: Mirror | None) -> None:
-        """Measure after the policy is trained, and write the results."""
-
-
 @dataclass(frozen=True)
 class TrainOptions:
     """How a run is trained: what is neither a setting of the policy nor part of its data."""
@@ -68,13 +56,11 @@ class TrainOptions:
     """Fraction of the episodes that is held out; the losses on them are recorded."""
     scale_std: float = 0.0
     """Fraction of the other episodes that is held out, to scale σ to them after training."""
-    companion: Companion | None = None
-    """What is trained in addition to the policy."""
 
 
 @dataclass(frozen=True)
 class TrainedTask:
-    """What a run records about its task, and the symmetry that it uses."""
+    """What a run records about its task, and the symmetries that it uses."""
 
     name: str = "none"
     env_kwargs: Mapping[str, object] = field(default_factory=dict)
@@ -83,6 +69,8 @@ class TrainedTask:
     """Distribution that provides the task, if it is not built in."""
     mirror: Mirror | None = None
     """Mirror symmetry that doubles the demonstrations; None for no mirror images."""
+    motions: RigidMotions | None = None
+    """Rigid motions that align the ends of demonstrations; None to leave them as they are."""
 
 
 DEFAULT_OPTIONS = TrainOptions()
@@ -110,7 +98,9 @@ def train_run(
         CheckpointError: If `path` holds another run or other files, or another process is training into it.
         ConfigError: If the method cannot train the encoder, or a model would have too many parameters.
     """
-    run, companion = RunDirectory(path), options.companion
+    from nsde_policy.training.selection import SelectionTraining
+
+    run, selection = RunDirectory(path), SelectionTraining(task.motions, options, monitor)
     check_std_scale(config, options.scale_std)
     known, unseen, held_out = split_episodes(demos, options.validation, seed=seed)
     encoder = None
@@ -119,15 +109,14 @@ def train_run(
             demos, images, task.mirror, config, run, held_out=held_out, seed=seed, device=options.device
         )
     joint = encoder if encoder is not None and encoder.is_joint else None
-    expected = ([ENCODER_FOLDER] if encoder else []) + ([SELECTION_FOLDER] if companion else [])
     with run.lock():
-        check_files(run, resume=options.resume, expected=expected)
+        check_files(run, resume=options.resume)
         if encoder is not None:
             encoded = _pretrain(encoder, run, monitor, options)
             known, unseen, _ = split_episodes(encoded, options.validation, seed=seed)
         known, scaled_to, _ = split_episodes(known, options.scale_std, seed=seed, flag="--scale-std")
         config = _resolve_settings(known, config)
-        used = known if companion is None else companion.prepare(run, known, config, task.mirror, seed)
+        used = selection.prepare(run, known, config, task.mirror, seed)
         spec = measure_demonstrations(used, config, task.mirror, scale_features=joint is None)
         record = _build_record(config, spec, task, seed, demos, held_out, encoder)
         _check_record(run, record)
@@ -136,8 +125,7 @@ def train_run(
             joint.check_settings(resume=options.resume)
         _fit(run, record, model, _prepare_data(record, used, unseen, task.mirror, joint), monitor, options)
         fit_std_scale(run, scaled_to, device=options.device)
-        if companion is not None:
-            companion.finish(run, task.mirror)
+        selection.finish(run, task.mirror)
         if joint is not None:
             joint.write_features(run.encoder)
             joint.close()

@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -27,7 +28,9 @@ from nsde_policy.selection.selector import PlanSelector
 from nsde_policy.training.checkpoints import Monitor, train_loop
 from nsde_policy.training.dataset import augment, build_states, build_transitions, measure_demonstrations
 from nsde_policy.training.loop import Training, choose_rows
-from nsde_policy.training.run import TrainOptions
+
+if TYPE_CHECKING:
+    from nsde_policy.training.run import TrainOptions
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +43,7 @@ SUPPORT_SHARE = 0.8
 
 
 class SelectionTraining:
-    """The companion of a training that selects plans, or aligns the ends of demonstrations.
+    """The training of plan selection, which also aligns the ends of demonstrations; often there is neither.
 
     Args:
         motions: Rigid motions that align the ends; None to leave the demonstrations as they are.
@@ -48,7 +51,9 @@ class SelectionTraining:
         monitor: Called at every record of the losses.
     """
 
-    def __init__(self, motions: RigidMotions | None, options: TrainOptions, monitor: Monitor | None) -> None:
+    def __init__(
+        self, motions: RigidMotions | None, options: "TrainOptions", monitor: Monitor | None
+    ) -> None:
         self._motions = motions
         self._options = options
         self._monitor = monitor
@@ -66,6 +71,8 @@ class SelectionTraining:
             CheckpointError: If the run was begun with other settings, another seed or other demonstrations.
         """
         settings = config.selection
+        if settings.select == "none" and self._motions is None:
+            return demos
         self._recorded, self._goal = demos, find_goal(augment(demos, mirror))
         self._kind = self._choose_kind(config, demos)
         if self._kind == "none" and self._motions is None:

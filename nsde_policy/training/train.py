@@ -64,38 +64,25 @@ def train_task(
         report_store(demos, config.demos, store)
     demos, trained = prepare_task(demos, config, task, env_kwargs)
     options = replace(options, device=_prepare_device(options.device, config))
-    options = add_selection(options, config, task, monitor)
     return train_run(
         demos, config, path, seed=seed, task=trained, images=images, monitor=monitor, options=options
     )
 
 
-def add_selection(
-    options: TrainOptions, config: RunConfig, task: str, monitor: Monitor | None
-) -> TrainOptions:
-    """Return the options with the training of plan selection, if the settings use it.
-
-    Raises:
-        ConfigError: If plans cannot be selected, or the ends of the demonstrations cannot be aligned.
-    """
-    motions = find_motions(config.demos, task)
+def _check_selection(config: RunConfig) -> None:
+    """Raise `ConfigError` if the settings ask for plan selection where plans cannot be selected."""
     wants_selection = config.selection.select != "none"
-    if motions is None and not wants_selection:
-        return options
     if wants_selection and not get_method(config.method).model_class().samples:
         raise ConfigError(
             f"{config.method} returns the same plan every time, so there is nothing to select: leave out "
             "--select"
         )
     is_joint = isinstance(config.encoder, ImageEncoderConfig)
-    if is_joint and not isinstance(config.encoder, TrainedEncoderConfig):
+    if wants_selection and is_joint and not isinstance(config.encoder, TrainedEncoderConfig):
         raise ConfigError(
             f"the features of the encoder {config.demos.encoder!r} change in training, so plans cannot be "
             "selected by them: use --encoder keypoints, or leave out --select"
         )
-    from nsde_policy.training.selection import SelectionTraining
-
-    return replace(options, companion=SelectionTraining(motions, options, monitor))
 
 
 def prepare_task(
@@ -105,12 +92,13 @@ def prepare_task(
 
     Raises:
         ConfigError: If the demonstrations do not fit the environment of the task, or the settings ask for
-            mirror images and the task has no mirror symmetry.
+            symmetries that the task does not have, or for plan selection where it is not possible.
     """
+    _check_selection(config)
     task = with_env_kwargs(get_task(name), env_kwargs or {})
     demos = add_environment(demos, task, config.demos.obs_keys, config.chunk)
-    mirror = find_mirror(config.demos, name)
-    return demos, TrainedTask(name, env_kwargs or {}, TASKS.package_of(name), mirror)
+    mirror, motions = find_mirror(config.demos, name), find_motions(config.demos, name)
+    return demos, TrainedTask(name, env_kwargs or {}, TASKS.package_of(name), mirror, motions)
 
 
 def _prepare_device(name: str, config: RunConfig) -> str:
