@@ -16,44 +16,24 @@ from nsde_policy.errors import ConfigError, EnvError, NsdePolicyError, summarize
 from nsde_policy.tasks.base import AnyEnv, Reporting, Task
 
 _ENV_ID = re.compile(r"[\w./-]+-v\d+|[\w.]+:[\w./-]+")
-_env_folder: str | None = None
-"""Working directory of the environments of this process, if one of them has left ours."""
 
 
 @contextmanager
 def run_env_code(what: str, advice: str = "") -> Iterator[None]:
-    """Run code of an environment, which may raise anything and change the working directory.
+    """Run code of an environment, which may raise anything.
 
-    Environments keep the directory that they change to, but our relative paths stay what they are. An error
-    message starts with `what`, such as "environment Mine-v0: step", and ends with `advice`.
+    An error message starts with `what`, such as "environment Mine-v0: step", and ends with `advice`.
 
     Raises:
         EnvError: For every exception that is not from this package, even `SystemExit`.
     """
-    global _env_folder
-    folder, chosen, _env_folder = _find_folder(), _env_folder, None
     try:
-        if chosen is not None:
-            os.chdir(chosen)
         yield
     except (NsdePolicyError, KeyboardInterrupt):
         raise
     except BaseException as error:
         found = f"{type(error).__name__}: {summarize_error(error)}"
         raise EnvError(f"{what} raised {found}{advice}") from error
-    finally:
-        left = _find_folder()
-        if folder is not None and left != folder:
-            _env_folder = _env_folder or left
-            os.chdir(folder)
-
-
-def _find_folder() -> str | None:
-    """Return the working directory, None if it was deleted."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return None
 
 
 def open_env(task: Task, env_kwargs: Mapping[str, object] | None = None) -> AnyEnv:

@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING
 
 from nsde_policy.errors import ConfigError, PluginError
 from nsde_policy.registry import Registry
-from nsde_policy.tasks.base import Reporting, Task, with_env_kwargs
-from nsde_policy.tasks.drawing import Drawing
+from nsde_policy.tasks.base import Task, with_env_kwargs
 from nsde_policy.tasks.gym import GymTask, is_env_id
-from nsde_policy.tasks.training_defaults import TrainingDefaults
 
 if TYPE_CHECKING:
     from nsde_policy.run_directory import RunRecord
@@ -33,11 +31,6 @@ _PLAIN_WORDS = re.compile(r"(?:[\w +-]|\.(?=\d))*")
 
 def register_task(cls: type[Task]) -> type[Task]:
     """Register a task under its `name`; decorates the class."""
-    for part in (Reporting, Drawing, TrainingDefaults):
-        if moved := [name for name in dir(part) if name[0] != "_" and hasattr(cls, name)]:
-            raise ConfigError(
-                f"the task {cls.name!r} defines {', '.join(moved)}: these are members of {part.__name__}"
-            )
     TASKS.add(cls.name, cls())
     return cls
 

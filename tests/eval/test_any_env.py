@@ -133,16 +133,6 @@ def test_a_broken_environment_gives_one_clear_error(runs, fault, monkeypatch, ca
     assert [part for part in FAULTS[fault] if part not in said] == []
 
 
-def test_an_environment_that_leaves_the_directory_keeps_it_to_itself(runs, tmp_path, monkeypatch):
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path)
-    kwargs = json.dumps({"folder": "elsewhere", "max_episode_steps": 3})
-    flags = ["--env", f"{HERE}:WanderingEnv", "--env-kwargs", kwargs, "--episodes", "2"]
-    assert evaluate(runs(4, 2), *flags, "--json", "scores.json") == 0
-    assert Path.cwd() == tmp_path
-    assert json.loads((tmp_path / "scores.json").read_text())["mean_return"]["value"] == 3.0
-
-
 def test_scores_that_overflow_are_refused():
     with pytest.raises(EnvError, match="its score is inf, expected a finite number"):
         EpisodeResult(1, None, sum([1e308, 1e308]), {}, None, 2, 1, 2, 1, 0.1)

@@ -113,19 +113,6 @@ class BrokenEnv(gym.Env[Any, Any]):
         return faults.get(self._fault, (np.zeros(4), 0.0, True, False, {}))
 
 
-class WanderingEnv(MatrixEnv):
-    """Changes to a folder when it is made, and expects to stay there."""
-
-    def __init__(self, folder: str, render_mode: str | None = None) -> None:
-        super().__init__(render_mode)
-        os.chdir(folder)
-        self._folder = os.getcwd()
-
-    def step(self, action: np.ndarray) -> Any:
-        assert os.getcwd() == self._folder
-        return super().step(action)
-
-
 class MortalEnv(gym.Env[np.ndarray, np.ndarray]):
     """Ends the process in its first step, as a crash in a C library does."""
 

@@ -13,7 +13,7 @@ from nsde_policy.eval.evaluate import EvaluationConfig, evaluate_policy
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.render.video import Renderer
 from nsde_policy.eval.rollout import RolloutConfig
-from nsde_policy.tasks import GymTask, Task, get_task, register_task
+from nsde_policy.tasks import GymTask, Task, get_task
 from nsde_policy.training.train import train_task
 from tests.helpers.reach_task import demonstrate
 
@@ -93,16 +93,6 @@ def test_a_task_without_drawing_cannot_be_rendered(run: Path, tmp_path: Path):
 def test_a_task_without_push_cannot_be_pushed(run: Path):
     with pytest.raises(ConfigError, match="leave out --push"):
         evaluate_policy(run, EvaluationConfig(1, 0, condition=Condition(push=1.0)), workers=1)
-
-
-def test_a_task_that_defines_members_of_its_parts_is_refused():
-    class OldTask(Task):
-        name = "old"
-        modes = 3
-        title = "Old"
-
-    with pytest.raises(ConfigError, match="'old' defines modes, title: these are members of Reporting"):
-        register_task(OldTask)
 
 
 def test_a_task_has_few_members():
