@@ -96,11 +96,11 @@ def train_loop(
     run: RunDirectory,
     training: Training,
     config: TrainConfig,
-    save_every_s: float,
     monitor: Monitor | None,
     validation: Validation | None = None,
     *,
     title: str = "training",
+    save_every_s: float = 15.0,
 ) -> None:
     """Train to the end, with records and checkpoints in a run directory and a progress bar.
 

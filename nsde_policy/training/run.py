@@ -156,7 +156,9 @@ def _pretrain(
             continue
         training, pause = encoder.start_phase(phase, resume=options.resume), options.save_every_s
         with use_threads(count_threads()):  # for convolutions
-            train_loop(phase.directory, training, training.config, pause, monitor, title=phase.title)
+            train_loop(
+                phase.directory, training, training.config, monitor, title=phase.title, save_every_s=pause
+            )
             encoder.write_features(phase.directory, is_masked=phase.is_masked)
     encoder.close()
     return encoder.read_features()
@@ -215,7 +217,7 @@ def _fit(
         validation = Validation(held_out, training, seed=record.seed, device=device)
     is_large = isinstance(model, PolicyWithEncoder)  # convolutions gain from threads, small networks do not
     with use_threads(count_threads()) if is_large else nullcontext():
-        train_loop(run, training, config, options.save_every_s, monitor, validation)
+        train_loop(run, training, config, monitor, validation, save_every_s=options.save_every_s)
 
 
 def calibrate(demos: Demonstrations, record: RunRecord, mirror: Mirror | None = None) -> Calibration:

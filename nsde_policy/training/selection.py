@@ -89,8 +89,7 @@ class SelectionTraining:
             training.restore(run.selection.read_tensors(run.selection.training))
         if training.step < settings.train.steps:
             run.selection.truncate_metrics(training.step or -1)
-            pause, title = self._options.save_every_s, "dynamics model"
-            train_loop(run.selection, training, settings.train, pause, self._monitor, title=title)
+            train_loop(run.selection, training, settings.train, self._monitor, title="dynamics model")
         training.finish()
         self._dynamics = model
         if self._motions is None:

@@ -1,13 +1,12 @@
-"""What a video run records, the videos that it was not trained on, and records of version 0.2."""
+"""What a video run records, and the videos that it was not trained on."""
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from nsde_policy.config import BaseConfig
 from nsde_policy.errors import CheckpointError, ConfigError, PluginError
 from nsde_policy.files import read_json
 from nsde_policy.run_directory import RUN_FORMAT, DemoRecord, RunDirectory, find_versions
@@ -20,7 +19,7 @@ VIDEO_KIND = "video"
 
 
 @dataclass(frozen=True)
-class VideoRecord:
+class VideoRecord(BaseConfig):
     """Content of config.json."""
 
     config: VideoConfig
@@ -29,13 +28,13 @@ class VideoRecord:
     """Videos of the source, those held out of training included."""
     increment_std: float
     """Root mean square change of a pixel over one frame."""
-    versions: Mapping[str, str] = field(default_factory=find_versions)
+    versions: dict[str, str] = field(default_factory=find_versions)
     """Versions of packages that may influence results; by default those installed now."""
 
-    def to_json(self) -> str:
-        """Convert to indented JSON."""
-        values = {**vars(self), "config": self.config.to_dict(), "videos": asdict(self.videos)}
-        return json.dumps({"format": RUN_FORMAT, "kind": VIDEO_KIND, **values}, indent=2, allow_nan=False)
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to plain dicts and numbers, with the format and the kind of the run."""
+        kind = {"format": RUN_FORMAT, "kind": VIDEO_KIND}
+        return {**kind, **super().to_dict(), "config": self.config.to_dict()}
 
     @classmethod
     def read(cls, path: Path) -> "VideoRecord":
@@ -44,23 +43,15 @@ class VideoRecord:
         if not file.exists():
             raise CheckpointError(f"{path} holds no video model: it has no config.json")
         values = read_json(file, error=CheckpointError)
-        try:
-            if "format" not in values and "increment_std" in values:
-                values = upgrade_record(values)
-            if values.get("kind") != VIDEO_KIND:
-                raise CheckpointError(f"{path} was not written by `nsde-policy video train`")
-            if values["format"] != RUN_FORMAT:
-                raise CheckpointError(f"run format {values['format']}, this version reads {RUN_FORMAT}")
-            return cls(
-                config=VideoConfig.from_dict(values["config"]),
-                seed=int(values["seed"]),
-                videos=DemoRecord.from_dict(values["videos"]),
-                increment_std=float(values["increment_std"]),
-                versions=dict(values["versions"]),
+        if values.pop("kind", None) != VIDEO_KIND or values.pop("format", None) != RUN_FORMAT:
+            raise CheckpointError(
+                f"{path} was not written by `nsde-policy video train`, or by another version: train it again"
             )
+        try:
+            return cls.from_dict(values)
+        except PluginError:
+            raise
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-            if isinstance(error, PluginError | CheckpointError):
-                raise
             raise CheckpointError(f"{file} is not a valid record of a video run: {error}") from error
 
     def same_training(self, other: "VideoRecord") -> bool:
@@ -94,7 +85,7 @@ def open_unseen(record: VideoRecord, path: Path) -> Videos:
     """
     config = record.config
     videos = open_videos(path, size=config.size, stride=config.stride)
-    count = record.videos.episodes or len(videos)  # runs of earlier versions do not say
+    count = record.videos.episodes
     trained = sorted({*range(count)} - {*record.videos.held_out})
     before = videos.head(count).select(trained) if 0 < count <= len(videos) else None
     if before is None or not trained or before.fingerprint != record.videos.fingerprint:
@@ -111,42 +102,3 @@ def open_unseen(record: VideoRecord, path: Path) -> Videos:
             "--validation 0.1`, or score it on another store with --data"
         )
     return videos.select(unseen)
-
-
-def upgrade_record(values: dict[str, Any]) -> dict[str, Any]:
-    """Convert the config.json of a video run that version 0.2 wrote."""
-    old = values["config"]
-    return {
-        "format": RUN_FORMAT,
-        "kind": VIDEO_KIND,
-        "config": {
-            "method": values["method"],
-            "model": _upgrade_model(old["model"], values["increment_std"]),
-            **{name: old[name] for name in ("train", "size", "stride")},
-            "unroll": {
-                "substeps": old["unroll"]["calls"],
-                **{name: value for name, value in old["unroll"].items() if name != "calls"},
-            },
-        },
-        "videos": {
-            "episodes": values["source_videos"],
-            "frames": 0,
-            **{name: values[name] for name in ("source", "fingerprint", "held_out")},
-        },
-        "versions": {"nsde_policy": values["version"]},
-        **{name: values[name] for name in ("seed", "increment_std")},
-    }
-
-
-def _upgrade_model(old: dict[str, Any], increment_std: float) -> dict[str, Any]:
-    """Convert the settings of a model: names, where sampling is set, and the unit of δ."""
-    renamed = {"context": "history", "context_noise": "noise", "backbone": "network"}
-    moved = {"calls": "substeps", "alpha": "alpha", "diffusion_scale": "diffusion"}
-    found = {
-        renamed.get(name, name): value for name, value in old.items() if name not in moved and name != "noise"
-    }
-    found["random_noise"] = old["noise"] == "uniform"
-    found["sampling"] = {new: old[name] for name, new in moved.items() if name in old}
-    if found.pop("delta", None) and old["flow_loss"] == "log":  # the square loss has no δ
-        found["delta"] = old["delta"] / increment_std**2
-    return found

@@ -29,7 +29,7 @@ from nsde_policy.video.windows import Videos
 logger = logging.getLogger(__name__)
 
 FIRST_STAGE_FOLDER = "first_phase"
-"""Folder with the model after the first stage, as version 0.2 named it."""
+"""Folder with the model after the first stage."""
 
 
 def train_video(
@@ -40,7 +40,6 @@ def train_video(
     seed: int,
     device: str = "cpu",
     resume: bool = False,
-    save_every_s: float = 15.0,
     monitor: Monitor | None = None,
 ) -> RunDirectory:
     """Train, or resume training, a video model into a run directory, in one or two stages.
@@ -79,7 +78,7 @@ def train_video(
                 training.restore(directory.read_tensors(directory.training))
             directory.truncate_metrics(training.step if resume else -1)
             title = f"stage {number + 1} of {len(stages)}"
-            train_loop(directory, training, train, save_every_s, monitor, title=title)
+            train_loop(directory, training, train, monitor, title=title)
     return run
 
 
@@ -107,8 +106,6 @@ def _check_stage(directory: RunDirectory, train: TrainConfig) -> None:
     """Warn if a stage stopped early; raise `CheckpointError` if it left no weights."""
     how = "finish it with `video train --resume` and the same settings"
     if not directory.model.exists():
-        if directory.path.name == FIRST_STAGE_FOLDER and RunDirectory(directory.path.parent).model.exists():
-            raise CheckpointError(f"{directory.path.parent} has no second stage: leave out --first-stage")
         raise CheckpointError(f"{directory.path} has no weights yet, training was interrupted: {how}")
     steps = max((int(record["step"]) for record in directory.read_metrics()), default=train.steps)
     if steps < train.steps:

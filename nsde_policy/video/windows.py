@@ -1,6 +1,8 @@
 """Videos for training: windows of consecutive frames, drawn on the device."""
 
 import hashlib
+import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,15 +14,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nsde_policy.data.frames import check_frames
+from nsde_policy.data.frames import BLOCK_BYTES, check_frames, resize_frames
 from nsde_policy.data.images import LazyFrames
 from nsde_policy.data.readers import open_source
 from nsde_policy.data.types import Ints
 from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.training.batches import BatchSource
 from nsde_policy.video.base import VideoBatch
-from nsde_policy.video.frames import load_frames, read_windows
 from nsde_policy.video.pixels import to_unit
+
+logger = logging.getLogger(__name__)
 
 VIDEO_KEY = "img"
 """Array of a store that video models are trained on; of several cameras, this one is predicted."""
@@ -140,7 +143,7 @@ class Videos:
         """Read windows from their first rows, on the CPU; see `starts` and `find_windows`."""
         first = np.asarray(starts, np.int64)
         if isinstance(self.frames, LazyFrames):
-            found = read_windows(self.frames, first, length=length, stride=self.stride, size=self.size)
+            found = _read_windows(self.frames, first, length=length, stride=self.stride, size=self.size)
             return VideoBatch(found)
         rows = torch.from_numpy(first[:, None] + self.stride * np.arange(length))
         return VideoBatch(self.frames[rows.to(self.frames.device)].cpu())
@@ -149,7 +152,7 @@ class Videos:
         """Return the videos with all frames on a device; raise `DemoError` if they do not fit."""
         device = torch.device(device)
         if isinstance(self.frames, LazyFrames):
-            return replace(self, frames=load_frames(self.frames, self.size, device, self.name))
+            return replace(self, frames=_load_frames(self.frames, self.size, device, self.name))
         return replace(self, frames=self.frames.to(device))
 
     def source(self, length: int, batch_size: int) -> WindowTable:
@@ -191,3 +194,40 @@ def open_videos(path: Path | str, *, size: int, stride: int = 1) -> Videos:
     check_frames(images, VIDEO_KEY)
     arrays[0].check_parts(count)
     return Videos(images, ends, np.arange(len(ends)), size, str(path), stride)
+
+
+def _read_windows(frames: LazyFrames, starts: Ints, *, length: int, stride: int, size: int) -> Tensor:
+    """Decode windows from their first rows, (n, length, size, size, 3) uint8."""
+    out = np.empty((len(starts), length, size, size, 3), np.uint8)
+    for window, start in zip(out, starts.tolist(), strict=True):
+        rows = frames[start : start + stride * (length - 1) + 1]
+        window[:] = resize_frames(rows[::stride], size)
+    return torch.from_numpy(out)
+
+
+def _load_frames(frames: LazyFrames, size: int, device: torch.device, name: str) -> Tensor:
+    """Return all frames on a device, (rows, size, size, 3); they are decoded and copied block by block.
+
+    Raises:
+        DemoError: If they would take more than half of the device's memory.
+    """
+    needed, limit = len(frames) * size * size * 3, _measure_memory(device) // 2
+    if needed > limit:
+        raise DemoError(
+            f"{name}: the frames take {needed / 1e9:.1f} GB, at most {limit / 1e9:.1f} GB fit on the device "
+            f"{device}: choose a smaller --size, or write fewer frames into the store"
+        )
+    logger.info("decoding %d frames of %s", len(frames), name)
+    table = torch.empty((len(frames), size, size, 3), dtype=torch.uint8, device=device)
+    block = max(1, BLOCK_BYTES // int(np.prod(frames.shape[1:])))
+    for start in range(0, len(frames), block):
+        part = resize_frames(frames[start : start + block], size)
+        table[start : start + len(part)] = torch.from_numpy(part)
+    return table
+
+
+def _measure_memory(device: torch.device) -> int:
+    """Return the free bytes of a GPU, or all bytes of this machine."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -7,7 +7,7 @@ import torch
 from nsde_policy.data import open_images
 from nsde_policy.data.frames import resize_frames
 from nsde_policy.errors import ConfigError, DemoError
-from nsde_policy.video import frames
+from nsde_policy.video import windows
 from nsde_policy.video.windows import Videos, open_videos
 from tests.helpers.demo_stores import write_store
 
@@ -56,7 +56,7 @@ def test_a_source_draws_every_window_and_nothing_else(store):
 
 
 def test_frames_that_do_not_fit_into_memory_are_refused(store, monkeypatch):
-    monkeypatch.setattr(frames, "_measure_memory", lambda device: 15_000)
+    monkeypatch.setattr(windows, "_measure_memory", lambda device: 15_000)
     with pytest.raises(DemoError, match=r"take 0.0 GB, at most 0.0 GB fit on the device cpu: .*--size"):
         open_videos(store, size=8).to("cpu")
 

@@ -96,8 +96,6 @@ class VideoEval:
     """Solver steps per frame, of one network call each; default: as in training."""
     alpha: NonNegative | None = None
     """Strength of the denoiser of a Neural SDE; default: as in training."""
-    first_stage: bool = False
-    """Score the model before the second stage of training."""
     seed: SeedNumber = 0
     """Seed of the sampled predictions."""
     device: DeviceFlag = "auto"
@@ -122,9 +120,7 @@ class VideoEval:
         if self.film:
             check_writable(self.film / FILM)
         network = load_features(self.features, device=self.device) if self.features else None
-        models = [
-            load_video_model(run, device=self.device, first_stage=self.first_stage) for run in self.models
-        ]
+        models = [load_video_model(run, device=self.device) for run in self.models]
         context = max(model.config.history for model in models)
         predictors = {
             label: make_predictor(model, seed=self.seed, substeps=self.substeps, alpha=self.alpha)
@@ -141,7 +137,6 @@ class VideoEval:
         results = scores.to_json(
             runs=[str(run) for run in self.models],
             data=str(data),
-            first_stage=self.first_stage,
             seed=self.seed,
             substeps=self.substeps,
             alpha=self.alpha,

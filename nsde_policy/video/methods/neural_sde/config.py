@@ -51,18 +51,6 @@ class NeuralSDEVideoConfig(VideoModelConfig):
         require(self, self.noise > 0 or not self.denoiser, "the denoiser needs noise > 0")
 
 
-PAPER_SETTINGS = {
-    "flow_loss": "log",
-    "interpolation": "uniform",
-    "noise": 0.1,
-    "random_noise": False,
-    "sampling": NeuralSDEVideoSampling(substeps=2, alpha=1.0, diffusion=1.0),
-}
-"""Settings of the paper that differ from the defaults.
-
-Deviation: the paper states neither σ nor the size of its network; here σ = 0.1, and the preset has the plain
-U-ViT of the default size.
-"""
 PRESETS = {
     "default": VideoPreset(NeuralSDEVideoConfig(), FULL_TRAINING),
     "fast": VideoPreset(
@@ -74,10 +62,21 @@ PRESETS = {
         size=32,
     ),
     "paper": VideoPreset(
-        NeuralSDEVideoConfig(network=UViTConfig(kind="plain"), **PAPER_SETTINGS),  # type: ignore[arg-type]
+        NeuralSDEVideoConfig(
+            noise=0.1,
+            random_noise=False,
+            network=UViTConfig(kind="plain"),
+            flow_loss="log",
+            interpolation="uniform",
+            sampling=NeuralSDEVideoSampling(substeps=2, alpha=1.0, diffusion=1.0),
+        ),
         FULL_TRAINING,
         unroll=UnrollConfig(frames=0),
     ),
 }
 """`default` needs a GPU; `fast` is for frames of 32 × 32 on a CPU, without g, which is not used in sampling;
-`paper` follows the paper."""
+`paper` follows the paper.
+
+Deviation: the paper states neither σ nor the size of its network; here σ = 0.1, and the network is the plain
+U-ViT of the default size.
+"""
