@@ -50,12 +50,6 @@ from nsde_policy.planner.interface import Plan, PolicySpec
 
 _websockets_logger = logging.getLogger(__name__)
 _websockets_logger.addHandler(logging.NullHandler())  # connection errors are raised, not logged
-_HTTP_REFUSALS = {
-    401: "the token is missing or wrong",
-    403: "it does not accept connections from web pages",
-    404: "the server does not serve a policy at this path",
-    503: "the maximum number of clients is connected, or the server is stopping",
-}
 MAX_REPLY_BYTES = 2**20
 """Size limit of a reply."""
 REQUEST_ID = 1
@@ -230,9 +224,8 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
         except NsdePolicyError:
             raise
         except InvalidStatus as error:
-            status = error.response.status_code
-            reason = _HTTP_REFUSALS.get(status, f"HTTP status {status}")
-            raise RemoteError(f"{self._url} refuses the connection: {reason}", "refused") from None
+            reason = error.response.body.decode(errors="replace").strip() or error.response.reason_phrase
+            raise RemoteError(f"{self._url} refuses the connection: {reason:.200}", "refused") from None
         except ssl.SSLCertVerificationError as error:  # before its base class ValueError
             raise RemoteError(
                 f"the certificate of {self._url} is not trusted: {error.verify_message}; check the address, "

@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from nsde_policy.data.frames import resize_frames
-from nsde_policy.deploy.export.traced import TracedFunction
+from nsde_policy.deploy.export.onnx_writer import TracedFunction
 from nsde_policy.deploy.runtime.metadata import FEATURES, MEASURED, EncoderRecord
 from nsde_policy.encoders.base_model import EncoderModel
 from nsde_policy.planner.interface import PolicySpec

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nsde_policy.config import Sampling
-from nsde_policy.deploy.export.traced import TracedFunction
+from nsde_policy.deploy.export.onnx_writer import TracedFunction
 from nsde_policy.deploy.runtime.metadata import (
     ACTIONS,
     CANDIDATES,

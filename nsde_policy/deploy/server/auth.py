@@ -2,7 +2,6 @@
 
 import ipaddress
 import json
-import logging
 import time
 import traceback
 from collections.abc import Callable
@@ -47,19 +46,6 @@ def build_json_log(stream: TextIO) -> Log:
         stream.flush()
 
     return log
-
-
-class EventLogHandler(logging.Handler):
-    """Logging handler that reports a library's warnings as events, without tracebacks."""
-
-    def __init__(self, log: Log) -> None:
-        super().__init__(logging.WARNING)
-        self._log = log
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Report a log record as a `transport` event."""
-        error = record.exc_info[1] if record.exc_info else None
-        self._log("transport", message=record.getMessage(), error=format_error(error))
 
 
 def format_error(error: BaseException | None) -> str | None:

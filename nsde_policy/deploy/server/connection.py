@@ -9,7 +9,7 @@ from typing import Any
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
 
-from nsde_policy.deploy.server.auth import EventLogHandler, Log, format_error
+from nsde_policy.deploy.server.auth import Log, format_error
 from nsde_policy.deploy.server.config import ServerSettings
 from nsde_policy.errors import ConfigError
 
@@ -50,7 +50,7 @@ class WebsocketServer:
         self._stop = asyncio.Event()
         self._loop.set_exception_handler(self._log_loop_error)
         logger = logging.Logger("websockets", logging.WARNING)  # not registered: it serves this server only
-        logger.addHandler(EventLogHandler(self._log))
+        logger.addFilter(self._log_warning)
         if settings.tls is not None:
             options |= {"ssl": settings.tls, "ssl_handshake_timeout": settings.patience_s}
         try:
@@ -77,3 +77,9 @@ class WebsocketServer:
 
     def _log_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self._log("error", message=context["message"], error=format_error(context.get("exception")))
+
+    def _log_warning(self, record: logging.LogRecord) -> bool:
+        """Report a warning of websockets as an event, without its traceback."""
+        error = record.exc_info[1] if record.exc_info else None
+        self._log("transport", message=record.getMessage(), error=format_error(error))
+        return False
