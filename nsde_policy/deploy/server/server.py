@@ -114,7 +114,8 @@ class PolicyServer(WebsocketServer):
             return connection.respond(HTTPStatus.UNAUTHORIZED, "the token is missing or wrong\n")
         if self._stopping or self._clients >= self._settings.max_clients:
             self._log("full", peer=_format_peer(connection), clients=self._clients)
-            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "too many clients, or stopping\n")
+            why = "the maximum number of clients is connected, or the server is stopping\n"
+            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, why)
         return None
 
     def _build_health(self, connection: ServerConnection) -> Response:
