@@ -155,9 +155,9 @@ class PolicyModel(TrainableModel[Batch]):
             Actions in their own units, (rows, steps, act_dim).
         """
 
-    @abc.abstractmethod
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
-        """Count the sequential network calls that `plan` makes for a number of actions."""
+        """Count the sequential network calls that `plan` makes for a number of actions; by default one."""
+        return 1
 
     def sample_futures(
         self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None

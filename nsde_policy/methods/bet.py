@@ -5,8 +5,8 @@ predicts the probability of each bin and, for each bin, the offset of the action
 transformer is of GPT-2's form (Radford et al. 2019).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -150,27 +150,12 @@ class BehaviourTransformer(PolicyModel[Windows]):
         chosen = draw_bins(logits, draws.uniform(1), temperature=temperature)
         return self.layout.from_unit(self.centres[chosen] + select_offset(offsets, chosen)).unsqueeze(1)
 
-    def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
-        """Return one call per action."""
-        return 1
-
     def _predict(self, states: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Return logits (rows, history, bins) and offsets (rows, history, bins, a), oldest state first."""
         features = self.layout.obs_features(states.flip(1))
         out = self.transformer(features, generator).float()
         bins = self.config.bins
         return out[..., :bins], out[..., bins:].unflatten(-1, (bins, -1))
-
-
-class BlockMasks(NamedTuple):
-    """Dropout masks of one block."""
-
-    attention: Tensor
-    """Mask of attention weights, (rows, heads, length, length)."""
-    attended: Tensor
-    """Mask of the attention output, (rows, length, width)."""
-    mlp: Tensor
-    """Mask of the MLP output, (rows, length, width)."""
 
 
 class TransformerBlock(nn.Module):
@@ -186,20 +171,25 @@ class TransformerBlock(nn.Module):
         self.widen = nn.Linear(width, 4 * width)
         self.narrow = nn.Linear(4 * width, width)
 
-    def forward(self, h: Tensor, causal: Tensor, masks: BlockMasks | None) -> Tensor:
-        """Map (rows, length, width) to the same shape; `causal` (length, length) is −∞ for masked pairs."""
-        new = self._attend(self.before_attention(h), causal, masks)
-        h = h + (new if masks is None else new * masks.attended)
-        out: Tensor = self.narrow(functional.gelu(self.widen(self.before_mlp(h))))
-        return h + (out if masks is None else out * masks.mlp)
+    def forward(self, h: Tensor, causal: Tensor, masks: Sequence[Tensor | None]) -> Tensor:
+        """Map (rows, length, width) to the same shape; `causal` (length, length) is −∞ for masked pairs.
 
-    def _attend(self, h: Tensor, causal: Tensor, masks: BlockMasks | None) -> Tensor:
+        Dropout masks are those of attention weights, (rows, heads, length, length), and of the outputs of
+        attention and MLP, (rows, length, width).
+        """
+        weights, attended, narrowed = masks
+        new = self._attend(self.before_attention(h), causal, weights)
+        h = h + (new if attended is None else new * attended)
+        out: Tensor = self.narrow(functional.gelu(self.widen(self.before_mlp(h))))
+        return h + (out if narrowed is None else out * narrowed)
+
+    def _attend(self, h: Tensor, causal: Tensor, mask: Tensor | None) -> Tensor:
         shape = (*h.shape[:2], 3, self.heads, -1)
         query, key, value = self.query_key_value(h).reshape(shape).permute(2, 0, 3, 1, 4)
         scores = query @ key.mT / query.shape[-1] ** 0.5
         weight = (scores + causal).softmax(-1)
-        if masks is not None:
-            weight = weight * masks.attention
+        if mask is not None:
+            weight = weight * mask
         out: Tensor = self.attended((weight @ value).transpose(1, 2).flatten(-2))
         return out
 
@@ -247,17 +237,15 @@ class CausalTransformer(nn.Module):
 
     def _dropout_masks(
         self, h: Tensor, generator: torch.Generator | None
-    ) -> tuple[Tensor | None, list[BlockMasks | None]]:
+    ) -> tuple[Tensor | None, list[Sequence[Tensor | None]]]:
         """Draw the masks of the embedding and of each block."""
         depth = len(self.blocks)
         if not self.training or self.keep == 1:
-            return None, [None] * depth
+            return None, [[None] * 3] * depth
         rows, length, _ = h.shape
         attention = dropout_mask((depth, rows, self.heads, length, length), self.keep, h, generator)
         outputs = dropout_mask((2 * depth + 1, *h.shape), self.keep, h, generator)
-        return outputs[-1], [
-            BlockMasks(attention[i], outputs[2 * i], outputs[2 * i + 1]) for i in range(depth)
-        ]
+        return outputs[-1], [(attention[i], outputs[2 * i], outputs[2 * i + 1]) for i in range(depth)]
 
 
 def k_means(points: Tensor, bins: int, *, generator: torch.Generator, rounds: int = 100) -> Tensor:

@@ -148,10 +148,6 @@ class LSTMGMM(PolicyModel[Windows]):
         action = mixture.sample(draws.uniform(1), draws.normal(self.layout.spec.act_dim))
         return self.layout.from_unit(action).unsqueeze(1)
 
-    def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
-        """Return one call, in which the LSTM takes `history` sequential steps."""
-        return 1
-
     @torch.no_grad()
     def log_prob_step(
         self, states: Tensor, x_next: Tensor, *, sampling: Sampling | None = None

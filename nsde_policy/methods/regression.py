@@ -50,10 +50,6 @@ class Regression(PolicyModel[Windows]):
         present = self.config.history - 1
         return self.layout.from_unit(self._actions(states)[:, present : present + steps])
 
-    def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
-        """Return one call for the whole chunk."""
-        return 1
-
     def _actions(self, states: Tensor, generator: torch.Generator | None = None) -> Tensor:
         out: Tensor = self.network(self.layout.features(states).flatten(-2), generator)
         return out.reshape(len(states), self.config.horizon, -1)

@@ -189,28 +189,18 @@ def test_each_kind_of_strength_computes_its_formula():
         assert float(found.abs().max()) > 1e-4
 
 
-@pytest.mark.parametrize("dt", [2.0, torch.tensor([1.0, 2.0])])
-def test_other_step_sizes_are_rejected_with_history(dt: Any):
-    model = build(history=2)
-    with pytest.raises(ConfigError, match="with a history of 2 states a step is one control period"):
-        model.sample_paths(stack_history(make_path(), 2)[0], steps=2, generator=make_rng(), dt=dt)
-    with pytest.raises(ConfigError, match="other steps need history = 1"):
-        model.path_log_prob(make_path(2), dt=dt)
-
-
-@pytest.mark.parametrize(("history", "dt"), [(2, None), (1, torch.tensor([0.5, 2.0, 1.0, 1.0, 3.0, 1.0]))])
-def test_path_log_prob_equals_an_explicit_loop(history: int, dt: Tensor | None):
+@pytest.mark.parametrize("history", [1, 2])
+def test_path_log_prob_equals_an_explicit_loop(history: int):
     model, walk = build(history=history), make_path()
-    sizes = torch.ones(6) if dt is None else dt
     wrapped = walk.clone()
     wrapped[..., 1] = torch.remainder(walk[..., 1], 2 * math.pi)
     sde, total = model.sde(), torch.zeros(walk.shape[1])
     for k in range(len(walk) - 1):
         x = torch.cat([walk[k], walk[max(k - 1, 0)]], dim=-1) if history == 2 else walk[k]
         drift, g = (part[..., :3].detach() for part in sde.coefficients(x))
-        normal = torch.distributions.Normal(walk[k] + drift * sizes[k], g * sizes[k].sqrt())
+        normal = torch.distributions.Normal(walk[k] + drift, g)
         total += normal.log_prob(walk[k + 1]).sum(-1)
-    torch.testing.assert_close(model.path_log_prob(wrapped, dt=dt), total, rtol=1e-3, atol=1e-2)
+    torch.testing.assert_close(model.path_log_prob(wrapped), total, rtol=1e-3, atol=1e-2)
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.5])

@@ -23,7 +23,6 @@ from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 from nsde_policy.methods.base import Draws, LossParts, PolicyModel, choose_sampling
 from nsde_policy.methods.diffusion.networks import (
-    AbstractDenoiser,
     ConditionalUNet,
     DenoisingTransformer,
     TransformerConfig,
@@ -173,7 +172,9 @@ class Diffusion(PolicyModel[Windows]):
         return self.layout.obs_features(states.flip(1))
 
 
-def build_denoiser(config: DiffusionConfig, act_dim: int, obs_dim: int) -> AbstractDenoiser:
+def build_denoiser(
+    config: DiffusionConfig, act_dim: int, obs_dim: int
+) -> ConditionalUNet | DenoisingTransformer:
     """Build the network that the settings select; an observation has `obs_dim` features."""
     if config.network == "unet":
         return ConditionalUNet(config.unet, act_dim, config.history * obs_dim)

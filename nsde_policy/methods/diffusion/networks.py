@@ -1,12 +1,13 @@
-"""The two noise-prediction networks of Diffusion Policy (Chi et al. 2023).
+"""The two noise-prediction networks of Diffusion Policy (Chi et al. 2023), ε̂(x_t, t, o).
 
-In both, observations and noise level enter separately. A plan therefore embeds the observations once
-(`embed_observations`) and all noise levels at once (`embed_levels`), and only `forward` runs at each step.
+In both, observations o, (rows, history, features), oldest first, and noise levels t, (k,), enter separately.
+A plan therefore embeds the observations once (`embed_observations`) and all noise levels at once
+(`embed_levels`), and only `forward` runs at each step: on actions x_t (rows, horizon, act_dim), with one
+level, or one per row.
 
 Initial weights come from torch's current random state: build them inside `weights_from(generator)`.
 """
 
-import abc
 import math
 from dataclasses import dataclass
 from typing import cast
@@ -61,24 +62,6 @@ class TransformerConfig(BaseConfig):
         super().__post_init__()
         fits = self.embedding >= 4 and self.embedding % 2 == 0 and self.embedding % self.heads == 0
         require(self, fits, f"embedding must be even, >= 4 and a multiple of heads, got {self.embedding}")
-
-
-class AbstractDenoiser(nn.Module, abc.ABC):
-    """ε̂(x_t, t, o): a network that predicts the noise in noisy actions."""
-
-    @abc.abstractmethod
-    def embed_observations(self, obs: Tensor) -> Tensor:
-        """Embed observations (rows, history, features), oldest first, as (rows, ...)."""
-
-    @abc.abstractmethod
-    def embed_levels(self, t: Tensor) -> Tensor:
-        """Embed noise levels t, (k,), as (k, ...)."""
-
-    @abc.abstractmethod
-    def forward(
-        self, noisy: Tensor, level: Tensor, context: Tensor, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Return ε̂ of actions (rows, horizon, act_dim); `level` has one row, or one per action row."""
 
 
 class Sinusoid(nn.Module):
@@ -140,7 +123,7 @@ class FiLMBlock(nn.Module):
         return out
 
 
-class ConditionalUNet(AbstractDenoiser):
+class ConditionalUNet(nn.Module):
     """A U-Net over time, conditioned on observations and noise level by FiLM in every block.
 
     Each level halves the time resolution; as in the original, the skip of the first level is not used on the
@@ -269,7 +252,7 @@ class DecoderLayer(nn.Module):
         return x * dropout_mask(tuple(x.shape), self.keep, x, generator)
 
 
-class DenoisingTransformer(AbstractDenoiser):
+class DenoisingTransformer(nn.Module):
     """A causal transformer over action tokens with cross-attention to the noise level and the observations.
 
     An action does not attend to later observations. Keys and values of the context come from one linear layer

@@ -19,7 +19,6 @@ from nsde_policy.core.sde import (
     constant_strength,
     euler_maruyama,
     increment_log_prob,
-    step_sizes,
 )
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
@@ -191,13 +190,12 @@ class NeuralSDE(PolicyModel[Transitions]):
         steps: int,
         generator: torch.Generator | None = None,
         noise: Tensor | None = None,
-        dt: float | Tensor | None = None,
         sampling: Sampling | None = None,
     ) -> Tensor:
         """Sample one path per row of `x0` (..., history·d); (steps + 1, ..., d), the current state first.
 
         The noise comes from `generator` or is given as standard normal numbers, (solver steps, ..., d). A
-        step takes one control period; other values of `dt` need history = 1.
+        step takes one control period.
         """
         substeps = choose_sampling(self.config.sampling, sampling).substeps
         if noise is None:
@@ -209,22 +207,12 @@ class NeuralSDE(PolicyModel[Transitions]):
         path = euler_maruyama(
             self.sde(sampling),
             x0,
-            dt=self._step_size(dt),
+            dt=self.config.dt,
             steps=steps,
             substeps=substeps,
             noise=torch.cat([noise, none], dim=-1),
         )
         return path[..., : self.dim]
-
-    def _step_size(self, dt: float | Tensor | None) -> float | Tensor:
-        if dt is None:
-            return self.config.dt
-        if self.config.history > 1 and (isinstance(dt, Tensor) or dt != self.config.dt):
-            raise ConfigError(
-                f"with a history of {self.config.history} states a step is one control period, "
-                f"{self.config.dt:g}; other steps need history = 1"
-            )
-        return dt
 
     @torch.no_grad()
     def step_std(self, x: Tensor, *, sampling: Sampling | None = None) -> Tensor:
@@ -282,17 +270,14 @@ class NeuralSDE(PolicyModel[Transitions]):
         return Coefficients(drift[..., : self.dim], diffusion[..., : self.dim])
 
     @torch.no_grad()
-    def path_log_prob(
-        self, path: Tensor, *, dt: float | Tensor | None = None, sampling: Sampling | None = None
-    ) -> Tensor:
+    def path_log_prob(self, path: Tensor, *, sampling: Sampling | None = None) -> Tensor:
         """Return log p(x₁ … x_n | x₀) of paths (n + 1, ..., d), one step per state (Eq. 12 to 17); (...).
 
         The history before x₀ is taken to be x₀ itself.
         """
-        sizes = step_sizes(self._step_size(dt), len(path) - 1, path)
         current = self._newest_coefficients(stack_history(path[:-1], self.config.history), sampling)
-        column = sizes.reshape(-1, *[1] * (path.dim() - 1))
-        return increment_log_prob(current, self.layout.increment(path[:-1], path[1:]), column).sum(0)
+        increment, dt = self.layout.increment(path[:-1], path[1:]), path.new_tensor(self.config.dt)
+        return increment_log_prob(current, increment, dt).sum(0)
 
 
 def _weigh_features(config: NeuralSDEConfig, spec: StateSpec) -> Tensor:
