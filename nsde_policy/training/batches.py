@@ -3,26 +3,15 @@
 import abc
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from nsde_policy.core.targets import TensorRows
+
 Batch = TypeVar("Batch")
-
-
-class TensorData(Protocol):
-    """Rows of tensors that are selected by a tensor of indices."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: Tensor) -> Self: ...
-
-    def to(self, device: torch.device | str) -> Self:
-        """Copy all rows to a device."""
-
-
-Data = TypeVar("Data", bound=TensorData)
+Data = TypeVar("Data", bound=TensorRows)
 
 
 class BatchSource(abc.ABC, Generic[Batch]):

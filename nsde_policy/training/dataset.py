@@ -142,8 +142,6 @@ def build_transitions(
     `final_action_weight` is positive, its last frame gives one more pair with this weight: what came after it
     was not recorded, but the last action was, often the one that finished the task.
     """
-    if history < 1:
-        raise ConfigError(f"history counts the present state, so it is at least 1, got {history}")
     states = build_states(demos, settings)
     obs_dim, now = demos.obs.shape[1], np.arange(len(states))
     if final_action_weight <= 0:
@@ -196,11 +194,6 @@ def find_window_frames(
     demos: Demonstrations, *, horizon: int, history: int, n_action_steps: int
 ) -> np.ndarray:
     """Return the index of each frame of the windows that `build_windows` cuts, (n, horizon), oldest first."""
-    if min(horizon, history, n_action_steps) < 1 or history - 1 + n_action_steps > horizon:
-        raise ConfigError(
-            "need history - 1 + n_action_steps <= horizon, all at least 1, "
-            f"got {history}, {n_action_steps}, {horizon}"
-        )
     counts = np.maximum(demos.lengths - horizon + history + n_action_steps - 1, 1)
     episode = np.repeat(np.arange(len(demos)), counts)
     nth = np.arange(len(episode)) - np.repeat(np.cumsum(counts) - counts, counts)

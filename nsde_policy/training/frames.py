@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nsde_policy.core.targets import Windows
+from nsde_policy.core.targets import TensorRows, Windows
 from nsde_policy.data.types import Demonstrations, Ints
 from nsde_policy.encoders.base_model import EncoderModel, mirror_frames
 from nsde_policy.methods.base import LossParts, PolicyModel, Stage, TrainableModel
@@ -18,7 +18,7 @@ READ_BLOCK = 256
 
 
 @dataclass(frozen=True)
-class FrameWindows:
+class FrameWindows(TensorRows):
     """Windows of demonstrations with the frames of their states; the features in the states are 0."""
 
     states: Tensor
@@ -29,9 +29,6 @@ class FrameWindows:
     """Row of `frames` that belongs to each state, (n, history); plus the number of rows for mirror images."""
     frames: tuple[Tensor, ...]
     """Frames of each camera, (rows, size, size, 3) uint8; shared by all windows."""
-
-    def __len__(self) -> int:
-        return len(self.states)
 
     def __getitem__(self, index: Tensor) -> Self:
         return replace(self, states=self.states[index], actions=self.actions[index], index=self.index[index])

@@ -4,16 +4,19 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from nsde_policy.config import TrainConfig
+from nsde_policy.core.targets import TensorRows
 from nsde_policy.errors import CheckpointError, ConfigError, NsdePolicyError
 from nsde_policy.methods.base import TrainableModel
-from nsde_policy.training.batches import BatchSource, Data, TableSource, TensorData
+from nsde_policy.training.batches import BatchSource, Data, TableSource
 from nsde_policy.training.stage import StageRun
+
+Rows = TypeVar("Rows", bound=TensorRows | Tensor)
 
 VALIDATION_PREFIX = "validation_"
 """Prefix of validation losses in the metrics."""
@@ -51,7 +54,7 @@ class Training:
     def __init__(
         self,
         model: TrainableModel[Any],
-        data: TensorData | BatchSource[Any],
+        data: TensorRows | BatchSource[Any],
         config: TrainConfig,
         *,
         seed: int,
@@ -179,7 +182,7 @@ class Validation:
     captured step are not touched. The noise in the losses is the same at every call.
     """
 
-    def __init__(self, data: TensorData, training: Training, *, seed: int, device: str) -> None:
+    def __init__(self, data: TensorRows, training: Training, *, seed: int, device: str) -> None:
         self._training = training
         self._seed = seed
         self._device = device
@@ -199,6 +202,6 @@ class Validation:
         return {VALIDATION_PREFIX + name: total / len(self._data) for name, total in sums.items()}
 
 
-def choose_rows(data: Data, most: int, *, seed: int) -> Data:
+def choose_rows(data: Rows, most: int, *, seed: int) -> Rows:
     """Return up to `most` random rows, the same ones for the same seed."""
     return data[torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:most]]

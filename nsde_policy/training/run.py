@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsde_policy.core.spec import StateSpec
+from nsde_policy.core.targets import TensorRows
 from nsde_policy.data.action_columns import NO_COLUMN, describe_changes, match_changes
 from nsde_policy.data.augmentation import Mirror, RigidMotions
 from nsde_policy.data.split import split_episodes
@@ -21,7 +22,6 @@ from nsde_policy.methods.registry import METHODS
 from nsde_policy.planner.calibration import CALIBRATION_FILE, Calibration
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord
-from nsde_policy.training.batches import TensorData
 from nsde_policy.training.checkpoints import Monitor, check_files, train_loop
 from nsde_policy.training.dataset import (
     augment,
@@ -170,10 +170,10 @@ def _prepare_data(
     unseen: Demonstrations | None,
     mirror: Mirror | None,
     joint: EncoderTraining | None,
-) -> tuple[TensorData, TensorData | None]:
+) -> tuple[TensorRows, TensorRows | None]:
     """Build the training data of a run, and rows of unseen demonstrations for its validation."""
 
-    def build(demos: Demonstrations, *, held_out: bool) -> TensorData:
+    def build(demos: Demonstrations, *, held_out: bool) -> TensorRows:
         if joint is not None:
             return joint.build_windows(demos, held_out=held_out)
         return build_training_data(demos, record.config, mirror)
@@ -197,7 +197,7 @@ def _fit(
     run: RunDirectory,
     record: RunRecord,
     model: TrainableModel[Any],
-    data: tuple[TensorData, TensorData | None],
+    data: tuple[TensorRows, TensorRows | None],
     monitor: Monitor | None,
     options: TrainOptions,
 ) -> None:

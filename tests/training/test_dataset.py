@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nsde_policy.data import Demonstrations, load_demonstrations
 from nsde_policy.errors import ConfigError
 from nsde_policy.run_config import DemoConfig
-from nsde_policy.training.dataset import build_states, build_transitions, build_windows, find_window_frames
+from nsde_policy.training.dataset import build_states, build_transitions, build_windows
 
 LENGTHS = st.lists(st.integers(2, 12), min_size=1, max_size=6)
 
@@ -158,12 +158,3 @@ def test_windows_have_no_jumps_of_angles() -> None:
     present = seen[:, 0]
     assert ((present >= 0) & (present < 2 * np.pi)).all(), "the current observation is as recorded"
     np.testing.assert_array_equal(actions[:, 2], present)
-
-
-@pytest.mark.parametrize("sizes", [(4, 3, 3), (4, 0, 1), (4, 1, 0), (0, 1, 1)])
-def test_sizes_that_do_not_fit_are_rejected(sizes: tuple[int, int, int]) -> None:
-    horizon, history, chunk = sizes
-    with pytest.raises(ConfigError, match="<= horizon"):
-        find_window_frames(make_labelled_demos([5]), horizon=horizon, history=history, n_action_steps=chunk)
-    with pytest.raises(ConfigError, match="at least 1, got 0"):
-        build_transitions(make_labelled_demos([3]), DemoConfig(first_action_from=()), history=0)
