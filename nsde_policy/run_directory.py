@@ -181,15 +181,8 @@ class RunDirectory:
         existed = os.path.exists(self.path)  # unlike `Path.exists`, it accepts names that are too long
         directory = lock_directory(self.path, error=CheckpointError)
         try:
-            for target in (
-                self.config,
-                self.model,
-                self.training,
-                self.metrics,
-                self.path / "calibration.json",
-            ):
-                for partial in self.path.glob(f"{target.name}.*{PARTIAL}"):
-                    partial.unlink()
+            for partial in self.path.glob(f"*{PARTIAL}"):
+                partial.unlink()
             yield
         finally:
             if not existed:

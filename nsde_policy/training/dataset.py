@@ -29,9 +29,6 @@ from nsde_policy.methods.registry import get_method
 from nsde_policy.planner.history import check_first_action, replace_first_action
 from nsde_policy.run_config import DemoConfig, RunConfig
 
-SHOWN_CONSTANTS = 8
-"""Most numbers of a first action in a line of the log."""
-
 
 def resolve_first_action(demos: Demonstrations, config: RunConfig) -> RunConfig:
     """Return the settings with the action before the first one inferred, as far as they leave it open.
@@ -48,9 +45,7 @@ def resolve_first_action(demos: Demonstrations, config: RunConfig) -> RunConfig:
 def describe_first_action(settings: DemoConfig) -> str:
     """Describe what replaces the action before the first one, in one line."""
     columns, constants = settings.first_action_from or (), settings.first_action
-    shown = [f"{value:.4g}" for value in constants[:SHOWN_CONSTANTS]]
-    shown += ["…"] if len(constants) > SHOWN_CONSTANTS else []
-    median = f"the median first action ({', '.join(shown)})"
+    median = f"the median first action ({', '.join(f'{value:.4g}' for value in constants)})"
     if len(constants) == len(columns):
         return f"{median}: no action column is an observed position"
     return f"the observed position ({format_matches(columns)})" + (f", else {median}" if constants else "")

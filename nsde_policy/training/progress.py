@@ -11,8 +11,6 @@ from nsde_policy.training.loop import VALIDATION_PREFIX
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-EVALUATED = ("reward", "success")
-"""Scores in the metrics of earlier versions, which are not losses."""
 DOTTED_POINTS = 50
 """Curves of fewer points show each of them."""
 
@@ -28,7 +26,7 @@ def plot_training(run: RunDirectory) -> Path | None:
         return None
     records = list(run.read_metrics())
     names = {name: None for record in records for name in record if name not in ("step", "seconds")}
-    losses = [name for name in names if VALIDATION_PREFIX not in name and name not in EVALUATED]
+    losses = [name for name in names if VALIDATION_PREFIX not in name]
     if not losses:
         return None
     figure = Figure(figsize=(8, 3.2), layout="constrained")

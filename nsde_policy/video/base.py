@@ -36,12 +36,8 @@ class PredictedStep(NamedTuple):
     """Noise on the newest frame, in units of `noise_std`; None for a state with own predictions."""
 
 
-class StepResult(NamedTuple):
-    """What a method computes for one predicted frame in training."""
-
-    losses: dict[str, Tensor]
-    predicted: Tensor | None = None
-    """The next frame, if the method samples it with the same single network call."""
+StepResult = tuple[dict[str, Tensor], Tensor | None]
+"""Losses of one predicted frame, and the frame if a method samples it with the same single network call."""
 
 
 class VideoModel(TrainableModel[VideoBatch]):

@@ -24,7 +24,7 @@ def test_plot_shows_losses_and_those_on_held_out_episodes_dashed(
     figure = pytest.importorskip("matplotlib.figure")
     drawn: list[Any] = []
     monkeypatch.setattr(figure.Figure, "savefig", lambda self, *_, **__: drawn.append(self))
-    lines = [{"step": i, "loss": 1.0, "validation_loss": 2.0, "reward": 0.5} for i in range(3)]
+    lines = [{"step": i, "loss": 1.0, "validation_loss": 2.0} for i in range(3)]
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     assert plot_training(RunDirectory(tmp_path)) is not None
     (axis,) = drawn[0].axes

@@ -45,7 +45,7 @@ class FlowMatchingVideo(VideoModel):
         noise = torch.randn(target.shape, generator=generator, device=state.device)
         share = time[:, None, None, None]
         found = self.run_network(torch.cat([state, (1 - share) * noise + share * target], dim=1), time)
-        return StepResult({"velocity": (found["velocity"] - (target - noise)).square().mean()})
+        return {"velocity": (found["velocity"] - (target - noise)).square().mean()}, None
 
     def predict(
         self, state: Tensor, *, sampling: VideoSampling | None = None, generator: torch.Generator

@@ -51,7 +51,7 @@ class InterpolantsVideo(VideoModel):
         wiener = share.sqrt() * torch.randn(target.shape, generator=generator, device=state.device)
         between = (1 - share) * start + share * target + epsilon * (1 - share) * wiener
         found = self.run_network(torch.cat([state, between], dim=1), time)
-        return StepResult({"drift": (found["drift"] - (target - start - epsilon * wiener)).square().mean()})
+        return {"drift": (found["drift"] - (target - start - epsilon * wiener)).square().mean()}, None
 
     def predict(
         self, state: Tensor, *, sampling: VideoSampling | None = None, generator: torch.Generator

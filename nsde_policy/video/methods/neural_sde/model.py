@@ -86,7 +86,7 @@ class NeuralSDEVideo(VideoModel):
                 variance, drift, velocity, 1.0, weight
             )
         is_between = step.unit_noise is not None and config.interpolation == "uniform"
-        return StepResult(parts, None if is_between or config.sampling.diffusion else predicted)
+        return parts, None if is_between or config.sampling.diffusion else predicted
 
     def _strength(self, sampling: NeuralSDEVideoSampling) -> float:
         """Return α σ, the strength of the scaled score: α σ² of the score itself."""
