@@ -16,7 +16,6 @@ import difflib
 import importlib
 import logging
 import pkgutil
-import shlex
 from collections.abc import Collection
 from functools import cached_property
 from importlib import metadata
@@ -52,8 +51,6 @@ class Registry(Generic[Plugin]):
         self._group = group or "nsde_policy." + package.rsplit(".", 1)[-1]
         self._helpers = helpers
         self._found: dict[str, Plugin] = {}
-        self._modules_of: dict[str, str] = {}
-        """Names of the modules that registered the plug-ins."""
         self._broken: dict[str, str] = {}
         """What is wrong with modules that cannot be imported, by name."""
 
@@ -84,10 +81,8 @@ class Registry(Generic[Plugin]):
                 logger.warning("left out: %s", error)
         return {name: self._found[name] for name in self.names() if name in self._found}
 
-    def get(self, name: str, *, package: str | None = None) -> Plugin:
+    def get(self, name: str) -> Plugin:
         """Return a plug-in by name, importing its module on first use.
-
-        An error names `package`, the distribution that provided the plug-in when a run was made.
 
         Raises:
             PluginError: If there is no such plug-in, or its module cannot be imported.
@@ -95,20 +90,8 @@ class Registry(Generic[Plugin]):
         if name not in self._found and name in self._modules:
             self._import(name)
         if name not in self._found and name not in self.load_all():
-            raise PluginError(self._describe_unknown(name, package))
+            raise PluginError(self._describe_unknown(name))
         return self._found[name]
-
-    def package_of(self, name: str) -> str | None:
-        """Return the distribution that provides a plug-in, None if it is built in."""
-        for point in self._entry_points:
-            if point.name == self._modules_of.get(name, name) and point.dist is not None:
-                return f"{point.dist.name}=={point.dist.version}"
-        return None
-
-    @cached_property
-    def _entry_points(self) -> metadata.EntryPoints:
-        """Entry points of installed packages; reading them takes milliseconds."""
-        return metadata.entry_points(group=self._group)
 
     @cached_property
     def _modules(self) -> dict[str, str]:
@@ -116,13 +99,13 @@ class Registry(Generic[Plugin]):
         path = importlib.import_module(self._package).__path__
         found = [module.name for module in pkgutil.iter_modules(path)]
         modules = {name: f"{self._package}.{name}" for name in found if name not in self._helpers}
-        for point in self._entry_points:
+        for point in metadata.entry_points(group=self._group):
             modules.setdefault(point.name, point.module)
         return modules
 
     def _import(self, name: str) -> None:
         """Import the module of a plug-in; raise `PluginError` if it cannot be imported."""
-        module, known = self._modules[name], {*self._found}
+        module = self._modules[name]
         try:
             importlib.import_module(module)
         except KeyboardInterrupt:
@@ -132,15 +115,9 @@ class Registry(Generic[Plugin]):
             raise PluginError(
                 f"the {self.kind} {name!r} cannot be imported from {module}: {what}{summarize_error(error)}"
             ) from error
-        self._modules_of |= dict.fromkeys({*self._found} - known, name)
 
-    def _describe_unknown(self, name: str, package: str | None) -> str:
+    def _describe_unknown(self, name: str) -> str:
         """Return the error message for a name that is not registered, with names like it."""
-        if package:
-            return (
-                f"unknown {self.kind} {name!r}: it comes with the package {package!s:.80}, which is not "
-                f"installed; run: pip install {shlex.quote(package)}"
-            )
         close = difflib.get_close_matches(name, self._found, n=5, cutoff=0.0)
         unavailable = "".join(f"; unavailable: {why}" for why in self._broken.values())
         return (

@@ -132,11 +132,11 @@ class RunConfig(BaseConfig):
         return {"method": self.method, **super().to_dict()}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any], *, package: str | None = None) -> Self:
-        """Read what `to_dict` returned; errors name `package`, the distribution that provides the method."""
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Read what `to_dict` returned."""
         if not isinstance(values, dict) or not isinstance(values.get("model", {}), dict):
             raise ConfigError(f"settings must be JSON objects, got {values!r:.60}")
-        method = get_method(values.get("method", "neural_sde"), package=package)
+        method = get_method(values.get("method", "neural_sde"))
         rest = {key: value for key, value in values.items() if key != "method"}
         if isinstance(rest.get("encoder"), dict):
             encoder = get_encoder(DemoConfig.from_dict(values.get("demos", {})).encoder)

@@ -86,8 +86,6 @@ class RunRecord:
     demos: DemoRecord
     versions: Mapping[str, str] = field(default_factory=lambda: find_versions())
     """Versions of packages that may influence results; by default those installed now."""
-    plugins: Mapping[str, str] = field(default_factory=dict)
-    """Distributions that provide the method and the task, `name==version`, if they are not built in."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the task's environment that differ from those of the task."""
     cameras: tuple[CameraSpec, ...] = ()
@@ -102,7 +100,6 @@ class RunRecord:
             "seed": self.seed,
             "demos": self.demos.to_dict(),
             "versions": dict(self.versions),
-            **({"plugins": dict(self.plugins)} if self.plugins else {}),
             "config": self.config.to_dict(),
             "layout": self.spec.to_dict(),
             **({"cameras": [camera.to_dict() for camera in self.cameras]} if self.cameras else {}),
@@ -119,15 +116,13 @@ class RunRecord:
                 )
             if values["format"] != RUN_FORMAT:
                 raise CheckpointError(f"run format {values['format']}, this version reads {RUN_FORMAT}")
-            plugins = dict(values.get("plugins", {}))
             return cls(
-                config=RunConfig.from_dict(values["config"], package=plugins.get("method")),
+                config=RunConfig.from_dict(values["config"]),
                 spec=StateSpec.from_dict(values["layout"]),
                 task=str(values["task"]),
                 seed=int(values["seed"]),
                 demos=DemoRecord.from_dict(values["demos"]),
                 versions=dict(values["versions"]),
-                plugins=plugins,
                 env_kwargs=dict(values.get("env_kwargs", {})),
                 cameras=tuple(CameraSpec.from_dict(camera) for camera in values.get("cameras", ())),
             )
@@ -149,7 +144,7 @@ class RunRecord:
 
 
 def find_versions() -> dict[str, str]:
-    """Return the versions of packages that may influence results, of simulators if they are installed."""
+    """Return the versions of packages that may influence results, of simulators and plug-ins if installed."""
     found = {"nsde_policy": __version__, "python": platform.python_version()}
     for name in ("torch", "numpy", "pymunk", "gymnasium", *SIMULATORS):
         try:
@@ -157,6 +152,10 @@ def find_versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             if name not in SIMULATORS:
                 found[name] = "not installed"
+    for group in ("nsde_policy.methods", "nsde_policy.tasks"):
+        found |= {
+            point.dist.name: point.dist.version for point in metadata.entry_points(group=group) if point.dist
+        }
     return found
 
 
@@ -197,8 +196,11 @@ class RunDirectory:
         values = read_json(self.config, error=CheckpointError)
         try:
             return RunRecord.from_dict(values)
-        except (CheckpointError, PluginError) as error:
-            raise type(error)(f"{self.path}: {error}") from None
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.path}: {error}") from None
+        except PluginError as error:
+            made_with = f"{values.get('versions')!s:.400}"
+            raise PluginError(f"{self.path}: {error}; the run was made with {made_with}") from None
 
     def read_weights(self) -> dict[str, Tensor]:
         """Read the averaged weights and check that they are finite."""

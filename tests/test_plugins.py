@@ -88,7 +88,7 @@ def test_commands_use_the_method_the_task_and_the_reader_of_another_package(pack
     assert values["config"]["method"] == "linear"
     assert values["task"] == "reach"
     assert values["demos"]["episodes"] == 30
-    assert values["plugins"] == {"method": "my-robot==1.0", "task": "my-robot==1.0"}
+    assert values["versions"]["my-robot"] == "1.0"
     printed = (package / "eval.txt").read_text()
     assert "mean progress" in printed
     assert "final distance" in printed
@@ -116,7 +116,7 @@ def test_a_run_of_a_package_that_is_not_installed_names_the_package(
 ):
     assert main(["eval", str(package / "runs/reach")]) == 2
     printed = capsys.readouterr().err
-    assert "pip install my-robot==1.0" in printed
+    assert "'my-robot': '1.0'" in printed
     assert "'linear'" in printed
     assert printed.count("\n") == 1
 

@@ -88,9 +88,9 @@ def add_method(method: Method, registry: Registry[Method] = METHODS) -> None:
     registry.add(method.name, method)
 
 
-def get_method(name: str, *, package: str | None = None) -> Method:
-    """Return a method by name; `package` is named in the error if it is not installed."""
-    return METHODS.get(name, package=package)
+def get_method(name: str) -> Method:
+    """Return a method by name; raise `PluginError` if it is not installed."""
+    return METHODS.get(name)
 
 
 def find_method_name(config: ModelConfig) -> str:

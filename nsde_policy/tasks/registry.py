@@ -44,13 +44,10 @@ def get_task_of_run(record: "RunRecord", env: str | None = None) -> Task:
         ConfigError: If the run names code of an environment, see `get_recorded_task`.
         PluginError: If the package that provides it is not installed.
     """
-    package = record.plugins.get("task")
-    if env is not None:
-        return get_task(env, package=package if env == record.task else None)
-    return get_recorded_task(record.task, record.env_kwargs, package=package)
+    return get_recorded_task(record.task, record.env_kwargs) if env is None else get_task(env)
 
 
-def get_recorded_task(name: str, env_kwargs: Mapping[str, object], *, package: str | None = None) -> Task:
+def get_recorded_task(name: str, env_kwargs: Mapping[str, object]) -> Task:
     """Return a task that a file names, with the keyword arguments of its environment in the file.
 
     A file must not name code: only tasks and environments that are registered here, and arguments without
@@ -60,7 +57,7 @@ def get_recorded_task(name: str, env_kwargs: Mapping[str, object], *, package: s
         ConfigError: If the file names code, with the flags that allow it.
         PluginError: If it is neither a task nor the name of an environment.
     """
-    task = get_task(name, package=package)
+    task = get_task(name)
     is_code = isinstance(task, GymTask) and ":" in name
     if is_code or not _is_plain(env_kwargs):
         arguments = f" --env-kwargs {shlex.quote(json.dumps(dict(env_kwargs)))}" if env_kwargs else ""
@@ -81,17 +78,16 @@ def _is_plain(value: object) -> bool:
     return not isinstance(value, str) or _PLAIN_WORDS.fullmatch(value) is not None
 
 
-def get_task(name: str, *, package: str | None = None) -> Task:
+def get_task(name: str) -> Task:
     """Return a task by its name, or by its environment, a Gymnasium id or `module:Class`.
 
-    Any environment without a task becomes a `GymTask`. An error names `package`, the distribution that
-    provided the task when a run was made.
+    Any environment without a task becomes a `GymTask`.
 
     Raises:
         PluginError: If it is neither a task nor the name of an environment.
     """
-    if package is not None or name in TASKS:
-        return TASKS.get(name, package=package)
+    if name in TASKS:
+        return TASKS.get(name)
     tasks = TASKS.load_all().values()
     if (task := next((each for each in tasks if each.env_id == name), None)) is not None:
         return task

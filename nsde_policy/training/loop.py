@@ -16,7 +16,7 @@ from nsde_policy.methods.base import TrainableModel
 from nsde_policy.training.batches import BatchSource, Data, TableSource
 from nsde_policy.training.stage import StageRun
 
-Rows = TypeVar("Rows", bound=TensorRows | Tensor)
+Rows = TypeVar("Rows", TensorRows, Tensor)
 
 VALIDATION_PREFIX = "validation_"
 """Prefix of validation losses in the metrics."""

@@ -18,7 +18,6 @@ from nsde_policy.files import replace_file
 from nsde_policy.inference.loading import build_model, build_policy_spec, limit_parameters
 from nsde_policy.inference.torch_threads import count_threads, use_threads
 from nsde_policy.methods.base import TrainableModel
-from nsde_policy.methods.registry import METHODS
 from nsde_policy.planner.calibration import CALIBRATION_FILE, Calibration
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord
@@ -65,8 +64,6 @@ class TrainedTask:
     name: str = "none"
     env_kwargs: Mapping[str, object] = field(default_factory=dict)
     """Keyword arguments of the environment that differ from those of the task."""
-    package: str | None = None
-    """Distribution that provides the task, if it is not built in."""
     mirror: Mirror | None = None
     """Mirror symmetry that doubles the demonstrations; None for no mirror images."""
     motions: RigidMotions | None = None
@@ -260,19 +257,16 @@ def _build_record(
     held_out: tuple[int, ...],
     encoder: EncoderTraining | None,
 ) -> RunRecord:
-    """Return what a run records about itself, with the packages of plug-ins."""
+    """Return what a run records about itself."""
     trained_on = DemoRecord(
         demos.source, demos.fingerprint, len(demos), len(demos.obs), held_out, demos.episode_fingerprints
     )
-    found = {"method": METHODS.package_of(config.method), "task": task.package}
-    plugins = {kind: package for kind, package in found.items() if package}
     return RunRecord(
         config,
         spec,
         task.name,
         seed,
         trained_on,
-        plugins=plugins,
         env_kwargs=task.env_kwargs,
         cameras=encoder.cameras if encoder else (),
     )

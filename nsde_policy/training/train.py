@@ -14,7 +14,7 @@ from nsde_policy.errors import ConfigError
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.tasks import TASKS, get_task, with_env_kwargs
+from nsde_policy.tasks import get_task, with_env_kwargs
 from nsde_policy.training.checkpoints import Monitor
 from nsde_policy.training.demos import (
     add_environment,
@@ -98,7 +98,7 @@ def prepare_task(
     task = with_env_kwargs(get_task(name), env_kwargs or {})
     demos = add_environment(demos, task, config.demos.obs_keys, config.chunk)
     mirror, motions = find_mirror(config.demos, name), find_motions(config.demos, name)
-    return demos, TrainedTask(name, env_kwargs or {}, TASKS.package_of(name), mirror, motions)
+    return demos, TrainedTask(name, env_kwargs or {}, mirror, motions)
 
 
 def _prepare_device(name: str, config: RunConfig) -> str:

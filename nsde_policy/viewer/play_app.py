@@ -230,7 +230,7 @@ def find_common_task(runners: Sequence[PolicyRunner]) -> Task:
         ConfigError: If they were trained for different tasks, or one without a page.
     """
     for record in (runner.policy.record for runner in runners):
-        get_task(record.task, package=record.plugins.get("task")).live_table()  # raises if it has no page
+        get_task(record.task).live_table()  # raises if it has no page
     tasks = [get_task_of_run(runner.policy.record) for runner in runners]
     for runner, task in zip(runners, tasks, strict=True):
         if task.name != tasks[0].name:
