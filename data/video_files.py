@@ -101,7 +101,11 @@ def open_video(path: Path) -> Iterator[tuple[Any, Any]]:
                 if not container.streams.video:
                     raise DemoError(f"{path} holds no video")
                 stream = container.streams.video[0]
-                _check_pixels(path, stream.width, stream.height)
+                if not 0 < stream.width * stream.height <= MAX_PIXELS:
+                    raise DemoError(
+                        f"{path} has frames of {stream.width} × {stream.height} pixels, expected 1 to "
+                        f"{MAX_PIXELS} pixels; it is damaged or must be made smaller first"
+                    )
                 stream.codec_context.options = {"err_detect": STRICT, "max_pixels": str(MAX_PIXELS)}
                 stream.thread_type = "AUTO"
                 yield container, stream
@@ -111,14 +115,6 @@ def open_video(path: Path) -> Iterator[tuple[Any, Any]]:
             raise DemoError(f"{path} is damaged or not a video: {describe_problem(error)}") from error
 
 
-def _check_pixels(path: Path, width: int, height: int) -> None:
-    if not 0 < width * height <= MAX_PIXELS:
-        raise DemoError(
-            f"{path} has frames of {width} × {height} pixels, expected 1 to {MAX_PIXELS} pixels; it is "
-            "damaged or must be made smaller first"
-        )
-
-
 def _decode(path: Path, container: Any, stream: Any) -> Iterator[tuple[Any, float]]:
     """Decode all frames with their times in seconds; raise `DemoError` if some are missing or damaged."""
     spacing = 1 / float(stream.average_rate or stream.guessed_rate or 25)
@@ -126,7 +122,6 @@ def _decode(path: Path, container: Any, stream: Any) -> Iterator[tuple[Any, floa
     for frame in container.decode(stream):
         if frame.is_corrupt:
             raise DemoError(f"{path} is damaged at its frame {count + 1}")
-        _check_pixels(path, frame.width, frame.height)
         time = count * spacing if frame.time is None else float(frame.time)
         start = time if start is None else start
         yield frame, time - start

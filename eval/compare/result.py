@@ -131,7 +131,7 @@ class Comparison(
         """Return one row per name, at its base setting; the most successful first, or that of most score."""
         bases = [self.base_setting(name) for name in self.names]
         rows = [self.rows[base] for base in bases if base in self.rows]
-        return sorted(rows, key=lambda row: (-row.success.value if row.success else 0.0, -row.mean_score))
+        return sorted(rows, key=lambda row: (-row.success.value if row.success else 0.0, -row.score.value))
 
     def other_rows(self) -> list[Row]:
         """Return the rows of other settings: sweeps, disturbances, fewer demonstrations."""

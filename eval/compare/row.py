@@ -101,11 +101,6 @@ class Summary(abc.ABC):
         """Return the mean over all episodes, given a column per training; a path counts as one sample."""
         return mean(list(chain.from_iterable(columns)), groups=self.path_numbers)
 
-    @property
-    def mean_score(self) -> float:
-        """Mean score over all episodes, without the interval, which takes long to find."""
-        return float(np.mean([*chain.from_iterable(episodes.score for episodes in self.trainings)]))
-
     @cached_property
     def score(self) -> Estimate:
         """Mean score over all episodes, with its bootstrap interval."""
