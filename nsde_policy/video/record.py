@@ -1,4 +1,4 @@
-"""What a video run records, and the videos that it was not trained on."""
+"""What a video run records, the videos that it was not trained on, and records of version 0.2."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,13 +43,13 @@ class VideoRecord(BaseConfig):
         if not file.exists():
             raise CheckpointError(f"{path} holds no video model: it has no config.json")
         values = read_json(file, error=CheckpointError)
-        if values.pop("kind", None) != VIDEO_KIND or values.pop("format", None) != RUN_FORMAT:
-            raise CheckpointError(
-                f"{path} was not written by `nsde-policy video train`, or by another version: train it again"
-            )
         try:
+            if "format" not in values and "increment_std" in values:
+                values = upgrade_record(values)
+            if values.pop("kind", None) != VIDEO_KIND or values.pop("format", None) != RUN_FORMAT:
+                raise CheckpointError(f"{path} was not written by `nsde-policy video train` of this version")
             return cls.from_dict(values)
-        except PluginError:
+        except (CheckpointError, PluginError):
             raise
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise CheckpointError(f"{file} is not a valid record of a video run: {error}") from error
@@ -85,7 +85,7 @@ def open_unseen(record: VideoRecord, path: Path) -> Videos:
     """
     config = record.config
     videos = open_videos(path, size=config.size, stride=config.stride)
-    count = record.videos.episodes
+    count = record.videos.episodes or len(videos)  # runs of earlier versions do not say
     trained = sorted({*range(count)} - {*record.videos.held_out})
     before = videos.head(count).select(trained) if 0 < count <= len(videos) else None
     if before is None or not trained or before.fingerprint != record.videos.fingerprint:
@@ -102,3 +102,42 @@ def open_unseen(record: VideoRecord, path: Path) -> Videos:
             "--validation 0.1`, or score it on another store with --data"
         )
     return videos.select(unseen)
+
+
+def upgrade_record(values: dict[str, Any]) -> dict[str, Any]:
+    """Convert the config.json of a video run that version 0.2 wrote."""
+    old = values["config"]
+    return {
+        "format": RUN_FORMAT,
+        "kind": VIDEO_KIND,
+        "config": {
+            "method": values["method"],
+            "model": _upgrade_model(old["model"], values["increment_std"]),
+            **{name: old[name] for name in ("train", "size", "stride")},
+            "unroll": {
+                "substeps": old["unroll"]["calls"],
+                **{name: value for name, value in old["unroll"].items() if name != "calls"},
+            },
+        },
+        "videos": {
+            "episodes": values["source_videos"],
+            "frames": 0,
+            **{name: values[name] for name in ("source", "fingerprint", "held_out")},
+        },
+        "versions": {"nsde_policy": values["version"]},
+        **{name: values[name] for name in ("seed", "increment_std")},
+    }
+
+
+def _upgrade_model(old: dict[str, Any], increment_std: float) -> dict[str, Any]:
+    """Convert the settings of a model: names, where sampling is set, and the unit of δ."""
+    renamed = {"context": "history", "context_noise": "noise", "backbone": "network"}
+    moved = {"calls": "substeps", "alpha": "alpha", "diffusion_scale": "diffusion"}
+    found = {
+        renamed.get(name, name): value for name, value in old.items() if name not in moved and name != "noise"
+    }
+    found["random_noise"] = old["noise"] == "uniform"
+    found["sampling"] = {new: old[name] for name, new in moved.items() if name in old}
+    if found.pop("delta", None) and old["flow_loss"] == "log":  # the square loss has no δ
+        found["delta"] = old["delta"] / increment_std**2
+    return found

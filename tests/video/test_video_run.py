@@ -22,7 +22,7 @@ from nsde_policy.eval.latency import device_name
 from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.video.config import UnrollConfig, UViTConfig, VideoConfig
-from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig
+from nsde_policy.video.methods.neural_sde.config import PRESETS, NeuralSDEVideoConfig
 from nsde_policy.video.record import VideoRecord, open_unseen
 from nsde_policy.video.run import FIRST_STAGE_FOLDER, load_video_model, train_video
 from nsde_policy.video.windows import Videos, open_videos
@@ -235,18 +235,29 @@ def test_damaged_config_is_refused_before_memory_is_taken(
     assert main(["video", "eval", str(damaged.path), "--device", "cpu"]) == 2
 
 
-STORED_RUNS = Path(__file__).parent / "stored_runs"
+OLD_RUNS = Path(__file__).parent / "version_0_2"
 
 
 @pytest.mark.parametrize("name", ["neural_sde", "paper", "flow_matching", "interpolants"])
-def test_stored_runs_predict_what_they_predicted(name: str):
-    stored = load_file(STORED_RUNS / "predictions.safetensors")
-    model = load_video_model(STORED_RUNS / name)
+def test_runs_of_version_0_2_predict_what_they_predicted(name: str):
+    stored = load_file(OLD_RUNS / "predictions.safetensors")
+    model = load_video_model(OLD_RUNS / name)
     for calls in (None, 2):
         sampling = replace(model.config.sampling, substeps=calls) if calls else None
         rng = torch.Generator().manual_seed(0)
         found = model.generate(stored["context"], steps=2, sampling=sampling, generator=rng)
         torch.testing.assert_close(found, stored[f"{name}.{calls or 'default'}"], atol=1e-5, rtol=0)
+
+
+def test_settings_of_version_0_2_have_the_names_of_policies():
+    old, paper = (VideoRecord.read(OLD_RUNS / name) for name in ("neural_sde", "paper"))
+    network = UViTConfig(width=8, depth=3, heads=2, stem=(8, 8), features=4)
+    assert old.config.model == NeuralSDEVideoConfig(network=network)
+    assert (old.config.unroll.frames, old.config.unroll.substeps) == (2, 1)
+    delta = paper.config.model.delta
+    expected = replace(PRESETS["paper"].model, network=replace(network, kind="plain"), delta=delta)
+    assert paper.config.model == expected
+    assert delta == pytest.approx(0.001 / paper.increment_std**2)
 
 
 def test_run_of_a_policy_is_no_video_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
