@@ -52,6 +52,15 @@ def check_files(run: RunDirectory, *, resume: bool) -> None:
         )
 
 
+def refuse_other_settings(run: RunDirectory, *, is_same: bool) -> None:
+    """Raise `CheckpointError` unless the training in a directory is the same as the one to resume."""
+    if not is_same:
+        raise CheckpointError(
+            f"{run.path} was trained with other settings, another seed or other demonstrations; "
+            "resume with the same ones or choose another --out"
+        )
+
+
 class ProgressDisplay:
     """Progress bar on a terminal, otherwise about ten lines of the log; nothing unless the log shows INFO."""
 

@@ -13,7 +13,7 @@ from nsde_policy.data.action_columns import NO_COLUMN, describe_changes, match_c
 from nsde_policy.data.augmentation import Mirror, RigidMotions
 from nsde_policy.data.split import split_episodes
 from nsde_policy.data.types import Demonstrations
-from nsde_policy.errors import CheckpointError, ConfigError
+from nsde_policy.errors import ConfigError
 from nsde_policy.files import replace_file
 from nsde_policy.inference.loading import build_model, build_policy_spec, limit_parameters
 from nsde_policy.inference.torch_threads import count_threads, use_threads
@@ -21,7 +21,7 @@ from nsde_policy.methods.base import TrainableModel
 from nsde_policy.planner.calibration import CALIBRATION_FILE, Calibration
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord
-from nsde_policy.training.checkpoints import Monitor, check_files, train_loop
+from nsde_policy.training.checkpoints import Monitor, check_files, refuse_other_settings, train_loop
 from nsde_policy.training.dataset import (
     augment,
     build_states,
@@ -116,7 +116,7 @@ def train_run(
         used = selection.prepare(run, known, config, task.mirror, seed)
         spec = measure_demonstrations(used, config, task.mirror, scale_features=joint is None)
         record = _build_record(config, spec, task, seed, demos, held_out, encoder)
-        _check_record(run, record)
+        refuse_other_settings(run, is_same=not run.config.exists() or run.read_record().same_training(record))
         model = _build_model(record, joint)  # before files are written: some methods cannot train an encoder
         if joint is not None:
             joint.check_settings(resume=options.resume)
@@ -270,12 +270,3 @@ def _build_record(
         env_kwargs=task.env_kwargs,
         cameras=encoder.cameras if encoder else (),
     )
-
-
-def _check_record(run: RunDirectory, record: RunRecord) -> None:
-    """Raise `CheckpointError` if the run in a directory has other settings than the one to resume."""
-    if run.config.exists() and not run.read_record().same_training(record):
-        raise CheckpointError(
-            f"{run.path} was trained with other settings, another seed or other demonstrations; "
-            "resume with the same ones or choose another --out"
-        )

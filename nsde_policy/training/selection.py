@@ -25,7 +25,7 @@ from nsde_policy.run_directory import RunDirectory
 from nsde_policy.selection.dynamics import DynamicsModel
 from nsde_policy.selection.rule import Kind, SelectionRule
 from nsde_policy.selection.selector import PlanSelector
-from nsde_policy.training.checkpoints import Monitor, train_loop
+from nsde_policy.training.checkpoints import Monitor, refuse_other_settings, train_loop
 from nsde_policy.training.dataset import augment, build_states, build_transitions, measure_demonstrations
 from nsde_policy.training.loop import Training, choose_rows
 
@@ -174,11 +174,9 @@ def _check_settings(run: RunDirectory, settings: Mapping[str, object]) -> None:
     file, text = run.selection.config, json.dumps(settings, indent=2)
     if not (file.exists() or run.config.exists()):
         replace_file(file, text.encode())
-    elif not file.exists() or read_json(file, error=CheckpointError) != json.loads(text):
-        raise CheckpointError(
-            f"{run.path} was trained with other settings, another seed or other demonstrations; "
-            "resume with the same ones or choose another --out"
-        )
+    else:
+        is_same = file.exists() and read_json(file, error=CheckpointError) == json.loads(text)
+        refuse_other_settings(run, is_same=is_same)
 
 
 def choose_rule(statistics: DemoStatistics, chunk: int) -> tuple[Kind, str]:

@@ -63,7 +63,10 @@ def train_task(
         demos = load_training_demos(config.demos, store, task=task)
         report_store(demos, config.demos, store)
     demos, trained = prepare_task(demos, config, task, env_kwargs)
-    options = replace(options, device=_prepare_device(options.device, config))
+    device = pick_device(options.device)
+    if device == "cpu" and not config.model.gains_from_threads:
+        torch.set_num_threads(1)
+    options = replace(options, device=device)
     return train_run(
         demos, config, path, seed=seed, task=trained, images=images, monitor=monitor, options=options
     )
@@ -99,14 +102,6 @@ def prepare_task(
     demos = add_environment(demos, task, config.demos.obs_keys, config.chunk)
     mirror, motions = find_mirror(config.demos, name), find_motions(config.demos, name)
     return demos, TrainedTask(name, env_kwargs or {}, mirror, motions)
-
-
-def _prepare_device(name: str, config: RunConfig) -> str:
-    """Return the device to train on; small networks are trained on one CPU thread."""
-    device = pick_device(name)
-    if device == "cpu" and not config.model.gains_from_threads:
-        torch.set_num_threads(1)
-    return device
 
 
 def pick_device(name: str) -> str:

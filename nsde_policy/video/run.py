@@ -19,7 +19,7 @@ from nsde_policy.errors import CheckpointError
 from nsde_policy.files import replace_file
 from nsde_policy.inference.loading import check_weights
 from nsde_policy.run_directory import DemoRecord, RunDirectory
-from nsde_policy.training.checkpoints import Monitor, check_files, train_loop
+from nsde_policy.training.checkpoints import Monitor, check_files, refuse_other_settings, train_loop
 from nsde_policy.training.loop import Training
 from nsde_policy.video.base import VideoModel
 from nsde_policy.video.config import UnrollConfig, VideoConfig
@@ -57,11 +57,8 @@ def train_video(
         check_files(run, resume=resume)
         videos.find_windows(config.model.history + max(config.unroll.frames, 1))
         record = _make_record(videos, config, seed)
-        if run.config.exists() and not VideoRecord.read(path).same_training(record):
-            raise CheckpointError(
-                f"{path} was trained with other settings, another seed or other videos; resume with the same "
-                "ones or choose another --out"
-            )
+        is_same = not run.config.exists() or VideoRecord.read(path).same_training(record)
+        refuse_other_settings(run, is_same=is_same)
         loaded = videos.to(device)
         replace_file(run.config, record.to_json().encode())
         model = record.build_model().to(device)
