@@ -34,8 +34,8 @@ def resize_frames(frames: Bytes, size: int) -> Bytes:
         return frames
     out = np.empty((n, size, size, 3), np.uint8)
     for i, frame in enumerate(frames):
-        narrow = _resize_rows(frame.astype(np.float32), size)
-        small = _resize_rows(narrow.swapaxes(0, 1), size).swapaxes(0, 1)
+        narrow = _resize_rows(frame.astype(np.float32).swapaxes(0, 1), size)
+        small = _resize_rows(narrow.swapaxes(0, 1), size)
         out[i] = np.clip(np.rint(small), 0, 255)
     return out
 
