@@ -21,7 +21,8 @@ def describe_score(score: OfflineScore) -> list[str]:
         share = float(coverage.compute()[-1])
         low, high = FITTING
         fit = "fits" if low <= share <= high else "is too narrow" if share < low else "is too wide"
-        advice = "" if fit == "fits" else ": train with --calibration 0.1"
+        remedy = "record more episodes" if score.record.cameras else "train with --calibration 0.1"
+        advice = "" if fit == "fits" else f": {remedy}"
         lines.append(
             f"σ {fit}: {share:.0%} of recorded actions in its {COVERAGE_LEVELS[-1]:.0%} interval{advice}"
         )
