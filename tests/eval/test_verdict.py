@@ -1,11 +1,17 @@
 """Tests of the verdict on a run: sums of known errors and coverages give known sentences."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from nsde_policy.assets import resolve_run
+from nsde_policy.core.spec import CameraSpec
 from nsde_policy.eval.offline.result import ActionScale, OfflineScore
 from nsde_policy.eval.offline.sums import EpisodeSums
 from nsde_policy.eval.offline.verdict import describe_score
+from nsde_policy.run_directory import RunDirectory
 
 
 def make_score(errors: dict[str, list[list[float]]], coverage: float, *, episodes: int = 8) -> OfflineScore:
@@ -23,7 +29,8 @@ def make_score(errors: dict[str, list[list[float]]], coverage: float, *, episode
     ]  # σ cannot fit the binary action, which does not count
     sums["coverage_actions"] = EpisodeSums(level * shares, level)
     scale = ActionScale(np.zeros(2), np.ones(2), (), ("elbow", "gripper"), (False, True))
-    return OfflineScore("run", None, {}, scale, {"all": sums})
+    record = RunDirectory(resolve_run(Path("shipped"))).read_record()
+    return OfflineScore("run", record, {}, scale, {"all": sums})
 
 
 def test_the_action_that_spoils_the_next_period_is_named():
@@ -47,4 +54,8 @@ def test_sigma_that_does_not_fit_gets_a_remedy(coverage: float, words: str):
     )
     assert words in sigma
     assert sigma.endswith("train with --calibration 0.1")
+    score = make_score({"sample": same, "repeat": same}, coverage)
+    camera = CameraSpec("observation.images.top", 96, 96)
+    seeing = replace(score, record=replace(score.record, cameras=(camera,)))
+    assert describe_score(seeing)[1].endswith("record more episodes")
     assert few == "2 episodes are too few to tell: hold out at least 6"
