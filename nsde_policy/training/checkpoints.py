@@ -19,6 +19,8 @@ from nsde_policy.training.loop import Training, Validation
 
 logger = logging.getLogger(__name__)
 
+TIMED_STEPS = 2
+"""Steps whose duration gives the first estimate; the step before them is slower."""
 SAVE_PAUSE = 20
 """A checkpoint is saved at most every this many times the duration of the last save."""
 
@@ -70,6 +72,7 @@ class ProgressDisplay:
         self._title = title
         self._first = training.step
         self._logged: int | None = None
+        self._started = 0.0
         is_shown = logger.isEnabledFor(logging.INFO)
         self._bar = tqdm(
             desc=title,
@@ -85,8 +88,15 @@ class ProgressDisplay:
         self._bar.close()
 
     def update(self) -> None:
-        """Move the bar to the current step."""
+        """Move the bar to the current step; without a bar, log an estimate once two steps are timed."""
         self._bar.update(self._training.step - self._bar.n)
+        taken = self._training.step - self._first
+        if taken == 1:
+            self._started = time.monotonic()
+        elif taken == 1 + TIMED_STEPS and self._bar.disable:
+            more = self._steps - self._training.step
+            left = tqdm.format_interval((time.monotonic() - self._started) / TIMED_STEPS * more)
+            logger.info("%s: about %s for %d more steps", self._title, left, more)
 
     def show(self, seconds: float, losses: Mapping[str, float]) -> None:
         """Show the losses of a record, after a number of seconds."""

@@ -64,5 +64,6 @@ def test_progress_is_a_bar_on_a_terminal_and_else_lines_of_the_log(
     )
     train_run(make_robot_demos(), config, tmp_path / "run", seed=0)
     lines = [line for line in caplog.messages if line.startswith("training step 5/5, ")]
-    assert len(lines) == (is_shown and not is_terminal)
+    estimates = [line for line in caplog.messages if line.endswith(" for 2 more steps")]
+    assert len(lines) == len(estimates) == (is_shown and not is_terminal)
     assert ("training:   0%|" in stderr.getvalue()) == (is_shown and is_terminal)
