@@ -150,7 +150,7 @@ def test_port_in_use_is_an_error():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = PolicyServer(LinearPlanner(), ServeSettings(port=port), lambda *_, **__: None)
-        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: another program"):
             asyncio.run(server.run(lambda port: None))
 
 

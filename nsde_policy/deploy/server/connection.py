@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -69,9 +70,10 @@ class WebsocketServer:
             )
         except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
             why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            raise ConfigError(
-                f"cannot listen on {settings.host}:{settings.port}: {why}; try --host 127.0.0.1 or --port 0"
-            ) from None
+            advice = f"{why}; try --host 127.0.0.1 or --port 0"
+            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+                advice = "another program uses this port; --port 0 picks a free one"
+            raise ConfigError(f"cannot listen on {settings.host}:{settings.port}: {advice}") from None
         async with server:
             yield int(server.sockets[0].getsockname()[1])
 
