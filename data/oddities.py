@@ -49,7 +49,7 @@ def _find_columns(demos: Demonstrations) -> Iterator[str]:
     values, names = _join_columns(demos)
     acts = names[demos.obs.shape[1] :]
     if binary := [f"{acts[i]} ({low:g} or {high:g})" for i, low, high in find_binary(demos)]:
-        yield f"binary actions: {_list(binary)}; plans are rounded, unless --demos.no-round-binary"
+        yield f"binary actions: {_list(binary)}; commands are rounded, unless --demos.no-round-binary"
     constant = np.flatnonzero(np.ptp(values, axis=0) == 0)
     if len(constant):
         yield (

@@ -28,6 +28,7 @@ from nsde_policy.eval.disturbances import (
 )
 from nsde_policy.eval.episode import EpisodeLog, EpisodeResult
 from nsde_policy.inference.policy import Policy
+from nsde_policy.planner.checks import round_binary
 from nsde_policy.run_directory import RunRecord
 from nsde_policy.selection.rule import Choice
 from nsde_policy.tasks import Task, find_rate, get_task_of_run
@@ -99,9 +100,8 @@ class EpisodeRunner:
         if (rng := self._disturbances.push_rng(now)) is not None:
             with self._env.guard("push"):
                 self._env.env.unwrapped.push(self._push, rng)  # type: ignore[attr-defined]
-        action = self._env.clip(planned)
-        obs = self.log.step(action)
-        self.history.add_action(action)
+        obs = self.log.step(self._env.clip(round_binary(planned, self._policy.spec)))
+        self.history.add_action(self._env.clip(planned))
         self._observe(obs)
 
     def _observe(self, obs: np.ndarray) -> None:

@@ -69,7 +69,7 @@ def score_paths(paths: Tensor, road: Road, generator: torch.Generator) -> dict[s
     fork_errors = (fit_forks(paths) - FORK_TIME).abs() / road.length
     return {
         **{name: asdict(proportion(int(hits.sum()), len(hits))) for name, hits in parts.items()},
-        "fork_error": asdict(mean(fork_errors.tolist(), resamples=RESAMPLES)),
+        "fork_error": asdict(mean(fork_errors.tolist())),
         "energy_distance": asdict(energy_distance(paths, road, generator)),
     }
 

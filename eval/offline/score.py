@@ -210,7 +210,7 @@ class FrameScorer:
         with torch.no_grad():
             actions = self._model.plan(rows, steps=self._horizon, draws=draws, sampling=self._sampling)
         plans = actions.double().cpu().numpy().reshape(n, self._samples, self._horizon, -1)
-        round_binary(plans, self._spec)
+        plans = round_binary(plans, self._spec)
         middle = plans[:, 0] + self._wrap(plans - plans[:, :1]).mean(1)
         last = states[:, :1, self._spec.obs_dim :].double().cpu().numpy()
         errors = self._wrap(plans - recorded[:, None])

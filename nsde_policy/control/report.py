@@ -6,12 +6,16 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nsde_policy.control.clock import TimeGrid
 from nsde_policy.control.faults import Fault, FaultKind
 from nsde_policy.errors import NsdePolicyError
+
+if TYPE_CHECKING:
+    from nsde_policy.control.interpolation import TimedPlan
 
 logger = logging.getLogger(__name__)
 
@@ -173,11 +177,14 @@ class Recorder:
 class PeriodCommands:
     """Keeps the command closest to the middle of each policy period: the one that the policy planned.
 
-    Changes per period (`delta_columns`) of one period add up.
+    Changes per period (`delta_columns`) of one period add up. Columns of two values (`binary`) are kept as
+    planned and not as rounded: `round_binary` says why.
     """
 
-    def __init__(self, grid: TimeGrid, *, delta_columns: Sequence[int] = ()) -> None:
-        self._grid, self._deltas = grid, list(delta_columns)
+    def __init__(
+        self, grid: TimeGrid, *, delta_columns: Sequence[int] = (), binary: Sequence[int] = ()
+    ) -> None:
+        self._grid, self._deltas, self._binary = grid, list(delta_columns), list(binary)
         self.command: np.ndarray | None = None
         """Command of the newest period, (act_dim,)."""
         self._period: int | None = None
@@ -186,9 +193,12 @@ class PeriodCommands:
         """Forget the period: periods are counted from zero again."""
         self._period = None
 
-    def update(self, command: CommandRecord, period: int) -> None:
-        """Register a command that was sent in a policy period."""
+    def update(self, command: CommandRecord, period: int, plan: "TimedPlan | None" = None) -> None:
+        """Register a command that was sent in a policy period, and the plan that it followed."""
         is_same, action = self._period == period, command.action
+        if self._binary and plan is not None:
+            action = action.copy()
+            action[self._binary] = plan.interpolate(self._grid.midpoint(command.time))[self._binary]
         if self._deltas and is_same and self.command is not None:
             action = action.copy()
             action[self._deltas] += self.command[self._deltas]

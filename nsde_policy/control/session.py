@@ -76,12 +76,13 @@ class Session:
             planner, config, resolved, clock=self._clock, worker=worker, recorder=self._recorder
         )
         self._grid = TimeGrid(rate_hz=config.rate_hz, policy_hz=resolved.policy_hz)
-        self._periods = PeriodCommands(self._grid, delta_columns=resolved.delta_columns)
+        binary = [column for column, *_ in spec.binary]
+        self._periods = PeriodCommands(self._grid, delta_columns=resolved.delta_columns, binary=binary)
         self._follower = PlanFollower(
             policy_hz=resolved.policy_hz,
             blend=config.blend,
             delta_columns=resolved.delta_columns,
-            unblended=[column for column, *_ in spec.binary],
+            unblended=binary,
         )
         encode = getattr(planner, "encode", None)  # of policies; a planner may do without
         self._monitor = InputMonitor(spec, config, resolved, calibration=calibration, encode=encode)
@@ -397,6 +398,6 @@ class Session:
         self._recorder.record_command(self.last, since=0.0 if self._is_first else since)
         self._is_first = False
         if is_timed:
-            self._periods.update(self.last, period)
+            self._periods.update(self.last, period, plan)
             self._last_time = time if self._last_time is None else max(self._last_time, time)
         return action.copy()

@@ -39,7 +39,7 @@ class StateSpec(BaseConfig):
     image_features: int = 0
     """Dimensions of the observation that are features of images; they are its last ones."""
     binary: tuple[tuple[int, float, float], ...] = ()
-    """Action columns that take two values, such as a gripper, each with these values; plans are rounded."""
+    """Action columns that take two values, such as a gripper, each with these values, which commands take."""
 
     def __post_init__(self) -> None:
         size = self.obs_dim + self.act_dim

@@ -17,7 +17,7 @@ from nsde_policy.control.faults import OnFault
 from nsde_policy.control.limits import Limits
 from nsde_policy.errors import PolicyInputError
 from nsde_policy.planner.calibration import Calibration
-from nsde_policy.planner.checks import check_array
+from nsde_policy.planner.checks import check_array, round_binary
 from nsde_policy.planner.history import History
 from nsde_policy.planner.interface import Plan, PolicySpec
 from nsde_policy.planner.observation import (
@@ -169,7 +169,8 @@ class BasePolicy(abc.ABC, Generic[Generator]):
             self._queue.extend(*self._draw_chunks([self._history], self._generator))
         action = self._queue.popleft()
         self._history.add_action(action)
-        return action[None] if is_batch else action
+        sent = round_binary(action, self._spec)
+        return sent[None] if is_batch else sent
 
     def predict_action_chunk(self, obs: object, *, generator: Generator | None = None) -> np.ndarray:
         """Plan from first observations, as at the start of an episode.
@@ -182,8 +183,9 @@ class BasePolicy(abc.ABC, Generic[Generator]):
         for row in np.atleast_2d(given):
             histories.append(self._spec.new_history())
             histories[-1].add_observation(check_observation(row, self._spec))
-        chunks = self._draw_chunks(histories, self._generator if generator is None else generator)
-        return np.stack(chunks) if given.ndim == 2 else chunks[0]
+        drawn = self._draw_chunks(histories, self._generator if generator is None else generator)
+        chunks = round_binary(np.stack(drawn), self._spec)
+        return chunks if given.ndim == 2 else chunks[0]
 
     def session(
         self,

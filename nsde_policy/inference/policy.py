@@ -20,7 +20,7 @@ from nsde_policy.inference.selection import load_selector
 from nsde_policy.inference.torch_threads import use_threads
 from nsde_policy.methods.base import Draws
 from nsde_policy.planner.calibration import Calibration
-from nsde_policy.planner.checks import check_plan, round_binary
+from nsde_policy.planner.checks import check_plan
 from nsde_policy.planner.history import History
 from nsde_policy.planner.interface import Plan
 from nsde_policy.run_directory import RunDirectory, RunRecord
@@ -188,10 +188,7 @@ class Policy(BasePolicy[torch.Generator]):
         states = np.stack([history.states() for history in histories])
         count = self.check_steps(steps or self.chunk)
         draws = Draws(generators, self.device)
-        plans = self._run(lambda: self._plan_states(states, draws, count, sampling, candidates))
-        for plan in plans:
-            round_binary(plan.actions, self.spec)
-        return plans
+        return self._run(lambda: self._plan_states(states, draws, count, sampling, candidates))
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan.

@@ -87,13 +87,16 @@ def check_plan(plan: object, spec: PolicySpec, *, steps: int | None = None) -> P
                 f"planned {name} are not finite in float32; check that the states are in the units of the "
                 "demonstrations, and that training did not diverge"
             )
-    round_binary(actions, spec)
-    if (states := arrays[1]) is not None:
-        round_binary(states[1:, spec.obs_dim :], spec)
     return Plan(actions, *arrays[1:])
 
 
-def round_binary(actions: np.ndarray, spec: PolicySpec) -> None:
-    """Round the columns of actions (..., act_dim) that take two values to the nearer one, in place."""
+def round_binary(actions: np.ndarray, spec: PolicySpec) -> np.ndarray:
+    """Round the columns of actions (..., act_dim) that take two values to the nearer one.
+
+    Round what is sent, not what a policy is told about its last action: a policy that slowly changes its mind
+    would begin again in every period.
+    """
+    rounded = actions.copy() if spec.binary else actions
     for column, low, high in spec.binary:
-        actions[..., column] = np.where(2 * actions[..., column] > low + high, high, low)
+        rounded[..., column] = np.where(2 * actions[..., column] > low + high, high, low)
+    return rounded

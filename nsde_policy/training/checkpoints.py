@@ -42,10 +42,10 @@ Monitor = Callable[[TrainingProgress], object]
 """Callback for every record of the metrics."""
 
 
-def check_files(run: RunDirectory, *, resume: bool) -> None:
+def check_files(run: RunDirectory, *, resume: bool, has_encoder: bool = False) -> None:
     """Raise `CheckpointError` if a directory holds other files, or a run that is not to be resumed."""
     found = [file for file in run.path.iterdir() if file.suffix != PARTIAL] if run.path.exists() else []
-    trained_first = {ENCODER_FOLDER, SELECTION_FOLDER}  # there before the run's own files
+    trained_first = {SELECTION_FOLDER} | ({ENCODER_FOLDER} if has_encoder else set())
     if not run.config.exists() and {file.name for file in found} - trained_first:
         raise CheckpointError(f"{run.path} holds files that are not a run; choose another --out")
     if found and not resume:

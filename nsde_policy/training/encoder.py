@@ -37,7 +37,7 @@ from nsde_policy.data.source import get_short_name
 from nsde_policy.data.types import Demonstrations, Ints
 from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.encoders.base_model import CameraBatch, StagedEncoderModel, mirror_frames
-from nsde_policy.encoders.masking import Covers
+from nsde_policy.encoders.keypoints.masking import Covers
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
 from nsde_policy.inference.loading import build_encoder, limit_parameters

@@ -107,7 +107,7 @@ def train_run(
         )
     joint = encoder if encoder is not None and encoder.is_joint else None
     with run.lock():
-        check_files(run, resume=options.resume)
+        check_files(run, resume=options.resume, has_encoder=encoder is not None)
         if encoder is not None:
             encoded = _pretrain(encoder, run, monitor, options)
             known, unseen, _ = split_episodes(encoded, options.validation, seed=seed)

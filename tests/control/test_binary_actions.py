@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nsde_policy.control import Session, SessionConfig
-from nsde_policy.planner.checks import check_plan
+from nsde_policy.planner.checks import round_binary
 from nsde_policy.planner.interface import Plan
 from tests.helpers.numpy_planner import CALIBRATION, SPEC, Sim
 
@@ -25,13 +25,29 @@ class Gripper:
         return Plan(np.stack([place, 20.0 * np.arange(steps)], axis=1))
 
 
-def test_a_plan_is_rounded_to_the_two_values_and_other_actions_are_not():
-    states = np.full((5, 5), 49.0)
-    plan = check_plan(Plan(np.array([[30.0, 49.9], [31.0, 50.1]] * 2), states), BINARY)
-    assert plan.actions.tolist() == [[30.0, 0.0], [31.0, 100.0]] * 2
-    assert plan.states is not None
-    assert plan.states[1:, 4].tolist() == [0.0] * 4
-    assert plan.states[:, 3].tolist() == [49.0] * 5
+def test_actions_are_rounded_to_the_two_values_and_others_are_not():
+    planned = np.array([[30.0, 49.9], [31.0, 50.1]])
+    assert round_binary(planned, BINARY).tolist() == [[30.0, 0.0], [31.0, 100.0]]
+    assert planned.tolist() == [[30.0, 49.9], [31.0, 50.1]]
+
+
+class SlowGripper(Gripper):
+    """Planner that moves its second action by 10 in every period, from where it was told that it is."""
+
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
+        del seed
+        return Plan(states[0, 3:] + np.arange(1.0, steps + 1)[:, None] * [0.0, 10.0])
+
+
+def test_a_policy_is_told_what_it_planned_so_that_it_can_change_its_mind_slowly():
+    sim = Sim()
+    session = Session(SlowGripper(), SessionConfig(chunk=1), calibration=CALIBRATION, clock=sim.clock)
+    commands = []
+    for _ in range(20):
+        commands.append(session.step(OBS, sim.now)[1])
+        sim.now += 0.1
+    assert set(commands) == {0.0, 100.0}
+    assert commands[-1] == 100.0
 
 
 @pytest.mark.parametrize("rate_hz", [10, 40])
@@ -47,8 +63,9 @@ def test_a_session_sends_one_of_two_values_and_switches_at_once(rate_hz: float, 
     gripper = np.stack(commands)[:, 1]
     assert set(gripper) == {0.0, 100.0}
     switches = np.flatnonzero(np.diff(gripper))
-    assert len(switches) == 5  # each plan of four periods closes in its last one; the next one opens
-    np.testing.assert_allclose(np.diff(switches) / rate_hz, [0.1, 0.3, 0.1, 0.3], atol=0.06)
+    assert len(switches) == 5  # each plan of four periods closes after two and a half; the next one opens
+    closed = 0.1 if rate_hz == 10 else 0.15
+    np.testing.assert_allclose(np.diff(switches) / rate_hz, [closed, 0.4 - closed] * 2, atol=0.06)
 
 
 def test_a_fault_keeps_the_gripper_as_it_is():

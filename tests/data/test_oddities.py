@@ -15,7 +15,7 @@ def find_oddities(demos: Demonstrations) -> list[str]:
 
 def test_actions_of_two_values_are_named_with_them():
     (line,) = oddities.find_oddities(make_arm_demos())
-    assert line == "binary actions: action 7 (0 or 1); plans are rounded, unless --demos.no-round-binary"
+    assert line == "binary actions: action 7 (0 or 1); commands are rounded, unless --demos.no-round-binary"
 
 
 def with_observation(column: np.ndarray, name: str) -> Demonstrations:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nsde_policy.encoders.base_model import CameraBatch
-from nsde_policy.encoders.masking import change_light, hide_parts, shift_frames
+from nsde_policy.encoders.keypoints.masking import change_light, hide_parts, shift_frames
 from nsde_policy.methods.base import LossParts
 
 if TYPE_CHECKING:

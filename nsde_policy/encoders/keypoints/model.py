@@ -11,8 +11,8 @@ from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.base_model import CameraBatch, StagedEncoderModel, mirror_frames, to_unit_rgb
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.encoders.keypoints.masked import compute_masked_losses, list_trained
+from nsde_policy.encoders.keypoints.masking import shift_frames
 from nsde_policy.encoders.keypoints.networks import FrameDecoder, KeypointNetwork
-from nsde_policy.encoders.masking import shift_frames
 from nsde_policy.methods.base import LossParts, Stage
 
 ERROR_UNIT = 20.0
