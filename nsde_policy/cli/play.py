@@ -58,9 +58,12 @@ class Play(PageFlags):
             return
         runners = load_runners([resolve_run(run) for run in runs])
         if len(runners) == 1:
-            logging.getLogger("nsde_policy.training").setLevel(logging.WARNING)  # nothing is fitted
+            training_log = logging.getLogger("nsde_policy.training")
+            level = training_log.level
+            training_log.setLevel(logging.WARNING)  # nothing is fitted
             with contextlib.suppress(DemoError):  # the package has no demonstrations of this task
                 runners.append(load_neighbours(runners[0].policy.record.task))
+            training_log.setLevel(level)
         app = PlayApp(runners, seed=self.seed)
         try:
             self.serve(app, settings, what="playing")
