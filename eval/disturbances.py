@@ -57,6 +57,14 @@ class Disturbances:
         return self._push_rng if period == self._push_period else None
 
 
+def count_planned(chunk: int, latency_steps: int, longest: int | None) -> int:
+    """Return how many actions to plan: a chunk, and those that are late by the time the plan arrives.
+
+    `longest` is the most actions that a plan of the policy can have; None for any number.
+    """
+    return min(chunk + latency_steps, longest or chunk + latency_steps)
+
+
 class PlanQueue:
     """Plans that arrive late; until then, the one before is executed.
 

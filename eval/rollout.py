@@ -25,6 +25,7 @@ from nsde_policy.eval.disturbances import (
     Condition,
     Disturbances,
     PlanQueue,
+    count_planned,
 )
 from nsde_policy.eval.episode import EpisodeLog, EpisodeResult
 from nsde_policy.inference.policy import Policy
@@ -186,7 +187,9 @@ class Player:
 
     def _play(self, episodes: Sequence[EpisodeRunner]) -> list[EpisodeResult]:
         policy, config = self.policy, self.config
-        steps = count_planned(policy, config)
+        chunk = policy.check_steps(config.chunk or policy.chunk)
+        longest = policy.model.config.longest_chunk
+        steps = count_planned(chunk, config.condition.latency_steps, longest)
         while running := [episode for episode in episodes if not episode.log.ended]:
             started = time.perf_counter()
             plans = policy.plan_batch(
@@ -203,12 +206,6 @@ class Player:
                 )
                 episode.run(plan.actions)
         return [episode.log.score() for episode in episodes]
-
-
-def count_planned(policy: Policy, config: RolloutConfig) -> int:
-    """Return how many actions a plan has: those executed, and those that pass before it arrives."""
-    wanted = policy.check_steps(config.chunk or policy.chunk) + config.condition.latency_steps
-    return min(wanted, policy.model.config.longest_chunk or wanted)
 
 
 def check_push(env: EnvAdapter, config: RolloutConfig) -> None:

@@ -50,7 +50,7 @@ class DemoConfig(BaseConfig):
     """Action before the first one in the columns marked -1; empty for the median of the first recorded
     actions."""
     round_binary: bool = True
-    """Round planned actions that take two values in the demonstrations, such as a gripper, to these."""
+    """Round commands that take two values in the demonstrations, such as those of a gripper, to these."""
     final_action_weight: NonNegative = 1.0
     """Weight of the last action of each demonstration, whose outcome was not recorded; 0 ignores it."""
     mirror: bool = False

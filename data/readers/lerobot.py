@@ -51,7 +51,7 @@ def _download(name: str) -> Path:
     except (OSError, ValueError) as error:  # errors of the Hub are such errors too
         raise DemoError(
             f"hf://{name} cannot be downloaded: {summarize_error(error)}",
-            "check its name and the connection, or give the path of a local copy",
+            "check its name and the connection, or pass the path of a local copy",
         ) from error
 
 

@@ -41,7 +41,7 @@ def describe_episodes(score: OfflineScore) -> list[str]:
 
 
 def _cover(score: OfflineScore) -> EpisodeSums | None:
-    """Return how often σ covers recorded actions, without those that take two values, which σ cannot fit."""
+    """Return how often σ covers recorded actions; binary ones do not count, because no σ fits them."""
     found, chosen = score.sums["all"].get("coverage_actions"), ~np.array(score.scale.binary)
     if found is None or not chosen.any():
         return None

@@ -76,13 +76,10 @@ class Session:
             planner, config, resolved, clock=self._clock, worker=worker, recorder=self._recorder
         )
         self._grid = TimeGrid(rate_hz=config.rate_hz, policy_hz=resolved.policy_hz)
-        binary = [column for column, *_ in spec.binary]
-        self._periods = PeriodCommands(self._grid, delta_columns=resolved.delta_columns, binary=binary)
+        binary, deltas = [column for column, *_ in spec.binary], resolved.delta_columns
+        self._periods = PeriodCommands(self._grid, delta_columns=deltas, binary=binary)
         self._follower = PlanFollower(
-            policy_hz=resolved.policy_hz,
-            blend=config.blend,
-            delta_columns=resolved.delta_columns,
-            unblended=binary,
+            policy_hz=resolved.policy_hz, blend=config.blend, delta_columns=deltas, unblended=binary
         )
         encode = getattr(planner, "encode", None)  # of policies; a planner may do without
         self._monitor = InputMonitor(spec, config, resolved, calibration=calibration, encode=encode)

@@ -57,11 +57,11 @@ class EncoderModel(nn.Module, abc.ABC):
     def encode_and_measure(
         self, values: Tensor, shift: Tensor | None, *frames: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Encode frames after undoing a shift, and measure their shift then, if the encoder can.
+        """Encode frames after undoing a shift, and measure what is left of it; 0 unless `measures_shift`.
 
         Shifts are in pixels (x, y), (n, cameras, 2); the one to undo is in whole pixels, or None.
         """
-        raise NotImplementedError(f"{type(self).__name__} measures no shift")
+        return self(values, *frames), values.new_zeros(len(values), len(frames), 2)
 
     def fold_for_export(self) -> nn.Module:
         """Return a module of one row for export.

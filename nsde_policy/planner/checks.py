@@ -56,8 +56,6 @@ def is_finite(array: np.ndarray) -> bool:
 def check_plan(plan: object, spec: PolicySpec, *, steps: int | None = None) -> Plan:
     """Copy a plan, of any number of `steps` if that is None; a planner may change its own arrays later.
 
-    Actions that take two values are rounded to them.
-
     Raises:
         PlanError: If it is not a `Plan`, has a wrong shape, or contains NaN, infinity, numbers that are
             infinite in float32, or something else than numbers.

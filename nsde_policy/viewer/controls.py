@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from nsde_policy.config import BaseConfig, Sampling
 from nsde_policy.errors import RemoteError
+from nsde_policy.eval.disturbances import count_planned
 from nsde_policy.inference.policy import Policy
 
 RANGES: Mapping[str, tuple[float, float, float]] = {
@@ -72,6 +73,6 @@ class Controls(BaseConfig):
         return min(self.chunk, policy.model.config.longest_chunk or self.chunk)
 
     def steps_for(self, policy: Policy) -> int:
-        """Return the number of actions in one plan: those executed, and those that pass before it arrives."""
-        wanted = self.chunk_for(policy) + self.latency_steps
-        return min(wanted, policy.model.config.longest_chunk or wanted)
+        """Return the number of actions in one plan, as in an evaluation."""
+        longest = policy.model.config.longest_chunk
+        return count_planned(self.chunk_for(policy), self.latency_steps, longest)

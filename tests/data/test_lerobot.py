@@ -184,7 +184,7 @@ def test_a_data_set_on_the_hub_needs_a_connection(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(
-        DemoError, match=r"hf://nobody/nothing cannot be downloaded: .*give the path of a local copy"
+        DemoError, match=r"hf://nobody/nothing cannot be downloaded: .*pass the path of a local copy"
     ):
         load_demonstrations("hf://nobody/nothing")
 

@@ -42,7 +42,7 @@ def list_trained(model: "KeypointModel") -> tuple[nn.Parameter, ...]:
 def compute_masked_losses(
     model: "KeypointModel", batch: CameraBatch, std: Tensor, generator: torch.Generator
 ) -> LossParts:
-    """Return the error of the features, and that of the measured shift, averaged over the cameras.
+    """Return the mean error over the cameras, of the features and of the measured shift.
 
     The targets of the batch are the teacher's features of the frames and of their mirror images,
     (n, feature_dim), whose standard deviations are `std`.

@@ -108,7 +108,7 @@ class KeypointModel(StagedEncoderModel):
         self.cameras = nn.ModuleList(CameraAutoencoder(config, plain_dim, generator) for _ in cameras)
 
     def stages(self) -> tuple[Stage, ...]:
-        """Train all networks at once, or with a teacher those that find points."""
+        """Train all networks at once; with a teacher, train all but the decoder."""
         if self.teacher_std is not None:
             learned = ("points", "shift") if self.config.anchors else ("points",)
             return (Stage(learned, list_trained(self)),)
