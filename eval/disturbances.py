@@ -142,9 +142,10 @@ class CameraDisturbances:
         if self._condition == CameraCondition():
             return dict(frames)
         self._frames += 1
-        return {name: self._change_frame(frame) for name, frame in frames.items()}
+        return {name: self.change_frame(frame, self._frames) for name, frame in frames.items()}
 
-    def _change_frame(self, frame: np.ndarray) -> np.ndarray:
+    def change_frame(self, frame: np.ndarray, number: int) -> np.ndarray:
+        """Return a frame (height, width, 3) uint8 as the policy sees it; the first one has the number 1."""
         (height, width, _), (x, y) = frame.shape, self._shift
         rows = np.clip(np.arange(height) - y, 0, height - 1)
         columns = np.clip(np.arange(width) - x, 0, width - 1)
@@ -157,7 +158,7 @@ class CameraDisturbances:
             radius = self._condition.distractor * height
             changed[np.hypot(across[None], down[:, None]) < radius] = DISTRACTOR
         if self._condition.occlusion:
-            changed[self._find_hidden(height, width)] = (
+            changed[self._find_hidden(height, width, number)] = (
                 YELLOW if self._condition.occluder == "yellow" else OCCLUDER
             )
         changed = changed * self._gain
@@ -166,13 +167,11 @@ class CameraDisturbances:
         out: np.ndarray = np.clip(np.rint(changed), 0, 255).astype(np.uint8)
         return out
 
-    def _find_hidden(self, height: int, width: int) -> np.ndarray:
+    def _find_hidden(self, height: int, width: int, number: int) -> np.ndarray:
         """Return which pixels are hidden, (height, width) bool."""
         share, kind, (y, x) = self._condition.occlusion, self._condition.occluder, self._place
         if kind == "moving":  # back and forth, faster across than down
-            y, x = (
-                abs((start + speed * self._frames / CROSSING) % 2 - 1) for start, speed in ((y, 1), (x, 1.4))
-            )
+            y, x = (abs((start + speed * number / CROSSING) % 2 - 1) for start, speed in ((y, 1), (x, 1.4)))
         side = math.sqrt(share * height * width)
         rows, columns = np.arange(height)[:, None], np.arange(width)[None]
         top, left = int(y * (height - side)), int(x * (width - side))

@@ -5,7 +5,6 @@ import base64
 import numpy as np
 
 from nsde_policy.encoders import get_encoder
-from nsde_policy.envs.live import LiveTable
 from nsde_policy.eval.render.pictures import encode_picture
 from nsde_policy.planner.interface import PolicySpec
 
@@ -13,15 +12,12 @@ SPREAD = 2.0
 """Standard deviations of the ends that the ellipse around them reaches."""
 
 
-def describe_camera(
-    spec: PolicySpec, table: LiveTable, state: np.ndarray, obs: np.ndarray
-) -> dict[str, object] | None:
+def describe_camera(spec: PolicySpec, frame: np.ndarray | None, obs: np.ndarray) -> dict[str, object] | None:
     """Return the camera's picture and its keypoints for JSON; None for a policy without a camera.
 
     Args:
         spec: Sizes of the policy.
-        table: What the policy plays on.
-        state: State of the table.
+        frame: What the policy sees, (height, width, 3) uint8.
         obs: Observations of sampled futures, the present first, (steps + 1, futures, obs_dim).
 
     Returns:
@@ -29,10 +25,9 @@ def describe_camera(
         by turns: "paths", the mean of the futures, "ends" of the futures, and "spread", the half axes of an
         ellipse around them.
     """
-    if not spec.cameras:
+    if frame is None:
         return None
-    camera = spec.cameras[0]
-    png = base64.b64encode(encode_picture(table.draw_camera(state, camera.width, camera.height))).decode()
+    camera, png = spec.cameras[0], base64.b64encode(encode_picture(frame)).decode()
     picture = {"name": camera.name, "width": camera.width, "height": camera.height, "png": png}
     points = _find_keypoints(obs, spec)
     if not np.isfinite(points).all():

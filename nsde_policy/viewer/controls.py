@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from nsde_policy.config import BaseConfig, Sampling
 from nsde_policy.errors import RemoteError
-from nsde_policy.eval.disturbances import count_planned
+from nsde_policy.eval.disturbances import CameraCondition, count_planned
 from nsde_policy.inference.policy import Policy
 
 RANGES: Mapping[str, tuple[float, float, float]] = {
@@ -18,6 +18,10 @@ RANGES: Mapping[str, tuple[float, float, float]] = {
     "drift_field": (0, 1, 1),
     "obs_noise": (0.0, 3.0, 0.25),
     "latency_steps": (0, 8, 1),
+    "camera_occlusion": (0.0, 0.4, 0.02),
+    "camera_moving": (0, 1, 1),
+    "camera_brightness": (0.0, 0.5, 0.05),
+    "camera_shift": (0, 8, 1),
     "next_at_end": (0, 1, 1),
 }
 """Lowest value, highest value and step of each slider."""
@@ -45,6 +49,14 @@ class Controls(BaseConfig):
     """Noise on every observation, in standard deviations of its change over one period."""
     latency_steps: int = 0
     """Control periods from an observation to the plan made from it."""
+    camera_occlusion: float = 0.0
+    """Share of the camera's picture that is hidden."""
+    camera_moving: bool = False
+    """Whether what hides it moves."""
+    camera_brightness: float = 0.0
+    """Largest relative change of the picture's brightness."""
+    camera_shift: int = 0
+    """Pixels that the picture moves."""
     next_at_end: bool = False
     """Whether to start the next seed after a success, a failure or the time limit."""
 
@@ -61,6 +73,16 @@ class Controls(BaseConfig):
         if not low <= value <= high:  # also true for NaN
             raise RemoteError(f"{name} must be from {low:g} to {high:g}, got {value}")
         return dataclasses.replace(self, **{name: type(getattr(Controls, name))(value)})
+
+    @property
+    def camera(self) -> CameraCondition:
+        """What happens to the camera's picture."""
+        return CameraCondition(
+            shift=self.camera_shift,
+            brightness=self.camera_brightness,
+            occlusion=self.camera_occlusion,
+            occluder="moving" if self.camera_moving else "square",
+        )
 
     def sampling_for(self, policy: Policy) -> Sampling:
         """Return the sampling settings of a policy, with the controls applied that it has."""

@@ -204,7 +204,7 @@ class PlayApp(App):
         self._controls = self._controls.with_value(name, value)
         for panel in self._panels:
             panel.controls = self._controls
-        if name in (*_PLAN_CONTROLS, "obs_noise"):
+        if name in (*_PLAN_CONTROLS, "obs_noise") or name.startswith("camera_"):
             for results in self._results.values():
                 results.clear()
         if name in _PLAN_CONTROLS:

@@ -16,9 +16,14 @@ import torch
 from nsde_policy.assets import get_shipped_name
 from nsde_policy.config import Sampling
 from nsde_policy.core.spec import STATE_KEY
-from nsde_policy.envs.live import LiveTable
 from nsde_policy.errors import PlanError
-from nsde_policy.eval.disturbances import Condition, Disturbances, PlanQueue
+from nsde_policy.eval.disturbances import (
+    CameraCondition,
+    CameraDisturbances,
+    Condition,
+    Disturbances,
+    PlanQueue,
+)
 from nsde_policy.eval.rollout import make_generator
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.registry import get_method
@@ -60,16 +65,10 @@ class PolicyRunner:
     """Durations of encoding the last camera frames, seconds."""
     thread: PlannerThread = field(default_factory=PlannerThread)
 
-    def observe(self, table: LiveTable, state: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Return what the policy observes of a state, (obs_dim,), with noise on measured values."""
-        if not self.policy.spec.cameras:
-            noisy: np.ndarray = state + noise
-            return noisy
-        camera = self.policy.spec.cameras[0]
-        frame = table.draw_camera(state, camera.width, camera.height)
-        named = {STATE_KEY: table.measure(state) + noise, camera.name: frame}
+    def encode(self, values: np.ndarray, frame: np.ndarray) -> np.ndarray:
+        """Encode measured values and the camera's frame, (obs_dim,)."""
         started = time.perf_counter()
-        obs = self.policy.encode(named)
+        obs = self.policy.encode({STATE_KEY: values, self.policy.spec.cameras[0].name: frame})
         self.encode_s.append(time.perf_counter() - started)
         return obs
 
@@ -140,13 +139,15 @@ class PanelSnapshot:
     """Actions that are still to be executed."""
     noise: torch.Tensor
     """State of the random generator."""
+    camera: CameraCondition
+    """What happened to the camera's picture in this period."""
 
 
 class PolicyPanel:
     """One policy on one table.
 
     It plays as `nsde-policy eval` does: the same seed gives the same episode until a user interferes, also
-    with the noise and the latency of the controls.
+    with the noise, the latency and the camera of the controls.
     """
 
     def __init__(self, runner: PolicyRunner, task: Task, seed: int, controls: Controls) -> None:
@@ -239,7 +240,7 @@ class PolicyPanel:
         snapshot = self._snapshots[period]
         self._snapshots = {k: kept for k, kept in self._snapshots.items() if k <= period}
         self._history, self._plan, self._used = snapshot.history.copy(), snapshot.plan, snapshot.used
-        self._noise, self._queue = snapshot.noise, snapshot.queue.copy()
+        self._noise, self._queue, self._camera = snapshot.noise, snapshot.queue.copy(), snapshot.camera
         self.counts = False
 
     def view(self, period: int | None = None) -> dict[str, object]:
@@ -261,7 +262,7 @@ class PolicyPanel:
             "plan": self._to_page(table.find_targets(now.state, ahead)),
             "fan": describe_fan(forecast, spec, table),
             "compared": describe_candidates(snapshot.plan, table) if selects and not now.over else None,
-            "camera": describe_camera(spec, table, now.state, futures),
+            "camera": describe_camera(spec, self._draw_frame(period, snapshot.camera), futures),
             "field": field or None,
             "sensed": table.describe(present[0, 0]) if controls.obs_noise and not spec.cameras else None,
             "thinking": self._pending is not None,
@@ -280,9 +281,20 @@ class PolicyPanel:
 
     def _observe(self) -> None:
         """Add the current state to the policy's history."""
-        simulation = self.simulation
-        noise = self.controls.obs_noise * self._sensor_noise[simulation.last % HISTORY_PERIODS]
-        self._history.add_observation(self.runner.observe(simulation.table, simulation.now.state, noise))
+        table, state, now = self.simulation.table, self.simulation.now.state, self.simulation.last
+        noise = self.controls.obs_noise * self._sensor_noise[now % HISTORY_PERIODS]
+        self._camera = self.controls.camera
+        frame = self._draw_frame(now, self._camera)
+        obs = state + noise if frame is None else self.runner.encode(table.measure(state) + noise, frame)
+        self._history.add_observation(obs)
+
+    def _draw_frame(self, period: int, condition: CameraCondition) -> np.ndarray | None:
+        """Draw what the policy's camera sees in a control period, if it has one."""
+        if not self.policy.spec.cameras:
+            return None
+        simulation, camera = self.simulation, self.policy.spec.cameras[0]
+        frame = simulation.table.draw_camera(simulation.at(period).state, camera.width, camera.height)
+        return CameraDisturbances(condition, simulation.seed).change_frame(frame, period + 1)
 
     def _to_page(self, points: np.ndarray) -> object:
         """Return positions as pixels of the page, for JSON."""
@@ -290,4 +302,4 @@ class PolicyPanel:
 
     def _snapshot(self) -> PanelSnapshot:
         history, queue = self._history.copy(), self._queue.copy()
-        return PanelSnapshot(history, self._plan, self._used, queue, self._noise)
+        return PanelSnapshot(history, self._plan, self._used, queue, self._noise, self._camera)

@@ -14,12 +14,13 @@ import pytest
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.errors import ConfigError
+from nsde_policy.eval.disturbances import CameraCondition
 from nsde_policy.eval.rollout import Player, RolloutConfig
 from nsde_policy.tasks import get_task
-from nsde_policy.viewer.messages import Scrub, SelectMethods, SetControl, encode_message
+from nsde_policy.viewer.messages import Reset, Scrub, SelectMethods, SetControl, encode_message
 from nsde_policy.viewer.play_app import PlayApp, check_sizes
 from nsde_policy.viewer.policy_runner import load_runners
-from tests.helpers.browser import wait_until
+from tests.helpers.browser import check_layout, wait_until
 from tests.helpers.pixel_runs import KEYPOINTS
 from tests.helpers.viewer_servers import SEED, run_events, run_viewer, show_viewer
 
@@ -60,6 +61,23 @@ def test_the_past_and_a_forecast_without_paths_show_their_picture(app: PlayApp):
     assert [len(path) for path in camera["paths"]] == [2] * KEYPOINTS
 
 
+def test_disturbances_of_the_camera_are_those_of_eval_and_shown_as_the_policy_saw_them(
+    pixel_run: Path, app: PlayApp
+):
+    clean = app.frame()["panels"][0]["camera"]["png"]
+    changes = {"camera_occlusion": 0.1, "camera_moving": 1, "camera_brightness": 0.2, "camera_shift": 2}
+    run_events(app, *(SetControl(*change) for change in changes.items()), Reset(SEED), 11)
+    condition = CameraCondition(occlusion=0.1, occluder="moving", brightness=0.2, shift=2)
+    limit = {"max_episode_steps": 11}
+    trace = Player(pixel_run, RolloutConfig(env_kwargs=limit, camera=condition)).play(SEED).trace
+    assert app.frame()["panels"][0]["target"] == np.round(trace.actions[-1], 1).tolist()
+    moved = app.frame()["panels"][0]["camera"]["png"]
+    run_events(app, SetControl("camera_occlusion", 0), 8, Scrub(11))
+    assert app.frame()["panels"][0]["camera"]["png"] == moved, "the past is shown as it was"
+    run_events(app, *(SetControl(name, 0) for name in changes), Reset(SEED))
+    assert app.frame()["panels"][0]["camera"]["png"] == clean
+
+
 def test_policies_of_other_robots_are_refused(pixel_run: Path):
     spec = Player(pixel_run, RolloutConfig()).policy.spec
     arm = SimpleNamespace(name="arm", policy=SimpleNamespace(spec=replace(spec, cameras=spec.cameras * 2)))
@@ -77,6 +95,17 @@ def test_the_page_draws_the_camera_next_to_the_table(app: PlayApp, browser: Any)
         assert page.locator("[data-for=camera]").is_visible()
         pixel = "[...viewer.panels[0].camera.canvas.getContext('2d').getImageData(240, 20, 1, 1).data]"
         assert page.evaluate(pixel) == [255, 255, 255, 255], "the upper part of the table is white"
+        page.locator("#camera_occlusion").fill("0.3")
+        page.locator("#camera_moving").check()
+        wait_until(
+            page, "viewer.state.controls.camera_occlusion === 0.3 && viewer.state.controls.camera_moving"
+        )
         viewer.server.simulation.submit(SelectMethods(("run", "shipped")))
         wait_until(page, "viewer.frame.panels.length === 2 && viewer.panels[0].camera.drawn > 0")
         assert page.locator("#camera-card .camera:visible").count() == 1, "the second has no camera"
+        viewer.server.simulation.submit(SelectMethods(("shipped",)))
+        wait_until(page, "viewer.state.panels.join() === 'shipped'")
+        assert page.locator("#camera_occlusion").is_hidden(), "it has no camera"
+        viewer.server.simulation.submit(SelectMethods(("run",)))
+        wait_until(page, "viewer.panels[0].camera.drawn > 0 && viewer.panels.length === 1")
+        check_layout(page, "#pause")

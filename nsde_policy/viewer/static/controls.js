@@ -102,6 +102,11 @@ const SLIDERS = {                        // name, title, text of a value, whethe
     ["obs_noise", "Sensor noise", (v) => (v ? `× ${v}` : "off"), false],
     ["latency_steps", "Plan delay", (v) => (v ? plural(v, "period") : "off"), false],
   ],
+  camera: [
+    ["camera_occlusion", "Hidden part of the picture", (v) => (v ? percent(v) : "off"), false],
+    ["camera_brightness", "Brightness", (v) => (v ? `± ${percent(v)}` : "off"), false],
+    ["camera_shift", "Camera shift", (v) => (v ? `${v} px` : "off"), false],
+  ],
   policy: [
     ["alpha", "Denoiser strength α", (v) => v.toFixed(2), true],
     ["diffusion", "Diffusion strength", (v) => `× ${v.toFixed(2)}`, true],
@@ -137,6 +142,7 @@ function showSlider(input, format) {
 
 function showControls() {
   const sde = state.panels.some((name) => methodOf(name)?.sde);
+  $("camera-controls").hidden = !state.panels.some((name) => methodOf(name)?.camera);
   for (const [name, , format, sdeOnly] of Object.values(SLIDERS).flat()) {
     const input = $(name);
     if (document.activeElement !== input || !input.matches(":active")) input.value = state.controls[name];

@@ -19,4 +19,5 @@ window.viewer = {                        // for tests and for the browser's cons
 };
 
 const methodOf = (name) => hello.methods?.find((method) => method.name === name);
+const percent = (share) => `${Math.round(100 * share)} %`;
 const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;

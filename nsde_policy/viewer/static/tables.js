@@ -71,14 +71,14 @@ const phaseTexts = () => ({
 });
 
 function showPanel(panel) {
-  const { data } = panel, score = panel.element.querySelector(".score"), percent = Math.round(100 * data.progress);
+  const { data } = panel, score = panel.element.querySelector(".score"), progress = Math.round(100 * data.progress);
   score.dataset.solved = data.solved;
   score.dataset.failed = data.failed;
-  score.querySelector("b").textContent = `${percent} %`;
+  score.querySelector("b").textContent = `${progress} %`;
   score.querySelector("span").textContent = data.failed ? hello.texts.failed : data.solved ? describeSuccess(data) : hello.texts.progress;
   showStatus(panel, panel.element.querySelector(".sub"));
   if (data.camera) showCamera(panel.camera, data.camera);
-  panel.canvas.setAttribute("aria-label", `Table ${panel.index + 1}: ${percent} percent ${hello.texts.progress}${data.solved ? ", solved" : data.failed ? `, ${hello.texts.failed}` : ""}`);
+  panel.canvas.setAttribute("aria-label", `Table ${panel.index + 1}: ${progress} percent ${hello.texts.progress}${data.solved ? ", solved" : data.failed ? `, ${hello.texts.failed}` : ""}`);
 }
 
 /** Return how long a success took, from the start or from the moment the block was let go. */
