@@ -1,7 +1,7 @@
 """Settings of a control session."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -53,9 +53,6 @@ class SessionConfig(BaseConfig):
     """Command at which the robot rests before the first one, (act_dim,); changes per period rest at zero,
     whatever is given. None for the policy's default, which needs an observation: until the first valid one,
     `step` raises."""
-    jerk_limit: float | Sequence[float] | np.ndarray | None = None
-    """Largest change of a command's acceleration, units per second cubed, one number or (act_dim,); None for
-    that of `limits`, which have none by default."""
     fault_when_ood: bool = False
     """Report a fault if a state is out of distribution, see `calibration.OODDetector`."""
     freeze_gc: bool = True
@@ -108,8 +105,6 @@ class SessionConfig(BaseConfig):
         limits = self.limits
         if not isinstance(limits, Limits):
             limits = Limits.from_demos(spec, calibration, policy_hz=policy_hz)
-        if self.jerk_limit is not None:
-            limits = limits.with_jerk(self.jerk_limit)
         if len(limits.low) != spec.act_dim:
             raise ConfigError(
                 f"limits are for commands of {len(limits.low)} numbers, the policy's have {spec.act_dim}"

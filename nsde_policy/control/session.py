@@ -268,7 +268,6 @@ class Session:
             position,
             delta_columns=self.resolved.delta_columns,
             binary=self.spec.binary,
-            longest_step_s=self._tick_s,
         )
         self._last_time = None
 

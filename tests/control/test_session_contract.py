@@ -40,14 +40,13 @@ class SessionMachine(RuleBasedStateMachine):
         ahead=st.booleans(),
         on_fault=st.integers(0, 4),
         start=st.sampled_from([None, hostile.START, (1e9, -1e9)]),
-        jerk=st.sampled_from([None, 3e3, 1e5]),
         cameras=st.booleans(),
         deltas=st.sampled_from([(), (1,), (0, 1)]),
         candidates=st.sampled_from([1, 16, "many"]),
     )
-    def open(self, rate, blend, ahead, on_fault, start, jerk, cameras, deltas, candidates):
+    def open(self, rate, blend, ahead, on_fault, start, cameras, deltas, candidates):
         rate = 10.0 if deltas else rate
-        chosen = hostile.Settings(rate, blend, ahead, on_fault, start, jerk, cameras, deltas, candidates)
+        chosen = hostile.Settings(rate, blend, ahead, on_fault, start, cameras, deltas, candidates)
         self.attack = hostile.HostileSession(chosen)
 
     @rule(plan=st.one_of(st.none(), index(hostile.PLANS)), worker=st.sampled_from(hostile.WORKERS))
