@@ -73,13 +73,6 @@ class RemoteError(NsdePolicyError, ValueError):
         self.reason = reason
 
 
-def __getattr__(name: str) -> object:
-    """Return the class that replaces one of an earlier version."""
-    from nsde_policy.deprecated import get_renamed
-
-    return get_renamed(__name__, name)
-
-
 def summarize_error(error: BaseException) -> str:
     """Return the message of an error, or its type if it has none, on one line of at most 300 characters."""
     try:

@@ -12,7 +12,6 @@ ROOT = Path(__file__).parents[1]
 
 # Layers, lowest first. A room may import itself and every room on a lower line.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("deprecated",),
     ("errors", "__version__", "bounds"),
     ("files", "assets"),
     ("registry", "config"),

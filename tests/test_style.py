@@ -127,6 +127,13 @@ def test_isinstance_checks_of_neural_sde_are_only_in_its_folder():
     assert not checks
 
 
+def test_there_are_few_classes_of_errors():
+    names = [
+        node.name for node in parse_modules()["nsde_policy/errors.py"].body if isinstance(node, ast.ClassDef)
+    ]
+    assert len(names) <= 12
+
+
 def test_indefinite_pronouns_are_not_used():
     pattern = re.compile(r"\b(somebody|nobody|whoever|everybody)\b", re.I)
     assert not [name for name in parse_modules() if pattern.search((ROOT / name).read_text())]

@@ -2,16 +2,17 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 import torch
 
+from nsde_policy.assets import get_shipped_name
 from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.compare.entries import DECIMALS, Entry, Episodes, Latency
-from nsde_policy.eval.compare.names import choose_names
 from nsde_policy.eval.compare.result import ACTIONS, Comparison, merge_comparisons, read_comparison
 from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.episode import EpisodeResult
@@ -21,6 +22,7 @@ from nsde_policy.files import replace_file
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.selection import RULE_FILE
 from nsde_policy.methods.registry import get_method
+from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import (
     ENCODER_FOLDER,
     SELECTION_FOLDER,
@@ -185,3 +187,46 @@ def add_latency(comparison: Comparison, rows: Sequence[LatencyRow]) -> Compariso
     machines = dict.fromkeys(row.machine for row in rows)
     machine = {**comparison.machine, "latency": " and ".join(machines)}
     return msgspec.structs.replace(comparison, entries=entries, machine=machine)
+
+
+def choose_names(records: Mapping[Path, RunRecord]) -> dict[Path, str]:
+    """Name each run; runs that differ only in seed and number of demonstrations get the same name.
+
+    Runs on as many, but other, demonstrations have different names.
+    """
+    names: dict[Path, str] = {}
+    settings: dict[str, RunConfig] = {}
+    data: dict[tuple[str, int], str] = {}
+    owners: dict[tuple[str, int, int], Path] = {}
+    for path, record in records.items():
+        # how many demonstrations, and what training measures on them, makes no other name
+        chosen = replace(record.config.demos, episodes=0, first_action=(), accept_omitted_chunks=False)
+        config, demos = replace(record.config, demos=chosen), record.demos
+        alike = (known for known, other in settings.items() if other == config)
+        found = (n for n in alike if data.get((n, demos.episodes), demos.fingerprint) == demos.fingerprint)
+        name = next(found, None)
+        if name is None:
+            name = ", ".join(filter(None, [record.config.method, _find_detail(path, record)]))
+            name = f"{name} ({path})" if name in settings else name
+            settings[name] = config
+        names[path] = name
+        data[name, demos.episodes] = demos.fingerprint
+        other = owners.setdefault((name, demos.episodes, record.seed), path)
+        if other != path:
+            raise ComparisonError(
+                f"{other} and {path} cannot be told apart: same settings, training seed and demonstrations; "
+                "leave one out"
+            )
+    return names
+
+
+def _find_detail(path: Path, record: RunRecord) -> str:
+    """Return what is special about a run: the preset in a directory TASK-METHOD-PRESET-SEED, or its name.
+
+    It is empty for the preset `default`, and for the policies of this package.
+    """
+    if get_shipped_name(path) is not None:
+        return ""
+    folder = re.sub(rf"[-_]{record.seed}$", "", path.resolve().name)
+    folder = re.sub(rf"^(.*-)?{re.escape(record.config.method)}-", "", folder)
+    return "" if folder in ("default", record.config.method) else folder

@@ -9,8 +9,8 @@ import numpy as np
 
 from nsde_policy.assets import get_shipped_name
 from nsde_policy.errors import ComparisonError
-from nsde_policy.eval.compare.names import choose_names
 from nsde_policy.eval.compare.row import choose_reference
+from nsde_policy.eval.compare.run import choose_names
 from nsde_policy.eval.compare.table import tabulate_differences
 from nsde_policy.eval.evaluate import change_sampling
 from nsde_policy.eval.offline.frames import ScoredEpisodes, select_episodes
@@ -21,10 +21,10 @@ from nsde_policy.eval.offline.result import (
     OFFLINE_COLUMNS,
     PREDICTORS,
     OfflineScore,
+    describe_score,
 )
 from nsde_policy.eval.offline.score import OfflineConfig, score_episodes_offline
 from nsde_policy.eval.offline.sums import replace_nan
-from nsde_policy.eval.offline.verdict import describe_score
 from nsde_policy.eval.statistics import MIN_PAIRS
 from nsde_policy.eval.tables import EMPTY_CELL, Cell, Table
 from nsde_policy.inference.policy import Policy

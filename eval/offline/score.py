@@ -20,12 +20,12 @@ from nsde_policy.eval.offline.frames import (
     EPISODE_PARTS,
     FrameBatch,
     ScoredEpisodes,
+    add_features,
     choose_stride,
     find_parts,
     iterate_frames,
     select_episodes,
 )
-from nsde_policy.eval.offline.images import add_features
 from nsde_policy.eval.offline.result import COVERAGE_LEVELS, ActionScale, OfflineScore
 from nsde_policy.eval.offline.sums import EpisodeSums, FloatArray
 from nsde_policy.inference.policy import Policy

@@ -11,7 +11,7 @@ from string import Template
 from typing import NamedTuple
 
 from nsde_policy import __version__
-from nsde_policy.eval.compare.path_plots import render_paths
+from nsde_policy.eval.compare.plots import render_paths
 from nsde_policy.eval.compare.result import Comparison
 from nsde_policy.eval.compare.table import list_tables
 from nsde_policy.eval.report.collect import ReportRun

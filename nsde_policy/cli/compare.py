@@ -1,11 +1,54 @@
-"""`nsde-policy compare`: evaluate runs on the same seeds and compare them."""
+"""`nsde-policy compare` and `nsde-policy report`: evaluate runs on the same seeds, compare and show them."""
 
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import tyro
+
+from nsde_policy.assets import resolve_run
+from nsde_policy.bounds import Natural
 from nsde_policy.cli.shared import options
-from nsde_policy.cli.shared.comparison import ComparisonFlags
+from nsde_policy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from nsde_policy.eval.compare.run import EntryCache
+
+
+@dataclass(frozen=True)
+class ComparisonFlags:
+    """Runs to compare, and how they are evaluated."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """Run directories, or `shipped`; runs that differ only in the training seed are pooled."""
+    episodes: options.EpisodesFlag = 50
+    seed_start: options.SeedStartFlag = 100_000
+    env: options.EnvFlag = None
+    env_kwargs: options.EnvKwargsFlag = None
+    from_json: tuple[Path, ...] = ()
+    """Files of earlier comparisons on the same seeds to include; without runs, nothing is evaluated."""
+    reference: str | None = None
+    """Row to compare the others with; default neural_sde."""
+    latency_rounds: Natural = 30
+    """Timed plans per method, on one CPU thread; 0 for none."""
+    workers: options.WorkersFlag = 0
+    device: options.DeviceFlag = "cpu"
+
+    def list_runs(self) -> list[Path]:
+        """Return the run directories; raise `ConfigError` if there is nothing to compare."""
+        if not (self.runs or self.from_json):
+            raise ConfigError("nothing to compare: give run directories, or --from-json FILE")
+        return [resolve_run(path) for path in self.runs]
+
+    def make_cache(self, folder: Path) -> "EntryCache":
+        """Return what rolls out the runs, or reads their entries from a folder."""
+        from nsde_policy.eval.compare.run import EntryCache
+        from nsde_policy.eval.evaluate import EvaluationConfig
+
+        env_kwargs = options.parse_env_kwargs(self.env_kwargs)
+        config = EvaluationConfig(self.episodes, self.seed_start, self.env, env_kwargs)
+        return EntryCache(folder, config, self.workers, self.device)
 
 
 @dataclass(frozen=True)
@@ -45,3 +88,62 @@ class Compare(ComparisonFlags):
         draw_comparison(comparison, self.out, reference=self.reference)
         options.print_results(self.json, comparison.to_json(), text)
         print(f"wrote {self.out}", file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class ReportCommand(ComparisonFlags):
+    """Write one self-contained HTML page about runs, which needs no network.
+
+    It holds scores with 95 % intervals, paired differences, a player for every episode of tasks with a drawn
+    scene, settings and versions. Finished episodes are cached: run the same command again to resume. With
+    --demos, for your own robot: a verdict, and recorded episodes with the plans of a run over them.
+    """
+
+    demos: Path | None = None
+    """Recorded episodes to score one run on, instead of an environment."""
+    out: Path = Path("report.html")
+    """Path of the output file."""
+    title: str | None = None
+    """Title of the page; default: task, number of policies and number of seeds."""
+    cache: Path = Path("out/report")
+    """Cache directory of finished episodes."""
+
+    def run(self) -> None:
+        """Run the episodes and write the page."""
+        if self.demos is not None:
+            self._write_recorded(self.demos)
+            return
+        from nsde_policy.eval.compare.result import read_comparison
+        from nsde_policy.eval.report.collect import collect_report
+        from nsde_policy.eval.report.page import format_page
+        from nsde_policy.files import check_writable, replace_file
+
+        chosen = self.list_runs()
+        check_writable(self.out)
+        comparison, runs = collect_report(
+            chosen,
+            self.make_cache(self.cache),
+            earlier=[read_comparison(path) for path in self.from_json],
+            rounds=self.latency_rounds,
+        )
+        replace_file(self.out, format_page(comparison, runs, title=self.title, reference=self.reference))
+        print(f"wrote {self.out}, {self.out.stat().st_size / 1e6:.1f} MB", file=sys.stderr)
+
+    def _write_recorded(self, demos: Path) -> None:
+        """Score a run on recorded episodes, and write the page of these episodes."""
+        from nsde_policy.eval.offline.frames import select_episodes
+        from nsde_policy.eval.offline.result import describe_episodes
+        from nsde_policy.files import check_writable, replace_file
+        from nsde_policy.inference.policy import Policy
+        from nsde_policy.viewer.episodes import EpisodePage
+
+        check_writable(self.out)
+        run, *others = self.list_runs()
+        if others:
+            raise ConfigError("--demos reports one run; `nsde-policy score` compares several")
+        policy = Policy.from_pretrained(run).to(self.device)
+        score = policy.evaluate(demos)
+        verdict, notes = repr(score).splitlines(), describe_episodes(score)
+        page = EpisodePage.from_policy(policy, select_episodes(policy, demos), verdict, notes)
+        replace_file(self.out, page.to_html(self.title or str(run)))
+        print(f"wrote {self.out}, {self.out.stat().st_size / 1e6:.1f} MB", file=sys.stderr)

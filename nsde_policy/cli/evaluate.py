@@ -114,21 +114,14 @@ class ScoreCommand:
     reference: str | None = None
     """Run to compare the others with; default neural_sde."""
     device: options.DeviceFlag = "cpu"
-    render: bool = False
-    """Draw the scores into --out."""
     verbose: bool = False
     """Print the tables of a single run too."""
-    out: Path | None = None
-    """Directory for --render; default RUN/eval of the first run, or out/eval for the shipped policy."""
     json: options.JsonFileFlag = None
 
     def run(self) -> None:
-        """Score, print the tables and draw the figure."""
+        """Score and print the tables."""
         from nsde_policy.eval.offline.comparison import compare_offline
-        from nsde_policy.eval.offline.figures import draw_offline_comparison
         from nsde_policy.eval.offline.score import OfflineConfig
-        from nsde_policy.eval.render.plotting import pyplot
-        from nsde_policy.eval.render.video import choose_eval_folder
 
         options.check_json_file(self.json)
         runs = [resolve_run(path) for path in self.runs]
@@ -141,8 +134,6 @@ class ScoreCommand:
             seed=self.seed,
             accept_omitted_chunks=self.accept_omitted_chunks,
         )
-        if self.render:
-            pyplot()  # fail before the work starts, not after it
         found = compare_offline(
             runs,
             self.demos,
@@ -153,6 +144,3 @@ class ScoreCommand:
         )
         results = found.to_json() if len(runs) > 1 else found.reference.to_json()
         options.print_results(self.json, results, found.as_text(verbose=self.verbose))
-        if self.render:
-            files = draw_offline_comparison(found, self.out or choose_eval_folder(runs[0]))
-            print(f"wrote {files[0]}", file=sys.stderr)

@@ -16,7 +16,7 @@ import tyro
 
 from nsde_policy import __version__
 from nsde_policy.cli.collect import Collect
-from nsde_policy.cli.compare import Compare
+from nsde_policy.cli.compare import Compare, ReportCommand
 from nsde_policy.cli.data import (
     DataCheck,
     DataConvert,
@@ -30,7 +30,6 @@ from nsde_policy.cli.doctor import Doctor
 from nsde_policy.cli.evaluate import Evaluate, ScoreCommand
 from nsde_policy.cli.export import Export
 from nsde_policy.cli.play import Play
-from nsde_policy.cli.report import ReportCommand
 from nsde_policy.cli.serve import Serve
 from nsde_policy.cli.shared.options import Command, check_command
 from nsde_policy.cli.train import Train

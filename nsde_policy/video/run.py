@@ -1,4 +1,4 @@
-"""Run directories of video models: train one, load one.
+"""Run directories of video models: what they record, train one, load one.
 
     config.json           settings, seed, videos, versions
     model.safetensors     averaged weights after the second stage
@@ -10,26 +10,154 @@ A run without a second stage has no folder `first_phase`.
 """
 
 import logging
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from nsde_policy.config import TrainConfig
-from nsde_policy.errors import CheckpointError
-from nsde_policy.files import replace_file
+from nsde_policy.config import BaseConfig, TrainConfig
+from nsde_policy.errors import CheckpointError, ConfigError, PluginError
+from nsde_policy.files import read_json, replace_file
 from nsde_policy.inference.loading import check_weights
-from nsde_policy.run_directory import DemoRecord, RunDirectory
+from nsde_policy.run_directory import RUN_FORMAT, DemoRecord, RunDirectory, find_versions
 from nsde_policy.training.checkpoints import Monitor, check_files, refuse_other_settings, train_loop
 from nsde_policy.training.loop import Training
 from nsde_policy.video.base import VideoModel
-from nsde_policy.video.config import UnrollConfig, VideoConfig
-from nsde_policy.video.record import VideoRecord
-from nsde_policy.video.windows import Videos
+from nsde_policy.video.config import VIDEO_METHODS, UnrollConfig, VideoConfig
+from nsde_policy.video.windows import Videos, open_videos
 
 logger = logging.getLogger(__name__)
 
 FIRST_STAGE_FOLDER = "first_phase"
 """Folder with the model after the first stage."""
+VIDEO_KIND = "video"
+"""Value of `kind` in config.json, which policies do not have."""
+
+
+@dataclass(frozen=True)
+class VideoRecord(BaseConfig):
+    """Content of config.json."""
+
+    config: VideoConfig
+    seed: int
+    videos: DemoRecord
+    """Videos of the source, those held out of training included."""
+    increment_std: float
+    """Root mean square change of a pixel over one frame."""
+    versions: dict[str, str] = field(default_factory=find_versions)
+    """Versions of packages that may influence results; by default those installed now."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to plain dicts and numbers, with the format and the kind of the run."""
+        kind = {"format": RUN_FORMAT, "kind": VIDEO_KIND}
+        return {**kind, **super().to_dict(), "config": self.config.to_dict()}
+
+    @classmethod
+    def read(cls, path: Path) -> "VideoRecord":
+        """Read the record of a run directory; raise `CheckpointError` if it is missing or damaged."""
+        file = RunDirectory(path).config
+        if not file.exists():
+            raise CheckpointError(f"{path} holds no video model: it has no config.json")
+        values = read_json(file, error=CheckpointError)
+        try:
+            if "format" not in values and "increment_std" in values:
+                values = upgrade_record(values)
+            if values.pop("kind", None) != VIDEO_KIND or values.pop("format", None) != RUN_FORMAT:
+                raise CheckpointError(f"{path} was not written by `nsde-policy video train` of this version")
+            return cls.from_dict(values)
+        except (CheckpointError, PluginError):
+            raise
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{file} is not a valid record of a video run: {error}") from error
+
+    def same_training(self, other: "VideoRecord") -> bool:
+        """Return whether `other` can resume this run: same settings, seed and videos."""
+        one, two = (
+            (run.config, run.seed, run.videos.fingerprint, run.videos.held_out) for run in (self, other)
+        )
+        return one == two
+
+    def build_model(self) -> VideoModel:
+        """Build the model with its initial weights."""
+        config = self.config
+        model: type[VideoModel] = VIDEO_METHODS.get(config.method).model_class()
+        return model(
+            config.model,
+            size=config.size,
+            increment_std=self.increment_std,
+            generator=torch.Generator().manual_seed(self.seed),
+        )
+
+
+def open_unseen(record: VideoRecord, path: Path) -> Videos:
+    """Open the videos of a store that a run was not trained on, with its size and stride.
+
+    In the training store or a copy of it, these are the held-out videos and any added later. In another
+    store, they are all videos.
+
+    Raises:
+        ConfigError: If the run was trained on all videos of the store, or the store that it was trained on
+            has changed in another way.
+    """
+    config = record.config
+    videos = open_videos(path, size=config.size, stride=config.stride)
+    count = record.videos.episodes or len(videos)  # runs of earlier versions do not say
+    trained = sorted({*range(count)} - {*record.videos.held_out})
+    before = videos.head(count).select(trained) if 0 < count <= len(videos) else None
+    if before is None or not trained or before.fingerprint != record.videos.fingerprint:
+        if path.resolve() == Path(record.videos.source).resolve():
+            raise ConfigError(
+                f"{path} has changed since training, so the training videos cannot be left out: train the "
+                "model again, or score it on another store with --data"
+            )
+        return videos
+    unseen = sorted({*range(len(videos))} - {*trained})
+    if not unseen:
+        raise ConfigError(
+            f"the model was trained on all {len(videos)} videos of {path}: hold some out with `video train "
+            "--validation 0.1`, or score it on another store with --data"
+        )
+    return videos.select(unseen)
+
+
+def upgrade_record(values: dict[str, Any]) -> dict[str, Any]:
+    """Convert the config.json of a video run that version 0.2 wrote."""
+    old = values["config"]
+    return {
+        "format": RUN_FORMAT,
+        "kind": VIDEO_KIND,
+        "config": {
+            "method": values["method"],
+            "model": _upgrade_model(old["model"], values["increment_std"]),
+            **{name: old[name] for name in ("train", "size", "stride")},
+            "unroll": {
+                "substeps": old["unroll"]["calls"],
+                **{name: value for name, value in old["unroll"].items() if name != "calls"},
+            },
+        },
+        "videos": {
+            "episodes": values["source_videos"],
+            "frames": 0,
+            **{name: values[name] for name in ("source", "fingerprint", "held_out")},
+        },
+        "versions": {"nsde_policy": values["version"]},
+        **{name: values[name] for name in ("seed", "increment_std")},
+    }
+
+
+def _upgrade_model(old: dict[str, Any], increment_std: float) -> dict[str, Any]:
+    """Convert the settings of a model: names, where sampling is set, and the unit of δ."""
+    renamed = {"context": "history", "context_noise": "noise", "backbone": "network"}
+    moved = {"calls": "substeps", "alpha": "alpha", "diffusion_scale": "diffusion"}
+    found = {
+        renamed.get(name, name): value for name, value in old.items() if name not in moved and name != "noise"
+    }
+    found["random_noise"] = old["noise"] == "uniform"
+    found["sampling"] = {new: old[name] for name, new in moved.items() if name in old}
+    if found.pop("delta", None) and old["flow_loss"] == "log":  # the square loss has no δ
+        found["delta"] = old["delta"] / increment_std**2
+    return found
 
 
 def train_video(

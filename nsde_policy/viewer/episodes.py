@@ -201,7 +201,7 @@ def plan_recorded(policy: "Policy", scored: "ScoredEpisodes", episode: int) -> d
         `stride`, the frames from one plan to the next; `actions` of each plan by column; `std`, the same for
         σ, accumulated along the plan, None if the method does not report it.
     """
-    from nsde_policy.eval.offline.images import add_features
+    from nsde_policy.eval.offline.frames import add_features
     from nsde_policy.training.dataset import build_transitions
 
     chosen, history = scored.select([episode]), policy.spec.history

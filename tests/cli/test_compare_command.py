@@ -13,9 +13,8 @@ from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare import plots
 from nsde_policy.eval.compare import run as comparing
 from nsde_policy.eval.compare.entries import Entry
-from nsde_policy.eval.compare.names import choose_names
 from nsde_policy.eval.compare.result import Comparison, read_comparison
-from nsde_policy.eval.compare.run import load_records, read_training_time
+from nsde_policy.eval.compare.run import choose_names, load_records, read_training_time
 from nsde_policy.inference.loading import load_model
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task

@@ -35,13 +35,12 @@ def two_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path
     return folder / "sde", folder / "regression", folder / "robot.zarr"
 
 
-def test_command_prints_tables_and_writes_json_and_figure(
+def test_command_prints_tables_and_writes_json(
     two_runs: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     run, _, store = two_runs
     file = tmp_path / "score.json"
-    flags = ["--samples", "5", "--horizon", "5", "--render", "--verbose"]
-    flags += ["--json", str(file), "--out", str(tmp_path)]
+    flags = ["--samples", "5", "--horizon", "5", "--verbose", "--json", str(file)]
     assert main(["score", str(run), "--demos", str(store), *flags]) == 0
     text = capsys.readouterr().out
     for words in ("the 4 of 8 episodes", "in nats", "repeat the last action", "h = 5", "coverage"):
@@ -51,7 +50,6 @@ def test_command_prints_tables_and_writes_json_and_figure(
     assert not values["seen_in_training"]
     assert np.shape(values["parts"]["last"]["error_per_action"]["sample"]["value"]) == (5, 3)
     assert np.shape(values["parts"]["all"]["coverage"]["observations"]["low"]) == (3,)
-    assert (tmp_path / "offline.png").stat().st_size > 5000
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from nsde_policy.eval.compare.modes import (
     compute_entropy,
     estimate_diversity,
 )
-from nsde_policy.eval.compare.path_plots import draw_paths
+from nsde_policy.eval.compare.plots import draw_paths
 from nsde_policy.eval.compare.result import read_comparison
 from nsde_policy.eval.compare.table import format_comparison
 from nsde_policy.eval.paths import PATH_POINTS, SAME_PATH, number_paths

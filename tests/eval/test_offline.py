@@ -16,7 +16,6 @@ from nsde_policy.core.targets import Transitions
 from nsde_policy.data import Demonstrations, Episode
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.offline.comparison import OfflineComparison
-from nsde_policy.eval.offline.figures import draw_offline_comparison
 from nsde_policy.eval.offline.frames import ScoredEpisodes, find_parts
 from nsde_policy.eval.offline.result import OfflineScore
 from nsde_policy.eval.offline.score import OfflineConfig, score_episodes_offline
@@ -199,7 +198,7 @@ def test_a_stride_gives_no_frame_of_an_episode_more_weight(linear_demos: Demonst
         find_parts(linear_demos.take(3), chunk=CHUNK, stride=5000)
 
 
-def test_deterministic_plans_have_no_coverage(linear_demos: Demonstrations, tmp_path: Path):
+def test_deterministic_plans_have_no_coverage(linear_demos: Demonstrations):
     class Repeat(LinearGaussian):
         reports_std = has_likelihood = False
 
@@ -214,7 +213,6 @@ def test_deterministic_plans_have_no_coverage(linear_demos: Demonstrations, tmp_
     alone = OfflineComparison((found,), "toy episodes")
     (line,) = [line for line in alone.as_text().splitlines() if line.startswith(f"| {found.label} |")]
     assert line.split(" | ")[1:3] == ["–", "–"], "no likelihood"
-    assert draw_offline_comparison(alone, tmp_path)
     assert json.loads(found.to_json())["parts"]["all"]["coverage"] == {}
 
 

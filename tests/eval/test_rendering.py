@@ -12,14 +12,13 @@ from nsde_policy.cli.main import main
 from nsde_policy.envs.pusht import drawing
 from nsde_policy.errors import CheckpointError, NsdePolicyError
 from nsde_policy.eval.episode import EpisodeResult
-from nsde_policy.eval.evaluate import Evaluation, EvaluationConfig
+from nsde_policy.eval.evaluate import Evaluation, EvaluationConfig, score_episodes
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.render import video as rendering
 from nsde_policy.eval.render.forecast import FORECAST_SAMPLES, FORECAST_STEPS
 from nsde_policy.eval.render.pictures import caption_height
 from nsde_policy.eval.render.video import RenderedEpisode
 from nsde_policy.eval.rollout import Player, RolloutConfig
-from nsde_policy.eval.scores import score_episodes
 
 STEPS = 12
 SEEDS = (100_000, 100_001)

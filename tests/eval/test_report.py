@@ -16,9 +16,8 @@ from nsde_policy.cli.main import main
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare import run as comparing
 from nsde_policy.eval.compare.result import Comparison, read_comparison
-from nsde_policy.eval.report.collect import ReportRun
+from nsde_policy.eval.report.collect import Replays, ReportRun
 from nsde_policy.eval.report.page import format_page
-from nsde_policy.eval.report.replays import Replays
 from nsde_policy.eval.rollout import Player, RolloutConfig
 from tests.helpers.comparisons import make_comparison, make_entry, without_success
 

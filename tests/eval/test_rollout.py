@@ -1,4 +1,4 @@
-"""Tests for eval/rollout.py and eval/scores.py."""
+"""Tests for eval/rollout.py and eval/evaluate.py."""
 
 import json
 import re
@@ -14,10 +14,9 @@ from nsde_policy.eval.compare.run import EntryCache, compare_runs
 from nsde_policy.eval.compare.table import format_comparison
 from nsde_policy.eval.disturbances import Condition, Disturbances
 from nsde_policy.eval.episode import EpisodeResult, Trace
-from nsde_policy.eval.evaluate import EvaluationConfig
+from nsde_policy.eval.evaluate import EvaluationConfig, score_episodes
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.rollout import Player, RolloutConfig
-from nsde_policy.eval.scores import score_episodes
 from nsde_policy.eval.statistics import proportion
 from nsde_policy.inference.policy import Policy
 from nsde_policy.tasks import get_task

@@ -8,9 +8,8 @@ import pytest
 
 from nsde_policy.assets import resolve_run
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.eval.offline.result import ActionScale, OfflineScore
+from nsde_policy.eval.offline.result import ActionScale, OfflineScore, describe_score
 from nsde_policy.eval.offline.sums import EpisodeSums
-from nsde_policy.eval.offline.verdict import describe_score
 from nsde_policy.run_directory import RunDirectory
 
 

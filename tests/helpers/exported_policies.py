@@ -14,8 +14,7 @@ from nsde_policy.config import ModelConfig, NetworkConfig, SelectionConfig
 from nsde_policy.core.spec import CameraSpec, StateSpec
 from nsde_policy.core.targets import Windows
 from nsde_policy.deploy.export.onnx_writer import add_record
-from nsde_policy.deploy.runtime.metadata import RECORD_KEY
-from nsde_policy.deploy.runtime.onnx_file import graph_sha256
+from nsde_policy.deploy.runtime.metadata import RECORD_KEY, graph_sha256
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.encoders.keypoints.model import KeypointModel
 from nsde_policy.inference.loading import build_encoder, build_model

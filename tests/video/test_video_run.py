@@ -23,8 +23,7 @@ from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.video.config import UnrollConfig, UViTConfig, VideoConfig
 from nsde_policy.video.methods.neural_sde.config import PRESETS, NeuralSDEVideoConfig
-from nsde_policy.video.record import VideoRecord, open_unseen
-from nsde_policy.video.run import FIRST_STAGE_FOLDER, load_video_model, train_video
+from nsde_policy.video.run import FIRST_STAGE_FOLDER, VideoRecord, load_video_model, open_unseen, train_video
 from nsde_policy.video.windows import Videos, open_videos
 from tests.helpers.video_files import write_clevrer, write_kth
 

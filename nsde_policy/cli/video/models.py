@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from nsde_policy.eval.video.evaluate import Predictor, VideosToScore
-    from nsde_policy.video.record import VideoRecord
+    from nsde_policy.video.run import VideoRecord
 
 FILM = "prediction.gif"
 """Name of the animation of a film."""
@@ -111,8 +111,7 @@ class VideoEval:
         from nsde_policy.eval.latency import device_name
         from nsde_policy.eval.video.evaluate import evaluate_video, make_predictor
         from nsde_policy.eval.video.i3d import load_features
-        from nsde_policy.video.record import VideoRecord
-        from nsde_policy.video.run import load_video_model
+        from nsde_policy.video.run import VideoRecord, load_video_model
 
         if not self.models:
             raise ConfigError("name at least one run directory of `nsde-policy video train`")
@@ -158,7 +157,7 @@ class VideoEval:
 
     def _load_videos(self, records: Sequence["VideoRecord"], data: Path, length: int) -> "VideosToScore":
         from nsde_policy.eval.video.evaluate import VideosToScore
-        from nsde_policy.video.record import open_unseen
+        from nsde_policy.video.run import open_unseen
 
         settings = [record.config for record in records]
         if len({(config.size, config.stride) for config in settings}) > 1:

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nsde_policy.deploy.runtime.graph import EncoderGraph, Graph
-from nsde_policy.deploy.runtime.metadata import RECORD_KEY, EncoderRecord, GraphRecord
-from nsde_policy.deploy.runtime.onnx_file import graph_sha256
+from nsde_policy.deploy.runtime.metadata import RECORD_KEY, EncoderRecord, GraphRecord, graph_sha256
 from nsde_policy.errors import NsdePolicyError, import_optional, summarize_error
 
 OPSET = 20

@@ -13,10 +13,11 @@ from nsde_policy.deploy.runtime.metadata import (
     MEASURED,
     SHIFT,
     VALUES,
+    AnyRecord,
     EncoderRecord,
     GraphRecord,
+    read_record,
 )
-from nsde_policy.deploy.runtime.onnx_file import AnyRecord, read_record
 from nsde_policy.errors import CheckpointError, import_optional, summarize_error
 from nsde_policy.files import read_file
 
