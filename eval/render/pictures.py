@@ -1,8 +1,8 @@
-"""Captions of pictures, several pictures in a row, and animations."""
+"""Captions of pictures, and animations."""
 
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -24,27 +24,6 @@ _TRACK = (226, 228, 232)
 _PAGE = (255, 255, 255)
 
 
-def join_pictures(pictures: Mapping[str, np.ndarray], *, title: str) -> np.ndarray:
-    """Lay pictures of one size out in a row under a title, (height, width, 3) uint8.
-
-    Args:
-        pictures: (side, side, 3) uint8 by caption.
-        title: Text above all of them.
-    """
-    side = len(next(iter(pictures.values())))
-    gap, caption_height, title_height = side // 16, side // 8, side // 5
-    width = len(pictures) * (side + gap) + gap
-    sheet = pygame.Surface((width, title_height + side + caption_height + 2 * gap))
-    sheet.fill(_PAGE)
-    pygame.font.init()
-    _write(sheet, title, (gap, title_height // 3), round(title_height * 0.62), width - 2 * gap)
-    for i, (caption, picture) in enumerate(pictures.items()):
-        x, y = gap + i * (side + gap), title_height + gap
-        sheet.blit(pygame.surfarray.make_surface(picture.swapaxes(0, 1)), (x, y))
-        _write(sheet, caption, (x, y + side + caption_height // 5), round(caption_height * 0.72), side)
-    return np.ascontiguousarray(pygame.surfarray.array3d(sheet).swapaxes(0, 1))
-
-
 def fit_picture(picture: np.ndarray, size: int) -> np.ndarray:
     """Scale a picture of any shape into a square, (size, size, 3) uint8, with white margins."""
     height, width = picture.shape[:2]
@@ -55,13 +34,6 @@ def fit_picture(picture: np.ndarray, size: int) -> np.ndarray:
     scaled = pygame.transform.smoothscale(pygame.surfarray.make_surface(picture.swapaxes(0, 1)), fitted)
     square.blit(scaled, ((size - fitted[0]) // 2, (size - fitted[1]) // 2))
     return np.ascontiguousarray(pygame.surfarray.array3d(square).swapaxes(0, 1))
-
-
-def _write(sheet: pygame.Surface, text: str, at: PixelPosition, height: int, width: int) -> None:
-    """Write one line, in a smaller font if it would be wider than `width`."""
-    while height > 6 and pygame.font.Font(None, height).size(text)[0] > width:
-        height -= 1
-    sheet.blit(pygame.font.Font(None, height).render(text, True, _INK), at)
 
 
 def encode_picture(picture: np.ndarray, suffix: str = "png") -> bytes:

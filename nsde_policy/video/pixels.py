@@ -1,4 +1,4 @@
-"""Frames as bytes and as numbers from -1 to 1, and their PSNR."""
+"""Frames as numbers from -1 to 1, and their PSNR."""
 
 import torch
 from torch import Tensor
@@ -15,11 +15,6 @@ videos in which nothing moves would decide the mean."""
 def to_unit(frames: Tensor) -> Tensor:
     """Convert frames (..., size, size, 3) uint8 to (..., 3, size, size) with values from -1 to 1."""
     return frames.movedim(-1, -3).to(torch.float32) / 127.5 - 1
-
-
-def to_bytes(frames: Tensor) -> Tensor:
-    """Convert frames (..., 3, size, size) with values from -1 to 1 to (..., size, size, 3) uint8."""
-    return ((frames.movedim(-3, -1) + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
 
 
 def psnr(predicted: Tensor, true: Tensor) -> Tensor:

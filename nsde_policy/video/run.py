@@ -61,8 +61,6 @@ class VideoRecord(BaseConfig):
             raise CheckpointError(f"{path} holds no video model: it has no config.json")
         values = read_json(file, error=CheckpointError)
         try:
-            if "format" not in values and "increment_std" in values:
-                values = upgrade_record(values)
             if values.pop("kind", None) != VIDEO_KIND or values.pop("format", None) != RUN_FORMAT:
                 raise CheckpointError(f"{path} was not written by `nsde-policy video train` of this version")
             return cls.from_dict(values)
@@ -119,45 +117,6 @@ def open_unseen(record: VideoRecord, path: Path) -> Videos:
             "--validation 0.1`, or score it on another store with --data"
         )
     return videos.select(unseen)
-
-
-def upgrade_record(values: dict[str, Any]) -> dict[str, Any]:
-    """Convert the config.json of a video run that version 0.2 wrote."""
-    old = values["config"]
-    return {
-        "format": RUN_FORMAT,
-        "kind": VIDEO_KIND,
-        "config": {
-            "method": values["method"],
-            "model": _upgrade_model(old["model"], values["increment_std"]),
-            **{name: old[name] for name in ("train", "size", "stride")},
-            "unroll": {
-                "substeps": old["unroll"]["calls"],
-                **{name: value for name, value in old["unroll"].items() if name != "calls"},
-            },
-        },
-        "videos": {
-            "episodes": values["source_videos"],
-            "frames": 0,
-            **{name: values[name] for name in ("source", "fingerprint", "held_out")},
-        },
-        "versions": {"nsde_policy": values["version"]},
-        **{name: values[name] for name in ("seed", "increment_std")},
-    }
-
-
-def _upgrade_model(old: dict[str, Any], increment_std: float) -> dict[str, Any]:
-    """Convert the settings of a model: names, where sampling is set, and the unit of δ."""
-    renamed = {"context": "history", "context_noise": "noise", "backbone": "network"}
-    moved = {"calls": "substeps", "alpha": "alpha", "diffusion_scale": "diffusion"}
-    found = {
-        renamed.get(name, name): value for name, value in old.items() if name not in moved and name != "noise"
-    }
-    found["random_noise"] = old["noise"] == "uniform"
-    found["sampling"] = {new: old[name] for name, new in moved.items() if name in old}
-    if found.pop("delta", None) and old["flow_loss"] == "log":  # the square loss has no δ
-        found["delta"] = old["delta"] / increment_std**2
-    return found
 
 
 def train_video(

@@ -1,6 +1,6 @@
 """`nsde-policy video train` and `nsde-policy video eval`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,17 +11,11 @@ from tyro.conf import Positional, arg
 from nsde_policy.bounds import Count, Fraction, NonNegative, SeedNumber
 from nsde_policy.cli.shared.options import DeviceFlag, JsonFileFlag, check_json_file, print_results
 from nsde_policy.errors import ConfigError
-from nsde_policy.files import check_writable
 from nsde_policy.video.config import VideoConfig
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from nsde_policy.eval.video.evaluate import Predictor, VideosToScore
+    from nsde_policy.eval.video.evaluate import VideosToScore
     from nsde_policy.video.run import VideoRecord
-
-FILM = "prediction.gif"
-"""Name of the animation of a film."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +96,6 @@ class VideoEval:
     features: Path | None = None
     """A .safetensors file of I3D, which gives one more column: FVD, the Fréchet distance between the features
     of predicted and true videos."""
-    film: Path | None = None
-    """Folder for `prediction.gif`, an animation of true and predicted frames of the first video."""
     json: JsonFileFlag = None
 
     def run(self) -> None:
@@ -116,8 +108,6 @@ class VideoEval:
         if not self.models:
             raise ConfigError("name at least one run directory of `nsde-policy video train`")
         check_json_file(self.json)
-        if self.film:
-            check_writable(self.film / FILM)
         network = load_features(self.features, device=self.device) if self.features else None
         models = [load_video_model(run, device=self.device) for run in self.models]
         context = max(model.config.history for model in models)
@@ -131,8 +121,6 @@ class VideoEval:
         scores = evaluate_video(
             predictors, videos, steps=self.steps, context=context, device=self.device, network=network
         )
-        if self.film:
-            self._draw_film(self.film, predictors, videos.frames[:1], context)
         results = scores.to_json(
             runs=[str(run) for run in self.models],
             data=str(data),
@@ -142,18 +130,6 @@ class VideoEval:
             device=device_name(self.device),
         )
         print_results(self.json, results, scores.format_table())
-
-    def _draw_film(
-        self, out: Path, predictors: Mapping[str, "Predictor"], video: "Tensor", context: int
-    ) -> None:
-        """Predict a video (1, length, size, size, 3) uint8 once more, and draw it next to the true one."""
-        from nsde_policy.eval.video.figures import write_animation
-        from nsde_policy.video.pixels import to_unit
-
-        seen = video[:, :context].to(self.device)
-        rows = {"truth": to_unit(video[0, context : context + self.steps])}
-        rows |= {label: predict(seen, self.steps)[0] for label, predict in predictors.items()}
-        write_animation(video[0, :context], rows, out / FILM)
 
     def _load_videos(self, records: Sequence["VideoRecord"], data: Path, length: int) -> "VideosToScore":
         from nsde_policy.eval.video.evaluate import VideosToScore
