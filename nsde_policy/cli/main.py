@@ -32,6 +32,7 @@ from nsde_policy.cli.export import Export
 from nsde_policy.cli.play import Play
 from nsde_policy.cli.serve import Serve
 from nsde_policy.cli.shared.options import Command, check_command
+from nsde_policy.cli.shared.ranks import get_rank, is_launched
 from nsde_policy.cli.train import Train
 from nsde_policy.cli.video.data import VideoData
 from nsde_policy.cli.video.models import VideoEval, VideoTrain
@@ -141,7 +142,7 @@ def show_log() -> None:
     """Print the log of the package to stderr."""
     if not any(isinstance(handler, ProgressBarHandler) for handler in logger.handlers):
         logger.addHandler(ProgressBarHandler())
-        logger.setLevel(logging.INFO)
+        logger.setLevel(logging.INFO if get_rank() == 0 else logging.WARNING)
 
 
 def parse_command(args: list[str]) -> Command:
@@ -214,7 +215,8 @@ def _fail(message: str, code: int, debug: bool) -> int:
     with suppress(OSError):  # standard error may be full or closed
         if debug:
             traceback.print_exc()
-        print(f"nsde-policy: {line}", file=sys.stderr, flush=True)
+        name = f"nsde-policy (rank {get_rank()})" if is_launched() else "nsde-policy"
+        print(f"{name}: {line}", file=sys.stderr, flush=True)
     return code
 
 

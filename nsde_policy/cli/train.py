@@ -18,6 +18,7 @@ from nsde_policy.cli.shared.options import (
     check_command,
     parse_env_kwargs,
 )
+from nsde_policy.cli.shared.ranks import get_rank
 from nsde_policy.encoders.keypoints.config import SMALL_ENCODER
 from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import ConfigError
@@ -190,6 +191,8 @@ class Train:
         from nsde_policy.training.progress import plot_training
 
         run = self.train()
+        if get_rank() != 0:
+            return
         picture = plot_training(run)
         print(f"trained {run.path}" + (f", curves in {picture}" if picture else ""))
 

@@ -5,13 +5,14 @@ Randomness is explicit: initial weights and dropout masks come from the generato
 
 import abc
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import handle_torch_function, has_torch_function
 
 from nsde_policy.config import NetworkConfig
 from nsde_policy.errors import ConfigError
@@ -101,20 +102,30 @@ class MLP(nn.Module):
         return dropout_mask(shape, self.keep, features, generator)
 
 
+def draw_bytes(shape: Sequence[int], *, generator: torch.Generator) -> Tensor:
+    """Draw random bytes on the device of the generator.
+
+    Eight bytes come from one draw, which is many times faster on a CPU than one draw per byte.
+    """
+    if has_torch_function((generator,)):  # inside `SharedRows`
+        drawn: Tensor = handle_torch_function(draw_bytes, (generator,), shape, generator=generator)
+        return drawn
+    count = math.prod(shape)
+    words = torch.empty(-(-count // 8), dtype=torch.int64, device=generator.device)
+    return words.random_(-(2**63), None, generator=generator).view(torch.uint8)[:count].reshape(shape)
+
+
 def dropout_mask(
     shape: tuple[int, ...], keep: float, like: Tensor, generator: torch.Generator | None
 ) -> Tensor:
     """Draw a mask: 0 with probability 1 − keep, else 1/keep, in the dtype and on the device of `like`.
 
-    One random byte decides each element, so `keep` is rounded to 1/256. Eight bytes come from one draw, which
-    is many times faster on a CPU than one draw per element.
+    One random byte decides each element, so `keep` is rounded to 1/256.
     """
     if generator is None:
         raise ConfigError("dropout in training needs a random generator")
     kept = min(max(round(keep * 256), 1), 256)
-    draws = torch.empty(-(-math.prod(shape) // 8), dtype=torch.int64, device=like.device)
-    random_bytes = draws.random_(-(2**63), None, generator=generator).view(torch.uint8)
-    mask = random_bytes[: math.prod(shape)].reshape(shape) <= kept - 1  # a byte is at most 255
+    mask = draw_bytes(shape, generator=generator) <= kept - 1  # a byte is at most 255
     return mask.to(like.dtype).mul_(256 / kept)
 
 

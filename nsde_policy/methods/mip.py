@@ -52,10 +52,10 @@ class MIP(PolicyModel[Windows]):
         actions = self.layout.to_unit(batch.actions).flatten(-2)
         time = self.config.time
         noise = torch.randn(actions.shape, generator=generator, device=actions.device)
-        shown = torch.cat([torch.zeros_like(actions), time * actions + (1 - time) * noise])
-        times = torch.cat([torch.zeros_like(actions[:, :1]), torch.full_like(actions[:, :1], time)])
-        output = self.network(torch.cat([features.repeat(2, 1), shown, times], dim=-1), generator)
-        first, second = (output.float() - actions.repeat(2, 1)).square().chunk(2)
+        shown = torch.stack([torch.zeros_like(actions), time * actions + (1 - time) * noise])
+        times = torch.stack([torch.zeros_like(actions[:, :1]), torch.full_like(actions[:, :1], time)])
+        output = self.network(torch.cat([features.repeat(2, 1, 1), shown, times], dim=-1), generator)
+        first, second = (output.float() - actions).square()
         return LossParts({"first": first.mean(), "second": second.mean()})
 
     @torch.no_grad()

@@ -14,6 +14,7 @@ from nsde_policy.config import TrainConfig
 from nsde_policy.errors import CheckpointError
 from nsde_policy.files import PARTIAL
 from nsde_policy.run_directory import ENCODER_FOLDER, SELECTION_FOLDER, RunDirectory
+from nsde_policy.training.distributed import is_any_rank, is_distributed, is_first_rank
 from nsde_policy.training.frames import PolicyWithEncoder
 from nsde_policy.training.loop import Training, Validation
 
@@ -130,11 +131,14 @@ def train_loop(
     started = saved = time.monotonic()
     pause = save_every_s
     shown = ProgressDisplay(training, config.steps, title)
-    with closing(shown), _defer_interrupt() as is_interrupted, _save_at_exit(run, training):
+    with closing(shown), _defer_interrupt() as is_asked_to_stop, _save_at_exit(run, training):
 
         def is_stopped() -> bool:
             shown.update()
-            return is_interrupted()
+            return is_asked_to_stop() and not is_distributed()  # all ranks make the same steps
+
+        def is_interrupted() -> bool:
+            return is_any_rank(is_asked_to_stop())
 
         while training.step < config.steps:
             losses = training.advance(training.steps_to_record, is_stopped)
@@ -143,14 +147,14 @@ def train_loop(
                 losses = {**losses, **validation.losses()}
             seconds = time.monotonic() - started
             shown.show(seconds, losses)
-            if monitor is not None and not is_cut_short:
+            if monitor is not None and not is_cut_short and is_first_rank():
                 monitor(TrainingProgress(training.step, config.steps, title, seconds, losses))
             run.append_metrics({"step": training.step, "seconds": round(seconds, 3), **losses})
             if is_interrupted():
                 raise KeyboardInterrupt(
                     f"interrupted at step {training.step}; continue with the same command and --resume"
                 )
-            if time.monotonic() - saved >= pause:
+            if time.monotonic() - saved >= pause and is_first_rank():
                 saving = time.monotonic()
                 _save_checkpoint(run, training)
                 saved = time.monotonic()

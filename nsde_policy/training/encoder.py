@@ -48,6 +48,7 @@ from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory, check_encoder
 from nsde_policy.training.batches import PrefetchSource
 from nsde_policy.training.dataset import augment, build_training_data, find_window_frames
+from nsde_policy.training.distributed import find_own_rows
 from nsde_policy.training.frames import READ_BLOCK, FrameWindows, PolicyWithEncoder, list_rows
 from nsde_policy.training.loop import Training
 
@@ -223,12 +224,12 @@ class EncoderTraining:
         first = frames.read(demos.starts[self._episodes][:BACKGROUND_FRAMES])
         backgrounds = [torch.from_numpy(np.median(camera, axis=0).astype(np.uint8)) for camera in first]
         model.set_scene(torch.from_numpy(both.min(0)), torch.from_numpy(both.max(0)), backgrounds)
-        rows = list_rows(demos, self._episodes)
+        rows, own = list_rows(demos, self._episodes), find_own_rows(config.batch_size)
 
         def load(step: int) -> tuple[Tensor, ...]:
             """Load the frames of a step, chosen by the seed and the step alone."""
             rng = np.random.default_rng([self._seed, step])
-            index = rows[rng.integers(len(rows), size=config.batch_size)]
+            index = rows[rng.integers(len(rows), size=config.batch_size)[own]]
             known = (table[index] for table in (demos.obs, self._mirrored_values, *targets))
             return tuple(map(torch.from_numpy, (*known, *frames.read(index))))
 

@@ -14,6 +14,7 @@ from nsde_policy.core.targets import TensorRows
 from nsde_policy.errors import CheckpointError, ConfigError, NsdePolicyError
 from nsde_policy.methods.base import TrainableModel
 from nsde_policy.training.batches import BatchSource, Data, TableSource
+from nsde_policy.training.distributed import copy_first_rank, find_own_rows
 from nsde_policy.training.stage import StageRun
 
 Rows = TypeVar("Rows", TensorRows, Tensor)
@@ -47,6 +48,9 @@ class Training:
 
     A model without stages has nothing to train and finishes with the first call of `advance`.
 
+    With torchrun, each process computes the loss of its share of every batch; the number of processes does
+    not matter for resuming.
+
     On CUDA the whole step (batch, losses, gradients, update, averaging) is captured once as a CUDA graph and
     replayed. Losses are copied to the host once per `advance`, not per step.
     """
@@ -62,9 +66,9 @@ class Training:
         self.model = model
         self.config = config
         self._device = next(itertools.chain(model.parameters(), model.buffers())).device
-        self._source = (
-            data if isinstance(data, BatchSource) else TableSource(data.to(self._device), config.batch_size)
-        )
+        copy_first_rank(model)
+        rows = len(find_own_rows(config.batch_size))
+        self._source = data if isinstance(data, BatchSource) else TableSource(data.to(self._device), rows)
         self._generator = torch.Generator(self._device).manual_seed(seed)
         self._stages = model.stages()
         if config.steps < len(self._stages):

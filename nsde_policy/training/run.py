@@ -30,6 +30,7 @@ from nsde_policy.training.dataset import (
     measure_demonstrations,
     resolve_first_action,
 )
+from nsde_policy.training.distributed import join_ranks
 from nsde_policy.training.encoder import EncoderTraining
 from nsde_policy.training.frames import PolicyWithEncoder
 from nsde_policy.training.loop import MAX_FRAME_ROWS, MAX_VALIDATION_ROWS, Training, Validation, choose_rows
@@ -87,9 +88,8 @@ def train_run(
 ) -> RunDirectory:
     """Train, or resume training, into a run directory.
 
-    On CPU a resumed run gives bit-identical weights. An interrupt (Ctrl-C) saves a checkpoint first; a crash
-    loses the steps since the last one. With `images`, frames by camera, an encoder is trained first, or
-    together with the policy. `monitor` is called at every record of the losses.
+    On CPU a resumed run gives bit-identical weights. Ctrl-C saves a checkpoint first. With `images`, frames
+    by camera, an encoder is trained before the policy or with it. `monitor` gets every record of the losses.
 
     Raises:
         CheckpointError: If `path` holds another run or other files, or another process is training into it.
@@ -97,7 +97,8 @@ def train_run(
     """
     from nsde_policy.training.selection import SelectionTraining
 
-    run, selection = RunDirectory(path), SelectionTraining(task.motions, options, monitor)
+    run = RunDirectory(join_ranks(path, device=options.device, resume=options.resume))
+    selection = SelectionTraining(task.motions, options, monitor)
     check_std_scale(config, options.scale_std)
     known, unseen, held_out = split_episodes(demos, options.validation, seed=seed)
     encoder = None

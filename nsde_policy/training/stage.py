@@ -12,6 +12,7 @@ from torch.optim.adamw import adamw
 from nsde_policy.config import TrainConfig
 from nsde_policy.methods.base import LossParts, Stage, TrainableModel
 from nsde_policy.training.batches import BatchSource
+from nsde_policy.training.distributed import average_ranks, is_distributed, share_rows
 
 Batch = TypeVar("Batch")
 
@@ -83,6 +84,7 @@ class StageRun(Generic[Batch]):
         self._model, self._stage, self._config, self._steps = model, stage, config, steps
         self._source, self._generator = source, generator
         self._device = generator.device
+        self._rows = share_rows(config.batch_size)
         self._rate, self._keep = (torch.zeros((), device=self._device) for _ in range(2))
         self._optimizer = FusedAdamW(stage.parameters, self._rate, config)
         self.average = [parameter.detach().clone() for parameter in stage.parameters]
@@ -117,17 +119,17 @@ class StageRun(Generic[Batch]):
         return self._parts
 
     def _update(self) -> LossParts:
-        batch = self._source.draw(self._generator)
-        with self._autocast():
-            parts = self._model.loss(batch, self._generator)
+        with self._rows, self._autocast():
+            parts = self._model.loss(self._source.draw(self._generator), self._generator)
         self._optimizer.zero_grad()
         parts.total(self._stage.losses).backward()  # type: ignore[no-untyped-call]
+        losses = average_ranks(self.parameters, {name: part.detach() for name, part in parts.parts.items()})
         nn.utils.clip_grad_norm_(self._stage.parameters, self._config.clip)
         self._optimizer.step()
         with torch.no_grad():
             torch._foreach_mul_(self.average, self._keep)
             torch._foreach_add_(self.average, torch._foreach_mul(list(self.parameters), 1 - self._keep))
-        return LossParts({name: part.detach() for name, part in parts.parts.items()})
+        return LossParts(losses)
 
     def _autocast(self) -> torch.autocast:
         """Enable bf16 if configured; casts are not cached because each replay must redo them."""
@@ -138,7 +140,14 @@ class StageRun(Generic[Batch]):
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._generator)
         self._optimizer.zero_grad()
-        with _allow_tf32(), torch.cuda.graph(graph, stream=self._stream):
+        with (
+            _allow_tf32(),
+            torch.cuda.graph(
+                graph,
+                stream=self._stream,
+                capture_error_mode="thread_local" if is_distributed() else "global",
+            ),
+        ):
             self._parts = self._update()
         self._graph = graph
         graph.replay()

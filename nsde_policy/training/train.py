@@ -24,6 +24,7 @@ from nsde_policy.training.demos import (
     open_training_images,
     report_store,
 )
+from nsde_policy.training.distributed import use_own_gpu
 from nsde_policy.training.run import DEFAULT_OPTIONS, TrainedTask, TrainOptions, train_run
 from nsde_policy.training.std_scale import check_std_scale
 
@@ -110,6 +111,7 @@ def pick_device(name: str) -> str:
     Raises:
         ConfigError: If torch cannot use the device.
     """
+    use_own_gpu()
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:

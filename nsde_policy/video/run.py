@@ -22,6 +22,7 @@ from nsde_policy.files import read_json, replace_file
 from nsde_policy.inference.loading import check_weights
 from nsde_policy.run_directory import RUN_FORMAT, DemoRecord, RunDirectory, find_versions
 from nsde_policy.training.checkpoints import Monitor, check_files, refuse_other_settings, train_loop
+from nsde_policy.training.distributed import find_own_rows, join_ranks
 from nsde_policy.training.loop import Training
 from nsde_policy.video.base import VideoModel
 from nsde_policy.video.config import VIDEO_METHODS, UnrollConfig, VideoConfig
@@ -139,24 +140,24 @@ def train_video(
         CheckpointError: If `path` holds another run or other files, or another process is training into it.
         DemoError: If no video is as long as a training window.
     """
-    run = RunDirectory(path)
+    run = RunDirectory(join_ranks(path, device=device, resume=resume))
     with run.lock():
         check_files(run, resume=resume)
         videos.find_windows(config.model.history + max(config.unroll.frames, 1))
         record = _make_record(videos, config, seed)
-        is_same = not run.config.exists() or VideoRecord.read(path).same_training(record)
+        is_same = not run.config.exists() or VideoRecord.read(run.path).same_training(record)
         refuse_other_settings(run, is_same=is_same)
         loaded = videos.to(device)
         replace_file(run.config, record.to_json().encode())
         model = record.build_model().to(device)
         stages: list[tuple[RunDirectory, TrainConfig, UnrollConfig | None]] = [(run, config.train, None)]
         if config.unroll.frames:
-            first = RunDirectory(path / FIRST_STAGE_FOLDER)
+            first = RunDirectory(run.path / FIRST_STAGE_FOLDER)
             stages = [(first, config.train, None), (run, config.unroll.train, config.unroll)]
         for number, (directory, train, unrolled) in enumerate(stages):
             model.unrolled = unrolled
             directory.path.mkdir(exist_ok=True)
-            source = loaded.source(model.window, train.batch_size)
+            source = loaded.source(model.window, len(find_own_rows(train.batch_size)))
             training = Training(model, source, train, seed=seed + number)
             if resume and directory.training.exists():
                 training.restore(directory.read_tensors(directory.training))

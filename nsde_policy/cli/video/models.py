@@ -10,6 +10,7 @@ from tyro.conf import Positional, arg
 
 from nsde_policy.bounds import Count, Fraction, NonNegative, SeedNumber
 from nsde_policy.cli.shared.options import DeviceFlag, JsonFileFlag, check_json_file, print_results
+from nsde_policy.cli.shared.ranks import get_rank
 from nsde_policy.errors import ConfigError
 from nsde_policy.video.config import VideoConfig
 
@@ -71,7 +72,8 @@ class VideoTrain(VideoPresetFlags):
                 device=self.device,
                 resume=self.resume,
             )
-        print(f"trained {run.path}")
+        if get_rank() == 0:
+            print(f"trained {run.path}")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,31 @@
+"""A small training for several processes: `torchrun -m tests.helpers.rank_training FOLDER STEPS`."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+
+from nsde_policy.config import NetworkConfig, TrainConfig
+from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
+from nsde_policy.run_config import RunConfig
+from nsde_policy.run_directory import RunDirectory
+from nsde_policy.training.run import TrainOptions, train_run
+from tests.helpers.toy_problems import make_robot_demos
+
+
+def train_small(folder: Path, steps: int) -> RunDirectory:
+    """Train, or resume, a small policy of demonstrations of a robot, with a checkpoint at every record."""
+    train = TrainConfig(steps=steps, batch_size=64, log_every=10, ema=0.9, learning_rate=3e-3)
+    options = TrainOptions(resume=True, validation=0.2, save_every_s=0.0)
+    config = RunConfig(model=NeuralSDEConfig(network=NetworkConfig(width=32, depth=2)), train=train)
+    return train_run(make_robot_demos(), config, folder / "run", seed=3, options=options)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    where, rank = Path(sys.argv[1]), os.environ["RANK"]
+    (where / f"pid{rank}").write_text(str(os.getpid()))
+    trained = train_small(where, int(sys.argv[2]))
+    shutil.copy(trained.training, where / f"rank{rank}.safetensors")
