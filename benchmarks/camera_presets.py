@@ -2,9 +2,13 @@
 
     python benchmarks/camera_presets.py --presets pixels-fast             # two cores: minutes
     python benchmarks/camera_presets.py --presets auto --device cuda      # a GPU
+    python benchmarks/camera_presets.py --dropout 0.3                     # and one camera is lost
 
 The robot is the simulated arm of examples/: 20 episodes of 8 s with two cameras of 96 × 96, of which a fifth
 is held out. The policy then drives the arm 50 times. A preset that was trained before is only scored again.
+
+With --dropout, the cameras are those of examples/two_cameras.py, 96 × 96 and 160 × 120 at 15 Hz. The policy
+also drives the arm without one of them from the third second on, each in turn.
 """
 
 import argparse
@@ -12,7 +16,10 @@ import json
 import resource
 import sys
 import time
+from collections import Counter
 from pathlib import Path
+
+import numpy as np
 
 import nsde_policy
 from nsde_policy.eval.latency import device_name
@@ -20,12 +27,16 @@ from nsde_policy.files import replace_file
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from simulated_arm import SimulatedArm, drive, record
+from two_cameras import SIZES, Loss, drive_with_cameras, record_held
 
 CAMERAS = ("top", "wrist")
 FIRST_SEED = 1000
+LOST_AT_S = 3.0
 
 
-def measure(preset: str, folder: Path, device: str, steps: int | None, trials: int) -> dict[str, object]:
+def measure(
+    preset: str, folder: Path, device: str, steps: int | None, trials: int, dropout: float = 0.0
+) -> dict[str, object]:
     """Train, or load what was trained before, and score; seconds are those of the training."""
     run, file = folder / preset, folder / f"{preset}.json"
     timing: dict[str, object] = {}
@@ -40,6 +51,7 @@ def measure(preset: str, folder: Path, device: str, steps: int | None, trials: i
             "device": device,
             "steps": steps,
             "resume": run.exists(),
+            "images_dropout": dropout,
         }
         policy = nsde_policy.train(folder / "demos.zarr", run, images=CAMERAS, **settings)
         after = resource.getrusage(resource.RUSAGE_SELF)
@@ -47,15 +59,47 @@ def measure(preset: str, folder: Path, device: str, steps: int | None, trials: i
         timing = {"device": device_name(device), "seconds": time.time() - began, "cpu_seconds": cpu_s}
     score = policy.evaluate(folder / "demos.zarr")
     errors = {name: score.error(name).compute()[[0, -1]].tolist() for name in ("sample", "repeat")}
-    driven = [drive(policy, SimulatedArm(FIRST_SEED + k), *CAMERAS) for k in range(trials)]
-    found = {
-        **timing,
-        "verdict": repr(score).splitlines(),
-        "errors": errors,
-        "delivered": [sum(driven), trials],
-    }
+    found = {**timing, "verdict": repr(score).splitlines(), "errors": errors}
+    if dropout:
+        losses = {"none": None, **{name: Loss(name, LOST_AT_S) for name in CAMERAS}}
+        found["lost"] = {name: measure_loss(policy, loss, trials) for name, loss in losses.items()}
+    else:
+        driven = [drive(policy, SimulatedArm(FIRST_SEED + k), *CAMERAS) for k in range(trials)]
+        found["delivered"] = [sum(driven), trials]
     replace_file(file, json.dumps(found, indent=2))
     return found
+
+
+def measure_loss(policy: nsde_policy.Policy, loss: Loss | None, trials: int) -> dict[str, object]:
+    """Drive the arm while a camera is lost; count commands without it, and those beyond the limits."""
+    counts = dict.fromkeys(("delivered", "trials", "commands", "without_camera", "held", "outside"), 0)
+    faults: Counter[str] = Counter()
+    for trial in range(trials):
+        arm, sent = SentArm(FIRST_SEED + trial, SIZES), []
+        arm.sent = sent
+        session = drive_with_cameras(policy, arm, loss=loss)
+        report, limits = session.report(), session.resolved.limits
+        steps = np.abs(np.diff(sent, axis=0)) > limits.speed / session.config.rate_hz + 1e-9
+        outside = (np.array(sent) < limits.low - 1e-9) | (np.array(sent) > limits.high + 1e-9)
+        counts["outside"] += int(outside.any(1).sum() + steps.any(1).sum())
+        counts["delivered"] += arm.delivered
+        counts["trials"] += 1
+        counts["commands"] += report.commands
+        counts["without_camera"] += sum(camera.lost_commands for camera in report.cameras.values())
+        counts["held"] += report.held
+        faults.update(report.faults)
+    return {**counts, "faults": dict(faults), "last_report": report.to_text().splitlines()}
+
+
+class SentArm(SimulatedArm):
+    """An arm that keeps the commands that it got."""
+
+    sent: list[np.ndarray]
+
+    def send(self, command: np.ndarray) -> None:
+        """Keep a command, and move."""
+        self.sent.append(command)
+        super().send(command)
 
 
 def main() -> None:
@@ -66,14 +110,18 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=20, help="recorded episodes")
     parser.add_argument("--steps", type=int, help="fewer steps, for a smoke test")
     parser.add_argument("--trials", type=int, default=50, help="times that the policy drives the arm")
+    parser.add_argument("--dropout", type=float, default=0.0, help="--images-dropout, such as 0.3")
     parser.add_argument(
         "--out", type=Path, default=Path("out/cameras"), help="folder of demonstrations and runs"
     )
     args = parser.parse_args()
-    if not (args.out / "demos.zarr").exists():
-        record(args.out / "demos.zarr", *CAMERAS, episodes=args.episodes)
+    store = args.out / "demos.zarr"
+    if not store.exists() and args.dropout:
+        record_held(store, args.episodes)
+    elif not store.exists():
+        record(store, *CAMERAS, episodes=args.episodes)
     for preset in args.presets:
-        found = measure(preset, args.out, args.device, args.steps, args.trials)
+        found = measure(preset, args.out, args.device, args.steps, args.trials, args.dropout)
         print(f"{preset}: {json.dumps(found, ensure_ascii=False)}")
 
 

@@ -128,6 +128,12 @@ class Demonstrations:
         obs = self.obs[:, : -self.image_features]
         return replace(self, obs=obs, image_features=0, mirror_image=None, copies=())
 
+    def fill_columns(self, columns: slice, values: Sequence[float]) -> "Demonstrations":
+        """Return the demonstrations with constant values in some columns of the observation."""
+        obs = self.obs.copy()
+        obs[:, columns] = values
+        return replace(self, obs=obs)
+
     def append(self, *others: "Demonstrations") -> "Demonstrations":
         """Return these demonstrations followed by others of the same columns."""
         every = (self, *others)

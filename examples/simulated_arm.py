@@ -10,6 +10,7 @@ find the block in the pictures, unless its place is recorded too (`--cameras` wi
 
 import argparse
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -37,9 +38,13 @@ TREMOR = 0.004
 
 
 class SimulatedArm:
-    """Position-controlled arm on a table that reaches from -1 to 1; joints follow commands with a lag."""
+    """Position-controlled arm on a table that reaches from -1 to 1; joints follow commands with a lag.
 
-    def __init__(self, seed: int = 0) -> None:
+    Frames are 96 × 96, unless `sizes` gives another width and height for a camera.
+    """
+
+    def __init__(self, seed: int = 0, sizes: Mapping[str, tuple[int, int]] | None = None) -> None:
+        self.sizes = sizes or {}
         self.reset(seed=seed)
 
     def reset(self, *, seed: int) -> None:
@@ -77,12 +82,16 @@ class SimulatedArm:
         return not self.holds and bool(np.linalg.norm(self.block - GOAL) < 2 * REACH)
 
     def look(self, camera: str) -> np.ndarray:
-        """Draw a frame, (96, 96, 3) uint8: `top` sees the whole table, `wrist` what is near the gripper."""
+        """Draw a frame, (height, width, 3) uint8: `top` sees the table, `wrist` what is near the gripper."""
         points = find_points(self.joints)
         centre, reach = (np.zeros(2), 1.0) if camera == "top" else (points[-1], 0.4)
-        axis = reach * ((np.arange(SIDE, dtype=np.float32) + 0.5) / SIDE * 2 - 1)
-        x, y = centre[0] + axis[None], centre[1] - axis[:, None]
-        frame = np.full((SIDE, SIDE, 3), 225, np.uint8)
+        width, height = self.sizes.get(camera, (SIDE, SIDE))
+        right, down = (
+            reach * ((np.arange(pixels, dtype=np.float32) + 0.5) * 2 - pixels) / width
+            for pixels in (width, height)
+        )
+        x, y = centre[0] + right[None], centre[1] - down[:, None]
+        frame = np.full((height, width, 3), 225, np.uint8)
         frame[np.maximum(abs(x), abs(y)) > 0.95] = 120
         frame[abs(np.hypot(x - GOAL[0], y - GOAL[1]) - 0.09) < 0.015] = (40, 160, 40)
         frame[np.maximum(abs(x - self.block[0]), abs(y - self.block[1])) < 0.05] = (200, 60, 40)

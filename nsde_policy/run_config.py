@@ -32,6 +32,9 @@ class DemoConfig(BaseConfig):
     """Columns of the observation to use; empty for all. Other settings count the selected columns."""
     images: tuple[str, ...] = ()
     """Arrays below data/ with camera frames, which --encoder encodes; short --images."""
+    images_dropout: Annotated[float, Meta(ge=0, le=0.9)] = 0.0
+    """Share of the training data without one of the cameras: the policy then goes on if it loses one; short
+    --images-dropout."""
     encoder: str = "identity"
     """Encoder that turns named observations into one vector; images need `keypoints`, which is trained
     before the policy, or `resnet`, which is trained together with it; short --encoder."""
@@ -64,6 +67,11 @@ class DemoConfig(BaseConfig):
             raise ConfigError("obs_keys must name at least one array")
         if len(set(self.images)) < len(self.images):
             raise ConfigError(f"images must name each camera once, got {list(self.images)}")
+        if self.images_dropout and len(self.images) < 2:
+            raise ConfigError(
+                f"--images-dropout is for two or more cameras, of which one may be lost, got "
+                f"{list(self.images)}: name more with --images, or leave it out"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

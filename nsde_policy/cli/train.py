@@ -40,6 +40,7 @@ CAMERA_ENCODER = "keypoints"
 SHORT_FLAGS = {
     "--obs-keys": "--demos.obs-keys",
     "--images": "--demos.images",
+    "--images-dropout": "--demos.images-dropout",
     "--encoder": "--demos.encoder",
     "--act-key": "--demos.act-key",
     "--angles": "--demos.angles",

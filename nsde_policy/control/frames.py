@@ -2,14 +2,14 @@
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from nsde_policy.control.clock import parse_time
-from nsde_policy.control.config import ResolvedConfig
-from nsde_policy.control.faults import Fault, FaultKind
+from nsde_policy.control.config import ResolvedConfig, SessionConfig
+from nsde_policy.control.faults import Fault, FaultKind, get_reaction
 from nsde_policy.core.spec import STATE_KEY, CameraSpec
 from nsde_policy.errors import PolicyInputError
 from nsde_policy.planner.calibration import Calibration, measure_change
@@ -19,6 +19,8 @@ from nsde_policy.planner.observation import find_implausible_frame, parse_frame
 VISIBLE_FACTOR = 2.0
 """Motion is visible if it is larger than this multiple of the largest one that changed no training frame,
 and by at least the typical change over one policy period."""
+LOSSES = (FaultKind.MISSING_FRAME, FaultKind.IMPLAUSIBLE_FRAME, FaultKind.FROZEN_FRAME, FaultKind.STALE_FRAME)
+"""Faults of a camera that is lost; a frame of a wrong shape or type is a mistake in the program."""
 
 
 class _Sight(NamedTuple):
@@ -32,14 +34,18 @@ class _Sight(NamedTuple):
 class FrameMonitor:
     """Checks the frames of each observation.
 
-    Without a calibration of the cameras, black and frozen frames are not detected.
+    Without a calibration of the cameras, black and frozen frames are not detected. A camera that was slower
+    than the policy in the demonstrations may send older frames, by the time for which it held each.
     """
 
     def __init__(
-        self, spec: PolicySpec, calibration: Calibration, resolved: ResolvedConfig, *, max_ahead_s: float
+        self, spec: PolicySpec, config: SessionConfig, resolved: ResolvedConfig, calibration: Calibration
     ) -> None:
-        self._cameras, self._circular, self._max_ahead = spec.cameras, spec.circular, max_ahead_s
-        self._max_age, self._max_frozen = resolved.max_age_s, resolved.max_frozen_s
+        self._cameras, self._circular, self._max_ahead = spec.cameras, spec.circular, 1 / config.rate_hz
+        self._survives, self._on_fault = spec.survives_lost_camera, config.on_fault
+        holds = {seen.camera: (seen.hold - 1) / resolved.policy_hz for seen in calibration.frames}
+        self._max_age = {each.name: resolved.max_age_s + holds.get(each.name, 0.0) for each in spec.cameras}
+        self._max_frozen = resolved.max_frozen_s
         self._ranges = {seen.camera: seen for seen in calibration.frames}
         step = np.array(spec.increment_std[: spec.plain_dim])
         self._visible = {
@@ -51,6 +57,8 @@ class FrameMonitor:
         """Forget the frames of all cameras."""
         self._frames: dict[str, np.ndarray] = {}
         self._first: dict[str, _Sight] = {}
+        self.ages: dict[str, float] = {}
+        """Age of the newest frame of each camera that has time stamps, seconds."""
 
     def check(self, obs: Mapping[str, object], times: Mapping[str, float], now: float) -> list[Fault]:
         """Return the faults of all frames of an observation; some may have time stamps of their own."""
@@ -61,9 +69,28 @@ class FrameMonitor:
                 faults += self._check_time(camera.name, times[camera.name], now)
         return faults
 
-    def copy_observation(self, obs: Mapping[str, object]) -> dict[str, object]:
-        """Copy the observation that `check` saw: a driver may write the next frame into the same memory."""
-        return {name: copy.copy(self._frames.get(name, value)) for name, value in obs.items()}
+    def find_lost(self, faults: list[Fault]) -> tuple[list[Fault], list[Fault]]:
+        """Split faults into those of a lost camera that the policy goes on without, and all others.
+
+        It goes on without one camera if it was trained to, unless the reaction to the fault is not to hold.
+        """
+        lost = [
+            fault
+            for fault in faults
+            if fault.kind in LOSSES and get_reaction(self._on_fault, fault.kind) == "hold"
+        ]
+        if not self._survives or len({fault.camera for fault in lost}) != 1:
+            return [], faults
+        return lost, [fault for fault in faults if fault not in lost]
+
+    def copy_observation(self, obs: Mapping[str, object], lost: Sequence[Fault]) -> dict[str, object]:
+        """Copy the observation that `check` saw: a driver may write the next frame into the same memory.
+
+        Frames of lost cameras are left out.
+        """
+        without = {fault.camera for fault in lost}
+        kept = {name: value for name, value in obs.items() if name not in without}
+        return {name: copy.copy(self._frames.get(name, value)) for name, value in kept.items()}
 
     def _check_frame(self, obs: Mapping[str, object], camera: CameraSpec, now: float) -> list[Fault]:
         """Keep the frame of a camera, or return its fault."""
@@ -91,21 +118,27 @@ class FrameMonitor:
         if not time <= now + self._max_ahead:
             detail = f"the time stamp of {name} is {time!r}, the clock {now:.6g}"
             return [Fault(FaultKind.CLOCK_JUMP, now, detail, name)]
-        if now - time > self._max_age + 1e-9:
+        self.ages[name] = max(now - time, 0.0)
+        if now - time > self._max_age[name] + 1e-9:
             return [Fault(FaultKind.STALE_FRAME, now, f"{name} is {now - time:.4g} s old", name)]
         return []
 
-    def find_frozen(self, plain: np.ndarray, now: float) -> list[Fault]:
+    def find_frozen(self, plain: np.ndarray, now: float, lost: Sequence[Fault]) -> list[Fault]:
         """Return a fault for each camera whose frame stays the same although the robot moves.
 
-        Call it after `check` found no fault. It goes by the session's clock: a time stamp may be wrong.
+        Call it after `check` found no other fault than those of lost cameras. It goes by the session's clock:
+        a time stamp may be wrong.
 
         Args:
             plain: Plausible low-dimensional observation, (plain_dim,).
             now: Time of the session's clock.
+            lost: Faults of lost cameras, which have no new frame.
         """
-        faults = []
+        faults, without = [], {fault.camera for fault in lost}
         for name, visible in self._visible.items():
+            if name in without:
+                self._first.pop(name, None)
+                continue
             first, frame = self._first.get(name), self._frames[name]
             if first is None or not np.array_equal(first.frame, frame):
                 self._first[name] = _Sight(frame.copy(), plain, now)  # a camera may reuse its memory

@@ -26,6 +26,8 @@ class CheckedObservation(NamedTuple):
     """All of it, (obs_dim,); of an observation with frames the low-dimensional part, (plain_dim,)."""
     encode: Callable[[], np.ndarray] | None = None
     """Encodes an observation with frames, (obs_dim,)."""
+    cameras_changed: bool = False
+    """Whether a camera was lost or came back since the observation before."""
 
 
 class InputMonitor:
@@ -45,7 +47,7 @@ class InputMonitor:
     ) -> None:
         self._spec, self._max_ahead, self._encode = spec, 1 / config.rate_hz, encode
         self._max_age, self._max_gap = resolved.max_age_s, resolved.max_gap_s
-        self._frames = FrameMonitor(spec, calibration, resolved, max_ahead_s=self._max_ahead)
+        self._frames = FrameMonitor(spec, config, resolved, calibration)
         self._ood_detector = OODDetector(calibration, spec)
         self._fault_when_ood = config.fault_when_ood
         if self._fault_when_ood and not self._ood_detector.is_calibrated:
@@ -60,6 +62,14 @@ class InputMonitor:
         self._clock = math.nan
         self.ood: float | None = None
         """Out-of-distribution score of the last state; None if it is not known."""
+        self.lost: tuple[Fault, ...] = ()
+        """Faults of the camera that the last observation does without."""
+        self._lost_before: set[str | None] = set()  # cameras, in the observation that the policy got
+
+    @property
+    def frame_ages(self) -> Mapping[str, float]:
+        """Age of the newest frame of each camera that has time stamps, seconds."""
+        return self._frames.ages
 
     @property
     def is_ood(self) -> bool:
@@ -68,7 +78,7 @@ class InputMonitor:
 
     def score_state(self, state: np.ndarray, now: float) -> list[Fault]:
         """Update the out-of-distribution score; return a fault if the session reports it as one."""
-        self.ood = self._ood_detector.distance(state)
+        self.ood = None if self.lost else self._ood_detector.distance(state)
         if not (self._fault_when_ood and self.is_ood):
             return []
         return [Fault(FaultKind.OUT_OF_DISTRIBUTION, now, f"distance {self.ood or 0.0:.3g}")]
@@ -99,6 +109,7 @@ class InputMonitor:
         time, frame_times = parse_times(t, self._spec.cameras, now)
         observed: CheckedObservation | None = None
         faults: list[Fault] = []
+        lost: list[Fault] = []
         try:
             named = obs if self._spec.cameras and isinstance(obs, Mapping) else None
             values = convert_observation(obs, self._spec)
@@ -107,20 +118,26 @@ class InputMonitor:
             if (reason := find_non_finite(values)) is not None:
                 faults.append(Fault(FaultKind.NON_FINITE_OBSERVATION, now, reason))
             else:
-                faults += [] if named is None else self._frames.check(named, frame_times, now)
+                found = [] if named is None else self._frames.check(named, frame_times, now)
+                lost, faults = self._frames.find_lost(found)
                 if (reason := find_implausible(values, self._spec)) is not None:
                     faults.append(Fault(FaultKind.IMPLAUSIBLE_OBSERVATION, now, reason))
             observed = CheckedObservation(values)
             if named is not None and not faults:
-                faults += self._frames.find_frozen(values, now)
+                frozen = self._frames.find_frozen(values, now, lost)
+                lost, faults = self._frames.find_lost([*lost, *frozen])
                 if is_new_period:
-                    later = partial(self._encode_frames, self._frames.copy_observation(named), values)
-                    observed = CheckedObservation(values, later)
+                    copied = self._frames.copy_observation(named, lost)
+                    changed = {fault.camera for fault in lost} != self._lost_before
+                    observed = CheckedObservation(
+                        values, partial(self._encode_frames, copied, values), changed
+                    )
         except PolicyInputError as error:
             faults.append(Fault(FaultKind.WRONG_OBSERVATION, now, str(error)))
         except Exception as error:  # an observation may raise anything
             faults.append(Fault(FaultKind.WRONG_OBSERVATION, now, describe_error(error)))
         faults += self._check_time(time, now, is_new_period=is_new_period)
+        self.lost = () if faults else tuple(lost)
         return (None, faults) if faults else (observed, faults)
 
     def _encode_frames(self, obs: Mapping[str, object], plain: np.ndarray) -> np.ndarray:
@@ -134,6 +151,7 @@ class InputMonitor:
     def mark_used(self) -> None:
         """Register that the policy got the newest observation."""
         self._used = self._newest
+        self._lost_before = {fault.camera for fault in self.lost}
 
     def check_age(self, now: float, allowance: float) -> list[Fault]:
         """Return a fault if the newest observation is too old for another command."""

@@ -45,6 +45,35 @@ class CommandRecord:
     planned_for: float | None
     """Start of the policy period that the plan meant it for, seconds; at most one period before `time`."""
     faults: tuple[Fault, ...]
+    lost: tuple[Fault, ...] = ()
+    """Faults of a camera that the policy goes on without; the session does not react to them."""
+    frame_ages: Mapping[str, float] = field(default_factory=dict)
+    """Age of the newest frame of each camera whose frames have time stamps, seconds."""
+
+
+@dataclass
+class CameraReport:
+    """What happened to one camera in a session."""
+
+    lost_commands: int = 0
+    """Commands that were computed without it."""
+    lost_at_s: float = 0.0
+    """When it was lost last, seconds after the first command."""
+    is_lost: bool = False
+    """Whether the last command was computed without it."""
+    reason: str = ""
+    """Kind of the fault by which it was lost last."""
+    largest_age_s: float = 0.0
+    """Age of its oldest frame, if frames had time stamps."""
+
+    def describe(self, name: str) -> str:
+        """Format as a line of text."""
+        text = f"{name}: frames up to {1e3 * self.largest_age_s:.0f} ms old"
+        if not self.lost_commands:
+            return text
+        now = "not back since" if self.is_lost else "back since then"
+        lost = f"{self.lost_commands} commands without it, lost at {self.lost_at_s:.2f} s by {self.reason}"
+        return f"{text}; {lost}, {now}"
 
 
 @dataclass
@@ -75,6 +104,8 @@ class SessionReport:
     """Commands that held or braked instead of following a plan."""
     out_of_distribution: int = 0
     """Commands sent while the state was out of distribution."""
+    cameras: dict[str, CameraReport] = field(default_factory=dict)
+    """Cameras that were lost, or whose frames had time stamps."""
 
     def to_json(self) -> str:
         """Convert to indented JSON."""
@@ -93,6 +124,7 @@ class SessionReport:
                 f"{1e3 * self.latency_p99_s:.2f} p99, {1e3 * self.latency_max_s:.2f} largest; "
                 f"{self.missed_deadlines} missed deadlines" + (selected if self.selected else ""),
                 f"faults: {faults}",
+                *(camera.describe(name) for name, camera in self.cameras.items()),
             ]
         )
 
@@ -133,14 +165,28 @@ class Recorder:
         self.counts.out_of_distribution += command.is_ood
         for fault in command.faults:
             self.record_fault(fault)
+        self._record_cameras(command.lost, command.frame_ages)
         if self._log is not None:
             faults: dict[str, str] = {}
             for fault in command.faults:  # two cameras may have faults of one kind
                 before = faults.get(fault.kind.value)
                 faults[fault.kind.value] = fault.detail if before is None else f"{before}; {fault.detail}"
-            values = vars(command) | {"faults": faults}
+            values = vars(command) | {"faults": faults, "lost": [fault.detail for fault in command.lost]}
             del values["planned_for"]
             self._write(json.dumps(values, default=np.ndarray.tolist) + "\n")
+
+    def _record_cameras(self, lost: Sequence[Fault], ages: Mapping[str, float]) -> None:
+        """Record the faults of lost cameras and the ages of frames."""
+        reasons = {fault.camera: fault.kind.value for fault in lost if fault.camera is not None}
+        cameras = self.counts.cameras
+        for name in sorted({*ages, *reasons} - {*cameras}):
+            cameras[name] = CameraReport()
+        for name, camera in cameras.items():
+            was_lost, camera.is_lost = camera.is_lost, name in reasons
+            camera.largest_age_s = max(camera.largest_age_s, ages.get(name, 0.0))
+            camera.lost_commands += camera.is_lost
+            if camera.is_lost and not was_lost:
+                camera.lost_at_s, camera.reason = self.counts.seconds, reasons[name]
 
     def record_fault(self, fault: Fault) -> None:
         """Count a fault, also one without a command."""
@@ -156,6 +202,7 @@ class Recorder:
             latency_p50_s=float(np.quantile(latency, 0.5)),
             latency_p99_s=float(np.quantile(latency, 0.99)),
             latency_max_s=float(latency.max()),
+            cameras={name: replace(camera) for name, camera in counts.cameras.items()},
             faults={kind.value: self._faults[kind.value] for kind in FaultKind if self._faults[kind.value]},
         )
 

@@ -124,8 +124,7 @@ class Session:
         tick = self._grid.find_tick(now, EARLY_CALL)
         time = self._grid.tick_time(tick)
         period = max(self._grid.find_period(time), self._period)
-        faults += self._start_period(period)
-        faults += self._receive(obs, t, now, period)
+        faults += self._start_period(period) + self._receive(obs, t, now, period)
         faults += self._scheduler.collect(period)
         faults += self._score_encoded_state(now)
         done = self._clock()
@@ -173,8 +172,7 @@ class Session:
     def reset(self, position: object = None) -> None:
         """Start a new episode, also after a stop: call it whenever the world jumps. The report continues.
 
-        It forgets plans and observations, but not the command in force, from which the next one moves on
-        within the limits.
+        It forgets plans and observations, but not the command in force, from which the next one moves on.
 
         Args:
             position: Command at which the robot rests now, (act_dim,), if it was moved since the last
@@ -277,8 +275,7 @@ class Session:
         missed = period - 1 - max(self._observed_period, before)
         if before < 0 or missed <= 0:
             return []
-        time = self._grid.period_time(period)
-        return [Fault(FaultKind.MISSING_OBSERVATION, time, f"for {missed} periods")]
+        return [Fault(FaultKind.MISSING_OBSERVATION, self._grid.period_time(period), f"for {missed} periods")]
 
     def _receive(self, obs: object, t: object, now: float, period: int) -> list[Fault]:
         """Check an observation; the first valid one of a policy period goes to the policy."""
@@ -291,7 +288,9 @@ class Session:
         return self._add_observation(observed, period, now)
 
     def _add_observation(self, obs: CheckedObservation, period: int, now: float) -> list[Fault]:
-        if self._observed_period >= 0 and period > self._observed_period + 1:
+        if obs.cameras_changed:  # features of a lost camera jump, and plans from before do not know it
+            self._first_trusted_plan = self._scheduler.requested
+        if obs.cameras_changed or (self._observed_period >= 0 and period > self._observed_period + 1):
             self._start_history(self._periods.command)
         elif self._periods.command is not None:
             self._history.add_action(self._periods.command)
@@ -378,18 +377,19 @@ class Session:
         is_timed = not math.isnan(time)
         period = self._grid.find_period(time) if is_timed else -1
         plan = self._scheduler.current if source == "plan" else None
-        std = self._increment_std
         action.setflags(write=False)
         self.last = CommandRecord(
             time=time if is_timed else self._last_time or 0.0,
             action=action,
-            sigma=std if plan is None else plan.accumulated_std(period, std),
+            sigma=self._increment_std if plan is None else plan.accumulated_std(period, self._increment_std),
             ood=self._monitor.ood,
             is_ood=self._monitor.is_ood,
             source=source,
             plan=None if plan is None else plan.job.index,
             planned_for=None if plan is None else self._grid.period_time(period),
             faults=tuple(faults),
+            lost=self._monitor.lost,
+            frame_ages=dict(self._monitor.frame_ages),
         )
         self._recorder.record_command(self.last, since=0.0 if self._is_first else since)
         self._is_first = False

@@ -76,6 +76,13 @@ class StateSpec(BaseConfig):
         """Dimensions of the observation that are measured values, not features of images."""
         return self.obs_dim - self.image_features
 
+    def find_lost_features(self, camera: int, cameras: int) -> tuple[slice, list[float]]:
+        """Return the columns of one of several cameras, and the features without it: all in mid-range."""
+        count = self.image_features // cameras
+        columns = slice(self.plain_dim + camera * count, self.plain_dim + (camera + 1) * count)
+        ranges = zip(self.low[columns], self.high[columns], strict=True)
+        return columns, [(low + high) / 2 for low, high in ranges]
+
 
 @dataclass(frozen=True)
 class CameraSpec(BaseConfig):

@@ -34,7 +34,7 @@ class EncoderModel(nn.Module, abc.ABC):
     size: int
     """Height and width of the frames that it takes; others are resized first."""
     feature_dim: int
-    """Number of features of the frames of all cameras."""
+    """Number of features of the frames of all cameras, camera by camera, equally many of each."""
     mirror: FrameMirror | None = None
     """Mirror symmetry of the scene, used to augment the training frames."""
 

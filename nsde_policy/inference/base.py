@@ -23,6 +23,7 @@ from nsde_policy.planner.interface import Plan, PolicySpec
 from nsde_policy.planner.observation import (
     check_observation,
     convert_observation,
+    find_lost_camera,
     find_non_finite,
     parse_frames,
 )
@@ -66,8 +67,9 @@ class BasePolicy(abc.ABC, Generic[Generator]):
         """Encode named observations as the vector that the policy was trained on, (obs_dim,).
 
         Args:
-            observations: `observation.state` and a frame of each camera of `spec.cameras`; a batch of them,
-                with one more axis, gives (B, obs_dim).
+            observations: `observation.state` and a frame of each camera of `spec.cameras`, of which one may
+                be missing if `spec.survives_lost_camera`; a batch of them, with one more axis, gives
+                (B, obs_dim).
 
         Raises:
             PolicyInputError: If a part is missing, or has the wrong shape or type.
@@ -87,6 +89,11 @@ class BasePolicy(abc.ABC, Generic[Generator]):
         if (reason := find_non_finite(plain)) is not None:
             raise PolicyInputError(reason)
         rows, seen = np.atleast_2d(plain), self.calibration.frames if plausible else ()
+        lost = find_lost_camera(obs, self._spec)
+        if lost is not None:  # encode any frame, so that encoders need not know
+            camera = cameras[lost]
+            obs = {**obs, camera.name: np.zeros((*plain.shape[:-1], *camera.shape), np.uint8)}
+            seen = tuple(each for each in seen if each.camera != camera.name)
         frames = parse_frames(obs, cameras, rows=len(plain) if plain.ndim == 2 else None, seen=seen)
         features = self._encode_frames(rows, frames)
         if not np.isfinite(features).all():
@@ -94,7 +101,11 @@ class BasePolicy(abc.ABC, Generic[Generator]):
                 "the encoder returned features of camera frames that are not finite; its training diverged "
                 "or its weights are damaged: restore the run, or train it again"
             )
-        return np.concatenate([rows, features], axis=1).reshape(*plain.shape[:-1], -1)
+        encoded = np.concatenate([rows, features], axis=1)
+        if lost is not None:
+            columns, middle = self._spec.find_lost_features(lost, len(cameras))
+            encoded[:, columns] = middle
+        return encoded.reshape(*plain.shape[:-1], -1)
 
     def _encode_frames(self, values: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
         """Encode frames of all cameras, each (n, height, width, 3) uint8, as (n, features).

@@ -37,6 +37,7 @@ def build_policy_spec(record: RunRecord) -> PolicySpec:
         method=config.method,
         encoder=config.demos.encoder,
         cameras=record.cameras,
+        survives_lost_camera=config.demos.images_dropout > 0,
     )
 
 

@@ -47,6 +47,8 @@ class CameraRange(BaseConfig):
     """Largest brightness, contrast and detail."""
     still: tuple[NonNegative, ...]
     """Largest change of each low-dimensional observation while frames were equal bit for bit."""
+    hold: Positive = 1.0
+    """Median number of control periods for which a frame stays the same: more than 1 for a slow camera."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,16 +72,18 @@ class CameraRange(BaseConfig):
         before. The columns `circular` of the observations (frames, plain_dim) are angles.
         """
         seen = np.concatenate([looks[start:end] for start, end in episodes]).astype(np.float64)
-        still = np.zeros(obs.shape[1])
+        still, holds = np.zeros(obs.shape[1]), [1]
         for start, end in episodes:
             first = start
             for frame in range(start + 1, end):
                 if repeats[frame]:
                     still = np.maximum(still, np.abs(measure_change(obs[frame], obs[first], circular)))
                 else:
+                    holds.append(frame - first)
                     first = frame
         low, high = np.quantile(seen, (1 - QUANTILE, QUANTILE), axis=0)
-        return cls(camera, _round_digits(low), _round_digits(high), _round_digits(still))
+        hold = float(np.median(holds))
+        return cls(camera, _round_digits(low), _round_digits(high), _round_digits(still), hold)
 
 
 def measure_change(obs: np.ndarray, before: np.ndarray, circular: Sequence[int]) -> np.ndarray:

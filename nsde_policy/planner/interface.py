@@ -46,6 +46,8 @@ class PolicySpec(StateSpec):
     """Encoder of named observations."""
     cameras: tuple[CameraSpec, ...] = ()
     """Cameras whose frames are encoded in the last `image_features` columns of an observation."""
+    survives_lost_camera: bool = False
+    """Whether it was trained to go on without one of its cameras, whose features are then in mid-range."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -123,6 +123,12 @@ def find_implausible(obs: np.ndarray, spec: PolicySpec) -> str | None:
     return None
 
 
+def find_lost_camera(observations: Mapping[str, object], spec: PolicySpec) -> int | None:
+    """Return the index of the camera without a frame if the policy goes on without it, else None."""
+    missing = [i for i, camera in enumerate(spec.cameras) if observations.get(camera.name) is None]
+    return missing[0] if spec.survives_lost_camera and len(missing) == 1 else None
+
+
 def parse_frames(
     observations: Mapping[str, object],
     cameras: tuple[CameraSpec, ...],
@@ -143,9 +149,10 @@ def parse_frames(
     for camera, frame in zip(cameras, frames, strict=True):
         if len(frame) != (rows or 1):
             raise PolicyInputError(f"{camera.name} has {len(frame)} rows, {STATE_KEY} has {rows}")
-    for known, frame in zip(seen, frames, strict=False):
-        for picture in frame:
-            if (problem := find_implausible_frame(picture, known)) is not None:
+    known = {each.camera: each for each in seen}
+    for camera, frame in zip(cameras, frames, strict=True):
+        for picture in frame if camera.name in known else ():
+            if (problem := find_implausible_frame(picture, known[camera.name])) is not None:
                 raise PolicyInputError(problem)
     return frames
 
@@ -162,7 +169,10 @@ def parse_frame(
     given = observations.get(camera.name)
     if given is None:
         found = ", ".join(repr(key) for key in observations if key != camera.name) or "nothing"
-        raise PolicyInputError(f"{camera.name} is missing, found {found:.120}")
+        raise PolicyInputError(
+            f"{camera.name} is missing, found {found:.120}; policies with several cameras go on without one "
+            "if they were trained with --images-dropout"
+        )
     shape = "(n, {}, {}, {})".format(*camera.shape) if is_batch else str(camera.shape)
     wanted = f"{camera.name} must be an array {shape} of uint8 from 0 to 255"
     try:

@@ -6,6 +6,7 @@ Deviation: the paper's state holds the current action, which a policy does not k
 one, the action part of the *next* state is the command to send now.
 """
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -56,6 +57,27 @@ def augment(demos: Demonstrations, mirror: Mirror | None) -> Demonstrations:
     if mirror is None:
         return demos
     return add_mirror_images(demos, None if demos.mirror_image else mirror)
+
+
+def add_lost_cameras(demos: Demonstrations, settings: DemoConfig, spec: StateSpec) -> Demonstrations:
+    """Add copies of demonstrations without one of the cameras, a share `images_dropout` of all data.
+
+    A camera is lost for a whole episode: a policy that predicts states must not learn that features jump.
+    """
+    share, cameras = settings.images_dropout, len(settings.images)
+    if not share:
+        return demos
+    clean = replace(demos, copies=())
+    count = math.ceil(share / (1 - share) * len(demos) * (1 + len(demos.copies)) / cameras)
+    order, lost = np.random.default_rng(0).permutation(len(demos)), []
+    for camera in range(cameras):
+        columns, features = spec.find_lost_features(camera, cameras)
+        chosen = clean.select(order.take(range(camera * count, (camera + 1) * count), mode="wrap"))
+        mirrored = chosen.mirror_image
+        if mirrored is not None:
+            chosen = replace(chosen, mirror_image=mirrored.fill_columns(columns, features))
+        lost.append(chosen.fill_columns(columns, features))
+    return replace(demos, copies=(*demos.copies, *lost))
 
 
 def build_training_data(

@@ -344,7 +344,8 @@ class EncoderTraining:
                 f"the method {self._config.method!r} is not trained, so that it cannot train the encoder "
                 f"{self._config.demos.encoder!r}; use --encoder keypoints"
             )
-        return PolicyWithEncoder(policy, self.model)
+        demos = self._config.demos
+        return PolicyWithEncoder(policy, self.model, cameras=len(demos.images), dropout=demos.images_dropout)
 
     def build_windows(self, demos: Demonstrations, *, held_out: bool = False) -> FrameWindows:
         """Build the windows of the demonstrations for training, or of those held out, with all frames."""

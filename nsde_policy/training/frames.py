@@ -42,10 +42,19 @@ class FrameWindows(TensorRows):
 class PolicyWithEncoder(TrainableModel[FrameWindows]):
     """A policy and its encoder, trained by the losses of the policy."""
 
-    def __init__(self, policy: PolicyModel[Windows], encoder: EncoderModel) -> None:
+    def __init__(
+        self,
+        policy: PolicyModel[Windows],
+        encoder: EncoderModel,
+        *,
+        cameras: int = 1,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         self.policy = policy
         self.encoder = encoder
+        self._cameras = cameras
+        self._dropout = dropout
 
     def stages(self) -> tuple[Stage, ...]:
         """Train the encoder in every stage of the policy."""
@@ -65,9 +74,20 @@ class PolicyWithEncoder(TrainableModel[FrameWindows]):
         obs_dim = states.shape[-1] - batch.actions.shape[-1]
         values = states[..., : obs_dim - self.encoder.feature_dim]
         previous = states[..., obs_dim:]
-        found: Tensor = self.encoder(values.flatten(0, 1), *frames)
-        states = torch.cat([values, found.view(*states.shape[:2], -1), previous], dim=-1)
+        found: Tensor = self.encoder(values.flatten(0, 1), *frames).view(*states.shape[:2], -1)
+        if self.training and self._dropout:
+            found = self._lose_cameras(found, generator)
+        states = torch.cat([values, found, previous], dim=-1)
         return self.policy.loss(Windows(states, batch.actions), generator)
+
+    def _lose_cameras(self, features: Tensor, generator: torch.Generator) -> Tensor:
+        """Set the features of a random camera to 0 in some of the windows, (n, history, feature_dim)."""
+        n, device = len(features), features.device
+        is_lost = torch.rand(n, device=device, generator=generator) < self._dropout
+        camera = torch.randint(self._cameras, (n,), device=device, generator=generator)
+        seen = camera[:, None] != torch.arange(self._cameras, device=device)
+        kept = (seen | ~is_lost[:, None]).repeat_interleave(features.shape[-1] // self._cameras, dim=1)
+        return features * kept[:, None]
 
     def gather(self, table: Tensor, index: Tensor) -> Tensor:
         """Return frames of a table, with mirror images, (len(index), size, size, 3)."""

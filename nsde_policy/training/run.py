@@ -23,6 +23,7 @@ from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord
 from nsde_policy.training.checkpoints import Monitor, check_files, refuse_other_settings, train_loop
 from nsde_policy.training.dataset import (
+    add_lost_cameras,
     augment,
     build_states,
     build_training_data,
@@ -176,7 +177,9 @@ def _prepare_data(
             return joint.build_windows(demos, held_out=held_out)
         return build_training_data(demos, record.config, mirror)
 
-    data = build(known, held_out=False)
+    data = build(
+        known if joint else add_lost_cameras(known, record.config.demos, record.spec), held_out=False
+    )
     if unseen is None:
         return data, None
     logger.info("%d of %d episodes are held out for validation", len(unseen), record.demos.episodes)

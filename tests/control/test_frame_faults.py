@@ -81,8 +81,9 @@ class Robot:
 @contextmanager
 def run_robot(policy: Planner, **settings: Any) -> Iterator[Robot]:
     sim, calibration = Sim(), settings.pop("calibration", None) or policy.calibration
+    worker = settings.pop("worker", None)
     config = SessionConfig(**{"rate_hz": 10.0, "freeze_gc": False, **settings})
-    with Session(policy, config, calibration=calibration, clock=sim.clock) as session:
+    with Session(policy, config, calibration=calibration, clock=sim.clock, worker=worker) as session:
         yield Robot(session, sim)
 
 

@@ -1,0 +1,279 @@
+"""Tests of policies that were trained with --images-dropout: a session goes on without one of two cameras."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nsde_policy.cli.main import main
+from nsde_policy.config import NetworkConfig, TrainConfig
+from nsde_policy.control import SessionConfig
+from nsde_policy.data.types import Demonstrations
+from nsde_policy.deploy.client import RemotePolicy
+from nsde_policy.deploy.export import export_policy
+from nsde_policy.deploy.runtime import RuntimePolicy
+from nsde_policy.encoders.resnet.config import ResNetConfig
+from nsde_policy.errors import PolicyInputError, SessionStoppedError
+from nsde_policy.inference.base import BasePolicy
+from nsde_policy.inference.policy import Policy
+from nsde_policy.methods.regression import RegressionConfig
+from nsde_policy.planner.calibration import CameraRange
+from nsde_policy.run_config import RunConfig
+from nsde_policy.training.dataset import add_lost_cameras
+from tests.control.test_frame_faults import (
+    CONFIG,
+    Observation,
+    Robot,
+    change,
+    observe,
+    paint,
+    run_robot,
+)
+from tests.helpers.camera_robot import SIZES, STATE, TOP, WRIST, train_camera_run, write_camera_store
+from tests.helpers.policy_servers import serve_in_thread
+from tests.helpers.simulated_time import InlineWorker
+
+DROPPED = CONFIG.replace_parts(demos={"images_dropout": 0.5})
+JOINT = RunConfig(
+    demos=replace(DROPPED.demos, encoder="resnet"),
+    encoder=ResNetConfig(size=40, crop=33, width=16, keypoints=2, features=3),
+    model=RegressionConfig(network=NetworkConfig(width=16, depth=2)),
+    train=TrainConfig(steps=3, batch_size=4, log_every=1),
+)
+FEATURES = slice(7, 11)  # of the camera TOP, after seven joints; those of WRIST follow
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_camera_store(tmp_path_factory.mktemp("arm") / "store.zarr", arm=True)
+
+
+@pytest.fixture(scope="module")
+def policy(store: Path) -> Policy:
+    train_camera_run(store, store.parent / "run", DROPPED)
+    return Policy.from_pretrained(store.parent / "run")
+
+
+def without(*names: str) -> Callable[[Observation], Observation]:
+    return lambda obs: {name: value for name, value in obs.items() if name not in names}
+
+
+def assert_goes_on(robot: Robot, spoil: Callable[[Observation], Observation], steps: int = 5) -> None:
+    """Step with spoilt observations; every command must follow a plan within the limits."""
+    limits = robot.session.resolved.limits
+    for _ in range(steps):
+        before = robot.session.last.action
+        assert not robot.step(spoil(observe((robot.frame + 1) % 72)))
+        last = robot.session.last
+        assert last.source == "plan"
+        assert (last.action >= limits.low - 1e-9).all()
+        assert (last.action <= limits.high + 1e-9).all()
+        assert (np.abs(last.action - before) <= limits.speed / 10 + 1e-9).all()
+
+
+LOST: dict[str, tuple[Callable[[Observation], Observation], str]] = {
+    "None": (change(WRIST, None), "missing_frame"),
+    "no key": (without(WRIST), "missing_frame"),
+    "black": (paint(WRIST, 0), "implausible_frame"),
+}
+
+
+@pytest.mark.parametrize("kind", LOST)
+@pytest.mark.parametrize("plan_ahead", [False, True])
+def test_commands_go_on_without_a_camera_and_the_report_says_so(kind: str, plan_ahead: bool, policy: Policy):
+    spoil, reason = LOST[kind]
+    with run_robot(policy, plan_ahead=plan_ahead, worker=InlineWorker()) as robot:
+        robot.step()
+        assert_goes_on(robot, lambda obs: obs)
+        assert_goes_on(robot, spoil)
+        assert [fault.camera for fault in robot.session.last.lost] == [WRIST]
+        lost = robot.session.report()
+        assert_goes_on(robot, lambda obs: obs, 2)
+        found = robot.session.report()
+    assert list(lost.cameras) == [WRIST]
+    assert lost.cameras[WRIST].is_lost
+    assert (
+        f"{WRIST}: frames up to 0 ms old; 5 commands without it, lost at 0.60 s by {reason}" in lost.to_text()
+    )
+    assert not lost.faults
+    assert not found.cameras[WRIST].is_lost
+    assert (found.cameras[WRIST].lost_commands, found.held) == (5, 0)
+    assert '"lost_commands": 5' in found.to_json()
+
+
+def test_stale_frame_is_a_lost_camera_and_ages_are_reported(policy: Policy):
+    with run_robot(policy) as robot:
+        taken = 0.0
+        for k in range(6):
+            now = robot.now + 0.1
+            taken = now - 0.05 if k < 3 else taken
+            assert not robot.step(t={STATE: now, TOP: now, WRIST: taken})
+        assert robot.session.last.frame_ages == pytest.approx({TOP: 0.0, WRIST: 0.35})
+        report = robot.session.report()
+    assert report.cameras[WRIST].lost_commands == 2, "0.25 and 0.35 s old; 0.15 s are allowed"
+    assert report.cameras[WRIST].reason == "stale_frame"
+    assert report.cameras[WRIST].largest_age_s == pytest.approx(0.35)
+    assert report.cameras[TOP].lost_commands == 0
+
+
+def test_frozen_camera_is_lost_and_the_other_one_is_still_checked(policy: Policy):
+    with run_robot(policy) as robot:
+        found = [robot.step({**observe(frame), WRIST: observe(0)[WRIST]}) for frame in range(6)]
+        assert found == [[]] * 6
+        assert [fault.kind for fault in robot.session.last.lost] == ["frozen_frame"]
+        spoilt = {**observe(6), WRIST: None, TOP: observe(6)[TOP][..., 0]}
+        assert robot.step(spoilt) == [("wrong_frame", TOP)]
+        assert not robot.session.last.lost
+
+
+def test_two_lost_cameras_are_faults(policy: Policy):
+    with run_robot(policy) as robot:
+        robot.step()
+        found = robot.step(without(TOP, WRIST)(observe(1)))
+        assert found == [("missing_frame", TOP), ("missing_frame", WRIST)]
+        assert robot.session.last.source == "hold"
+    with pytest.raises(PolicyInputError, match=f"{TOP} is missing.*--images-dropout"):
+        policy.encode(without(TOP, WRIST)(observe(1)))
+
+
+def test_other_reactions_to_a_lost_camera_remain(policy: Policy):
+    with run_robot(policy, on_fault={"missing_frame": "stop"}) as robot:
+        robot.step()
+        assert robot.step(without(WRIST)(observe(1))) == [("missing_frame", WRIST)]
+        while not robot.session._limiter.at_rest:
+            robot.step()
+        with pytest.raises(SessionStoppedError, match="missing_frame"):
+            robot.step()
+
+
+def test_camera_that_is_lost_from_the_start_and_a_state_without_it_is_not_scored(policy: Policy):
+    with run_robot(policy, fault_when_ood=True) as robot:
+        assert not robot.step(without(TOP)(observe(0)))
+        assert robot.session.last.ood is None
+        robot.step()
+        assert robot.session.last.ood is not None
+        assert robot.session.report().cameras[TOP].lost_at_s == 0
+
+
+def test_history_and_plans_restart_when_the_cameras_change(policy: Policy):
+    """With a history of states, one with features and one without would be unlike any in training."""
+    seen: list[np.ndarray] = []
+
+    class Planner:
+        spec = policy.spec
+        encode = staticmethod(policy.encode)
+
+        def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Any:
+            seen.append(states)
+            return policy.plan_from(states, steps=steps, seed=seed)
+
+    with run_robot(Planner(), calibration=policy.calibration, chunk=8) as robot:
+        for frame in range(4):
+            robot.step(observe(frame) if frame < 2 else without(TOP)(observe(frame)))
+    assert len(seen) == 2, "at the start, and when the camera was lost"
+    features = seen[1][:, FEATURES]
+    np.testing.assert_array_equal(features[0], features[1])
+
+
+def find_middle(policy: BasePolicy, columns: slice) -> np.ndarray:
+    return (np.array(policy.spec.low[columns]) + np.array(policy.spec.high[columns])) / 2
+
+
+def assert_loses_top(planner: BasePolicy, policy: Policy) -> None:
+    """Compare what a planner encodes without a camera with the policy, and let it plan from that."""
+    obs = observe(3)
+    encoded = planner.encode({**obs, TOP: None})
+    np.testing.assert_allclose(encoded[FEATURES], find_middle(policy, FEATURES), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(encoded[11:], policy.encode(obs)[11:], rtol=0, atol=1e-5)
+    batch = {name: np.stack([obs[name]] * 2) for name in (STATE, WRIST)}
+    np.testing.assert_allclose(planner.encode(batch), [encoded] * 2, rtol=0, atol=1e-5)
+    planner.reset(seed=0)
+    assert np.isfinite(planner.select_action(without(TOP)(obs))).all()
+    with pytest.raises(PolicyInputError, match=f"{WRIST} is .*black"):
+        planner.select_action(paint(WRIST, 0)(without(TOP)(obs)))
+
+
+def test_features_of_a_lost_camera_are_in_mid_range_also_in_a_graph_and_behind_a_server(
+    policy: Policy, tmp_path: Path, onnx_operators: None
+):
+    assert_loses_top(policy, policy)
+    export_policy(policy, tmp_path / "policy.onnx", cases=2)
+    assert_loses_top(RuntimePolicy.load(tmp_path / "policy.onnx"), policy)
+    with (
+        serve_in_thread(policy, calibration=policy.calibration) as running,
+        RemotePolicy.connect(running.url, deadline_s=5, timeout_s=9) as remote,
+    ):
+        assert_loses_top(remote, policy)
+        with run_robot(remote, deadline_s=5.0) as robot:
+            robot.step()
+            assert_goes_on(robot, without(WRIST))
+
+
+def test_encoder_that_is_trained_with_the_policy_loses_cameras_too(store: Path, tmp_path: Path):
+    train_camera_run(store, tmp_path / "run", JOINT)
+    policy = Policy.from_pretrained(tmp_path / "run")
+    encoded = policy.encode(without(TOP)(observe(2)))
+    assert not encoded[7:10].any()
+    np.testing.assert_array_equal(encoded[10:], policy.encode(observe(2))[10:])
+
+
+def test_dropped_copies_are_whole_episodes_with_the_wanted_share(policy: Policy):
+    spec, settings, rng = policy.spec, DROPPED.demos, np.random.default_rng(0)
+    ends = np.arange(1, 21) * 10
+    demos = Demonstrations(
+        rng.normal(size=(200, spec.obs_dim)), rng.normal(size=(200, 7)), ends, image_features=8
+    )
+    assert add_lost_cameras(demos, CONFIG.demos, spec) is demos
+    first, second = add_lost_cameras(demos, settings, spec).copies
+    assert len(first.obs) + len(second.obs) == len(demos.obs), "half of all data"
+    for copy, columns in ((first, FEATURES), (second, slice(11, 15))):
+        middle = find_middle(policy, columns)
+        np.testing.assert_allclose(copy.obs[:, columns], np.tile(middle, (100, 1)), rtol=1e-6)
+        others = np.delete(np.arange(15), columns)
+        sources = {episode.obs[:, others].tobytes() for episode in demos}
+        assert {episode.obs[:, others].tobytes() for episode in copy} < sources
+    (copy, *_) = add_lost_cameras(demos, replace(settings, images_dropout=0.75), spec).copies
+    assert len(copy) == 30, "half of them twice"
+
+
+def test_slow_camera_may_send_older_frames():
+    repeats = np.arange(60) % 4 > 0
+    looks, obs = np.full((60, 3), 50.0), np.linspace(0, 1, 60)[:, None]
+    assert CameraRange.measure("top", looks, repeats, obs, [(0, 60)], ()).hold == 4
+    assert CameraRange.measure("top", looks, np.zeros(60, bool), obs, [(0, 60)], ()).hold == 1
+
+
+@pytest.fixture
+def slow(policy: Policy) -> Iterator[Robot]:
+    frames = tuple(replace(seen, hold=3.0) for seen in policy.calibration.frames)
+    with run_robot(policy, calibration=replace(policy.calibration, frames=frames)) as robot:
+        yield robot
+
+
+def test_frame_of_a_slow_camera_is_stale_only_beyond_its_period(slow: Robot):
+    ages = (0.0, 0.34, 0.36)
+    for age in ages:
+        slow.step(t={TOP: slow.now + 0.1 - age})
+    assert slow.session.report().cameras[TOP].lost_commands == 1
+
+
+def test_dropout_needs_two_cameras(store: Path, capsys: pytest.CaptureFixture[str]):
+    train = ["train", "--demos", str(store), "--images", next(iter(SIZES)), "--images-dropout", "0.3"]
+    assert main([*train, "--out", str(store.parent / "none")]) == 2
+    assert "--images-dropout is for two or more cameras" in capsys.readouterr().err
+    assert not (store.parent / "none").exists()
+
+
+def test_lost_cameras_change_the_training_and_leave_that_without_dropout_alone(policy: Policy, store: Path):
+    train_camera_run(store, store.parent / "plain", CONFIG)
+    plain = Policy.from_pretrained(store.parent / "plain")
+    pairs = zip(plain.encoder.parameters(), policy.encoder.parameters(), strict=True)
+    assert all(torch.equal(one, two) for one, two in pairs), "the encoder sees every frame"
+    changed = zip(plain.model.parameters(), policy.model.parameters(), strict=True)
+    assert not all(torch.equal(one, two) for one, two in changed)
+    assert not plain.spec.survives_lost_camera
+    assert SessionConfig().resolve(plain.spec, plain.calibration).max_age_s == pytest.approx(0.15)
