@@ -42,11 +42,7 @@ class Mirror:
                 raise ConfigError(f"the mirror's {name} is not its own inverse; apply it twice to check")
 
     def select(self, columns: Sequence[int]) -> "Mirror":
-        """Return the mirror for observations that hold only some columns, in the given order.
-
-        Raises:
-            ConfigError: If a mirrored column needs one that is left out.
-        """
+        """Return the mirror for observations that hold only some columns, in the given order."""
         place = {column: i for i, column in enumerate(columns)}
         try:
             chosen = tuple(

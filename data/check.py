@@ -21,13 +21,7 @@ def check_store(
     accept_omitted_chunks: bool = False,
     progress: Progress = iter,
 ) -> list[str]:
-    """Return all problems of a store, one line each; `progress` shows a bar for each array.
-
-    With `accept_omitted_chunks`, a chunk that does not exist holds the fill value.
-
-    Raises:
-        DemoError: If the store cannot be opened at all.
-    """
+    """Return all problems of a store, one line each; `progress` shows a bar for each array."""
     problems: list[str] = []
     with open_source(path, accept_omitted_chunks=accept_omitted_chunks) as source:
         arrays: dict[str, SourceArray] = {}

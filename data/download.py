@@ -84,13 +84,10 @@ def _fetch(url: str, folder: Path, progressbar: bool) -> Path:
 
 
 def extract_store(archive: Path, folder: Path, *, max_bytes: int) -> Path:
-    """Extract an untrusted zip archive to a new folder and return the path of the store that it holds.
+    """Extract an untrusted zip archive to a new folder; return the store in it, or raise `DemoError`.
 
     zipfile keeps every path inside the folder, writes links as plain files, stops at the declared size of a
     file and compares its checksum.
-
-    Raises:
-        DemoError: If the archive is damaged, too large, or holds no store.
     """
     with wrap_read_errors("the archive cannot be extracted"), zipfile.ZipFile(archive) as opened:
         size = sum(member.file_size for member in opened.infolist())

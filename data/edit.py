@@ -63,15 +63,10 @@ class EditedArray(SourceArray):
 def parse_cuts(
     lengths: Sequence[int], drop: Sequence[str], trim: Sequence[str]
 ) -> dict[int, tuple[int, int]]:
-    """Return the frames to keep of each episode to keep.
+    """Return the frames to keep of each episode to keep, given the frames of all.
 
-    Args:
-        lengths: Frames of each episode.
-        drop: Episodes to leave out, such as "3" or "7-9".
-        trim: Frames to keep, "EPISODE:START:STOP", as in a Python slice: "5:20:180", "5:20:", "5::-10".
-
-    Raises:
-        ConfigError: If one is not understood, or leaves nothing.
+    `drop` names episodes such as "3" or "7-9". `trim` names frames to keep, "EPISODE:START:STOP", as in a
+    Python slice: "5:20:180", "5:20:", "5::-10".
     """
     cuts = {episode: (0, length) for episode, length in enumerate(lengths)}
     for text in trim:

@@ -84,9 +84,6 @@ class FrameFile:
     Reading frames in random order from a compressed store would decode a whole chunk for each. They are
     decoded once, block by block, and read back by position: memory does not grow with the number of frames.
     The first `frames` frames of each camera are resized to `size` × `size`; the file is made in `folder`.
-
-    Raises:
-        NsdePolicyError: If the file cannot be written, for example because the disk is full.
     """
 
     def __init__(self, cameras: Sequence["LazyFrames"], frames: int, *, size: int, folder: Path) -> None:

@@ -49,11 +49,7 @@ def find_roles(shapes: Mapping[str, Shape]) -> tuple[list[str], list[str]]:
 
 
 def find_keys(source: Source, obs_keys: Sequence[str], act_key: str) -> tuple[list[str], tuple[str, ...]]:
-    """Return the arrays of observations and actions.
-
-    Raises:
-        DemoError: If they do not exist or hold images; the message names the flags to use.
-    """
+    """Return the arrays of observations and actions; raise with the flags to use if they do not exist."""
     if not obs_keys:
         raise DemoError("no observation array was named; give at least one, such as 'state'")
     obs, act = [name for key in obs_keys for name in source.resolve(key)], source.resolve(act_key)

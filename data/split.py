@@ -26,10 +26,6 @@ def split_episodes(
     """Hold out a random fraction of the demonstrations, at least one, the same ones for the same seed.
 
     `flag` is what errors call the fraction.
-
-    Raises:
-        ConfigError: If the fraction is not in [0, 1), the seed is negative or above 2⁶³ − 1, or there are too
-            few demonstrations to split.
     """
     check_fraction(fraction, flag)
     check_value("--seed", seed, SeedNumber)

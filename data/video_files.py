@@ -58,11 +58,7 @@ def read_rate(path: Path) -> float:
 def read_video(path: Path, config: FrameConfig, spans: Sequence[Span] = ()) -> list[Bytes]:
     """Decode the frames of a video, or of its parts `spans`, which may overlap and are cut off at its end.
 
-    Returns:
-        Frames of each part, (frames, size, size, 3) uint8.
-
-    Raises:
-        DemoError: If the file is damaged, not a video, or too large, or if a part has fewer than two frames.
+    Frames of each part are (frames, size, size, 3) uint8.
     """
     limit = get_max_unpacked() // (config.size * config.size * 3)
     parts: list[list[Bytes]] = [[] for _ in spans or (0,)]

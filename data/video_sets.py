@@ -172,9 +172,6 @@ def write_videos(
 
     Each episode is on disk as soon as it is decoded; one video at a time is in memory. `progress` wraps the
     sequence of videos, for a progress bar.
-
-    Raises:
-        DemoError: If a video cannot be used, or `out` holds something else.
     """
     rate = read_rate(videos.items[0].path)
     made_with = {"by": "video", **videos.settings, **config.to_dict()}

@@ -112,13 +112,7 @@ class EpisodeResult:
 
 
 class EpisodeLog:
-    """What has happened in one episode, and its result at the end.
-
-    Args:
-        task: Task that scores the episode.
-        env: Its environment.
-        images: Camera frames to keep, see `RolloutConfig.images`.
-    """
+    """What has happened in one episode, with camera frames as in `RolloutConfig.images`, and its result."""
 
     def __init__(self, task: Task, env: EnvAdapter, images: Mapping[str, str]) -> None:
         self.trace = Trace()

@@ -44,12 +44,6 @@ class Contender:
     """A policy to time, which plans from zeros: the time hardly depends on the state.
 
     A policy that selects plans is timed at its goal, where it compares them.
-
-    Args:
-        name: Name in the results.
-        policy: The policy.
-        sampling: How it samples; None for its own settings.
-        device: Torch device to time it on.
     """
 
     def __init__(

@@ -83,11 +83,7 @@ class PackedPaths(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return cls((float(low[0]), float(low[1])), (float(high[0]), float(high[1])), data)
 
     def unpack(self, episodes: int) -> np.ndarray:
-        """Return the paths, (episodes, PATH_POINTS, 2).
-
-        Raises:
-            ComparisonError: If these are not the paths of so many episodes.
-        """
+        """Return the paths, (episodes, PATH_POINTS, 2), or raise if their number is another."""
         shape = (episodes, 2, PATH_POINTS)
         size = 2 * math.prod(shape)
         try:

@@ -35,10 +35,7 @@ EpisodePlayer = Player | ExpertPlayer
 class WorkerPool(ProcessPoolExecutor):
     """Executor of spawned processes that leave Ctrl-C to their parent and end when it does, even if killed.
 
-    Args:
-        workers: Number of processes.
-        prepare: Called once in each process, with `arguments`; a function of a module.
-        arguments: Passed to `prepare`.
+    Each process first calls `prepare`, a function of a module, with `arguments`.
     """
 
     def __init__(self, workers: int, prepare: Callable[..., None] | None = None, *arguments: object) -> None:

@@ -119,14 +119,7 @@ class EpisodeRunner:
 
 
 class Player:
-    """A policy and the environments of its task.
-
-    Args:
-        path: Run directory; None for the policy shipped in the package.
-        config: How episodes are played.
-        device: Where plans are computed.
-        batch: Number of environments.
-    """
+    """A policy, by default the shipped one, and `batch` environments of its task."""
 
     def __init__(
         self, path: Path | None, config: RolloutConfig, *, device: str = "cpu", batch: int = 1
@@ -145,12 +138,7 @@ class Player:
             raise ConfigError(f"this policy has no cameras to disturb: leave out {flags}")
 
     def play(self, seed: int, *, frames: bool = False) -> EpisodeResult:
-        """Play one episode to its end.
-
-        Args:
-            seed: Seed of the episode.
-            frames: Whether the environment's own pictures are kept in the trace, if the task cannot draw.
-        """
+        """Play one episode to its end; `frames` keeps pictures in the trace if the task cannot draw."""
         env = self._envs[0]
         has_cameras = bool(self.policy.spec.cameras)  # whose frames are kept as they are
         frames = frames and (has_cameras or not self.task.drawing.can_draw)
@@ -160,11 +148,7 @@ class Player:
         return result
 
     def make_render_env(self) -> EnvAdapter:
-        """Make the environment once more, with pictures.
-
-        Raises:
-            EnvError: If it does not draw pictures.
-        """
+        """Make the environment once more, with pictures; raise `EnvError` if it does not draw any."""
         name = self._envs[0].name
         with self._envs[0].guard("its metadata"):
             modes = [str(mode) for mode in self._envs[0].env.metadata.get("render_modes") or ()]
@@ -218,11 +202,7 @@ def check_push(env: EnvAdapter, config: RolloutConfig) -> None:
 
 
 def make_adapter(task: Task, record: RunRecord, env_kwargs: Mapping[str, object]) -> EnvAdapter:
-    """Make the environment of a task and check that it fits a run.
-
-    Raises:
-        EnvError: If it cannot be made, or its observations or actions have other sizes.
-    """
+    """Make the environment of a task; raise `EnvError` if its observations or actions do not fit a run."""
     spec, obs_keys = record.spec, record.config.demos.obs_keys
     env = EnvAdapter.open(task, env_kwargs, obs_keys=obs_keys, obs_dim=spec.plain_dim, cameras=record.cameras)
     env.check_sizes(spec.plain_dim, spec.act_dim)

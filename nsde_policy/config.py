@@ -51,11 +51,7 @@ class BaseConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Read what `to_dict` returned; missing fields take their defaults.
-
-        Raises:
-            ConfigError: If a field is unknown, or its value has the wrong type.
-        """
+        """Read what `to_dict` returned; missing fields take their defaults, unknown ones are an error."""
         if not isinstance(values, dict):
             raise ConfigError(f"{cls.__name__} must be a JSON object, got {values!r:.80}")
         hints = typing.get_type_hints(cls)
@@ -101,12 +97,9 @@ def _is_bounded(hint: object) -> bool:
 
 
 def check_value(name: str, value: object, hint: object, *, owner: type | None = None) -> object:
-    """Return a value as its type `hint` has it: integers become floats, lists tuples.
+    """Return a value as its type `hint` has it, integers as floats and lists as tuples, or raise an error.
 
-    An error message names the value, a field of the class `owner` or a flag.
-
-    Raises:
-        ConfigError: If the value has another type, or is outside the bounds or choices.
+    The message names the value, a field of the class `owner` or a flag.
     """
     plain = value.item() if hasattr(value, "item") else value  # numbers of numpy
     try:

@@ -29,11 +29,7 @@ EXTRAS = {
 
 
 def diagnose() -> Iterator[str]:
-    """Check the installation and yield lines about it; takes a few seconds, mostly to import torch.
-
-    Raises:
-        NsdePolicyError: At the end, with the names of the checks that failed, if any.
-    """
+    """Check the installation and yield lines about it; raise `NsdePolicyError` at the end if one failed."""
     yield f"nsde-policy {__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}"
     yield "\npackages"
     for name in PACKAGES:

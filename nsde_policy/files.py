@@ -33,13 +33,7 @@ def get_max_unpacked() -> int:
 
 
 def read_json(path: Path, *, error: type[NsdePolicyError], allow_nan: bool = False) -> dict[str, Any]:
-    """Read a JSON object from a regular file that may be missing, damaged or hostile, see `parse_json`.
-
-    Pipes and devices are rejected, so that reading never blocks.
-
-    Raises:
-        error: If the file cannot be read, is too large or does not hold a JSON object.
-    """
+    """Read a JSON object from a regular file; raise `error` if it is missing, damaged or hostile."""
     content = read_file(path, MAX_JSON_BYTES, error=error)
     return parse_json(content, name=str(path), error=error, allow_nan=allow_nan)
 
@@ -73,12 +67,9 @@ def _open_without_waiting(path: str, flags: int) -> int:
 def parse_json(
     content: str | bytes, *, name: str, error: type[NsdePolicyError], allow_nan: bool = False
 ) -> dict[str, Any]:
-    """Parse a JSON object that may be damaged or hostile; error messages call it `name`.
+    """Parse a JSON object that may be damaged or hostile; `error`, if raised, calls it `name`.
 
     NaN and Infinity, which are not JSON but written by many programs, are accepted if `allow_nan`.
-
-    Raises:
-        error: If the content is not a JSON object.
     """
     try:
         values = decode_json(content, allow_nan=allow_nan)

@@ -31,11 +31,8 @@ Plugin = TypeVar("Plugin")
 class Registry(Generic[Plugin]):
     """Plug-ins of one kind, imported on demand.
 
-    Args:
-        kind: What a plug-in is called in messages, such as "method".
-        package: Package whose modules are the built-in plug-ins.
-        group: Group of the entry points; by default `nsde_policy.` and the last part of the package's name.
-        helpers: Modules of the package that are not plug-ins.
+    Modules of `package` but its `helpers` are the built-in ones. Those of other packages are entry points in
+    `group`, by default `nsde_policy.` and the last part of the package's name. Messages call them `kind`.
     """
 
     def __init__(
@@ -82,11 +79,7 @@ class Registry(Generic[Plugin]):
         return {name: self._found[name] for name in self.names() if name in self._found}
 
     def get(self, name: str) -> Plugin:
-        """Return a plug-in by name, importing its module on first use.
-
-        Raises:
-            PluginError: If there is no such plug-in, or its module cannot be imported.
-        """
+        """Return a plug-in by name, importing its module on first use; raise `PluginError` if that fails."""
         if name not in self._found and name in self._modules:
             self._import(name)
         if name not in self._found and name not in self.load_all():

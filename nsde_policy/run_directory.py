@@ -237,11 +237,7 @@ class RunDirectory:
         replace_file(path, packed)
 
     def read_metrics(self) -> Iterator[dict[str, float]]:
-        """Iterate over the records up to the first incomplete line, which a crash may leave.
-
-        Raises:
-            CheckpointError: If metrics.jsonl is not a regular file or too large.
-        """
+        """Iterate over the records up to the first incomplete line, which a crash may leave."""
         if not os.path.lexists(self.metrics):
             return
         for line in read_file(self.metrics, MAX_METRICS_BYTES, error=CheckpointError).splitlines():
@@ -301,12 +297,7 @@ def check_encoder(path: Path, weights: Mapping[str, Tensor]) -> None:
 
 
 def _read_metadata(path: Path) -> dict[str, str]:
-    """Return the metadata in the header of a safetensors file, whose tensors are not read.
-
-    Raises:
-        CheckpointError: If it is not a regular file, or too large.
-        SafetensorError: If its header does not describe the whole file.
-    """
+    """Return the metadata in the header of a safetensors file, whose tensors are not read."""
     open_regular(path, MAX_TENSOR_BYTES, error=CheckpointError).close()
     with safe_open(path, "pt") as file:
         found: dict[str, str] | None = file.metadata()

@@ -131,11 +131,7 @@ class LeRobotSource(MemorySource):
         return column.slice(start - starts[first], stop - start)
 
     def _check_rows(self, file: Path) -> list[int]:
-        """Return the first rows of a file's row groups.
-
-        Raises:
-            DemoError: If its rows do not number episodes and frames without gaps.
-        """
+        """Return the first rows of a file's row groups; raise unless its rows number frames without gaps."""
         episodes = [self._meta.episodes[place] for place in self._files[file]]
         lengths, numbers = ([episode[key] for episode in episodes] for key in ("length", "episode_index"))
         with open_parquet(file) as table:

@@ -48,14 +48,9 @@ def _recognises(reader: Reader, path: Path) -> bool:
 
 
 def open_source(path: Path | str, *, accept_omitted_chunks: bool = False) -> Source:
-    """Open demonstrations with the reader that recognises their format.
+    """Open demonstrations with the reader that recognises their format; raise `DemoError` for damage.
 
-    Args:
-        path: File or folder.
-        accept_omitted_chunks: Read missing chunks as the fill value; only zarr stores have such chunks.
-
-    Raises:
-        DemoError: If they are damaged or do not have the expected form.
+    With `accept_omitted_chunks`, missing chunks of a zarr store are read as the fill value.
     """
     reader = find_reader(Path(path))
     omitted = accept_omitted_chunks and "accept_omitted_chunks" in inspect.signature(reader.open).parameters

@@ -96,11 +96,7 @@ class Store(Source):
             self._root.root.close()
 
     def size(self, key: str) -> int | None:
-        """Return the size of a file in bytes, None if it does not exist.
-
-        Raises:
-            DemoError: If it is a folder, a pipe or a device, which must not be read.
-        """
+        """Return the size of a file in bytes, None if it does not exist; raise for pipes and devices."""
         file = self._root / key
         if not file.exists():
             return None
@@ -249,11 +245,7 @@ def wrap_read_errors(message: str) -> Iterator[None]:
 
 
 def parse_action_space(source: Source) -> ActionLimits | None:
-    """Return the limits in the attribute `action_space`, {"low": […], "high": […]}; null stands for no limit.
-
-    Raises:
-        DemoError: If they have other sizes, numbers that are not finite, or a low above its high.
-    """
+    """Return the limits in the attribute `action_space`, {"low": […], "high": […]}; null is no limit."""
     space = source.attributes.get("action_space")
     if space is None:
         return None

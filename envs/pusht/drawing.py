@@ -117,15 +117,10 @@ def frame(
     futures: np.ndarray | None = None,
     ghosts: Sequence[Sequence[float]] = (),
 ) -> np.ndarray:
-    """Draw a sharp frame of any size for people, (size, size, 3) uint8.
+    """Draw a sharp frame of any size for people, (size, size, 3) uint8, given positions on the 512 table.
 
-    Args:
-        agent: Centre of the agent, (x, y) in pixels of the 512 table.
-        block: Pose of the block, (x, y, angle).
-        size: Side of the picture in its own pixels.
-        target: Target of the agent, drawn as a cross.
-        futures: Sampled paths of the agent, the present first, (steps + 1, n, 2).
-        ghosts: Poses the block may take, drawn as faint outlines.
+    The target is a cross. `futures` are sampled paths of the agent, the present first, (steps + 1, n, 2).
+    `ghosts` are poses that the block may take, drawn as faint outlines.
     """
     canvas = Canvas(size)
     for part in geometry.PARTS:

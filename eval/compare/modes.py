@@ -139,10 +139,7 @@ def estimate_diversity(trainings: Sequence[ModeOutcomes], *, n: int) -> Diversit
 def compare_diversity(first: Sequence[ModeOutcomes], second: Sequence[ModeOutcomes], *, n: int) -> Diversity:
     """Estimate the differences of two methods, first − second, with bootstrap intervals paired by seed.
 
-    Args:
-        first: Outcomes of the trainings of one method, on the same seeds.
-        second: Those of another method on these seeds.
-        n: Number of independent samples, distinct paths.
+    Both are outcomes of trainings on the same seeds, with `n` distinct paths.
     """
     (weights,) = _draw_weights([np.arange(len(first[0].path))])
     one, error, more = _measure_trainings(first, [weights] * len(first))

@@ -54,11 +54,7 @@ R = TypeVar("R", bound=ComparedRow)
 
 
 def choose_reference(rows: Sequence[R], name: str | None) -> R:
-    """Return the row that others are compared with; by default the Neural SDE, or else the first.
-
-    Raises:
-        ComparisonError: If no row has that name or label.
-    """
+    """Return the row that others are compared with; by default the Neural SDE, or else the first."""
     if name is None:
         return min(rows, key=lambda row: (row.name != REFERENCE_METHOD, row.method != REFERENCE_METHOD))
     for row in rows:
@@ -220,10 +216,7 @@ class Row(Summary):
         return min(len(self.first.episodes), self.distinct_paths, other.distinct_paths)
 
     def mcnemar(self, other: "Row") -> McNemar | None:
-        """Test this row's successes against the other's, over common training seeds.
-
-        Returns:
-            None without common seeds, or if one row has too few distinct paths to show a difference.
+        """Test this row's successes against the other's, over common training seeds; None with few samples.
 
         Pairs are a seed and a training each. Trainings share their seeds, so with several of them the
         p-value is somewhat too small; the paired interval is not affected.

@@ -132,12 +132,7 @@ def compare_runs(runs: Sequence[Path], cache: EntryCache, *, rounds: int = 30) -
 
 
 def load_records(runs: Sequence[Path], *, env: str | None = None) -> dict[Path, RunRecord]:
-    """Load the records of all runs; raise `ComparisonError` for runs that cannot be compared.
-
-    Args:
-        runs: Run directories.
-        env: Task or environment; None for the one that each run was trained for.
-    """
+    """Load the records of all runs, for their own tasks or `env`; raise if they cannot be compared."""
     records: dict[Path, RunRecord] = {}
     tasks: set[str] = set()
     if len({run.resolve() for run in runs}) < len(runs):

@@ -197,14 +197,11 @@ def choose_stride(demos: Demonstrations) -> int:
 
 
 def find_parts(demos: Demonstrations, *, chunk: int, stride: int) -> dict[str, npt.NDArray[np.bool_]]:
-    """Return which frames are scored in each of `EPISODE_PARTS`, (frames,).
+    """Return which frames are scored in each of `EPISODE_PARTS`, (frames,); raise if none is left.
 
     All frames of the first and last chunk of each episode are scored, or fewer if there are many episodes.
     With a stride, episodes start counting at different frames: if all counted from their first frame, which
     is often the hardest one, it would have too much weight.
-
-    Raises:
-        ConfigError: If no frame is left.
     """
     episode = np.repeat(np.arange(len(demos)), demos.lengths)
     time = np.arange(len(episode)) - demos.starts[episode]
@@ -261,11 +258,7 @@ def _group_episodes(demos: Demonstrations) -> Iterator[tuple[int, Demonstrations
 def open_recorded_images(
     policy: Policy, settings: DemoConfig, path: Path, frames: int
 ) -> tuple[LazyFrames, ...]:
-    """Open the cameras of a policy in a store; nothing is decoded yet.
-
-    Raises:
-        DemoError: If a camera is missing, or its frames have another size or number.
-    """
+    """Open the cameras of a policy in a store; raise if one is missing or has frames of another size."""
     images = open_training_images(settings, path)
     for (name, found), camera in zip(images.items(), policy.spec.cameras, strict=True):
         if found.shape[1:] != camera.shape or len(found) < frames:

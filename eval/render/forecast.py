@@ -26,16 +26,7 @@ def sample_forecast(
     sampling: Sampling | None = None,
     std: bool = False,
 ) -> Forecast:
-    """Sample one future per generator; the policy does not select among plans.
-
-    Args:
-        policy: Samples plans; methods that predict states give observations as well.
-        history: What the policy has seen.
-        steps: Control periods to look ahead.
-        generators: Noise of each future.
-        sampling: Replaces the policy's own settings.
-        std: Also report standard deviations, from methods that have them.
-    """
+    """Sample one future per generator, without plan selection; `std` adds σ if the method reports it."""
     plans = policy.plan_batch(
         [history] * len(generators), generators=generators, steps=steps, sampling=sampling, candidates=1
     )

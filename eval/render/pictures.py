@@ -48,11 +48,7 @@ def encode_gif(
 ) -> bytes:
     """Encode pictures as the content of a GIF with one common palette, so that unchanged areas take no space.
 
-    Args:
-        pictures: (height, width, 3) uint8, all of one size.
-        period_s: Time between two pictures.
-        hold_s: Time for which the last one is shown before the first follows.
-        colours: Size of the palette.
+    The last one is shown for `hold_s` before the first follows.
     """
     image = import_optional("PIL.Image", "plot")
     step = max(len(pictures) // PALETTE_SAMPLES, 1)
@@ -83,13 +79,7 @@ def add_caption(
 ) -> np.ndarray:
     """Add a strip with text and a progress bar below a picture; (height + `caption_height`, width, 3) uint8.
 
-    Args:
-        picture: (height, width, 3) uint8.
-        seed: Seed of the episode.
-        step: Control period.
-        progress: Length of the bar in [0, 1]; None for no bar.
-        threshold: Progress of a success, a line across the bar.
-        success: Outcome, once the episode is over.
+    The bar has a line at `threshold`, the progress of a success, and the colour of the outcome at the end.
     """
     width = picture.shape[1] * _SMOOTHING
     height = caption_height(picture.shape[1]) * _SMOOTHING

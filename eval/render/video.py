@@ -79,13 +79,9 @@ class RenderedEpisode:
 
 
 class Renderer:
-    """Writes videos of an evaluation; raises errors before episodes are rolled out.
+    """Writes videos of `videos` failures and as many successes; raises errors before episodes are rolled out.
 
-    Args:
-        path: Run directory; None for the shipped policy.
-        config: Environment and seeds of the evaluation.
-        out: Folder for files; by default the run's folder `eval`, or `out/eval` for the shipped policy.
-        videos: Number of failures and of successes to write videos of.
+    Files are in `out`, by default the run's folder `eval`, or `out/eval` for the shipped policy.
     """
 
     def __init__(

@@ -81,16 +81,9 @@ class ReportRun:
 def collect_report(
     runs: Sequence[Path], cache: EntryCache, *, earlier: Sequence[Comparison] = (), rounds: int = 30
 ) -> tuple[Comparison, list[ReportRun]]:
-    """Roll out runs from the same seeds, time them, and add entries of earlier comparisons.
+    """Roll out runs from the same seeds, time them `rounds` times, and add entries of earlier comparisons.
 
-    Args:
-        runs: Run directories.
-        cache: Rolls out runs that are not cached; recorded episodes are cached next to the entries.
-        earlier: Comparisons on the same seeds.
-        rounds: How often each run is timed; 0 for not at all.
-
-    Returns:
-        The comparison, and a run for each of its entries, in the same order.
+    Return the comparison, and a run for each of its entries, in the same order.
     """
     records = load_records(runs, env=cache.config.env)
     replays = {run: _load_replays(run, cache, record) for run, record in records.items()}

@@ -43,14 +43,7 @@ def format_page(
     title: str | None = None,
     reference: str | None = None,
 ) -> str:
-    """Format a report as HTML.
-
-    Args:
-        comparison: Result of `collect_report`.
-        runs: Result of `collect_report`.
-        title: Title of the page.
-        reference: Name of the row to compare others with.
-    """
+    """Format the result of `collect_report` as HTML; others are compared with the row `reference`."""
     shown = _list_shown_runs(runs, comparison)
     task, rows = comparison.task_info, comparison.main_rows()
     seeds = comparison.reference(reference).first.episodes.seed

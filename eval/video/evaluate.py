@@ -50,9 +50,6 @@ def make_predictor(model: VideoModel, *, seed: int = 0, **changes: float | None)
 
     The model sees the last frames of the context that it needs. `changes` are settings of sampling that
     replace its own, such as `substeps`, unless they are None.
-
-    Raises:
-        ConfigError: If the method does not have such a setting, or `alpha` is given without a denoiser.
     """
     given = {name: value for name, value in changes.items() if value is not None}
     own, method = model.config.sampling, model.config.method
@@ -168,10 +165,6 @@ def evaluate_video(
 
     The videos may be on another device than the predictors. With a network, FVD is computed from the features
     of clips: the context, then the predicted or true frames. The network sees the last frames of a clip.
-
-    Raises:
-        ComparisonError: If the videos are too short, or a predictor returns other shapes or values that are
-            not finite.
     """
     length = videos.frames.shape[1]
     if not len(videos) or length < context + steps or context < 2 or steps < 1:

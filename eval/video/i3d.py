@@ -149,11 +149,7 @@ class FeatureNetwork:
 
     @torch.no_grad()
     def compute(self, videos: Tensor, *, batch_size: int = 16) -> Features:
-        """Return the features of videos (n, length, 3, size, size) with values from -1 to 1, (n, d).
-
-        Raises:
-            ConfigError: If the videos are too short.
-        """
+        """Return the features of videos (n, length, 3, size, size) with values from -1 to 1, (n, d)."""
         length = videos.shape[1]
         if length < self.fewest_frames:
             raise ConfigError(
@@ -173,11 +169,7 @@ class FeatureNetwork:
 
 
 def load_features(path: Path, *, device: torch.device | str = "cpu") -> FeatureNetwork:
-    """Load I3D from a .safetensors file; weights are converted to float32.
-
-    Raises:
-        ConfigError: If the file is missing or damaged, or holds other tensors than those of I3D.
-    """
+    """Load I3D from a .safetensors file, as float32; raise `ConfigError` if it holds other tensors."""
     try:
         weights = RunDirectory(path.parent).read_tensors(path, advice="expected a .safetensors file")
     except CheckpointError as error:

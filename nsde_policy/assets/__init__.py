@@ -22,13 +22,7 @@ EMBEDDED_FIRST_SEED = 300_000
 
 
 def find_demos(task: str) -> Path:
-    """Return the demonstrations of a task that are embedded in the package.
-
-    They are `<task>_demos.zarr.zip`: a file that is added is found.
-
-    Raises:
-        DemoError: If there are none.
-    """
+    """Return the demonstrations of a task in the package, `<task>_demos.zarr.zip`, or raise `DemoError`."""
     path = ASSETS / f"{task}_demos.zarr.zip"
     if not path.is_file():
         raise DemoError(f"this package has no demonstrations of {task}: give a store with --demos")
@@ -36,11 +30,7 @@ def find_demos(task: str) -> Path:
 
 
 def find_shipped(obs: str = USUAL_OBSERVATIONS) -> Path:
-    """Return the run directory of the shipped policy with some observations, such as "pixels".
-
-    Raises:
-        ConfigError: If no such policy is shipped.
-    """
+    """Return the run directory of the shipped policy with some observations, such as "pixels", or raise."""
     if obs not in SHIPPED_POLICIES:
         raise ConfigError(
             f"this package has no policy for the observations {obs!r}; available: "

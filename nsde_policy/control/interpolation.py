@@ -117,10 +117,7 @@ class TimedPlan:
         """Predict the policy's input in period `then`: states newest first, (history, d).
 
         The states of the plan are corrected by its prediction error in period `now`; `recent` are the states
-        up to then, newest first.
-
-        Raises:
-            PlanError: If the corrected states are infinite in float32.
+        up to then, newest first. Raise `PlanError` if the result is infinite in float32.
         """
         assert self.states is not None
         now, then = now - self.job.start, then - self.job.start

@@ -64,19 +64,13 @@ class Limits:
 
 
 class Limiter:
-    """Command that moves within limits, at rest at first.
+    """Command that moves within limits, at rest at first, from a `start` (act_dim,) that is clipped to them.
 
     It computes with plain floats, which are faster than arrays of this size.
 
     Commands in `delta_columns` are changes per period: they rest at zero wherever the robot is, and their
     speed is already the acceleration of the robot, so that only range and speed limit them. Columns in
-    `binary` take two values and switch at once.
-
-    Args:
-        limits: Limits of the commands.
-        start: First position, (act_dim,); it is clipped to the limits.
-        delta_columns: Columns that are changes per period.
-        binary: Columns that take two values, each with these values.
+    `binary` take the two values that are given with them, and switch at once.
     """
 
     def __init__(

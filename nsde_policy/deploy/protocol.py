@@ -167,11 +167,7 @@ encode = msgspec.msgpack.encode
 
 
 def decode(data: object, kind: object) -> Any:
-    """Decode a message of one kind, or of one of a union of kinds.
-
-    Raises:
-        RemoteError: If the data is not such a message.
-    """
+    """Decode a message of one kind, or of a union of kinds; raise `RemoteError` for anything else."""
     if not isinstance(data, bytes):
         raise RemoteError(f"message has type {type(data).__name__}, expected bytes")
     try:
@@ -186,11 +182,7 @@ def pack_frame(frame: np.ndarray) -> bytes:
 
 
 def unpack_frame(data: bytes, camera: CameraSpec) -> np.ndarray:
-    """Decompress a frame of a camera; never more bytes than such a frame has.
-
-    Raises:
-        RemoteError: If the data is damaged, or a frame of another size.
-    """
+    """Decompress a frame of a camera, or raise `RemoteError`; never more bytes than such a frame has."""
     size, stream = math.prod(camera.shape), zlib.decompressobj()
     try:
         steps = stream.decompress(data, size + 1)

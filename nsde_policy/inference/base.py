@@ -79,9 +79,7 @@ class BasePolicy(abc.ABC, Generic[Generator]):
     def _convert(self, obs: object, *, plausible: bool) -> np.ndarray:
         """Convert observations in any form that `observation.py` accepts, (obs_dim,) or (n, obs_dim).
 
-        Args:
-            obs: Observations; named ones with frames are encoded.
-            plausible: Raise `PolicyInputError` if a frame is black, uniform or noise.
+        Named ones with frames are encoded. If `plausible`, black, uniform and noisy frames are refused.
         """
         plain, cameras = convert_observation(obs, self._spec), self._spec.cameras
         if not cameras or not isinstance(obs, Mapping):

@@ -88,11 +88,7 @@ def _check_constants(model: LoadedModel, weights: Mapping[str, torch.Tensor]) ->
 
 
 def load_model(run: RunDirectory) -> tuple[RunRecord, LoadedModel]:
-    """Load a trained model in evaluation mode.
-
-    Raises:
-        CheckpointError: If a weight is missing, not finite, or has the wrong shape.
-    """
+    """Load a trained model in evaluation mode; raise `CheckpointError` if its weights do not fit."""
     record, weights = run.read_record(), run.read_weights()
     with check_weights(run, weights):
         model = build_model(record)
@@ -103,12 +99,7 @@ def load_model(run: RunDirectory) -> tuple[RunRecord, LoadedModel]:
 
 
 def load_encoder(run: RunDirectory, record: RunRecord) -> EncoderModel | None:
-    """Load the encoder of images of a run in evaluation mode; None if the run has no cameras.
-
-    Raises:
-        CheckpointError: If a weight is missing, not finite, or has the wrong shape, if the policy was trained
-            with another encoder.
-    """
+    """Load the encoder of images of a run in evaluation mode; None if the run has no cameras."""
     if not record.cameras:
         return None
     directory = run.encoder

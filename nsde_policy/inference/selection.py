@@ -22,11 +22,7 @@ def build_dynamics(record: RunRecord) -> DynamicsModel:
 
 
 def load_selector(run: RunDirectory, record: RunRecord) -> PlanSelector | None:
-    """Load the plan selector of a run in evaluation mode; None if the run was trained without one.
-
-    Raises:
-        CheckpointError: If a file is damaged, or does not belong to this run.
-    """
+    """Load the plan selector of a run in evaluation mode; None if the run was trained without one."""
     folder = run.selection
     file = folder.path / RULE_FILE
     if not file.exists():

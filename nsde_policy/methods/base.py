@@ -147,12 +147,9 @@ class PolicyModel(TrainableModel[Batch]):
 
     @abc.abstractmethod
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
-        """Plan `steps` actions from states (rows, history, d), newest first.
+        """Plan actions in their own units, (rows, steps, act_dim), from states (rows, history, d).
 
         A row's plan depends on that row and its own draws alone. `sampling` replaces `config.sampling`.
-
-        Returns:
-            Actions in their own units, (rows, steps, act_dim).
         """
 
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
@@ -214,11 +211,7 @@ class PolicyModel(TrainableModel[Batch]):
 
 
 def choose_sampling(own: SamplingT, given: Sampling | None) -> SamplingT:
-    """Return the sampling settings to use: `given`, or a model's own if None.
-
-    Raises:
-        ConfigError: If the given settings belong to another method.
-    """
+    """Return `given`, or a model's own settings if None; raise `ConfigError` for those of another method."""
     if given is None:
         return own
     if not isinstance(given, type(own)):

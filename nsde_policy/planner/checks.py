@@ -12,11 +12,7 @@ LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 def to_floats(given: Any, name: str) -> np.ndarray:
-    """Convert an array, a tensor or a list to float64.
-
-    Raises:
-        PolicyInputError: If it does not hold real numbers; the message begins with `name`.
-    """
+    """Convert an array, a tensor or a list to float64, or raise `PolicyInputError` starting with `name`."""
     try:
         detach = getattr(given, "detach", None)  # a tensor, of a library that need not be installed
         if callable(detach):

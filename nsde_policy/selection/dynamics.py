@@ -49,15 +49,7 @@ class DynamicsModel(TrainableModel[Transitions]):
         return (Stage(("dynamics",), tuple(self.parameters())),)
 
     def predict(self, states: Tensor, actions: Tensor) -> Tensor:
-        """Predict the observations to which actions lead.
-
-        Args:
-            states: (rows, history, d), newest first.
-            actions: (rows, steps, act_dim).
-
-        Returns:
-            Observations after each action, (rows, steps, obs_dim).
-        """
+        """Predict the observations after each action, (rows, steps, obs_dim), from states newest first."""
         layout, obs_dim, found = self.layout, self.layout.spec.obs_dim, []
         scale, obs = layout.increment_std[:obs_dim], states[:, 0, :obs_dim]
         known = [*layout.features(states[:, : self.states]).unbind(1)]

@@ -39,11 +39,7 @@ class SelectionRule(BaseConfig):
         return 2 * chunk if self.kind == "goal" else chunk
 
     def choose(self, choice: Choice) -> "SelectionRule":
-        """Return the rule with another kind; `auto` keeps the kind that training chose.
-
-        Raises:
-            ConfigError: If the demonstrations have no goal.
-        """
+        """Return the rule with another kind; `auto` keeps the kind that training chose."""
         kind = self.kind if choice == "auto" else choice
         if kind == "goal" and not self.columns:
             raise ConfigError(

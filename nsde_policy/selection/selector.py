@@ -61,11 +61,7 @@ class PlanSelector(nn.Module):
         return (scaled.square().sum(-1) + nearest).clamp_min(0).sqrt()
 
     def compare(self, states: Tensor, actions: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Predict where `count` plans of each row lead, and judge them.
-
-        Returns:
-            States on the way, the current one first, (rows · count, steps + 1, d); costs, (rows, count).
-        """
+        """Predict where `count` plans of each row lead, (rows · count, steps + 1, d), and what they cost."""
         predicted = self.dynamics.predict(states, actions)
         led_to = torch.cat([states[:, :1], torch.cat([predicted, actions], dim=-1)], dim=1)
         return led_to, self.judge(predicted).reshape(-1, count)

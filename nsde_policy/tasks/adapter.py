@@ -67,11 +67,7 @@ class EnvAdapter:
 
     @classmethod
     def open(cls, task: Task, env_kwargs: Mapping[str, object], **options: Any) -> Self:
-        """Make the environment of a task; `options` are those of the constructor.
-
-        Raises:
-            EnvError: If it cannot be made, or its spaces cannot be flattened.
-        """
+        """Make the environment of a task; `options` are those of the constructor."""
         return cls(open_env(task, env_kwargs), task.env_id or task.name, **options)
 
     def _read_spaces(
@@ -121,10 +117,9 @@ class EnvAdapter:
         return clipped
 
     def step(self, action: np.ndarray, *, is_limited: bool = True) -> tuple[np.ndarray, float, bool, Info]:
-        """Execute an action that `clip` returned; if limited, more than `MAX_STEPS` steps are an error.
+        """Execute an action that `clip` returned; return observation, reward, whether it is over, and info.
 
-        Returns:
-            Observation (obs_dim,), reward, whether the episode is over, and the info.
+        If limited, more than `MAX_STEPS` steps are an error.
         """
         self._step += 1
         given = action.astype(self._action.dtype).reshape(self._action.shape)

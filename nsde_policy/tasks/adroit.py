@@ -32,11 +32,7 @@ class AdroitTask(Task):
         self.reporting = Reporting(title=f"Adroit {member}", score_note=note)
 
     def make_env(self, **kwargs: object) -> AnyEnv:
-        """Make the environment, after its package has registered it.
-
-        Raises:
-            MissingDependencyError: If gymnasium-robotics or MuJoCo is not installed.
-        """
+        """Make the environment, after its package has registered it."""
         import_optional("mujoco", "adroit")
         with contextlib.redirect_stderr(io.StringIO()):  # a notice on older versions, in every process
             import_optional("gymnasium_robotics", "adroit")

@@ -133,11 +133,7 @@ class Task(abc.ABC):
     def preset(
         self, name: str, method: str = "neural_sde", *, statistics: DemoStatistics | None = None
     ) -> RunConfig:
-        """Return the settings of a run, by the name of a preset; `auto` needs statistics of demonstrations.
-
-        Raises:
-            ConfigError: If the method has no such preset.
-        """
+        """Return the settings of a preset by its name; `auto` needs statistics of demonstrations."""
         defaults = self.training
         presets = defaults.presets(method)
         if name == AUTO_PRESET and statistics is not None:
@@ -159,11 +155,7 @@ def read_number(info: Info, name: str) -> float:
 
 
 def read_episode_mode(task: Task, info: Info) -> int | None:
-    """Return the mode of an episode, given its last info: -1 if unknown, None if the task has no modes.
-
-    Raises:
-        EnvError: If `info["mode"]` is not a whole number from -1 to `modes` - 1.
-    """
+    """Return the mode of an episode, given its last info: -1 if unknown, None if the task has no modes."""
     modes = task.reporting.modes
     if not modes:
         return None
@@ -191,11 +183,7 @@ def with_env_kwargs(task: AnyTask, env_kwargs: Mapping[str, object]) -> AnyTask:
 
 
 def with_observations(task: AnyTask, name: str) -> AnyTask:
-    """Return a task with another set of observations; "state" for the usual one.
-
-    Raises:
-        ConfigError: If the task has no such set.
-    """
+    """Return a task with another set of observations; "state" for the usual one."""
     if name == USUAL_OBSERVATIONS:
         return task
     known = task.training.observations

@@ -20,12 +20,9 @@ _ENV_ID = re.compile(r"[\w./-]+-v\d+|[\w.]+:[\w./-]+")
 
 @contextmanager
 def run_env_code(what: str, advice: str = "") -> Iterator[None]:
-    """Run code of an environment, which may raise anything.
+    """Run code of an environment; whatever it raises, even `SystemExit`, becomes an `EnvError`.
 
-    An error message starts with `what`, such as "environment Mine-v0: step", and ends with `advice`.
-
-    Raises:
-        EnvError: For every exception that is not from this package, even `SystemExit`.
+    The message starts with `what`, such as "environment Mine-v0: step", and ends with `advice`.
     """
     try:
         yield
@@ -70,10 +67,6 @@ def make_gym_env(env_id: str, kwargs: Mapping[str, object]) -> AnyEnv:
     """Make an environment by its Gymnasium id or as `module:Class`.
 
     Gymnasium's own checks are off, because `EnvAdapter` checks every value with clearer messages.
-
-    Raises:
-        ConfigError: If the environment does not take these keyword arguments.
-        EnvError: If the environment is unknown.
     """
     import gymnasium as gym
 
@@ -109,9 +102,6 @@ def find_env_class(env_id: str) -> Callable[..., object] | None:
     """Return the class that `module:Class` names, importing from the current directory too.
 
     An id that Gymnasium resolves itself, which includes its `module:id`, gives None.
-
-    Raises:
-        EnvError: If the module cannot be imported or has no such environment.
     """
     import gymnasium as gym
 

@@ -39,10 +39,6 @@ def get_task_of_run(record: "RunRecord", env: str | None = None) -> Task:
     """Return the task that a run was trained for, or the task or environment `env`, see `get_task`.
 
     Only the run's own task gets the keyword arguments that the run records.
-
-    Raises:
-        ConfigError: If the run names code of an environment, see `get_recorded_task`.
-        PluginError: If the package that provides it is not installed.
     """
     return get_recorded_task(record.task, record.env_kwargs) if env is None else get_task(env)
 
@@ -79,13 +75,7 @@ def _is_plain(value: object) -> bool:
 
 
 def get_task(name: str) -> Task:
-    """Return a task by its name, or by its environment, a Gymnasium id or `module:Class`.
-
-    Any environment without a task becomes a `GymTask`.
-
-    Raises:
-        PluginError: If it is neither a task nor the name of an environment.
-    """
+    """Return a task by its name or its environment; any environment without a task becomes a `GymTask`."""
     if name in TASKS:
         return TASKS.get(name)
     tasks = TASKS.load_all().values()

@@ -33,11 +33,7 @@ OFTEN_OUTSIDE = 0.01
 
 
 def load_training_demos(config: DemoConfig, path: Path, *, task: str = "none") -> Demonstrations:
-    """Load the demonstrations of a store that the settings select.
-
-    Raises:
-        ConfigError: If they were recorded in another environment, or do not have the sizes of the task.
-    """
+    """Load the demonstrations of a store that the settings select; raise if they do not fit the task."""
     check_recorded_task(get_task(task), path)
     demos = load_demonstrations(
         path,
@@ -77,11 +73,7 @@ def report_store(demos: Demonstrations, config: DemoConfig, path: Path) -> None:
 
 
 def open_training_images(config: DemoConfig, path: Path) -> dict[str, LazyFrames]:
-    """Open the camera frames of a store that the settings name; nothing is decoded yet.
-
-    Raises:
-        DemoError: If an array does not hold colour images.
-    """
+    """Open the camera frames of a store that the settings name; nothing is decoded yet."""
     images = {}
     for name in config.images:
         images[name] = open_images(path, key=name, accept_omitted_chunks=config.accept_omitted_chunks)
@@ -90,11 +82,7 @@ def open_training_images(config: DemoConfig, path: Path) -> dict[str, LazyFrames
 
 
 def find_mirror(settings: DemoConfig, task: str) -> Mirror | None:
-    """Return the mirror symmetry of the selected observation columns; None if the settings do not use it.
-
-    Raises:
-        ConfigError: If the task has none.
-    """
+    """Return the mirror symmetry of the selected observation columns; None if the settings do not use it."""
     if not settings.mirror:
         return None
     mirror = get_task(task).training.mirror
@@ -104,11 +92,7 @@ def find_mirror(settings: DemoConfig, task: str) -> Mirror | None:
 
 
 def find_motions(settings: DemoConfig, task: str) -> RigidMotions | None:
-    """Return the rigid motions that align the ends of demonstrations; None if the settings do not use them.
-
-    Raises:
-        ConfigError: If the task has none, or they need columns that are left out.
-    """
+    """Return the rigid motions that align the ends of demonstrations; None if the settings use none."""
     if not settings.align_ends:
         return None
     motions = get_task(task).training.motions
@@ -156,11 +140,7 @@ def add_environment(demos: Demonstrations, task: Task, obs_keys: Sequence[str], 
 
 
 def _check_actions(demos: Demonstrations, task: str, low: np.ndarray, high: np.ndarray) -> None:
-    """Compare actions with the limits of an environment, which clips those outside.
-
-    Raises:
-        ConfigError: If most actions of a column are outside, as positions are where changes are expected.
-    """
+    """Compare actions with the limits of an environment, which clips those outside; raise if most are."""
     margin = LIMIT_MARGIN * np.where(np.isfinite(high - low), high - low, 1)
     share = ((demos.act < low - margin) | (demos.act > high + margin)).mean(axis=0)
     column = int(np.argmax(share))

@@ -106,11 +106,7 @@ def prepare_task(
 
 
 def pick_device(name: str) -> str:
-    """Return a device name that torch can use; "auto" prefers a GPU.
-
-    Raises:
-        ConfigError: If torch cannot use the device.
-    """
+    """Return a device name that torch can use, or raise `ConfigError`; "auto" prefers a GPU."""
     use_own_gpu()
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"

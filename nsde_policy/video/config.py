@@ -167,11 +167,7 @@ class VideoConfig(BaseConfig):
 
     @classmethod
     def from_preset(cls, name: str, method: str = "neural_sde") -> Self:
-        """Return the settings of a method's preset.
-
-        Raises:
-            ConfigError: If the method does not have this preset.
-        """
+        """Return the settings of a method's preset; raise `ConfigError` if there is none of this name."""
         presets = VIDEO_METHODS.get(method).presets
         if name not in presets:
             raise ConfigError(

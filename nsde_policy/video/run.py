@@ -168,11 +168,7 @@ def train_video(
 
 
 def load_video_model(path: Path | str, *, device: str = "cpu", first_stage: bool = False) -> VideoModel:
-    """Load the model of a run directory, or the one after its first stage.
-
-    Raises:
-        CheckpointError: If the stage is missing, or weights do not fit, as those of an earlier network.
-    """
+    """Load the model of a run directory, or the one after its first stage."""
     run = RunDirectory(Path(path))
     record = VideoRecord.read(run.path)
     config = record.config

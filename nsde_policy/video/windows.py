@@ -121,11 +121,7 @@ class Videos:
         return np.concatenate([np.zeros(1, np.int64), self.episode_ends[:-1]])[self.chosen]
 
     def find_windows(self, length: int) -> Ints:
-        """Return the first row of every window of `length` frames inside one video.
-
-        Raises:
-            DemoError: If there is none.
-        """
+        """Return the first row of every window of `length` frames inside one video, or raise `DemoError`."""
         ends = self.episode_ends[self.chosen]
         counts = np.maximum(ends - self.starts - self.stride * (length - 1), 0)
         before = np.cumsum(counts) - counts
@@ -206,11 +202,7 @@ def _read_windows(frames: LazyFrames, starts: Ints, *, length: int, stride: int,
 
 
 def _load_frames(frames: LazyFrames, size: int, device: torch.device, name: str) -> Tensor:
-    """Return all frames on a device, (rows, size, size, 3); they are decoded and copied block by block.
-
-    Raises:
-        DemoError: If they would take more than half of the device's memory.
-    """
+    """Return all frames on a device, (rows, size, size, 3), if they take at most half of its memory."""
     needed, limit = len(frames) * size * size * 3, _measure_memory(device) // 2
     if needed > limit:
         raise DemoError(

@@ -137,13 +137,7 @@ class EpisodePage:
 
 
 class EpisodeServer(WebsocketServer):
-    """Serves the page over HTTP; nothing is written.
-
-    Args:
-        page: Content of the page.
-        settings: Address and token; data are served only with the token.
-        log: Receives events.
-    """
+    """Serves the page over HTTP, its data only with the token; nothing is written."""
 
     def __init__(self, page: EpisodePage, settings: ViewerSettings, log: Log) -> None:
         super().__init__(settings, log)

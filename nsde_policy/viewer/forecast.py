@@ -57,11 +57,7 @@ def describe_fan(forecast: Forecast | None, spec: PolicySpec, table: LiveTable) 
 
 
 def describe_candidates(plan: Plan | None, table: LiveTable) -> list[list[int]]:
-    """Return the paths of the agent along compared plans, the chosen one first; empty if one was sampled.
-
-    Returns:
-        For JSON: x and y in turn, in whole pixels of the page.
-    """
+    """Return the paths of the agent along compared plans, the chosen one first, x and y in turn in pixels."""
     if plan is None or plan.candidates is None or not np.isfinite(plan.candidates).all():
         return []
     actions = plan.candidates[:, 1:, -plan.actions.shape[1] :]
@@ -74,12 +70,10 @@ def describe_candidates(plan: Plan | None, table: LiveTable) -> list[list[int]]:
 def compute_drift_field(
     policy: Policy, history: History, sampling: Sampling, table: LiveTable
 ) -> list[list[float]] | None:
-    """Compute where the flow f + αd would move an agent at other positions, in one control period.
+    """Compute where f + αd would move an agent at other positions: rows of x, y, dx, dy in pixels.
 
-    The agent is moved together with its command and its history; the rest stays.
-
-    Returns:
-        Rows of x, y, dx, dy in pixels of the page; None if the method does not predict the next state.
+    The agent is moved together with its command and its history; the rest stays. None if the method does not
+    predict the next state.
     """
     if not policy.model.reports_std:
         return None

@@ -82,11 +82,7 @@ class ViewerSettings(ServerSettings):
 
 
 def load_files(scene: str) -> dict[str, tuple[str, bytes]]:
-    """Load the files of the page once, so that no request reads the disk: suffix and content by path.
-
-    Args:
-        scene: Script that draws the task.
-    """
+    """Load the files of the page and the script that draws the task: suffix and content by path."""
     folder = resources.files("nsde_policy.viewer") / "static"
     files = {f"/static/{file.name}": file for file in folder.iterdir()}
     files["/static/canvas.js"] = resources.files("nsde_policy.envs") / "canvas.js"

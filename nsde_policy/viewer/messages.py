@@ -162,11 +162,7 @@ _decoder: msgspec.json.Decoder[ClientMessage] = msgspec.json.Decoder(functools.r
 
 
 def parse_message(data: str | bytes) -> ClientMessage:
-    """Parse a message of a client that may be damaged or hostile.
-
-    Raises:
-        RemoteError: If it is not a JSON object of a known type with valid fields.
-    """
+    """Parse a message of a client; raise `RemoteError` if it is damaged or hostile."""
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:

@@ -224,11 +224,7 @@ class PlayApp(App):
 
 
 def find_common_task(runners: Sequence[PolicyRunner]) -> Task:
-    """Return the task of policies that play side by side, from the starts of the first one.
-
-    Raises:
-        ConfigError: If they were trained for different tasks, or one without a page.
-    """
+    """Return the task of policies that play side by side; raise `ConfigError` if they have several."""
     for record in (runner.policy.record for runner in runners):
         get_task(record.task).live_table()  # raises if it has no page
     tasks = [get_task_of_run(runner.policy.record) for runner in runners]

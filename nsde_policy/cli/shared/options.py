@@ -96,11 +96,7 @@ def check_command(command: CommandT) -> CommandT:
 
 
 def choose_run(run: Path | None, obs: str) -> Path | None:
-    """Return the run directory to use; None for the policy of this package that observes the state.
-
-    Raises:
-        ConfigError: If `--obs` is given beside a run, or the package has no policy for these observations.
-    """
+    """Return the run directory to use; None for the policy of this package that observes the state."""
     if obs == USUAL_OBSERVATIONS:
         return run and resolve_run(run)
     if run is not None:

@@ -12,12 +12,7 @@ SHOWN_RUNS = 5
 
 
 def check_paths(command: object) -> None:
-    """Check the run directories and demonstrations of any command.
-
-    Raises:
-        CheckpointError: If a run directory is none; the message lists those there are.
-        DemoError: If demonstrations do not exist; the message names similar ones.
-    """
+    """Raise if a run directory or demonstrations of a command do not exist, with names of similar ones."""
     runs = getattr(command, "runs", None) or getattr(command, "run_dir", None) or ()
     for run in (runs,) if isinstance(runs, Path) else runs:
         _check_run(run)

@@ -51,11 +51,7 @@ class TracedFunction:
 
     @torch.no_grad()
     def check_parity(self, graph: Graph | EncoderGraph, cases: int) -> float:
-        """Measure the largest difference between the outputs of a graph and of the reference.
-
-        Raises:
-            NsdePolicyError: If it exceeds the tolerance.
-        """
+        """Return the largest difference of a graph from the reference; raise if it exceeds the tolerance."""
         worst = 0.0
         for inputs in self.draw_inputs(cases):
             expected = self.reference(*map(torch.from_numpy, inputs))
@@ -75,13 +71,7 @@ class TracedFunction:
 
 
 def build_file(module: nn.Module, example: tuple[Tensor, ...], record: GraphRecord | EncoderRecord) -> bytes:
-    """Trace a module and return the content of its file, which holds the record.
-
-    Args:
-        module: What is traced.
-        example: Arguments of one call.
-        record: Names of inputs and outputs, and where the module comes from; the checksum is added here.
-    """
+    """Trace a module with example arguments; return the content of its file, which holds the record."""
     with _silence_exporter():
         try:
             program = torch.onnx.export(

@@ -121,8 +121,7 @@ class SelectedPlan(SinglePlan):
     def forward(self, states: Tensor, *noise: Tensor) -> tuple[Tensor, ...]:
         """Plan from states (history, d) and the noise of all candidates, (candidates, ...).
 
-        Returns:
-            What `SinglePlan` returns, and the states to which candidates lead, (candidates, steps + 1, d).
+        Return what `SinglePlan` does, and the states to which candidates lead, (candidates, steps + 1, d).
         """
         found, led_to, costs = self._compare(states, noise)
         chosen, lengths = self.selector.choose(costs), (self.steps, self.steps + 1, self.steps)

@@ -110,15 +110,7 @@ class EncoderGraph(LoadedGraph[EncoderRecord]):
     _record_class = EncoderRecord
 
     def encode(self, values: np.ndarray, frames: Sequence[np.ndarray]) -> np.ndarray:
-        """Encode one observation.
-
-        Args:
-            values: Low-dimensional part, (plain_dim,).
-            frames: A frame of each camera, (height, width, 3) uint8.
-
-        Returns:
-            Features, (features,) float32.
-        """
+        """Encode values (plain_dim,) and a frame (height, width, 3) of each camera as features, (n,)."""
         with np.errstate(over="ignore"):  # values beyond float32 become infinite
             self.inputs[VALUES][:] = values
         for i, frame in enumerate(frames):

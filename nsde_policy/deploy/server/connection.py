@@ -16,12 +16,7 @@ from nsde_policy.errors import ConfigError
 
 
 class WebsocketServer:
-    """Websocket server on one port, with TLS if the settings name a certificate.
-
-    Args:
-        settings: Address and limits.
-        log: Receives events and the warnings of websockets.
-    """
+    """Websocket server on one port, with TLS if the settings name a certificate; events go to `log`."""
 
     def __init__(self, settings: ServerSettings, log: Log) -> None:
         self._log = log

@@ -216,12 +216,7 @@ class PolicyServer(WebsocketServer):
         return None if problem is None else Refusal(request.id, "bad_request", problem)
 
     def _compute(self, request: AnyRequest) -> PlanReply | EncodeReply:
-        """Plan or encode, in the planner thread.
-
-        Raises:
-            RemoteError: If a frame is damaged or has another size.
-            PlanError: If the policy raises any exception.
-        """
+        """Plan or encode in the planner thread; whatever the policy raises becomes a `PlanError`."""
         observed = {}
         if isinstance(request, EncodeRequest):
             pairs = zip(self._spec.cameras, request.frames, strict=True)
