@@ -9,7 +9,6 @@ import numpy.typing as npt
 from nsde_policy.core.spec import wrap_angle
 
 TURN = 2 * math.pi
-"""One turn in radians."""
 
 
 def unwrap_angles(

@@ -24,9 +24,7 @@ class Mirror:
     """An affine map that swaps, negates and shifts columns and is its own inverse."""
 
     obs: tuple[Column, ...]
-    """Columns of the mirrored observation."""
     act: tuple[Column, ...]
-    """Columns of the mirrored action."""
     frame: FrameMirror | None = None
     """How camera frames of the mirrored scene look; None if that is not known."""
 

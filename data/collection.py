@@ -22,7 +22,6 @@ class EpisodeInfo:
     """What a collection stores about an episode, in `meta/episode_<field>`."""
 
     seed: int
-    """Seed of the initial state."""
     success: bool | None
     """None if the environment does not say."""
     score: float

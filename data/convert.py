@@ -12,7 +12,6 @@ from nsde_policy.data.readers import load_demonstrations
 from nsde_policy.data.readers.registry import load_from
 from nsde_policy.data.roles import is_camera
 from nsde_policy.data.source import Progress, Source, SourceArray, get_short_name
-from nsde_policy.data.types import Ints
 from nsde_policy.data.zarr_store.store import RECORDING
 from nsde_policy.data.zarr_store.writer import MADE_WITH, DemoWriter, LazyRows
 from nsde_policy.errors import DemoError
@@ -60,18 +59,15 @@ def write_zarr(
     ) as writer:
         for k in progress(range(len(writer), len(demos))):
             span = np.array([[demos.starts[k], demos.episode_ends[k]]])
-            extras = {name: _take_rows(array, span) for name, array in others.items()}
+            extras: dict[str, LazyRows] = {}
+            for name, array in others.items():
+                rows = EditedArray(array, span)
+                extras[name] = LazyFrames(rows, len(rows)) if is_camera(array.shape) else rows
             writer.append(demos[k], extras, {name: values[k] for name, values in info.items()})
     written = load_demonstrations(out)
     if written.fingerprint != demos.fingerprint:
         raise DemoError(f"{out} does not hold the numbers of {source.path}: delete it and convert again")
     return len(written)
-
-
-def _take_rows(array: SourceArray, span: Ints) -> LazyRows:
-    """Return the rows of one episode, read in slices; images become uint8."""
-    rows = EditedArray(array, span)
-    return LazyFrames(rows, len(rows)) if is_camera(array.shape) else rows
 
 
 def _name_arrays(source: Source, used: set[str]) -> dict[str, SourceArray]:

@@ -195,11 +195,9 @@ class Columns(NamedTuple):
     """Low-dimensional arrays side by side."""
 
     values: Floats
-    """Values, (frames, columns)."""
     names: tuple[str, ...]
     """Names of the columns; a column without one is called by its array and its place in it."""
     angles: tuple[int, ...]
-    """Columns that are angles."""
 
 
 def join_columns(arrays: Sequence[SourceArray], ends: Ints) -> Columns:

@@ -17,7 +17,6 @@ class EpisodeSplit(NamedTuple):
     validation: Demonstrations | None
     """Held-out demonstrations; None if all are used for training."""
     held_out: tuple[int, ...]
-    """Indices of the held-out demonstrations."""
 
 
 def split_episodes(

@@ -22,7 +22,6 @@ GROUP_SHARE = 0.9
 """Share of the neighbours' variance that two groups explain at a fork; of a normal distribution, two halves
 explain 0.64."""
 GROUP_SIZE = 3
-"""Fewest neighbours of a group."""
 PREDICTABLE = 0.3
 """Unexplained share below which demonstrations are predictable. Measured: 0.01 to 0.24 for trained and
 scripted demonstrators of six tasks, 0.33 to 0.40 for people in three."""

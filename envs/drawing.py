@@ -21,7 +21,6 @@ Paint = Colour | tuple[int, int, int, int]
 """A colour, with an opacity on layers."""
 _SUPERSAMPLING = 3
 DRAWN_FUTURES = 24
-"""Sampled futures that are drawn as paths."""
 
 
 class Palette:

@@ -75,7 +75,6 @@ class EpisodeResult:
     """Number of planned actions; the last few may not have been executed."""
     network_calls: int
     planning_s: float
-    """Time spent planning, seconds."""
     selected: int = 0
     """Number of plans that were selected among several."""
     mode: int | None = None

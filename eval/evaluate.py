@@ -149,9 +149,7 @@ class EvaluationConfig(BaseConfig):
     sampling: tuple[str, ...] = ()
     """Changes to the sampling settings, such as "alpha=0.5" or "steps=10"."""
     condition: Condition = field(default_factory=Condition)
-    """Disturbances of the episodes."""
     camera: CameraCondition = field(default_factory=CameraCondition)
-    """Disturbances of the cameras."""
     select: Choice = "auto"
     """Rule of plan selection; auto for the one that training chose."""
 

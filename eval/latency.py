@@ -37,7 +37,6 @@ class LatencyRow(msgspec.Struct, frozen=True):
     p99_ms: float
     first_action_ms: float
     n: int
-    """Number of timed plans."""
 
 
 class Contender:

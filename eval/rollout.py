@@ -51,7 +51,6 @@ class RolloutConfig:
     sampling: Sampling | None = None
     """How actions are sampled; None for the policy's own."""
     condition: Condition = field(default_factory=Condition)
-    """Disturbances of the episodes."""
     camera: CameraCondition = field(default_factory=CameraCondition)
     """Disturbances of the cameras, if the policy has some."""
     images: Mapping[str, str] = field(default_factory=dict)

@@ -40,9 +40,13 @@ def diagnose() -> Iterator[str]:
         found = ", ".join(f"{name} {_find_version(name)}" for name in names if name not in missing)
         add = f"missing {', '.join(missing)}: pip install 'nsde-policy[{extra}]'" if missing else ""
         yield f"  {extra:<18} {'; '.join(filter(None, [found, add]))}"
-    yield "\ndevices"
-    for device in _list_devices():
-        yield f"  {device}"
+    import torch
+
+    yield f"\ndevices\n  cpu, {torch.get_num_threads()} threads"
+    for i in range(torch.cuda.device_count()):
+        yield f"  cuda:{i}, {torch.cuda.get_device_name(i)}"
+    if torch.backends.mps.is_available():
+        yield "  mps"
     yield "\nchecks"
     failed = []
     for name, check in CHECKS.items():
@@ -60,14 +64,6 @@ def _find_version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return _find_version("pygame-ce") if package == "pygame" else None
-
-
-def _list_devices() -> list[str]:
-    import torch
-
-    devices = [f"cpu, {torch.get_num_threads()} threads"]
-    devices += [f"cuda:{i}, {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())]
-    return devices + (["mps"] if torch.backends.mps.is_available() else [])
 
 
 def _check_environment() -> str:

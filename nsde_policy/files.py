@@ -47,7 +47,8 @@ def read_file(path: Path, max_bytes: int, *, error: type[NsdePolicyError]) -> by
 def open_regular(path: Path, max_bytes: int | None = None, *, error: type[NsdePolicyError]) -> BinaryIO:
     """Open a regular file; raise `error` for anything else, and for files above a size limit."""
     try:
-        file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115
+        nonblocking = getattr(os, "O_NONBLOCK", 0)  # of a pipe, do not wait for a writer
+        file = open(path, "rb", opener=lambda path, flags: os.open(path, flags | nonblocking))  # noqa: SIM115
     except (OSError, ValueError) as problem:  # the latter for a null byte in the path
         raise error(f"{path} cannot be read: {describe_problem(problem)}") from problem
     found = os.fstat(file.fileno())
@@ -57,11 +58,6 @@ def open_regular(path: Path, max_bytes: int | None = None, *, error: type[NsdePo
     if not stat.S_ISREG(found.st_mode):
         raise error(f"{path} is not a regular file")
     raise error(f"{path} has {found.st_size} bytes, the limit is {max_bytes}")
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file; of a pipe, do not wait for a writer."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def parse_json(

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 BLOSC_HEADER = struct.Struct("<4B3I")
 """Version, inner version, flags, item size; bytes unpacked, block size, bytes packed."""
 MAX_CHUNKS = 2**20
-"""Most chunks of an array."""
 
 
 class StoredArray(SourceArray):

@@ -23,13 +23,10 @@ class GrowingArray:
     name: str
     """Path in the store, such as data/state."""
     length: int
-    """Number of rows in the array."""
     tail: Numbers
     """Rows of the incomplete chunk, (length % chunk_rows, …)."""
     chunk_rows: int
-    """Number of rows of a complete chunk."""
     attributes: dict[str, Any]
-    """Attributes of the array in the store."""
 
     @classmethod
     def empty(cls, name: str, like: Numbers, attributes: dict[str, Any]) -> "GrowingArray":

@@ -8,7 +8,6 @@ import math
 from collections.abc import Sequence
 
 SIDE = 512.0
-"""Side of the square table."""
 AGENT_RADIUS = 15.0
 WALL_CORNERS = ((5, 5), (506, 5), (506, 506), (5, 506))
 """Middle of the walls, in whole pixels."""

@@ -33,7 +33,6 @@ class Episodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     metrics: Mapping[str, tuple[Score, ...]]
     """Further figures of the task, by name."""
     steps: tuple[Natural, ...]
-    """Length of each episode."""
     modes: Natural = 0
     """Number of modes of the task; 0 if it has none."""
     mode: tuple[Annotated[int, msgspec.Meta(ge=-1)], ...] | None = None
@@ -130,7 +129,6 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     name: Annotated[str, msgspec.Meta(min_length=1)]
     """Unique name of the row, such as "diffusion, DDIM-10"."""
     title: str
-    """Title of the method."""
     method: str
     preset: str
     train_seed: Natural
@@ -141,7 +139,6 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     sampling: Mapping[str, Any]
     """Sampling settings of the trained model."""
     condition: Condition
-    """Disturbances of the episodes."""
     parameters: Natural
     train_steps: Natural
     train_s: Cost | None

@@ -24,8 +24,7 @@ LONGEST_NAME = 26
 """Most characters in a line of the legend."""
 LineColour = tuple[float, ...]
 PANELS_PER_LINE = 5
-PANEL_WIDTH = 2.1
-"""Width of a panel, inches."""
+PANEL_WIDTH = 2.1  # inches
 LONGEST_TITLE = 38
 """Characters of a line of a panel's title."""
 FEW_PATHS = 10
@@ -140,12 +139,6 @@ def render_paths(comparison: Comparison) -> bytes | None:
     return content
 
 
-def choose_mode_colours(modes: int) -> list[LineColour]:
-    """Return one colour per mode, from blue to red; neighbouring modes have similar ones."""
-    turbo = pyplot().get_cmap("turbo")
-    return [turbo(0.05 + 0.9 * mode / max(modes - 1, 1)) for mode in range(modes)]
-
-
 def _draw_row(axis: "Axes", row: Row, comparison: Comparison, limits: np.ndarray) -> None:
     from matplotlib.collections import LineCollection
     from matplotlib.patches import Circle
@@ -175,7 +168,9 @@ def _list_lines(row: Row) -> tuple[np.ndarray, list[LineColour | str], np.ndarra
     success = np.concatenate([each.success or [True] * len(each) for each in columns])[first]
     mode = np.concatenate([each.mode or [-1] * len(each) for each in columns])[first]
     order = np.argsort(success, kind="stable")
-    shades: list[LineColour | str] = [*choose_mode_colours(columns[0].modes), UNKNOWN]
+    turbo, modes = pyplot().get_cmap("turbo"), columns[0].modes  # from blue to red
+    shades: list[LineColour | str] = [turbo(0.05 + 0.9 * k / max(modes - 1, 1)) for k in range(modes)]
+    shades.append(UNKNOWN)
     colours = [shades[mode[i]] if success[i] else FAILED for i in order]
     return paths[order], colours, ~success[order].astype(bool)
 

@@ -20,7 +20,6 @@ from nsde_policy.files import read_json
 from nsde_policy.tasks import Task, get_task
 
 FORMAT = 2
-"""Version of the file format."""
 
 ACTIONS = 8
 """Actions that network calls and latency are counted for, whatever number a method plans at once."""
@@ -36,7 +35,6 @@ class Comparison(
     env_kwargs: Mapping[str, Any]
     """Keyword arguments of the environment, defaults of the task included."""
     seeds: tuple[int, int]
-    """First and last seed."""
     machine: Mapping[str, str]
     """Where runs were trained, rolled out and timed, and the version of torch."""
     entries: tuple[Entry, ...]

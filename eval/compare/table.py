@@ -160,19 +160,9 @@ def format_costs(row: Row) -> list[str]:
     if row.latency is not None:
         median, p99 = (f"{float(f'{value:.3g}'):g}" for value in (row.latency.median, row.latency.p99))
         latency = f"{median} ({p99})"
-    training = EMPTY_CELL if row.train_s is None else _format_duration(row.train_s)
-    return [f"{row.calls_per_chunk:g}", _format_count(row.first.parameters), training, latency]
-
-
-def _format_count(number: int) -> str:
-    for unit, size in (("M", 1e6), ("k", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return str(number)
-
-
-def _format_duration(seconds: float) -> str:
-    for unit, size in (("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"
+    seconds, count = row.train_s, row.first.parameters
+    training = EMPTY_CELL if seconds is None else f"{seconds:.0f} s"
+    if seconds is not None and seconds >= 120:
+        training = f"{seconds / 3600:.1f} h" if seconds >= 7200 else f"{seconds / 60:.1f} min"
+    size = f"{count / 1e6:.3g} M" if count >= 1e6 else f"{count / 1e3:.3g} k" if count >= 1e3 else str(count)
+    return [f"{row.calls_per_chunk:g}", size, training, latency]

@@ -78,14 +78,11 @@ class OfflineComparison:
         verdict = "\n".join(describe_score(self.reference))
         if len(self.runs) == 1 and not verbose:
             return f"{verdict}\n{self.note}; --verbose prints tables"
-        return f"{verdict}\n\n{self._tabulate()}"
-
-    def _tabulate(self) -> str:
         scores, note = self._tabulate_scores(), self._explain()
         if len(self.runs) == 1:
-            return replace(scores, note=note).to_markdown()
+            return f"{verdict}\n\n{replace(scores, note=note).to_markdown()}"
         differences = tabulate_differences(self.runs, self.reference, OFFLINE_COLUMNS, note=note)
-        return f"{scores.to_markdown()}\n\n{differences.to_markdown()}"
+        return "\n\n".join([verdict, scores.to_markdown(), differences.to_markdown()])
 
     def _explain(self) -> str:
         """Return how to read the tables."""

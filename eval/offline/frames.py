@@ -228,7 +228,10 @@ def iterate_frames(
 ) -> Iterator[FrameBatch]:
     """Iterate over the frames of all parts in batches, with histories that do not span two episodes."""
     config, history = record.config.demos, record.config.model.history
-    for first, group in _group_episodes(demos):
+    groups = np.cumsum(demos.lengths) // GROUP_FRAMES
+    for number in np.unique(groups):
+        members = np.flatnonzero(groups == number).tolist()
+        first, group = members[0], demos.select(members)
         pairs = build_transitions(group, config, history=history, final_action_weight=1.0)
         episode = np.repeat(np.arange(len(group)), group.lengths)
         here = slice(demos.starts[first], demos.starts[first] + len(episode))
@@ -245,14 +248,6 @@ def iterate_frames(
                 first + episode[rows],
                 {part: mask[rows] for part, mask in inside.items()},
             )
-
-
-def _group_episodes(demos: Demonstrations) -> Iterator[tuple[int, Demonstrations]]:
-    """Iterate over groups of consecutive episodes, each with the index of its first one."""
-    group = np.cumsum(demos.lengths) // GROUP_FRAMES
-    for number in np.unique(group):
-        episodes = np.flatnonzero(group == number)
-        yield int(episodes[0]), demos.select(episodes.tolist())
 
 
 def open_recorded_images(

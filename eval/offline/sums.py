@@ -15,7 +15,6 @@ from nsde_policy.eval.statistics import Estimate
 
 FloatArray = npt.NDArray[np.float64]
 EPISODE_RESAMPLES = 2000
-"""Number of bootstrap resamples of the episodes."""
 
 
 class Intervals(NamedTuple):

@@ -31,7 +31,6 @@ FRAME_SIDE = 512
 VIDEO_FPS = 30
 """Frames per second of a video, whatever the control rate; every player supports it."""
 HOLD_S = 1
-"""Seconds for which the last frame stays."""
 _ENCODING = ["-crf", "20", "-preset", "veryfast", "-tune", "animation", "-movflags", "+faststart"]
 
 

@@ -145,7 +145,6 @@ class FeatureNetwork:
     size: int = I3D_SIZE
     """Height and width that frames are resized to."""
     fewest_frames: int = I3D_FRAMES
-    """Fewest frames of a clip."""
 
     @torch.no_grad()
     def compute(self, videos: Tensor, *, batch_size: int = 16) -> Features:

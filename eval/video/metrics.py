@@ -23,7 +23,6 @@ from nsde_policy.video.pixels import DATA_RANGE
 Features = npt.NDArray[np.float64]
 """One row per video, (n, d)."""
 DISTANCE_RESAMPLES = 100
-"""Number of bootstrap resamples of the videos."""
 SSIM_WINDOW, SSIM_SIGMA = 11, 1.5
 """Side and standard deviation of the Gaussian window of SSIM, pixels."""
 MOTION_CELL = 4

@@ -19,7 +19,6 @@ from nsde_policy.planner.interface import PolicySpec
 ZERO = 1e-30
 """Limits of speed and acceleration up to this number count as zero."""
 MANY_STEPS = 1e7
-"""Number of steps from which on steps are not counted."""
 
 
 @dataclass(frozen=True, eq=False)

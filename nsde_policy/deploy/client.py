@@ -51,7 +51,6 @@ from nsde_policy.planner.interface import Plan, PolicySpec
 _websockets_logger = logging.getLogger(__name__)
 _websockets_logger.addHandler(logging.NullHandler())  # connection errors are raised, not logged
 MAX_REPLY_BYTES = 2**20
-"""Size limit of a reply."""
 REQUEST_ID = 1
 """Number of every request: the next one is sent after the reply, or on another connection."""
 Reply = TypeVar("Reply", PlanReply, EncodeReply)

@@ -53,7 +53,6 @@ class Stage:
     losses: tuple[str, ...]
     """Names of the losses that are summed."""
     parameters: tuple[nn.Parameter, ...]
-    """Parameters that are trained."""
 
 
 class TrainableModel(nn.Module, abc.ABC, Generic[Batch]):

@@ -30,7 +30,6 @@ class Method:
     title: str
     """Name in tables and plots."""
     config: type[ModelConfig]
-    """Class of its settings."""
     presets: Mapping[str, Preset]
     """Settings by name; `default` and `fast` at least."""
     model: "type[TrainableModel[Any]] | str"

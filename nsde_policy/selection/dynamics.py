@@ -30,7 +30,6 @@ class DynamicsModel(TrainableModel[Transitions]):
         self.layout = StateLayout(spec)
         self.noise = config.noise
         self.states = min(history, MAX_STATES)
-        """States in the input."""
         inputs = self.states * self.layout.feature_dim + spec.act_dim
         self.network = MLP(inputs, spec.obs_dim, config.network, generator=generator)
 

@@ -57,7 +57,6 @@ class EnvAdapter:
         self._seed: int | None = None
         self._step = 0
         self.last_obs: Any = None
-        """The last observation as the environment gave it."""
         self.last_frames: dict[str, np.ndarray] = {}
         """Frames of the last observation by the name of the camera, (height, width, 3) uint8."""
         with self.guard("its observation_space or action_space"):

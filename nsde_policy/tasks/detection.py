@@ -37,7 +37,10 @@ def find_task(demos: Path | None) -> FoundTask:
     if demos is None or demos == EMBEDDED_DEMOS:
         reason = f"task {SHIPPED_TASK}: the demonstrations of the package"
         return FoundTask(SHIPPED_TASK, reason, env_id=TASKS.get(SHIPPED_TASK).env_id)
-    attributes, frames = _read_store_record(demos)
+    from nsde_policy.data.readers import open_source
+
+    with open_source(demos) as source:
+        attributes, frames = source.attributes, int(source.read_ends().max(initial=0))
     made_with = _as_mapping(attributes.get("made_with"))
     sessions = attributes.get("sessions")
     session = sessions[0] if isinstance(sessions, list) and sessions else None
@@ -74,14 +77,6 @@ def check_recorded_task(task: Task, demos: Path) -> None:
             f"{task.name}; leave out --task and --env to use the recorded one, or train with --task none "
             "and give --env to eval"
         )
-
-
-def _read_store_record(path: Path) -> tuple[Mapping[str, object], int]:
-    """Read what the files say about themselves, and their number of frames."""
-    from nsde_policy.data.readers import open_source
-
-    with open_source(path) as source:
-        return source.attributes, int(source.read_ends().max(initial=0))
 
 
 def _as_mapping(value: object) -> Mapping[str, object]:

@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 RGB_CHANNELS = 3
-"""Colour channels of a frame."""
 DATA_RANGE = 2.0
 """Largest minus smallest value of a pixel."""
 MAX_PSNR = 60.0

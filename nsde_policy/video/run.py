@@ -31,7 +31,6 @@ from nsde_policy.video.windows import Videos, open_videos
 logger = logging.getLogger(__name__)
 
 FIRST_STAGE_FOLDER = "first_phase"
-"""Folder with the model after the first stage."""
 VIDEO_KIND = "video"
 """Value of `kind` in config.json, which policies do not have."""
 

@@ -8,7 +8,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from nsde_policy.video.config import UViTConfig
 
 UVIT_GROUPS = 8
-"""Groups of all group normalisations."""
 ATTENTION_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """All but cuDNN's, whose gradients in bf16 were NaN after some thousand steps on an H200 (torch 2.11)."""
 EMBEDDING = 128
@@ -103,7 +102,6 @@ class UViT(nn.Module):
         tokens = (size // config.stride) ** 2
         self._plain = config.kind == "plain"
         self.channels = features = config.features
-        """Number of feature maps."""
         if self._plain:
             self.patches = nn.Conv2d(inputs, config.width, config.patch, config.patch)
             self.unpatch = nn.ConvTranspose2d(config.width, features, config.patch, config.patch)

@@ -139,8 +139,11 @@ class Videos:
         """Read windows from their first rows, on the CPU; see `starts` and `find_windows`."""
         first = np.asarray(starts, np.int64)
         if isinstance(self.frames, LazyFrames):
-            found = _read_windows(self.frames, first, length=length, stride=self.stride, size=self.size)
-            return VideoBatch(found)
+            out = np.empty((len(first), length, self.size, self.size, 3), np.uint8)
+            for window, start in zip(out, first.tolist(), strict=True):
+                frames = self.frames[start : start + self.stride * (length - 1) + 1]
+                window[:] = resize_frames(frames[:: self.stride], self.size)
+            return VideoBatch(torch.from_numpy(out))
         rows = torch.from_numpy(first[:, None] + self.stride * np.arange(length))
         return VideoBatch(self.frames[rows.to(self.frames.device)].cpu())
 
@@ -190,15 +193,6 @@ def open_videos(path: Path | str, *, size: int, stride: int = 1) -> Videos:
     check_frames(images, VIDEO_KEY)
     arrays[0].check_parts(count)
     return Videos(images, ends, np.arange(len(ends)), size, str(path), stride)
-
-
-def _read_windows(frames: LazyFrames, starts: Ints, *, length: int, stride: int, size: int) -> Tensor:
-    """Decode windows from their first rows, (n, length, size, size, 3) uint8."""
-    out = np.empty((len(starts), length, size, size, 3), np.uint8)
-    for window, start in zip(out, starts.tolist(), strict=True):
-        rows = frames[start : start + stride * (length - 1) + 1]
-        window[:] = resize_frames(rows[::stride], size)
-    return torch.from_numpy(out)
 
 
 def _load_frames(frames: LazyFrames, size: int, device: torch.device, name: str) -> Tensor:

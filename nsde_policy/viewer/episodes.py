@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 DIGITS = 5
 """Significant digits of the numbers on the page."""
 PAGE_PARTS = ("episodes.html", "style.css", "episodes.css", "theme.js", "episodes.js")
-"""Files that the page consists of."""
 MOST_PLANS = 100
 """Plans over one episode, from frames that are spread evenly."""
 MOST_EPISODES, MOST_PICTURES, MOST_PIXELS = 20, 600, 200
@@ -46,7 +45,6 @@ class EpisodePage:
     first_frames: Sequence[int]
     """Position of the first frame of each episode in them."""
     numbers: Sequence[int]
-    """Number of each episode in the store."""
     edit_flags: str | None = None
     """Flags that the command for edits needs besides the marks; None if the page is not for edits."""
     verdict: Sequence[str] = ()

@@ -14,7 +14,6 @@ from nsde_policy.tasks.drawing import Forecast
 FAN_STEPS = 16
 """Control periods that the sampled paths look ahead."""
 FAN_BLOCKS = 4
-"""Predicted blocks to draw."""
 FIELD_REACH, FIELD_POINTS = 90.0, 9
 """Half the side of the drift field, pixels, and its points along a side."""
 _FAN_SEED = 2**32

@@ -23,7 +23,6 @@ from nsde_policy.deploy.server.auth import is_loopback
 from nsde_policy.deploy.server.config import ServerSettings
 
 SOCKET = "/live"
-"""Path of the websocket."""
 NO_TOKEN, FULL = (4403, "token"), (4503, "full")
 """Close codes and reasons of websockets that are not admitted."""
 _HOST = re.compile(r"(?:([\w.-]+)|\[([\da-fA-F:.]+)\])(?::\d+)?", re.ASCII)

@@ -19,7 +19,6 @@ REST_S = 2.0
 COUNTED = 20
 """Most episodes of a method whose results are shown."""
 _PLAN_CONTROLS = ("alpha", "diffusion", "chunk", "latency_steps")
-"""Controls that a plan depends on."""
 
 
 class PlayApp(App):

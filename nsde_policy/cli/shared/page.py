@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from nsde_policy.viewer.server import ViewerServer
 
 PageSeed = Annotated[int, Meta(ge=0, lt=2**32)]
-"""Seeds of the episodes on a page."""
 
 
 @dataclass(frozen=True, kw_only=True)

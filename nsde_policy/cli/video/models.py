@@ -113,9 +113,11 @@ class VideoEval:
         network = load_features(self.features, device=self.device) if self.features else None
         models = [load_video_model(run, device=self.device) for run in self.models]
         context = max(model.config.history for model in models)
+        names = [run.absolute().name for run in self.models]
+        labels = names if len({*names}) == len(names) else list(map(str, self.models))
         predictors = {
             label: make_predictor(model, seed=self.seed, substeps=self.substeps, alpha=self.alpha)
-            for label, model in zip(_label_runs(self.models), models, strict=True)
+            for label, model in zip(labels, models, strict=True)
         }
         records = [VideoRecord.read(run) for run in self.models]
         data = self.data or Path(records[0].videos.source)
@@ -150,9 +152,3 @@ class VideoEval:
                 "may be scored: ask for fewer steps, or train with a larger --validation"
             )
         return VideosToScore.from_videos(opened, length, self.videos)
-
-
-def _label_runs(runs: Sequence[Path]) -> list[str]:
-    """Return the names of run directories, or their paths if names repeat."""
-    names = [run.absolute().name for run in runs]
-    return names if len({*names}) == len(names) else [str(run) for run in runs]

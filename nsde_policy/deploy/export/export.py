@@ -70,9 +70,11 @@ def export_policy(
         functions[find_part(out, "select")] = trace_plan(policy, steps, sampling, selects=True)
     if policy.encoder is not None:
         functions[find_part(out, "encoder")] = trace_encoder(policy.encoder, policy.spec)
+    versions = (f"{name} {metadata.version(name)}" for name in ("torch", "numpy", "onnx"))
+    made_with = (f"nsde_policy {__version__}", *versions, f"opset {OPSET}")
     files: list[tuple[bytes, ExportedFile]] = []
     for path, function in functions.items():
-        record = replace(function.record, fingerprint=_find_fingerprint(policy), made_with=_find_versions())
+        record = replace(function.record, fingerprint=_find_fingerprint(policy), made_with=made_with)
         content = build_file(function.module, function.draw_example(), record)
         graph = Graph(content) if isinstance(record, GraphRecord) else EncoderGraph(content)
         difference = function.check_parity(graph, cases)
@@ -90,9 +92,3 @@ def _find_fingerprint(policy: Policy) -> str:
         if module is not None:
             weights |= {f"{part}.{name}": value for name, value in module.state_dict().items()}
     return fingerprint(weights)
-
-
-def _find_versions() -> tuple[str, ...]:
-    """Return the versions of the packages that export."""
-    versions = (f"{name} {metadata.version(name)}" for name in ("torch", "numpy", "onnx"))
-    return (f"nsde_policy {__version__}", *versions, f"opset {OPSET}")

@@ -23,7 +23,6 @@ from nsde_policy.planner.interface import PolicySpec
 GRAPH_FORMAT = 2
 """Version of exported files; other versions are rejected."""
 RECORD_KEY = "nsde_policy"
-"""Key of the record in the metadata."""
 ACTIONS, PATH, STD, CANDIDATES = "actions", "path", "std", "candidates"
 """Names of the outputs: actions (steps, act_dim); from methods that predict states also the path
 (steps + 1, d) and σ of each action (steps, act_dim); from a graph that compares plans also the states to
@@ -34,7 +33,6 @@ GRAPH_FIELD, METADATA_FIELD = 7, 14
 """Numbers of fields in the protocol buffer of an ONNX file."""
 
 Shapes = dict[str, tuple[int, ...]]
-"""Shapes of arrays by name."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,6 @@ class GraphRecord(FileRecord):
     spec: PolicySpec
     """Sizes of the policy; its longest chunk is `steps`."""
     steps: Annotated[int, Meta(ge=1, le=10_000)]
-    """Number of actions of a plan."""
     foresees: bool
     """Whether the outputs include `path` and `std`."""
     calibration: Calibration
