@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nsde_policy.data.readers import open_source
+from nsde_policy.data.roles import find_camera
 from nsde_policy.data.source import SourceArray
 from nsde_policy.errors import DemoError
 
@@ -62,7 +63,7 @@ class LazyFrames:
 def open_images(path: Path | str, *, key: str = "img", accept_omitted_chunks: bool = False) -> LazyFrames:
     """Open the image array `key`; its files are checked for existence, not decoded."""
     source = open_source(path, accept_omitted_chunks=accept_omitted_chunks)
-    ends, (array, *_) = source.open_episodes(source.resolve(key))
+    ends, (array, *_) = source.open_episodes(find_camera(source, key))
     if len(array.shape) < 3:
         raise DemoError(f"{array.name} has shape {array.shape}, expected images (frames, height, width, …)")
     array.check_parts(int(ends[-1]))

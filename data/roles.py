@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from nsde_policy.data.source import MAX_COLUMNS, Source, get_short_name
-from nsde_policy.errors import DemoError
+from nsde_policy.errors import DemoError, suggest
 
 Shape = tuple[int, ...]
 CHANNELS = (1, 3, 4)
@@ -25,6 +25,16 @@ def is_colour(shape: Shape) -> bool:
 def find_cameras(source: Source) -> dict[str, Shape]:
     """Return the shapes of the camera arrays by name."""
     return {name: shape for name, shape in read_shapes(source).items() if is_camera(shape)}
+
+
+def find_camera(source: Source, key: str) -> tuple[str, ...]:
+    """Return the array of a camera; raise `DemoError` with the cameras there are if it does not exist."""
+    names = source.resolve(key)
+    if names[0] in source.find_arrays():
+        return names
+    known = find_cameras(source)
+    similar = suggest(key, [*map(get_short_name, known), *known])
+    raise DemoError(f"no camera {key!r} in {source.path}{similar}; it has: {', '.join(known) or 'none'}")
 
 
 def read_shapes(source: Source) -> dict[str, Shape]:

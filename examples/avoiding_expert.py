@@ -162,3 +162,7 @@ def _simulate(start: np.ndarray, actions: np.ndarray) -> np.ndarray:
         y, speed_y = follow(y, speed_y, command_y)
         path.append((x, y))
     return np.array(path)
+
+
+if __name__ == "__main__":
+    print(__doc__)

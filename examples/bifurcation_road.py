@@ -276,3 +276,7 @@ def draw_caption(axis: "Axes", text: str) -> None:
     """Write a line of text into the lower left corner."""
     box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
     axis.text(0.03, 0.04, text, transform=axis.transAxes, fontsize=6.5, va="bottom", bbox=box, zorder=4)
+
+
+if __name__ == "__main__":
+    print(__doc__)

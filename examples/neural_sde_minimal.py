@@ -11,6 +11,7 @@ Equation numbers refer to the paper (arXiv:2501.18871). Functions are named as i
 adds histories, angles, weights and other losses.
 """
 
+import argparse
 import math
 
 import torch
@@ -91,8 +92,7 @@ def train(network: SharedTrunk, data: Tensor, steps: int = 1000) -> None:
 @torch.no_grad()
 def euler_maruyama(network: SharedTrunk, x0: Tensor, noise: Tensor, dt: float) -> Tensor:
     """Sample one path per row of x0 (Eq. 11 with the denoiser of Eq. 22); noise is (steps, rows, 2)."""
-    time = torch.tensor(dt)
-    path = [x0]
+    time, path = torch.tensor(dt), [x0]
     for unit_noise in noise:
         x = path[-1]
         drift, log_variance, score = network(x)
@@ -116,4 +116,5 @@ def main(seed: int = 0, paths: int = 1000) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     main()

@@ -65,3 +65,7 @@ class SimulatedPushT:
                 self._info = info
                 self.max_reward = max(self.max_reward, min(info["coverage"] / SUCCESS_COVERAGE, 1.0))
         self._steps = max(self._steps, due)
+
+
+if __name__ == "__main__":
+    print(__doc__)

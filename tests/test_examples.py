@@ -7,6 +7,7 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,16 @@ def run_here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
 
     return run_main
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_the_help_of_every_example_begins_with_its_docstring(
+    path: Path, run_here: Callable[..., None], capsys: pytest.CaptureFixture[str]
+):
+    with suppress(SystemExit):
+        run_here(path.name, "--help")
+    title = path.read_text().split('"""')[1].splitlines()[0]
+    assert title.split(":")[0] in " ".join(capsys.readouterr().out.split())
 
 
 def test_recorded_demonstrations_load_and_a_second_recording_adds_what_is_missing(tmp_path: Path):

@@ -54,13 +54,15 @@ def read_column(path: Path, name: str, groups: Sequence[int]) -> Arrow:
 
 def convert_column(column: Arrow, shape: Sequence[int], dtype: str, where: str) -> Numbers:
     """Convert a column of numbers, or of lists of them, to an array (rows, *shape)."""
-    pa, pc = import_optional("pyarrow", EXTRA), import_optional("pyarrow.compute", EXTRA)
+    types = import_optional("pyarrow", EXTRA).types
     expected = f"expected {np.dtype(dtype)} {tuple(shape)} in each row"
     values = column.combine_chunks()
     for size in shape:
-        is_list = pa.types.is_list(values.type) or pa.types.is_fixed_size_list(values.type)
-        lengths = pc.unique(pc.list_value_length(values)).to_pylist() if is_list else [1]
-        if lengths not in ([size], []):
+        is_list = types.is_list(values.type) or types.is_fixed_size_list(values.type)
+        lengths = [getattr(values.type, "list_size", 1)]
+        if types.is_list(values.type):
+            lengths = np.unique(np.diff(values.offsets)).tolist()  # pyarrow.compute is slow to import
+        if lengths not in ([size], []) or (is_list and values.null_count):
             raise DemoError(f"{where} holds {values.type} with lengths {lengths!s:.40}, {expected}")
         values = values.flatten() if is_list else values
     if values.null_count or not re.match("u?int|float|double|halffloat|bool", str(values.type)):

@@ -236,17 +236,25 @@ class Train:
         )
 
     def check(self) -> None:
-        """Raise `DemoError` for arrays that the demonstrations do not have, before torch is imported."""
+        """Refuse cameras and arrays that the demonstrations do not have, before torch is imported."""
         from nsde_policy.data.readers import open_source
-        from nsde_policy.data.roles import find_keys
+        from nsde_policy.data.roles import find_camera, find_keys
 
+        if self.demos is not None:
+            with open_source(self.demos) as source:
+                for camera in self._parse_demos(DemoConfig()).images:
+                    find_camera(source, camera)
         name = find_task(self.demos).name if self.task == "auto" else self.task
         task = with_observations(get_task(self.env or name), self.obs)
         demos = self._parse_demos(task.training.demos)
+        if self.preset == CAMERA_PRESET and not demos.images:
+            raise ConfigError(
+                "pixels-fast is for camera frames, but no images are named: add --obs pixels or --images"
+            )
         with open_source(self.demos or find_demos(task.name)) as source:
             find_keys(source, demos.obs_keys, demos.act_key)
             for camera in demos.images:
-                source.open_episodes(source.resolve(camera))
+                source.open_episodes(find_camera(source, camera))
 
     def _choose_task(self) -> tuple[str, dict[str, object]]:
         """Return the name of the task, and the keyword arguments of its environment that the run records."""

@@ -65,7 +65,7 @@ def report_store(demos: Demonstrations, config: DemoConfig, path: Path) -> None:
         logger.info("%s: %s", path, line)
     if cameras and not config.images:
         logger.info(
-            "%s has camera arrays that are not used: %s; train on them with --images %s",
+            "%s has camera arrays that are not used: %s; --images %s, in Python images=, trains on them",
             path,
             ", ".join(f"{name} {shape[1:]}" for name, shape in cameras.items()),
             " ".join(cameras),

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from nsde_policy.assets import find_demos
-from nsde_policy.errors import ConfigError
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import RunConfig
 from nsde_policy.tasks import Task
@@ -39,8 +38,6 @@ def resolve_preset(
     name = preset or choose_preset(task, method)
     if name != AUTO_PRESET and (name != CAMERA_PRESET or name in task.training.presets(method)):
         return name, task.preset(name, method)
-    if name == CAMERA_PRESET and not selection.get("images"):
-        raise ConfigError(f"the preset {name} is for camera frames: name them with --images, or leave it out")
     from nsde_policy.data.split import split_episodes
     from nsde_policy.data.statistics import measure_statistics
     from nsde_policy.training.demos import find_env_rate, load_training_demos

@@ -9,7 +9,7 @@ from nsde_policy.cli.main import main
 from tests.helpers.demo_stores import example_arrays, write_store
 
 REPEATED = "3 of 6 episodes are identical to earlier ones (3, 4, 5)"
-CAMERA = "has camera arrays that are not used: img (8, 8, 3); train on them with --images img"
+CAMERA = "has camera arrays that are not used: img (8, 8, 3); --images img, in Python images=, trains on them"
 
 
 def write_doubled(path: Path) -> Path:

@@ -167,4 +167,4 @@ def test_cameras_on_a_cpu_get_a_small_encoder_and_fewer_steps_shorten_all_parts(
 
 def test_the_preset_for_cameras_needs_some(arm_demos: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["train", "--demos", str(arm_demos), "--task", "none", "--preset", "pixels-fast"]) == 2
-    assert "name them with --images" in capsys.readouterr().err
+    assert "add --obs pixels or --images" in capsys.readouterr().err

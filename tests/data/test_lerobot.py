@@ -377,9 +377,9 @@ DAMAGES = [
     Damage(
         "ragged lists",
         in_column("action", with_value(4, [1.0])),
-        r"with lengths \[2, 1\], expected float32 \(2,\)",
+        r"with lengths \[1, 2\], expected float32 \(2,\)",
     ),
-    Damage("null row", in_column("action", with_value(4, None)), r"with lengths \[2, None\], expected"),
+    Damage("null row", in_column("action", with_value(4, None)), r"with lengths \[0, 2\], expected"),
     Damage(
         "null number",
         in_column("next.reward", with_value(4, None)),

@@ -149,6 +149,23 @@ def test_a_block_that_is_dragged_away_is_recovered_and_a_link_repeats_it(
         assert again == [released, solved], "the link repeats the drag"
 
 
+def test_a_link_carries_noise_and_delay(page: "Page", viewer: RunningViewer):
+    set_control = "([name, value]) => send({ do: 'set_control', name, value })"
+    for name, value in (("obs_noise", 1.5), ("latency_steps", 2)):
+        page.evaluate(set_control, [name, value])
+    wait_until(page, "viewer.state.controls.latency_steps === 2")
+    page.click("#share")
+    assert page.url.endswith(f"#seed={SEED}&noise=1.5&delay=2")
+    for name in ("obs_noise", "latency_steps"):
+        page.evaluate(set_control, [name, 0])
+    wait_until(page, "viewer.state.controls.latency_steps === 0")
+    page.reload()
+    wait_until(page, "viewer.state?.controls.obs_noise === 1.5 && viewer.state.controls.latency_steps === 2")
+    page.evaluate("location.hash = '#seed=3&noise=99'")
+    wait_until(page, "document.querySelector('#notice').textContent.includes('This link is damaged')")
+    assert page.evaluate("viewer.state.seed") == SEED
+
+
 def test_agent_can_be_dragged(page: "Page"):
     pause(page)
     page.mouse.move(*to_screen(page, *page.evaluate("viewer.panels[0].pose.slice(0, 2)")))

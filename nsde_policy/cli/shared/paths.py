@@ -12,14 +12,18 @@ SHOWN_RUNS = 5
 
 
 def check_paths(command: object) -> None:
-    """Raise if a run directory or demonstrations of a command do not exist, with names of similar ones."""
+    """Raise if a run directory, demonstrations or an environment do not exist, with similar names."""
     runs = getattr(command, "runs", None) or getattr(command, "run_dir", None) or ()
     for run in (runs,) if isinstance(runs, Path) else runs:
         _check_run(run)
-    for name in ("demos", "path"):
+    for name in ("demos", "path", "data"):
         given = getattr(command, name, None)
         if isinstance(given, Path) and not given.exists() and given.parts[:1] != ("hf:",):
             raise DemoError(f"{given} does not exist{_suggest_demos(given)}")
+    if getattr(command, "env", None) is not None:
+        from nsde_policy.tasks import get_task
+
+        get_task(command.env)  # type: ignore[attr-defined]
 
 
 def _check_run(run: Path) -> None:

@@ -221,7 +221,7 @@ const KEYS = {                           // label, help text, key, action
     ["← →", "step through the past", "ArrowLeft", "back"], [null, "", "ArrowRight", "forward"],
     ["R", "restart this seed", "r", "reset"], ["N", "next seed", "n", "next"],
     ["M", "next method", "m", "method"], ["S", "two methods side by side", "s", "compare"],
-    ["V", "drift field", "v", "field"], ["L", "copy a link to this seed and drag", "l", "share"],
+    ["V", "drift field", "v", "field"], ["L", "copy a link to what you see", "l", "share"],
   ],
   collect: [
     ["Enter", "keep the episode", "Enter", "keep"], ["⌫", "discard it and restart", "Backspace", "discard"],

@@ -217,7 +217,6 @@ async function begin() {
   for (const id of ["start", "stop", "drop"]) $(id).hidden = overview.flags_of_edit === null;
   const total = overview.lengths.reduce((sum, length) => sum + length, 0), flagged = overview.flags.filter((each) => each.length).length;
   $("source").textContent = `${overview.source} · ${overview.lengths.length} episodes, ${total} frames${flagged ? `, ${flagged} flagged` : ""}`;
-  document.body.dataset.flagged = flagged;
   $("list").replaceChildren(...overview.lengths.map((length, k) => {
     const item = document.createElement("button"), name = document.createElement("b"), size = document.createElement("span");
     name.textContent = `Episode ${overview.numbers[k]}`;
