@@ -16,8 +16,8 @@ import torch
 
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
 from nsde_policy.envs.pusht.geometry import SIDE, SUCCESS_COVERAGE
-from nsde_policy.eval.render.forecast import FORECAST_SAMPLES, FORECAST_STEPS, sample_forecast
 from nsde_policy.eval.render.pictures import add_caption, encode_gif
+from nsde_policy.eval.render.video import FORECAST_SAMPLES, FORECAST_STEPS, sample_forecast
 from nsde_policy.files import replace_file
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.torch_threads import use_threads

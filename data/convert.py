@@ -1,4 +1,4 @@
-"""Conversion of demonstrations of any format to a zarr store, episode by episode."""
+"""Conversion of demonstrations to a zarr store, and demonstrations with episodes left out or shortened."""
 
 import re
 from collections.abc import Sequence
@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
-from nsde_policy.data.edit import EditedArray
 from nsde_policy.data.images import LazyFrames
 from nsde_policy.data.readers import load_demonstrations
 from nsde_policy.data.readers.registry import load_from
 from nsde_policy.data.roles import is_camera
-from nsde_policy.data.source import Progress, Source, SourceArray, get_short_name
+from nsde_policy.data.source import MemorySource, Progress, Source, SourceArray, get_short_name
+from nsde_policy.data.types import MIN_STEPS, Ints, Numbers
 from nsde_policy.data.zarr_store.store import RECORDING
 from nsde_policy.data.zarr_store.writer import MADE_WITH, DemoWriter, LazyRows
-from nsde_policy.errors import DemoError
+from nsde_policy.errors import ConfigError, DemoError
 
 
 def write_zarr(
@@ -83,3 +83,92 @@ def _name_arrays(source: Source, used: set[str]) -> dict[str, SourceArray]:
             short = re.sub(r"\W+", "_", name)
         found[short] = array
     return found
+
+
+class EditedSource(MemorySource):
+    """Some episodes of a source, each from a first to one past a last frame of its own."""
+
+    def __init__(self, source: Source, cuts: dict[int, tuple[int, int]]) -> None:
+        """Take the episodes that are keys of `cuts`, and of each the frames `start` to `stop`."""
+        names, episodes = source.find_arrays(), list(cuts)
+        ends, arrays = source.open_episodes(names)
+        spans = np.array([*cuts.values()]) + np.concatenate([[0], ends])[episodes, None]
+        super().__init__(
+            source.path,
+            source.format,
+            {name: EditedArray(array, spans) for name, array in zip(names, arrays, strict=True)},
+            np.cumsum(spans[:, 1] - spans[:, 0]),
+            rate_hz=source.rate_hz,
+            conventions=source.conventions,
+            attributes=source.attributes,
+        )
+        self.act_limits = source.act_limits
+        self._source, self._info = source, {k: v[episodes] for k, v in source.read_info().items()}
+
+    def read_info(self) -> dict[str, Numbers]:
+        """Return the numbers recorded for the episodes that are left."""
+        return self._info
+
+    def close(self) -> None:
+        """Close the original files."""
+        self._source.close()
+
+
+class EditedArray(SourceArray):
+    """Spans of an array, one after the other."""
+
+    def __init__(self, array: SourceArray, spans: Ints) -> None:
+        self.array, self._spans = array, spans
+        self._ends = np.cumsum(spans[:, 1] - spans[:, 0])
+        self.name, self.dtype = array.name, array.dtype
+        self.angles, self.columns = array.angles, array.columns
+        self.shape = (int(self._ends[-1]), *array.shape[1:])
+
+    def read(self, start: int, stop: int) -> Numbers:
+        """Read frames of the spans that overlap with `start` to `stop`."""
+        parts = [np.empty((0, *self.shape[1:]), self.dtype)]
+        for (first, last), end in zip(self._spans.tolist(), self._ends.tolist(), strict=True):
+            offset = last - end  # from a frame here to the same one in the original
+            low, high = max(first, start + offset), min(last, stop + offset)
+            if low < high:
+                parts.append(self.array.read(low, high))
+        return np.concatenate(parts)
+
+
+def parse_cuts(
+    lengths: Sequence[int], drop: Sequence[str], trim: Sequence[str]
+) -> dict[int, tuple[int, int]]:
+    """Return the frames to keep of each episode to keep, given the frames of all.
+
+    `drop` names episodes such as "3" or "7-9". `trim` names frames to keep, "EPISODE:START:STOP", as in a
+    Python slice: "5:20:180", "5:20:", "5::-10".
+    """
+    cuts = {episode: (0, length) for episode, length in enumerate(lengths)}
+    for text in trim:
+        match = re.fullmatch(r"(\d+):(-?\d*):(-?\d*)", text)
+        if match is None or int(match[1]) not in cuts:
+            raise ConfigError(
+                f"--trim {text!r:.40}, expected EPISODE:START:STOP such as 5:20:180, with an episode from 0 "
+                f"to {len(lengths) - 1}"
+            )
+        episode = int(match[1])
+        start, stop = (int(part) if part.strip("-") else None for part in match.groups()[1:])
+        kept = range(lengths[episode])[start:stop]
+        if len(kept) < MIN_STEPS:
+            raise ConfigError(
+                f"--trim {text} leaves {len(kept)} of the {lengths[episode]} frames of episode {episode}, "
+                f"expected at least {MIN_STEPS}: use --drop {episode}"
+            )
+        cuts[episode] = kept.start, kept.stop
+    for text in drop:
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+        low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
+        if not 0 <= low <= high < len(lengths):
+            raise ConfigError(
+                f"--drop {text!r:.40}, expected episodes from 0 to {len(lengths) - 1}, such as 3 or 7-9"
+            )
+        for episode in range(low, high + 1):
+            cuts.pop(episode, None)
+    if not cuts:
+        raise ConfigError(f"--drop leaves none of the {len(lengths)} episodes")
+    return cuts

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nsde_policy.eval.paths import shorten_path
-from nsde_policy.planner.history import History
+from nsde_policy.planner.interface import History
 from nsde_policy.tasks import Task, read_episode_mode
 from nsde_policy.tasks.adapter import EnvAdapter, check_figure
 

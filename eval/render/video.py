@@ -1,26 +1,28 @@
-"""Videos of evaluated episodes: the scene, the futures that the policy expects, and a caption."""
+"""Videos of evaluated episodes: the scene, the sampled futures that the policy expects, and a caption."""
 
 import math
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from tqdm import tqdm
 
 from nsde_policy.assets import get_shipped_name
+from nsde_policy.config import Sampling
 from nsde_policy.errors import NsdePolicyError, import_optional
 from nsde_policy.eval.episode import EpisodeResult
 from nsde_policy.eval.evaluate import Evaluation, EvaluationConfig
-from nsde_policy.eval.render.forecast import sample_episode_forecasts
 from nsde_policy.eval.render.pictures import add_caption, fit_picture
 from nsde_policy.eval.rollout import Player, RolloutConfig
 from nsde_policy.files import check_writable, replace_file
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.torch_threads import use_threads
+from nsde_policy.planner.interface import History
 from nsde_policy.tasks import Task, get_task_of_run
 from nsde_policy.tasks.drawing import Forecast
 
@@ -31,6 +33,9 @@ FRAME_SIDE = 512
 VIDEO_FPS = 30
 """Frames per second of a video, whatever the control rate; every player supports it."""
 HOLD_S = 1
+FORECAST_STEPS = 24
+"""Control periods of a forecast; longer plans are shown to their end."""
+FORECAST_SAMPLES = 64
 _ENCODING = ["-crf", "20", "-preset", "veryfast", "-tune", "animation", "-movflags", "+faststart"]
 
 
@@ -173,3 +178,47 @@ def import_video_writer() -> Any:
     """Import imageio together with its video encoder."""
     import_optional("imageio_ffmpeg", "video")
     return import_optional("imageio.v2", "video")
+
+
+def sample_forecast(
+    policy: Policy,
+    history: History,
+    *,
+    steps: int,
+    generators: Sequence[torch.Generator],
+    sampling: Sampling | None = None,
+    std: bool = False,
+) -> Forecast:
+    """Sample one future per generator, without plan selection; `std` adds σ if the method reports it."""
+    plans = policy.plan_batch(
+        [history] * len(generators), generators=generators, steps=steps, sampling=sampling, candidates=1
+    )
+    actions = np.stack([plan.actions for plan in plans], axis=1)
+    paths = [plan.states for plan in plans if plan.states is not None]
+    if not paths:
+        return Forecast(actions)
+    obs = np.stack(paths, axis=1)[..., : policy.obs_dim]
+    if not (std and policy.model.reports_std):
+        return Forecast(actions, obs)
+    past = torch.from_numpy(history.states()).expand(len(paths), -1, -1)
+    futures = torch.from_numpy(np.stack(paths)).float()
+    with torch.inference_mode():
+        spread = policy.model.futures_std(past, futures, sampling=sampling)[..., : policy.obs_dim]
+    return Forecast(actions, obs, spread.double().numpy().swapaxes(0, 1))
+
+
+def sample_episode_forecasts(player: Player, result: EpisodeResult) -> list[Forecast]:
+    """Return the forecast of the plan in force for every control period of an episode but its end."""
+    policy, config, trace = player.policy, player.config, result.trace
+    seed = 2**32 + result.seed  # never that of an episode: those are below 2³²
+    generators = [torch.Generator().manual_seed(seed)] * FORECAST_SAMPLES
+    chunk = config.chunk or policy.chunk
+    steps = max(FORECAST_STEPS, chunk) if policy.model.foresees_states else chunk
+    found: list[Forecast] = []
+    ends = [start for start, _ in trace.histories[1:]] + [len(trace.actions)]
+    for (start, history), end in zip(trace.histories, ends, strict=True):
+        forecast = sample_forecast(
+            policy, history, steps=steps, generators=generators, sampling=config.sampling
+        )
+        found += [forecast.skip(k) for k in range(end - start)]
+    return found

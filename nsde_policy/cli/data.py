@@ -218,7 +218,7 @@ class DataEdit(DataConvert):
     def _open(self) -> "Source":
         import numpy as np
 
-        from nsde_policy.data.edit import EditedSource, parse_cuts
+        from nsde_policy.data.convert import EditedSource, parse_cuts
 
         source = super()._open()
         ends, _ = source.open_episodes(source.find_arrays())

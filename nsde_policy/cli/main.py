@@ -34,8 +34,7 @@ from nsde_policy.cli.serve import Serve
 from nsde_policy.cli.shared.options import Command, check_command
 from nsde_policy.cli.shared.ranks import get_rank, is_launched
 from nsde_policy.cli.train import Train
-from nsde_policy.cli.video.data import VideoData
-from nsde_policy.cli.video.models import VideoEval, VideoTrain
+from nsde_policy.cli.video.models import VideoData, VideoEval, VideoTrain
 from nsde_policy.errors import ConfigError, NsdePolicyError, is_out_of_memory, suggest, summarize_error
 
 DESCRIPTION = "Neural SDE policies: imitation learning with one small network call per action."

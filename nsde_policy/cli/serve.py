@@ -41,7 +41,7 @@ class Serve(ServeSettings):
         from nsde_policy import __version__
         from nsde_policy.cli.shared.page import run_until_signal
         from nsde_policy.deploy.protocol import PROTOCOL
-        from nsde_policy.deploy.server.auth import build_json_log
+        from nsde_policy.deploy.server.config import build_json_log
         from nsde_policy.deploy.server.server import PolicyServer
         from nsde_policy.inference.policy import Policy
 

@@ -10,8 +10,7 @@ from nsde_policy.control.limits import Limiter
 from nsde_policy.core.spec import wrap_angle
 from nsde_policy.errors import PlanError
 from nsde_policy.planner.checks import check_plan, is_finite
-from nsde_policy.planner.history import History
-from nsde_policy.planner.interface import PolicySpec
+from nsde_policy.planner.interface import History, PolicySpec
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,7 @@ from nsde_policy.control.faults import Fault, FaultKind, describe_error
 from nsde_policy.control.interpolation import PlanJob, TimedPlan
 from nsde_policy.control.report import Recorder
 from nsde_policy.errors import PlanError
-from nsde_policy.planner.history import History
-from nsde_policy.planner.interface import Plan, Planner
+from nsde_policy.planner.interface import History, Plan, Planner
 from nsde_policy.planner.worker import PlannerThread
 
 SPARE_COMMANDS = 1

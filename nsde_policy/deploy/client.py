@@ -33,7 +33,7 @@ from nsde_policy.deploy.protocol import (
     encode,
     pack_frame,
 )
-from nsde_policy.deploy.server.auth import fits_header
+from nsde_policy.deploy.server.config import fits_header
 from nsde_policy.errors import (
     ConfigError,
     NsdePolicyError,
@@ -45,8 +45,7 @@ from nsde_policy.errors import (
 from nsde_policy.inference.base import BasePolicy, require_int, require_seed
 from nsde_policy.planner.calibration import Calibration
 from nsde_policy.planner.checks import check_plan
-from nsde_policy.planner.history import History
-from nsde_policy.planner.interface import Plan, PolicySpec
+from nsde_policy.planner.interface import History, Plan, PolicySpec
 
 _websockets_logger = logging.getLogger(__name__)
 _websockets_logger.addHandler(logging.NullHandler())  # connection errors are raised, not logged

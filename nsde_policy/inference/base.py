@@ -18,8 +18,7 @@ from nsde_policy.control.limits import Limits
 from nsde_policy.errors import PolicyInputError
 from nsde_policy.planner.calibration import Calibration
 from nsde_policy.planner.checks import check_array, round_binary
-from nsde_policy.planner.history import History
-from nsde_policy.planner.interface import Plan, PolicySpec
+from nsde_policy.planner.interface import History, Plan, PolicySpec
 from nsde_policy.planner.observation import (
     check_observation,
     convert_observation,

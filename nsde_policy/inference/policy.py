@@ -21,8 +21,7 @@ from nsde_policy.inference.torch_threads import use_threads
 from nsde_policy.methods.base import Draws
 from nsde_policy.planner.calibration import Calibration
 from nsde_policy.planner.checks import check_plan
-from nsde_policy.planner.history import History
-from nsde_policy.planner.interface import Plan
+from nsde_policy.planner.interface import History, Plan
 from nsde_policy.run_directory import RunDirectory, RunRecord
 from nsde_policy.selection.rule import SUPPORT_NOISE, Choice, SelectionRule
 from nsde_policy.selection.selector import PlanSelector

@@ -27,7 +27,7 @@ from nsde_policy.data.augmentation import Mirror, add_mirror_images
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.registry import get_method
-from nsde_policy.planner.history import check_first_action, replace_first_action
+from nsde_policy.planner.interface import check_first_action, replace_first_action
 from nsde_policy.run_config import DemoConfig, RunConfig
 
 

@@ -27,8 +27,7 @@ from nsde_policy.eval.disturbances import (
 from nsde_policy.eval.rollout import make_generator
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.registry import get_method
-from nsde_policy.planner.history import History
-from nsde_policy.planner.interface import Plan
+from nsde_policy.planner.interface import History, Plan
 from nsde_policy.planner.worker import PlannerThread
 from nsde_policy.tasks import Task, get_task
 from nsde_policy.training.train import train_task

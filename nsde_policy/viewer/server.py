@@ -10,7 +10,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from nsde_policy.deploy.server.auth import Log
+from nsde_policy.deploy.server.config import Log
 from nsde_policy.deploy.server.connection import WebsocketServer
 from nsde_policy.errors import NsdePolicyError, RemoteError
 from nsde_policy.viewer import messages

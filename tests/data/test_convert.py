@@ -8,8 +8,7 @@ import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.data import DemoWriter, Episode, load_demonstrations, open_images
-from nsde_policy.data.convert import write_zarr
-from nsde_policy.data.edit import EditedSource, parse_cuts
+from nsde_policy.data.convert import EditedSource, parse_cuts, write_zarr
 from nsde_policy.data.readers import open_source
 from nsde_policy.errors import ConfigError, DemoError
 

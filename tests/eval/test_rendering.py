@@ -15,9 +15,8 @@ from nsde_policy.eval.episode import EpisodeResult
 from nsde_policy.eval.evaluate import Evaluation, EvaluationConfig, score_episodes
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.render import video as rendering
-from nsde_policy.eval.render.forecast import FORECAST_SAMPLES, FORECAST_STEPS
 from nsde_policy.eval.render.pictures import caption_height
-from nsde_policy.eval.render.video import RenderedEpisode
+from nsde_policy.eval.render.video import FORECAST_SAMPLES, FORECAST_STEPS, RenderedEpisode
 from nsde_policy.eval.rollout import Player, RolloutConfig
 
 STEPS = 12

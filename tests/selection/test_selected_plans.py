@@ -9,8 +9,7 @@ import torch
 from nsde_policy.assets import find_demos
 from nsde_policy.data import load_demonstrations
 from nsde_policy.inference.policy import Policy
-from nsde_policy.planner.history import History
-from nsde_policy.planner.interface import Plan
+from nsde_policy.planner.interface import History, Plan
 from tests.helpers.rng import make_draws, make_rng
 
 DEMO = load_demonstrations(find_demos("pusht"), angles=(4,))[0]

@@ -1,4 +1,4 @@
-"""Flags that several commands share, with their help texts."""
+"""Flags that several commands share, with their help texts, and checks before anything heavy is imported."""
 
 import logging
 import os
@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 
 from tyro.conf import Positional, arg
 
-from nsde_policy.assets import USUAL_OBSERVATIONS, find_shipped, resolve_run
+from nsde_policy.assets import SHIPPED_TASK, USUAL_OBSERVATIONS, find_shipped, resolve_run
 from nsde_policy.bounds import Count, Natural, SeedNumber
-from nsde_policy.cli.shared.paths import check_paths
 from nsde_policy.config import check_value, get_bounded_fields
-from nsde_policy.errors import ConfigError
+from nsde_policy.errors import CheckpointError, ConfigError, DemoError, suggest
 from nsde_policy.files import check_writable, parse_json, read_file, replace_file
 from nsde_policy.methods.registry import METHODS
 
@@ -26,6 +25,10 @@ logger = logging.getLogger(__name__)
 STANDARD_OUTPUT = Path("-")
 TOKEN_VARIABLE = "NSDE_POLICY_TOKEN"
 MAX_TOKEN_BYTES = 4096
+RUNS = Path("runs")
+"""Folder in which training writes runs by default."""
+SHOWN_RUNS = 5
+"""Most names that an error lists."""
 
 AcceptOmittedChunksFlag = Annotated[
     bool, arg(help="Read missing chunks of the store as the fill value, not as damage.")
@@ -143,3 +146,41 @@ def read_token(path: Path | None) -> str | None:
     except (ConfigError, UnicodeDecodeError) as error:
         reason = error if isinstance(error, ConfigError) else "not a text file"
         raise ConfigError(f"cannot read the token: {reason}; check --token-file {path}") from None
+
+
+def check_paths(command: object) -> None:
+    """Raise if a run directory, demonstrations or an environment do not exist, with similar names."""
+    runs = getattr(command, "runs", None) or getattr(command, "run_dir", None) or ()
+    for run in (runs,) if isinstance(runs, Path) else runs:
+        _check_run(run)
+    for name in ("demos", "path", "data"):
+        given = getattr(command, name, None)
+        if isinstance(given, Path) and not given.exists() and given.parts[:1] != ("hf:",):
+            raise DemoError(f"{given} does not exist{_suggest_demos(given)}")
+    if getattr(command, "env", None) is not None:
+        from nsde_policy.tasks import get_task
+
+        get_task(command.env)  # type: ignore[attr-defined]
+
+
+def _check_run(run: Path) -> None:
+    """Raise `CheckpointError` unless a folder is a run directory."""
+    found = resolve_run(run)
+    if (found / "config.json").exists() or not isinstance(run, Path):
+        return
+    what = "is not a run directory: it has no config.json" if found.exists() else "does not exist"
+    others = sorted(
+        {path.parent for folder in {found.parent, found, RUNS} for path in folder.glob("*/config.json")}
+    )
+    listed = ", ".join(map(str, others[:SHOWN_RUNS])) + (", …" if others[SHOWN_RUNS:] else "")
+    there_are = f"there are {listed}" if others else "`nsde-policy train` writes one"
+    raise CheckpointError(f"{run} {what}; {there_are}, and `shipped` is the policy of this package")
+
+
+def _suggest_demos(path: Path) -> str:
+    """Return what to do about demonstrations that do not exist."""
+    if SHIPPED_TASK in path.name:
+        return f": `nsde-policy data download {SHIPPED_TASK} --out {path}` writes human demonstrations there"
+    names = (each.name for each in path.parent.glob("*")) if path.parent.is_dir() else ()
+    similar = suggest(path.name, names)
+    return f"{similar}; expected a file or folder of demonstrations"

@@ -12,8 +12,7 @@ from nsde_policy.deploy.runtime.metadata import ACTIONS, CANDIDATES, PATH, STD, 
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.inference.base import BasePolicy, require_int, require_seed
 from nsde_policy.planner.checks import check_plan
-from nsde_policy.planner.history import History
-from nsde_policy.planner.interface import Plan
+from nsde_policy.planner.interface import History, Plan
 
 AnyGraph = TypeVar("AnyGraph", EncoderGraph, Graph)
 

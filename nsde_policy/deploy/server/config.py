@@ -1,17 +1,21 @@
-"""Settings of the policy server: address, token and limits; no numpy, so that commands start fast."""
+"""Address, token, limits and log of a server; no numpy, so that commands start fast."""
 
 import hmac
+import ipaddress
+import json
 import math
+import time
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 from msgspec import Meta
 
 from nsde_policy.bounds import Count, Positive
 from nsde_policy.config import BaseConfig
-from nsde_policy.deploy.server.auth import check_token, is_loopback
 from nsde_policy.errors import ConfigError, summarize_error
 
 if TYPE_CHECKING:
@@ -25,6 +29,10 @@ FRAME_OVERHEAD = 1.01
 """Upper bound of the size of a compressed frame, as a multiple of the frame."""
 SESSION_SPARE = 2
 """Actions that the first plan of a control session has beyond its chunk."""
+MIN_TOKEN_LENGTH = 16
+
+Log = Callable[..., None]
+"""`log(event, **facts)`: report one event of a server."""
 
 
 @dataclass(frozen=True)
@@ -119,3 +127,45 @@ def compute_max_message(spec: "PolicySpec") -> int:
     """Return the largest size of a request, bytes: states, or an observation with camera frames."""
     frames = math.ceil(FRAME_OVERHEAD * sum(math.prod(camera.shape) for camera in spec.cameras))
     return ENVELOPE_BYTES + 8 * spec.history * spec.dim + frames
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address accepts connections from this machine only; of host names, only localhost."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def fits_header(token: str) -> bool:
+    """Return whether a token can stand in an HTTP header: printable ASCII characters, no blanks."""
+    return token.isascii() and token.isprintable() and " " not in token
+
+
+def check_token(token: str) -> str:
+    """Return the token, or raise `ConfigError` if it is short or cannot stand in an HTTP header."""
+    if len(token) < MIN_TOKEN_LENGTH or not fits_header(token):
+        raise ConfigError(
+            f"a token needs at least {MIN_TOKEN_LENGTH} ASCII characters and no blanks, got {len(token)}: "
+            "make one with python -c 'import secrets; print(secrets.token_urlsafe())'"
+        )
+    return token
+
+
+def build_json_log(stream: TextIO) -> Log:
+    """Return a log that writes each event as one line of JSON."""
+
+    def log(event: str, **facts: object) -> None:
+        stream.write(json.dumps({"time": round(time.time(), 3), "event": event, **facts}) + "\n")
+        stream.flush()
+
+    return log
+
+
+def format_error(error: BaseException | None) -> str | None:
+    """Format an error in one line: type, message, and the line that raised it; None for None."""
+    if error is None:
+        return None
+    frames = traceback.extract_tb(error.__traceback__)
+    source = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{source}"

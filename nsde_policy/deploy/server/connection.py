@@ -10,8 +10,7 @@ from typing import Any
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
 
-from nsde_policy.deploy.server.auth import Log, format_error
-from nsde_policy.deploy.server.config import ServerSettings
+from nsde_policy.deploy.server.config import Log, ServerSettings, format_error
 from nsde_policy.errors import ConfigError
 
 

@@ -25,8 +25,7 @@ from nsde_policy.deploy.protocol import (
     encode,
     unpack_frame,
 )
-from nsde_policy.deploy.server.auth import Log, format_error
-from nsde_policy.deploy.server.config import ServeSettings, compute_max_message
+from nsde_policy.deploy.server.config import Log, ServeSettings, compute_max_message, format_error
 from nsde_policy.deploy.server.connection import WebsocketServer
 from nsde_policy.errors import ConfigError, PlanError, RemoteError
 from nsde_policy.planner.calibration import Calibration
