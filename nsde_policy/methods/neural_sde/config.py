@@ -47,6 +47,8 @@ class NeuralSDEConfig(ModelConfig):
     """Unit of the noise: each dimension's typical increment, or state units."""
     noise_factors: tuple[Positive, ...] = ()
     """Factor on the noise of each observation column; empty for 1."""
+    action_noise: Positive = 1.0
+    """Factor on the noise of actions; a large one makes the next action follow from the observation."""
     history_noise: Literal["independent", "shared", "none"] = "independent"
     """Noise on the older states: independent of the newest, the same, or none."""
     step_inputs: NonNegative = 0.0

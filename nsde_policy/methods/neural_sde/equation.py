@@ -35,7 +35,7 @@ class LearnedSDE(AbstractScoredSDE):
         self.variance_floor = config.variance_floor
         self.layout = StateLayout(spec)
         noise_std = noise_scale(config.noise, config.noise_kind, self.layout.increment_std)
-        self.register_buffer("noise_std", noise_std * _expand_factors(config.noise_factors, spec))
+        self.register_buffer("noise_std", noise_std * _expand_factors(config, spec))
         self.networks: AbstractNetworks
         d = self.layout.dim
         if config.network.kind == "shared":
@@ -109,13 +109,15 @@ class LearnedSDE(AbstractScoredSDE):
         return x.reshape(*x.shape[:-1], self.history, self.layout.dim)
 
 
-def _expand_factors(factors: tuple[float, ...], spec: StateSpec) -> Tensor:
-    """Return a factor on the noise of each dimension of a state; 1 for image features and actions."""
+def _expand_factors(config: NeuralSDEConfig, spec: StateSpec) -> Tensor:
+    """Return a factor on the noise of each dimension of a state; 1 for image features."""
+    factors = config.noise_factors
     if len(factors) > spec.plain_dim:
         raise ConfigError(
             f"model.noise_factors has {len(factors)} numbers for {spec.plain_dim} observation columns"
         )
-    return torch.tensor([*factors, *[1.0] * (spec.dim - len(factors))])
+    ones = [1.0] * (spec.obs_dim - len(factors))
+    return torch.tensor([*factors, *ones, *[config.action_noise] * spec.act_dim])
 
 
 def build_state_mlp(
