@@ -25,6 +25,7 @@ CASES = {
     ),
     "training": ("training", "time and memory of training by the size of the state and of the data"),
     "short": ("short_training", "a short training on Push-T, from the start of the program, and its score"),
+    "ranks": ("ranks", "training steps in one process, and in one and two processes of torchrun"),
     "loop": ("loops", "a session at several rates in real time"),
     "serve": ("servers", "--requests of eight clients to the policy server, without a pause"),
 }

@@ -26,6 +26,13 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
 DEFAULT_DEMOS = Path(__file__).parents[2] / "shared/demos/pusht_cchi_v7_replay.zarr"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add options of single files."""
+    parser.addoption(
+        "--kills", type=int, default=2, help="ranks to kill in tests/training/test_distributed.py"
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests that use the `browser` fixture, skip tests marked `gpu` without CUDA, run exports first.
 

@@ -38,7 +38,7 @@ def _is_launched() -> bool:
 
 def is_distributed() -> bool:
     """Return whether this process trains together with others."""
-    return dist.is_available() and dist.is_initialized()
+    return bool(dist.is_available() and dist.is_initialized())
 
 
 def is_first_rank() -> bool:
@@ -185,7 +185,9 @@ def average_ranks(parameters: Sequence[nn.Parameter], losses: Mapping[str, Tenso
     flat /= dist.get_world_size()
     means = [
         part.view_as(tensor)
-        for part, tensor in zip(flat.split([tensor.numel() for tensor in tensors]), tensors, strict=True)
+        for part, tensor in zip(
+            torch.split(flat, [tensor.numel() for tensor in tensors]), tensors, strict=True
+        )
     ]
     torch._foreach_copy_(grads, means[: len(grads)])
     return dict(zip(losses, means[len(grads) :], strict=True))

@@ -30,9 +30,9 @@ from nsde_policy.methods.registry import METHODS, get_method
 from nsde_policy.methods.regression import RegressionConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import fingerprint
-from nsde_policy.training.distributed import SharedRows
 from nsde_policy.training.run import TrainOptions, train_run
 from tests.helpers.rng import make_draws, make_rng
+from tests.helpers.shared_batches import assert_shares_add_up
 from tests.helpers.toy_problems import WITH_ANGLE, make_robot_demos
 
 NETWORK = NetworkConfig(width=16, depth=2)
@@ -162,29 +162,9 @@ def test_weights_and_losses_depend_only_on_their_generators(case: Case):
 
 @EVERY_CASE
 def test_ranks_that_share_a_batch_compute_its_loss_and_gradient(case: Case):
-    """Two processes make the draws of one with the whole batch, so that the means over them are the same."""
-    model = build(case).train()
     batch = make_batch(case.config, 64)
-    half = len(batch) // 2
-    found = []
-    for rank in range(2):
-        own = batch[torch.arange(rank * half, (rank + 1) * half)]
-        with SharedRows(rank=rank, ranks=2, rows=half):
-            found.append(measure_gradient(model, own))
-    for mean, whole in zip(
-        (sum(parts) / 2 for parts in zip(*found, strict=True)), measure_gradient(model, batch), strict=True
-    ):
-        torch.testing.assert_close(mean, whole, rtol=1e-4, atol=1e-5)
-
-
-def measure_gradient(model: PolicyModel[Any], batch: Transitions | Windows) -> list[Tensor]:
-    """Return the losses of a batch, and the gradients of all weights."""
-    model.zero_grad()
-    parts = model.loss(batch, make_rng()).parts
-    if parts:
-        torch.stack([*parts.values()]).sum().backward()  # type: ignore[no-untyped-call]
-    grads = [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
-    return [*(part.detach() for part in parts.values()), *grads]
+    shares = [batch[rows] for rows in torch.arange(len(batch)).chunk(2)]
+    assert_shares_add_up(build(case).train(), batch, shares, rows=len(batch) // 2)
 
 
 @pytest.mark.parametrize("name", ["ibc", "diffusion unet", "diffusion transformer"])

@@ -1,5 +1,9 @@
-"""Tests of training in several processes that torchrun starts; `pytest -m ranks` runs them alone."""
+"""Tests of training in several processes that torchrun starts.
 
+`pytest -m ranks` runs them alone, with `--kills 10` for more than two killed processes.
+"""
+
+import json
 import os
 import random
 import signal
@@ -9,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from nsde_policy.run_directory import RunDirectory
 from tests.helpers.rank_training import train_small
@@ -19,11 +24,11 @@ STEPS = 100
 PATIENCE_S = 300.0
 
 
-def start_ranks(folder: Path, ranks: int = 2) -> subprocess.Popen[str]:
+def start_ranks(folder: Path, ranks: int = 2, device: str = "cpu") -> subprocess.Popen[str]:
     """Start a training with torchrun, which ends all ranks when one ends."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    worker = ["-m", "tests.helpers.rank_training", str(folder), str(STEPS)]
+    worker = ["-m", "tests.helpers.rank_training", str(folder), str(STEPS), device]
     return subprocess.Popen(
         [*launcher, *worker], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -58,27 +63,44 @@ def test_two_ranks_have_equal_weights_and_the_losses_of_one_process(tmp_path: Pa
     first, second = ((tmp_path / f"rank{rank}.safetensors").read_bytes() for rank in range(2))
     assert first == second
     assert_same_curve(tmp_path, alone)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "run", "pid0", "pid1", "rank0.safetensors", "rank1.safetensors",
-    }  # fmt: skip
+    for rank in range(2):
+        agreed = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        assert agreed == {"gradient": [0.5, 0.5], "diverged": True, "stopped": True}
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
         path.name for path in (alone / "run").iterdir()
     }
 
 
-@pytest.mark.parametrize(("victim", "ranks"), [(0, 2), (1, 1)], ids=["on two ranks", "on one rank"])
-def test_a_run_whose_rank_was_killed_is_resumed(victim: int, ranks: int, tmp_path: Path, alone: Path):
-    """A checkpoint of two ranks is continued by one or two."""
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "kill" in metafunc.fixturenames:
+        metafunc.parametrize("kill", range(metafunc.config.getoption("--kills")))
+
+
+def test_a_run_whose_rank_was_killed_is_resumed(kill: int, tmp_path: Path, alone: Path):
+    """Kill one of two ranks at a random moment; continue with one or two, by turns."""
+    rng = random.Random(kill)
+    victim, after = rng.randrange(2), rng.randrange(STEPS // 10 - 2)
     process = start_ranks(tmp_path)
-    after = random.Random(victim).randrange(2, STEPS // 20)
+    pid = tmp_path / f"pid{victim}"
     deadline = time.monotonic() + PATIENCE_S
-    while len(read_losses(tmp_path)) < after:
+    while not pid.exists() or len(read_losses(tmp_path)) < after:
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    os.kill(int((tmp_path / f"pid{victim}").read_text()), signal.SIGKILL)
+    time.sleep(0.1 * rng.random())
+    os.kill(int(pid.read_text()), signal.SIGKILL)
     process.communicate(timeout=PATIENCE_S)
     assert process.returncode != 0
-    assert after <= len(read_losses(tmp_path)) < STEPS // 10
-    finish_ranks(start_ranks(tmp_path, ranks))
+    assert len(read_losses(tmp_path)) < STEPS // 10
+    finish_ranks(start_ranks(tmp_path, ranks=2 - kill % 2))
     assert_same_curve(tmp_path, alone)
+
+
+@pytest.mark.gpu
+def test_a_captured_step_with_the_exchange_of_gradients_trains_the_same(tmp_path: Path):
+    alone = train_small(tmp_path / "alone", STEPS, "cuda")
+    finish_ranks(start_ranks(tmp_path / "ranks", 1, "cuda"))
+    expected, found = (run.read_weights() for run in (alone, RunDirectory(tmp_path / "ranks/run")))
+    for name, weights in expected.items():
+        torch.testing.assert_close(found[name], weights, rtol=1e-3, atol=1e-4)
