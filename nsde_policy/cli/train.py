@@ -54,6 +54,8 @@ SHORT_FLAGS = {
     "--model.code-weight": "--model.feature-weight",
 }
 """Short names of settings, without their group, and an earlier name."""
+CHECKED_FLAGS = {"--demos.obs-keys", "--demos.act-key", "--demos.images", "--demos.rate-hz"}
+"""Settings that `Train.check` refuses sooner than a parser of all settings is made."""
 FOREIGN_FLAGS = {
     "--epochs": "--steps, the number of optimiser steps",
     "--num-steps": "--steps",
@@ -95,7 +97,7 @@ class Train:
     """Method; neural_sde is ours."""
     preset: str | None = None
     """Settings to start from: default, paper, fast (a CPU), with --obs pixels: pixels, pixels-fast; auto,
-    the default for your own robot, measures the demonstrations. With --images on a CPU: pixels-fast."""
+    the default for your own robot, measures the demonstrations; on a CPU with --images, pixels-fast."""
     task: str = "auto"
     """Task, such as pusht or metaworld:reach-v3; auto: what the demonstrations record, else none."""
     obs: str = USUAL_OBSERVATIONS
@@ -131,7 +133,9 @@ class Train:
         measured = (None, AUTO_PRESET, CAMERA_PRESET)
         preset = "default" if given.preset in measured else given.preset
         task = get_task(given.env or (SHIPPED_TASK if given.task == "auto" else given.task))
-        command.parse_settings(with_observations(task, given.obs).preset(preset, given.policy))
+        config = with_observations(task, given.obs).preset(preset, given.policy)
+        if not {arg.partition("=")[0] for arg in settings if arg.startswith("--")} <= CHECKED_FLAGS:
+            command.parse_settings(config)
         return command
 
     def parse_settings(self, config: RunConfig, preset: str = "") -> RunConfig:
@@ -172,9 +176,8 @@ class Train:
         chosen = with_observations(get_task(task), self.obs)
         selection = self._parse_demos(chosen.training.demos)
         preset = self.preset or choose_preset(chosen, self.policy)
-        if self.preset is None and preset == AUTO_PRESET and selection.images and self.device == "cpu":
+        if preset == AUTO_PRESET and selection.images and self.device == "cpu":
             preset = CAMERA_PRESET
-            logger.info("preset %s, for a CPU: --preset auto trains a larger encoder, hours here", preset)
         name, config = resolve_preset(
             chosen,
             preset,
@@ -185,7 +188,11 @@ class Train:
             seed=self.seed,
             overridden=[flag.partition("=")[0].split(".")[-1].lstrip("-") for flag in self.settings],
         )
-        return name, self.parse_settings(config, name)
+        config = self.parse_settings(config, name)
+        if isinstance(encoder := config.encoder, type(SMALL_ENCODER)):
+            form, batch = f"{encoder.keypoints} keypoints in {encoder.size}×{encoder.size}", encoder.train
+            logger.info("encoder: %s, %d steps of %d frames", form, batch.steps, batch.batch_size)
+        return name, config
 
     def run(self) -> None:
         """Train, draw the curves and print the run directory."""
@@ -240,17 +247,20 @@ class Train:
         from nsde_policy.data.readers import open_source
         from nsde_policy.data.roles import find_camera, find_keys
 
-        if self.demos is not None:
-            with open_source(self.demos) as source:
-                for camera in self._parse_demos(DemoConfig()).images:
-                    find_camera(source, camera)
-        name = find_task(self.demos).name if self.task == "auto" else self.task
-        task = with_observations(get_task(self.env or name), self.obs)
-        demos = self._parse_demos(task.training.demos)
-        if self.preset == CAMERA_PRESET and not demos.images:
+        given = self._parse_demos(DemoConfig())
+        if self.preset == CAMERA_PRESET and self.obs == USUAL_OBSERVATIONS and not given.images:
             raise ConfigError(
                 "pixels-fast is for camera frames, but no images are named: add --obs pixels or --images"
             )
+        if self.demos is not None:
+            with open_source(self.demos) as source:
+                for camera in given.images:
+                    source.open_episodes(find_camera(source, camera))
+                if given.obs_keys != DemoConfig.obs_keys:
+                    find_keys(source, given.obs_keys, given.act_key)
+        name = find_task(self.demos).name if self.task == "auto" else self.task
+        task = with_observations(get_task(self.env or name), self.obs)
+        demos = self._parse_demos(task.training.demos)
         with open_source(self.demos or find_demos(task.name)) as source:
             find_keys(source, demos.obs_keys, demos.act_key)
             for camera in demos.images:

@@ -22,7 +22,7 @@ class CameraBatch:
     frames: tuple[Tensor, ...]
     """Frames of each camera, (n, size, size, 3) uint8."""
     targets: tuple[Tensor, ...] = ()
-    """Features of the frames and of their mirror images, (n, feature_dim), to learn from a teacher."""
+    """Later observations for the frames and for their mirror images, or features of a teacher."""
 
 
 class EncoderModel(nn.Module, abc.ABC):

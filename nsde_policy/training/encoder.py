@@ -34,9 +34,10 @@ from nsde_policy.core.targets import Windows
 from nsde_policy.data.augmentation import Mirror
 from nsde_policy.data.frames import FrameFile
 from nsde_policy.data.source import get_short_name
-from nsde_policy.data.types import Demonstrations, Ints
+from nsde_policy.data.types import Demonstrations, Floats, Ints
 from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.encoders.base_model import CameraBatch, StagedEncoderModel, mirror_frames
+from nsde_policy.encoders.keypoints.config import AHEAD
 from nsde_policy.encoders.keypoints.masking import Covers
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
@@ -213,7 +214,7 @@ class EncoderTraining:
         demos, model, config, directory = self._demos, self.model, phase.config, phase.directory
         assert isinstance(model, StagedEncoderModel)
         frames = self._frames
-        targets: tuple[np.ndarray, ...] = ()
+        targets = tuple(_look_ahead(table, demos) for table in (demos.obs, self._mirrored_values))
         if phase.is_masked:
             teacher = self.phases[0]
             model.load_state_dict(teacher.directory.read_weights())
@@ -367,6 +368,13 @@ class EncoderTraining:
 def _split_rows(count: int) -> list[Ints]:
     """Divide the indices from 0 to `count` into blocks."""
     return np.split(np.arange(count), range(READ_BLOCK, count, READ_BLOCK))
+
+
+def _look_ahead(values: Floats, demos: Demonstrations) -> Floats:
+    """Return the values `AHEAD` of each frame, or at the end of its episode, side by side."""
+    last = np.repeat(demos.episode_ends - 1, np.diff(demos.episode_ends, prepend=0))
+    rows = np.arange(len(values))
+    return np.concatenate([values[np.minimum(rows + ahead, last)] for ahead in AHEAD], axis=1)
 
 
 def _append_features(demos: Demonstrations, features: Tensor) -> Demonstrations:

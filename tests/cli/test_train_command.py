@@ -138,7 +138,7 @@ def test_bad_input_exits_with_code_2(
     ("flags", "device", "preset", "size", "encoder_steps", "selection_steps"),
     [
         ([], "cpu", "pixels-fast", 64, 1000, 666),
-        (["--preset", "auto"], "cpu", "auto", 96, 2430, 666),
+        (["--preset", "auto"], "cpu", "pixels-fast", 64, 1000, 666),
         ([], "cuda", "auto", 96, 2430, 666),
         (["--steps", "500"], "cpu", "pixels-fast", 64, 250, 166),
         (["--steps=9000"], "cpu", "pixels-fast", 64, 1000, 666),

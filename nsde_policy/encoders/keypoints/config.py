@@ -10,6 +10,8 @@ from nsde_policy.config import TrainConfig, TrainedEncoderConfig, require
 
 STRIDE = 8
 """The network halves a frame three times."""
+AHEAD = (8, 16, 32, 64)
+"""Periods after a frame whose observations foresight predicts."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,13 @@ class KeypointConfig(TrainedEncoderConfig):
     """Scale each frame so that its median brightness is that of the background: changes of the light then do
     not move keypoints. Not for cameras whose picture the robot fills for the most part."""
 
+    foresight: bool = False
+    """Train keypoints to predict later observations instead of redrawing the frame; faster, and they find
+    only what the robot reacts to. Without anchors."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(self, not (self.foresight and self.anchors), "foresight needs anchors 0")
         require(self, self.size % STRIDE == 0, f"size must be a multiple of {STRIDE}, got {self.size}")
         require(self, self.width % 8 == 0, f"width must be a multiple of 8, got {self.width}")
         require(self, self.shift < self.size // 4, f"need shift < size / 4, got {self.shift}")
@@ -55,6 +62,13 @@ class KeypointConfig(TrainedEncoderConfig):
 
 _USUAL = KeypointConfig()
 SMALL_ENCODER = replace(
-    _USUAL, size=64, width=8, anchors=0, train=replace(_USUAL.train, steps=1000, batch_size=32)
+    _USUAL,
+    size=64,
+    keypoints=8,
+    width=8,
+    known_points=0,
+    anchors=0,
+    foresight=True,
+    train=replace(_USUAL.train, steps=1000, batch_size=32, learning_rate=3e-3),
 )
-"""Encoder that a CPU can train; it trusts the camera's place."""
+"""Encoder that a CPU can train on few episodes; it trusts the camera's place."""

@@ -9,7 +9,7 @@ from nsde_policy.config import NetworkConfig
 from nsde_policy.core.networks import MLP, weights_from
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.base_model import CameraBatch, StagedEncoderModel, mirror_frames, to_unit_rgb
-from nsde_policy.encoders.keypoints.config import KeypointConfig
+from nsde_policy.encoders.keypoints.config import AHEAD, KeypointConfig
 from nsde_policy.encoders.keypoints.masked import compute_masked_losses, list_trained
 from nsde_policy.encoders.keypoints.masking import shift_frames
 from nsde_policy.encoders.keypoints.networks import FrameDecoder, KeypointNetwork
@@ -17,6 +17,8 @@ from nsde_policy.methods.base import LossParts, Stage
 
 ERROR_UNIT = 20.0
 """The squared error of a frame is divided by this number, which makes its gradients about as large as 1."""
+SHARPNESS = 8.0
+"""Factor on the first heat maps of short trainings: flat ones keep all keypoints in the middle for long."""
 POINT_NETWORK = NetworkConfig(width=64, depth=2, dropout=0.0)
 """Network from measured values to positions."""
 
@@ -31,12 +33,13 @@ class CameraAutoencoder(nn.Module):
         self._keypoints = config.keypoints
         with weights_from(generator):
             self.encoder = KeypointNetwork(keypoints=config.keypoints + config.anchors, width=config.width)
-            self.decoder = FrameDecoder(
-                points=config.keypoints + config.known_points,
-                width=config.width,
-                size=config.size,
-                bump=config.bump,
-            )
+            points, w = config.keypoints + config.known_points, config.width
+            self.decoder = FrameDecoder(points=points, width=w, size=config.size, bump=config.bump)
+        if config.foresight:  # nothing is redrawn
+            del self.decoder
+            self.encoder.maps.weight.data *= SHARPNESS
+            inputs, outputs = 2 * config.keypoints + plain_dim, len(AHEAD) * plain_dim
+            self.predict = MLP(inputs, outputs, POINT_NETWORK, generator=generator)
         self.locate = _build_locator(plain_dim, config.known_points, generator)
         self.locate_anchors = _build_locator(plain_dim, config.anchors, generator)
         self.anchor_weight = nn.Parameter(torch.zeros(config.anchors)) if config.anchors else None
@@ -80,7 +83,7 @@ def _locate(network: MLP | None, values: Tensor) -> Tensor:
 
 
 class KeypointModel(StagedEncoderModel):
-    """Keypoints of every camera, trained by redrawing each frame from its keypoints.
+    """Keypoints of every camera, trained by redrawing each frame from its keypoints, or by foresight.
 
     The decoder is told everything that is known: a background and positions that follow from the measured
     values (those of the robot itself), so that the keypoints describe what is left. Frames are augmented with
@@ -113,6 +116,7 @@ class KeypointModel(StagedEncoderModel):
             learned = ("points", "shift") if self.config.anchors else ("points",)
             return (Stage(learned, list_trained(self)),)
         losses = ("redraw", "shift", "steadiness") if self.config.anchors else ("redraw",)
+        losses = ("foresight",) if self.config.foresight else losses
         return (Stage(losses, tuple(self.parameters())),)
 
     @property
@@ -201,9 +205,31 @@ class KeypointModel(StagedEncoderModel):
         parts: list[dict[str, Tensor]] = []
         for camera, given in zip(self.autoencoders(), batch.frames, strict=True):
             level = self.level(camera, given)
-            background = self.flip(camera.background.expand_as(level), flip)
-            parts.append(self._camera_losses(camera, self.flip(level, flip), background, values, generator))
+            seen, background = (self.flip(each, flip) for each in (level, camera.background.expand_as(level)))
+            if self.config.foresight:
+                later = batch.targets[0] if flip is None else torch.where(flip[:, None], *batch.targets[::-1])
+                parts.append(self._compute_foresight(camera, seen, values, later, generator))
+            else:
+                parts.append(self._camera_losses(camera, seen, background, values, generator))
         return LossParts({name: torch.stack([part[name] for part in parts]).mean() for name in parts[0]})
+
+    def _compute_foresight(
+        self,
+        camera: CameraAutoencoder,
+        frames: Tensor,
+        values: Tensor,
+        later: Tensor,
+        generator: torch.Generator,
+    ) -> dict[str, Tensor]:
+        """Return the squared error of the observations `AHEAD` that a camera predicts, in [-1, 1]."""
+        (n, dim), reach, device = values.shape, self.config.shift, values.device
+        shift = torch.randint(-reach, reach + 1, (n, 2), device=device, generator=generator)
+        keypoints = camera.find_points(shift_frames(frames, shift))[0] - shift[:, None] * (2 / self.size)
+        noise = torch.randn(keypoints.shape, device=device, generator=generator)
+        points = (keypoints + self.config.blur * noise).flatten(1)
+        found = camera.predict(torch.cat([values, points], dim=1)).view(n, -1, dim)
+        error = found - self.scale(later.view(n, -1, dim))
+        return {"foresight": error.square().sum((1, 2)).mean()}
 
     def choose_mirrored(self, batch: CameraBatch, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
         """Mirror half of the rows; return measured values in [-1, 1], and which rows are mirrored."""
