@@ -37,7 +37,7 @@ from nsde_policy.data.source import get_short_name
 from nsde_policy.data.types import Demonstrations, Floats, Ints
 from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.encoders.base_model import CameraBatch, StagedEncoderModel, mirror_frames
-from nsde_policy.encoders.keypoints.config import AHEAD
+from nsde_policy.encoders.keypoints.config import FORESEEN
 from nsde_policy.encoders.keypoints.masking import Covers
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
@@ -371,10 +371,10 @@ def _split_rows(count: int) -> list[Ints]:
 
 
 def _look_ahead(values: Floats, demos: Demonstrations) -> Floats:
-    """Return the values `AHEAD` of each frame, or at the end of its episode, side by side."""
+    """Return the values `FORESEEN` of each frame, or at the end of its episode, side by side."""
     last = np.repeat(demos.episode_ends - 1, np.diff(demos.episode_ends, prepend=0))
     rows = np.arange(len(values))
-    return np.concatenate([values[np.minimum(rows + ahead, last)] for ahead in AHEAD], axis=1)
+    return np.concatenate([values[np.minimum(rows + ahead, last)] for ahead in FORESEEN], axis=1)
 
 
 def _append_features(demos: Demonstrations, features: Tensor) -> Demonstrations:

@@ -8,7 +8,7 @@ import torch
 
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.base_model import CameraBatch
-from nsde_policy.encoders.keypoints.config import AHEAD, SMALL_ENCODER, KeypointConfig
+from nsde_policy.encoders.keypoints.config import FORESEEN, SMALL_ENCODER, KeypointConfig
 from nsde_policy.encoders.keypoints.model import KeypointModel
 from nsde_policy.errors import ConfigError
 
@@ -32,7 +32,7 @@ def test_a_keypoint_finds_what_the_robot_will_move_to():
     model = KeypointModel(config, cameras, plain_dim=2, generator=generator)
     frames, places = draw_squares(2 * ROWS)
     values = torch.rand(places.shape, generator=generator) * 2 - 1
-    later = places.repeat(1, len(AHEAD))  # wherever the robot is, it moves to the square
+    later = places.repeat(1, len(FORESEEN))  # wherever the robot is, it moves to the square
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(60):
         batch = CameraBatch(values[:ROWS], values[:ROWS], (frames[:ROWS],), (later[:ROWS], later[:ROWS]))

@@ -10,7 +10,7 @@ from nsde_policy.config import TrainConfig, TrainedEncoderConfig, require
 
 STRIDE = 8
 """The network halves a frame three times."""
-AHEAD = (8, 16, 32, 64)
+FORESEEN = (8, 16, 32, 64)
 """Periods after a frame whose observations foresight predicts."""
 
 

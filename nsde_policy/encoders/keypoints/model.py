@@ -9,7 +9,7 @@ from nsde_policy.config import NetworkConfig
 from nsde_policy.core.networks import MLP, weights_from
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.base_model import CameraBatch, StagedEncoderModel, mirror_frames, to_unit_rgb
-from nsde_policy.encoders.keypoints.config import AHEAD, KeypointConfig
+from nsde_policy.encoders.keypoints.config import FORESEEN, KeypointConfig
 from nsde_policy.encoders.keypoints.masked import compute_masked_losses, list_trained
 from nsde_policy.encoders.keypoints.masking import shift_frames
 from nsde_policy.encoders.keypoints.networks import FrameDecoder, KeypointNetwork
@@ -38,7 +38,7 @@ class CameraAutoencoder(nn.Module):
         if config.foresight:  # nothing is redrawn
             del self.decoder
             self.encoder.maps.weight.data *= SHARPNESS
-            inputs, outputs = 2 * config.keypoints + plain_dim, len(AHEAD) * plain_dim
+            inputs, outputs = 2 * config.keypoints + plain_dim, len(FORESEEN) * plain_dim
             self.predict = MLP(inputs, outputs, POINT_NETWORK, generator=generator)
         self.locate = _build_locator(plain_dim, config.known_points, generator)
         self.locate_anchors = _build_locator(plain_dim, config.anchors, generator)
@@ -221,7 +221,7 @@ class KeypointModel(StagedEncoderModel):
         later: Tensor,
         generator: torch.Generator,
     ) -> dict[str, Tensor]:
-        """Return the squared error of the observations `AHEAD` that a camera predicts, in [-1, 1]."""
+        """Return the squared error of the observations `FORESEEN` that a camera predicts, in [-1, 1]."""
         (n, dim), reach, device = values.shape, self.config.shift, values.device
         shift = torch.randint(-reach, reach + 1, (n, 2), device=device, generator=generator)
         keypoints = camera.find_points(shift_frames(frames, shift))[0] - shift[:, None] * (2 / self.size)
