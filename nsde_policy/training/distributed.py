@@ -46,10 +46,20 @@ def is_first_rank() -> bool:
     return not is_distributed() or dist.get_rank() == 0
 
 
-def use_own_gpu() -> None:
-    """Make "cuda" the GPU of this process; without torchrun, leave the choice to torch."""
-    if _is_launched() and torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+def use_own_gpu(device: str) -> None:
+    """Make "cuda" the GPU of this process; without torchrun, leave the choice to torch.
+
+    Raises:
+        ConfigError: If the device has a number, or there are fewer GPUs than processes.
+    """
+    if not _is_launched() or device == "cpu" or not torch.cuda.is_available():
+        return
+    if ":" in device:
+        raise ConfigError(f"torchrun gives each process its own GPU: use --device cuda, not {device}")
+    gpu, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+    if gpu >= gpus:
+        raise ConfigError(f"process {gpu} has no GPU: use --nproc-per-node {gpus}, or --device cpu")
+    torch.cuda.set_device(gpu)
 
 
 def join_ranks(path: Path, *, device: str, resume: bool) -> Path:

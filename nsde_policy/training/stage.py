@@ -162,6 +162,7 @@ class StageRun(Generic[Batch]):
             for parameter, average in zip(self.parameters, self.average, strict=True):
                 parameter.copy_(average)
         self._model.eval()
+        self._graph = None  # NCCL waits at exit for graphs that hold an exchange
 
     def state(self) -> dict[str, Tensor]:
         """Return averaged weights and optimiser state, keyed by parameter index."""

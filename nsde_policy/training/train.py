@@ -107,7 +107,7 @@ def prepare_task(
 
 def pick_device(name: str) -> str:
     """Return a device name that torch can use, or raise `ConfigError`; "auto" prefers a GPU."""
-    use_own_gpu()
+    use_own_gpu(name)
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
