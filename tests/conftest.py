@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
+from functools import cache, partialmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,6 +69,14 @@ def onnx_operators() -> None:
         from torch.onnx._internal.exporter._registration import ONNXRegistry
 
         ONNXRegistry.from_torchlib = staticmethod(cache(ONNXRegistry.from_torchlib))
+
+
+@pytest.fixture
+def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Score policies on recorded episodes with few plans from each frame."""
+    from nsde_policy.inference.policy import Policy
+
+    monkeypatch.setattr(Policy, "evaluate", partialmethod(Policy.evaluate, samples=4))
 
 
 @pytest.fixture(scope="module")

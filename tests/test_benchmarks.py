@@ -200,10 +200,11 @@ def test_documented_flags_train_the_two_phases_of_the_experiment(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_samples")
 def test_presets_for_cameras_are_trained_scored_and_driven(
     run_script: RunScript, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    flags = ["--episodes=3", "--steps=10", "--trials=1", "--out", str(tmp_path)]
+    flags = ["--episodes=3", "--steps=3", "--trials=1", "--out", str(tmp_path)]
     for _ in range(2):  # the second time, the run is only scored
         run_script("camera_presets.py", *flags)
         name, _, printed = capsys.readouterr().out.partition(": ")

@@ -100,6 +100,7 @@ def test_the_control_loop_runs_at_the_policy_rate_and_above(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_samples")
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -116,7 +117,7 @@ def test_robots_of_each_kind_are_recorded_trained_and_driven(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ):
-    run_here(name, tmp_path / "out", "--episodes", 3, "--steps", 10, "--trials", 1)
+    run_here(name, tmp_path / "out", "--episodes", 3, "--steps", 3, "--trials", 1)
     assert expected in capsys.readouterr().out
     if name == "arm_with_gripper.py":
         run_here("remote_gpu.py", "--run", tmp_path / "out/run", "--trials", 1)
@@ -125,6 +126,7 @@ def test_robots_of_each_kind_are_recorded_trained_and_driven(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_samples")
 def test_the_cells_of_the_quick_start_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
@@ -132,7 +134,7 @@ def test_the_cells_of_the_quick_start_run(tmp_path: Path, monkeypatch: pytest.Mo
     names: dict[str, Any] = {}
     for cell in (cell for cell in cells if cell["cell_type"] == "code"):
         exec("".join(cell["source"]), names)
-        names |= {"EPISODES": 3, "STEPS": 10, "TRIALS": 1}
+        names |= {"EPISODES": 3, "STEPS": 3, "TRIALS": 1}
     assert len(names["delivered"]) == 1
     assert "too few to tell" in repr(names["score"])
     assert all(not cell.get("outputs") for cell in cells), "clear the outputs before you commit"

@@ -36,7 +36,10 @@ def blank_numbers(text: str) -> str:
 
 @pytest.mark.slow
 def test_every_command_of_the_tutorial_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    onnx_operators: None,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(ROOT / "examples")
