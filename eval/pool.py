@@ -1,18 +1,12 @@
 """Many episodes, one per seed, on several processes; results come in the order of the seeds."""
 
 import itertools
-import multiprocessing
-import os
-import signal
-import sys
-import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -22,6 +16,7 @@ from nsde_policy.errors import EnvError
 from nsde_policy.eval.episode import EpisodeResult, Trace
 from nsde_policy.eval.expert import ExpertPlayer
 from nsde_policy.eval.rollout import Player, RolloutConfig
+from nsde_policy.eval.workers import WorkerPool
 from nsde_policy.inference.torch_threads import use_threads
 
 AHEAD = 4
@@ -30,50 +25,6 @@ AHEAD = 4
 
 EpisodePlayer = Player | ExpertPlayer
 """What a process of a pool plays episodes with."""
-
-
-class WorkerPool(ProcessPoolExecutor):
-    """Executor of spawned processes that leave Ctrl-C to their parent and end when it does, even if killed.
-
-    Each process first calls `prepare`, a function of a module, with `arguments`.
-    """
-
-    def __init__(self, workers: int, prepare: Callable[..., None] | None = None, *arguments: object) -> None:
-        self._others = {*multiprocessing.active_children()}
-        context = multiprocessing.get_context("spawn")  # a forked torch may hang
-        super().__init__(workers, context, _start_process, (prepare, arguments))
-
-    def submit(self, function: Callable[..., Any], /, *args: object, **kwargs: object) -> Future[Any]:
-        """Queue a call of a function; starts a process if all are busy.
-
-        Processes inherit that Ctrl-C is blocked, so that it cannot interrupt their imports either.
-        """
-        if sys.platform == "win32":  # which has no masks of signals
-            return super().submit(function, *args, **kwargs)
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            return super().submit(function, *args, **kwargs)
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-    def __exit__(self, *exc_info: object) -> None:
-        """End all processes; results that have not been read are lost."""
-        for process in {*multiprocessing.active_children()} - self._others:
-            process.terminate()
-        self.shutdown(cancel_futures=True)
-
-
-def _start_process(prepare: Callable[..., None] | None, arguments: tuple[object, ...]) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    if prepare is not None:
-        prepare(*arguments)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 @dataclass(frozen=True)

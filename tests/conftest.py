@@ -34,19 +34,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that use the `browser` fixture, skip tests marked `gpu` without CUDA, run exports first.
+    """Mark tests that use the `browser` fixture, skip tests marked `gpu` without CUDA, run some first.
 
-    Files whose tests export then run in one process: torch takes seconds to prepare for the first export.
+    Files whose tests export, and tests of Diffusion Policy, then run in one process: torch takes seconds to
+    prepare for the first export, and so does the import of diffusers.
     """
     import torch  # only where tests run: the process that starts the others does not need it
 
     exporting = {item.path for item in items if "onnx_operators" in getattr(item, "fixturenames", ())}
-    items.sort(key=lambda item: item.path not in exporting)
+    items.sort(key=lambda item: (item.path not in exporting, "diffusion" not in find_parameter(item)))
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.browser)
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs CUDA"))
+
+
+def find_parameter(item: pytest.Item) -> str:
+    """Return the parameters in the name of a test, and the name of its file."""
+    return f"{item.path.stem}{item.name.partition('[')[2]}"
 
 
 @pytest.fixture(autouse=True, scope="session")

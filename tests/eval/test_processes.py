@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import os, sys, time
-from nsde_policy.eval.pool import WorkerPool
+from nsde_policy.eval.workers import WorkerPool
 
 if __name__ != "__main__":
     os.write(1, b"%d\\n" % os.getpid())  # in one piece: two processes share the pipe

@@ -70,7 +70,7 @@ def test_single_actions_keep_both_modes(config: WindowConfig):
             sampling=DDIM,
         ),
     ],
-    ids=["unet", "transformer"],
+    ids=["diffusion unet", "diffusion transformer"],
 )
 def test_diffusion_keeps_the_mode_of_a_chunk(config: DiffusionConfig):
     """Independent signs would agree in one chunk of two actions in two, and of four in eight."""
