@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import msgspec
 from msgspec import Meta
 
-from nsde_policy.bounds import Count, Fraction, Length, NonNegative, Positive, Size
+from nsde_policy.bounds import Count, Fraction, Length, Natural, NonNegative, Positive, Size
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import parse_json
 
@@ -238,6 +238,10 @@ class EncoderConfig(BaseConfig):
 @dataclass(frozen=True)
 class ImageEncoderConfig(EncoderConfig):
     """Settings of an encoder of images, which is trained together with the policy, by the policy's loss."""
+
+    masked_steps: Natural = 0
+    """Steps of a second training, on frames of which a part is hidden, shifted or in another light. The
+    policy is then trained on such frames too."""
 
 
 @dataclass(frozen=True)

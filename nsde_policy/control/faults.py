@@ -39,6 +39,8 @@ class FaultKind(StrEnum):
     """A camera frame did not change for `max_frozen_s`, although the robot moved visibly."""
     STALE_FRAME = "stale_frame"
     """A camera frame with a time stamp of its own is older than `max_age_s`."""
+    HIDDEN_SCENE = "hidden_scene"
+    """Less than `min_visible` of what the policy relies on is visible in the camera frames."""
     CLOCK_JUMP = "clock_jump"
     """The clock moved back or too far ahead, or a time stamp is invalid or in the future."""
     NON_FINITE_PLAN = "non_finite_plan"

@@ -13,7 +13,7 @@ from nsde_policy.control.frames import FrameMonitor, parse_times
 from nsde_policy.errors import ConfigError, PolicyInputError
 from nsde_policy.planner.calibration import Calibration, OODDetector
 from nsde_policy.planner.checks import check_array
-from nsde_policy.planner.interface import PolicySpec
+from nsde_policy.planner.interface import Planner, PolicySpec, find_encoder
 from nsde_policy.planner.observation import convert_observation, find_implausible, find_non_finite
 
 TIME_TOLERANCE_S = 1e-9
@@ -43,15 +43,21 @@ class InputMonitor:
         resolved: ResolvedConfig,
         *,
         calibration: Calibration,
-        encode: Callable[[Mapping[str, object]], np.ndarray] | None,
+        planner: Planner,
     ) -> None:
-        self._spec, self._max_ahead, self._encode = spec, 1 / config.rate_hz, encode
+        self._spec, self._max_ahead, self._encode = spec, 1 / config.rate_hz, find_encoder(planner)
         self._max_age, self._max_gap = resolved.max_age_s, resolved.max_gap_s
         self._frames = FrameMonitor(spec, config, resolved, calibration)
         self._ood_detector = OODDetector(calibration, spec)
         self._fault_when_ood = config.fault_when_ood
         if self._fault_when_ood and not self._ood_detector.is_calibrated:
             raise ConfigError("fault_when_ood needs a calibration: give the run's calibration.json")
+        self._min_visible = config.min_visible
+        if self._min_visible and calibration.usually_visible is None:
+            raise ConfigError(
+                f"min_visible is {self._min_visible:g}, but this policy does not report how much is visible: "
+                "policies with cameras do if they are trained with this version; leave out min_visible"
+            )
         self.reset()
 
     def reset(self) -> None:
@@ -62,6 +68,7 @@ class InputMonitor:
         self._clock = math.nan
         self.ood: float | None = None
         """Out-of-distribution score of the last state; None if it is not known."""
+        self._seen: tuple[float, float | None] = -math.inf, None  # time of the newest encoded frames; visible
         self.lost: tuple[Fault, ...] = ()
         """Faults of the camera that the last observation does without."""
         self._lost_before: set[str | None] = set()  # cameras, in the observation that the policy got
@@ -72,16 +79,25 @@ class InputMonitor:
         return self._frames.ages
 
     @property
+    def visible(self) -> float | None:
+        """Share of what the policy relies on that is visible in the newest encoded frames, if known."""
+        return self._seen[1]
+
+    @property
     def is_ood(self) -> bool:
         """Whether the last state was out of distribution."""
         return self._ood_detector.is_ood(self.ood)
 
     def score_state(self, state: np.ndarray, now: float) -> list[Fault]:
-        """Update the out-of-distribution score; return a fault if the session reports it as one."""
+        """Update the out-of-distribution score; return the faults of a state that the session demands."""
         self.ood = None if self.lost else self._ood_detector.distance(state)
-        if not (self._fault_when_ood and self.is_ood):
-            return []
-        return [Fault(FaultKind.OUT_OF_DISTRIBUTION, now, f"distance {self.ood or 0.0:.3g}")]
+        faults, least = [], self._min_visible
+        if self._fault_when_ood and self.is_ood:
+            faults.append(Fault(FaultKind.OUT_OF_DISTRIBUTION, now, f"distance {self.ood or 0.0:.3g}"))
+        if self.visible is not None and self.visible < least:
+            detail = f"{self.visible:.0%} is visible, at least {least:.0%} is needed; clear the view"
+            faults.append(Fault(FaultKind.HIDDEN_SCENE, now, detail))
+        return faults
 
     def check_clock(self, now: float) -> Fault | None:
         """Return a fault if the clock failed (NaN), or jumped since it was last read."""
@@ -91,6 +107,7 @@ class InputMonitor:
         if math.isnan(before) or -TIME_TOLERANCE_S <= now - before <= self._max_gap:
             return None
         self._newest = self._used = math.nan
+        self._seen = -math.inf, None
         self._frames.reset()
         return Fault(FaultKind.CLOCK_JUMP, now, f"the clock moved by {now - before:+.4g} s")
 
@@ -129,9 +146,8 @@ class InputMonitor:
                 if is_new_period:
                     copied = self._frames.copy_observation(named, lost)
                     changed = {fault.camera for fault in lost} != self._lost_before
-                    observed = CheckedObservation(
-                        values, partial(self._encode_frames, copied, values), changed
-                    )
+                    later = partial(self._encode_frames, copied, values, now)
+                    observed = CheckedObservation(values, later, changed)
         except PolicyInputError as error:
             faults.append(Fault(FaultKind.WRONG_OBSERVATION, now, str(error)))
         except Exception as error:  # an observation may raise anything
@@ -140,11 +156,14 @@ class InputMonitor:
         self.lost = () if faults else tuple(lost)
         return (None, faults) if faults else (observed, faults)
 
-    def _encode_frames(self, obs: Mapping[str, object], plain: np.ndarray) -> np.ndarray:
+    def _encode_frames(self, obs: Mapping[str, object], plain: np.ndarray, now: float) -> np.ndarray:
         """Encode named observations, (obs_dim,), in the planner's thread."""
         if self._encode is None:
             raise PolicyInputError("the planner has cameras, but no method encode for their frames")
-        encoded = check_array(self._encode(obs), (self._spec.obs_dim,), "the encoded observation")
+        found, visible = self._encode(obs)
+        encoded = check_array(found, (self._spec.obs_dim,), "the encoded observation")
+        if now > self._seen[0]:  # a history encodes its newest frames first
+            self._seen = now, visible
         encoded[: len(plain)] = plain  # as it was checked
         return encoded
 

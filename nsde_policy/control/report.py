@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_SAMPLES = 100_000
-"""Number of newest latencies that the report summarizes."""
+"""Number of newest latencies and visible shares that the report summarizes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +38,9 @@ class CommandRecord:
     """Out-of-distribution score of the last state (`calibration.OODDetector`); None if not calibrated."""
     is_ood: bool
     """Whether the score exceeds the threshold."""
+    visible: float | None
+    """Share of what the policy relies on that is visible in the newest encoded frames, from 0 to 1; None for
+    a policy that does not report it."""
     source: str
     """One of plan, hold, callback and wait (for the first plan)."""
     plan: int | None
@@ -104,6 +107,10 @@ class SessionReport:
     """Commands that held or braked instead of following a plan."""
     out_of_distribution: int = 0
     """Commands sent while the state was out of distribution."""
+    visible: float | None = None
+    """Mean share of what the policy relies on that was visible, from 0 to 1; None if it is not reported."""
+    least_visible: float | None = None
+    """Smallest share that was visible."""
     cameras: dict[str, CameraReport] = field(default_factory=dict)
     """Cameras that were lost, or whose frames had time stamps."""
 
@@ -123,10 +130,16 @@ class SessionReport:
                 f"{self.plans} plans: latency {1e3 * self.latency_p50_s:.2f} ms median, "
                 f"{1e3 * self.latency_p99_s:.2f} p99, {1e3 * self.latency_max_s:.2f} largest; "
                 f"{self.missed_deadlines} missed deadlines" + (selected if self.selected else ""),
+                *self._describe_visible(),
                 f"faults: {faults}",
                 *(camera.describe(name) for name, camera in self.cameras.items()),
             ]
         )
+
+    def _describe_visible(self) -> list[str]:
+        if self.visible is None:
+            return []
+        return [f"visible: {self.visible:.0%} on average, {self.least_visible:.0%} at worst"]
 
 
 class Recorder:
@@ -142,6 +155,7 @@ class Recorder:
                 raise NsdePolicyError(f"{log} cannot be written: {error}") from error
         self._latencies: deque[float] = deque(maxlen=MAX_SAMPLES)
         self._faults: Counter[str] = Counter()
+        self._visible: deque[float] = deque(maxlen=MAX_SAMPLES)
         self.counts = SessionReport()
         """Counters of the report; the other fields are set by `report`."""
 
@@ -163,6 +177,8 @@ class Recorder:
         self.counts.seconds += since
         self.counts.held += command.source in ("hold", "callback")
         self.counts.out_of_distribution += command.is_ood
+        if command.visible is not None:
+            self._visible.append(command.visible)
         for fault in command.faults:
             self.record_fault(fault)
         self._record_cameras(command.lost, command.frame_ages)
@@ -202,6 +218,8 @@ class Recorder:
             latency_p50_s=float(np.quantile(latency, 0.5)),
             latency_p99_s=float(np.quantile(latency, 0.99)),
             latency_max_s=float(latency.max()),
+            visible=float(np.mean(self._visible)) if self._visible else None,
+            least_visible=min(self._visible, default=None),
             cameras={name: replace(camera) for name, camera in counts.cameras.items()},
             faults={kind.value: self._faults[kind.value] for kind in FaultKind if self._faults[kind.value]},
         )

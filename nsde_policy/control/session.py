@@ -81,8 +81,7 @@ class Session:
         self._follower = PlanFollower(
             policy_hz=resolved.policy_hz, blend=config.blend, delta_columns=deltas, unblended=binary
         )
-        encode = getattr(planner, "encode", None)  # of policies; a planner may do without
-        self._monitor = InputMonitor(spec, config, resolved, calibration=calibration, encode=encode)
+        self._monitor = InputMonitor(spec, config, resolved, calibration=calibration, planner=planner)
         self.last: CommandRecord | None = None
         """The last command, with its plan, uncertainty and faults."""
         self._is_closed, self._in_use = False, threading.Lock()
@@ -384,6 +383,7 @@ class Session:
             sigma=self._increment_std if plan is None else plan.accumulated_std(period, self._increment_std),
             ood=self._monitor.ood,
             is_ood=self._monitor.is_ood,
+            visible=self._monitor.visible,
             source=source,
             plan=None if plan is None else plan.job.index,
             planned_for=None if plan is None else self._grid.period_time(period),

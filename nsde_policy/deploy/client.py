@@ -123,14 +123,18 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
         except PlanError as error:
             raise RemoteError(str(error)) from None
 
-    def _encode_frames(self, values: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
+    def _encode_frames(
+        self, values: np.ndarray, frames: list[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
         """Let the server encode each row; the time for it is short, because a control loop waits for it."""
-        features, limit_s = [], min(2 * self._deadline_s, self._timeout_s)
+        replies, limit_s = [], min(2 * self._deadline_s, self._timeout_s)
         for row, *pictures in zip(values, *frames, strict=True):
             packed = tuple(map(pack_frame, pictures))
             request = EncodeRequest(REQUEST_ID, Array.pack(row[None]), packed, float(self._deadline_s))
-            features.append(self._request(request, EncodeReply, limit_s).features.unpack())
-        return np.concatenate(features).astype(np.float64)
+            replies.append(self._request(request, EncodeReply, limit_s))
+        features = np.concatenate([reply.features.unpack() for reply in replies]).astype(np.float64)
+        visible = [reply.visible for reply in replies if reply.visible is not None]
+        return features, np.array(visible) if visible else None
 
     def _request(self, request: PlanRequest | EncodeRequest, kind: type[Reply], limit_s: float) -> Reply:
         """Send a request, and return the reply of a kind within a time limit; reconnect once."""

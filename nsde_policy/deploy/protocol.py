@@ -152,6 +152,8 @@ class EncodeReply(Message, frozen=True, tag="encoded"):
     id: NonNegativeInt64
     features: Array = msgspec.field(name="codes")
     """(1, features), the last columns of the observation."""
+    visible: Annotated[float, Meta(ge=0, le=1)] | None = None
+    """Share of the features that are likely to be right; None if the policy does not report it."""
 
 
 class Refusal(Message, frozen=True, tag="refusal"):

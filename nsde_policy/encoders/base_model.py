@@ -1,14 +1,24 @@
 """The interface of an encoder's model: a trainable network from camera frames to features."""
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from nsde_policy.data.augmentation import FrameMirror
-from nsde_policy.methods.base import TrainableModel
+from nsde_policy.encoders.masking import disturb_frames
+from nsde_policy.methods.base import LossParts, Stage, TrainableModel
+
+VISIBILITY_FILE = "visibility.safetensors"
+"""Weights of `VisibilityHead` in the folder of an encoder."""
+MIN_STD = 1e-4
+"""Smallest standard deviation of a feature."""
+FEATURE_BETA = 0.02
+"""Error of a feature below which its loss is quadratic, in standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +35,50 @@ class CameraBatch:
     """Later observations for the frames and for their mirror images, or features of a teacher."""
 
 
-class EncoderModel(nn.Module, abc.ABC):
+class VisibilityHead(nn.Linear):
+    """Predicts how much of what a policy relies on is visible: the share of its features that are right.
+
+    What hides a part of the scene changes features, and shows in the maps that the encoder computes anyway.
+    """
+
+    mean: Tensor
+    std: Tensor
+    usual: Tensor
+
+    def __init__(self, summary_dim: int) -> None:
+        super().__init__(2 * summary_dim, 1)
+        self.requires_grad_(False)
+        self.register_buffer("mean", torch.zeros(summary_dim))
+        self.register_buffer("std", torch.ones(summary_dim))
+        self.register_buffer("usual", torch.ones(()))  # the share in most undisturbed frames
+
+    def forward(self, summary: Tensor) -> Tensor:
+        """Map summaries (n, summary_dim) to the visible share, (n,), from 0 to 1."""
+        return super().forward(self.expand(summary))[:, 0].clamp(0, 1)
+
+    def expand(self, summary: Tensor) -> Tensor:
+        """Return summaries in standard deviations, and their squares, (n, 2 · summary_dim)."""
+        scaled = (summary.float() - self.mean) / self.std
+        return torch.cat([scaled, scaled.square()], dim=1)
+
+
+class DisturbedFeatures(NamedTuple):
+    """Features of frames with hidden parts, as they are learned from a teacher."""
+
+    features: Tensor
+    """Features of the frames of all cameras, (n, feature_dim)."""
+    is_taught: Tensor
+    """Whether the teacher's features of the clean frames are right for each camera, (n, cameras)."""
+    losses: Mapping[str, Tensor] = {}
+    """Further losses of the encoder."""
+
+
+class EncoderModel(TrainableModel[CameraBatch]):
     """Encodes the frames of one or more cameras.
 
-    Its constructor takes `(config, cameras, *, plain_dim, generator)`.
+    Its constructor takes `(config, cameras, *, plain_dim, generator)`. After it is trained, it may be the
+    teacher of a copy of itself: the copy sees the same frames partly hidden and in another light, and learns
+    the teacher's features of the clean ones. That costs nothing when a policy acts.
     """
 
     size: int
@@ -38,9 +88,24 @@ class EncoderModel(nn.Module, abc.ABC):
     mirror: FrameMirror | None = None
     """Mirror symmetry of the scene, used to augment the training frames."""
 
+    teacher_std: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("teacher_std", None, persistent=False)
+        self.visibility: VisibilityHead | None = None  # added after its weights are loaded
+
     @abc.abstractmethod
     def forward(self, values: Tensor, *frames: Tensor) -> Tensor:
         """Encode observations (n, plain_dim) and frames (n, size, size, 3) uint8 as (n, feature_dim)."""
+
+    def summarize(self, values: Tensor, *frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Encode as `forward`, and return also what tells which features are wrong, (n, summary_dim).
+
+        By default these are the features; means of the maps of a network tell more.
+        """
+        features = self(values, *frames)
+        return features, features
 
     def augment(self, frames: Tensor, generator: torch.Generator) -> Tensor:
         """Change training frames (n, size, size, 3) at random, if the encoder is trained with the policy.
@@ -56,36 +121,73 @@ class EncoderModel(nn.Module, abc.ABC):
 
     def encode_and_measure(
         self, values: Tensor, shift: Tensor | None, *frames: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Encode frames after undoing a shift, and measure what is left of it; 0 unless `measures_shift`.
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Encode frames after undoing a shift, measure what is left of it, and summarize.
 
-        Shifts are in pixels (x, y), (n, cameras, 2); the one to undo is in whole pixels, or None.
+        Shifts are in pixels (x, y), (n, cameras, 2); the one to undo is in whole pixels, or None. They are 0
+        unless `measures_shift`.
         """
-        return self(values, *frames), values.new_zeros(len(values), len(frames), 2)
+        features, summary = self.summarize(values, *frames)
+        return features, values.new_zeros(len(values), len(frames), 2), summary
+
+    def set_scene(self, low: Tensor, high: Tensor, backgrounds: Sequence[Tensor]) -> None:
+        """Store the range (plain_dim,) of the observations and a typical picture of each camera."""
+
+    def learn_from_teacher(self, std: Tensor) -> None:
+        """Learn a teacher's features of clean frames from now on; `std` scales them, (feature_dim,)."""
+        self.teacher_std = std.clamp(min=MIN_STD)
+
+    def encode_disturbed(
+        self, values: Tensor, frames: Sequence[Tensor], generator: torch.Generator
+    ) -> DisturbedFeatures:
+        """Disturb frames (n, size, size, 3) of each camera at random, and encode them."""
+        seen = [self.augment(disturb_frames(camera, generator), generator) for camera in frames]
+        return DisturbedFeatures(self(values, *seen), values.new_ones(len(values), len(seen)))
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Train all parameters with a teacher."""
+        return (Stage(("features",), tuple(self.parameters())),)
+
+    def loss(self, batch: CameraBatch, generator: torch.Generator) -> LossParts:
+        """Return the error of features against those of a teacher, in standard deviations."""
+        assert self.teacher_std is not None
+        values, flip = self.choose_mirrored(batch, generator)
+        plain, mirrored = batch.targets
+        target = plain if flip is None else torch.where(flip[:, None], mirrored, plain)
+        frames = [self.flip(camera, flip) for camera in batch.frames]
+        found, is_taught, losses = self.encode_disturbed(values, frames, generator)
+        std = self.teacher_std
+        wrong = F.smooth_l1_loss(found / std, target / std, beta=FEATURE_BETA, reduction="none")
+        wrong = wrong.view(*is_taught.shape, -1).mean(2) * is_taught
+        return LossParts({"features": (wrong.sum(0) / is_taught.sum(0).clamp(min=1)).mean(), **losses})
+
+    def choose_mirrored(self, batch: CameraBatch, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
+        """Mirror half of the rows; return measured values, and which rows are mirrored."""
+        if self.mirror is None:
+            return batch.values, None
+        n, device = len(batch.values), batch.values.device
+        flip = torch.rand(n, device=device, generator=generator) < 0.5
+        return torch.where(flip[:, None], batch.mirrored_values, batch.values), flip
+
+    def flip(self, frames: Tensor, chosen: Tensor | None) -> Tensor:
+        """Return frames (n, size, size, 3) with the mirror images of the chosen rows, (n,)."""
+        if chosen is None or self.mirror is None:
+            return frames
+        return torch.where(chosen[:, None, None, None], mirror_frames(frames, self.mirror), frames)
 
     def fold_for_export(self) -> nn.Module:
         """Return a module of one row for export.
 
         It maps values (plain_dim,) and frames (size, size, 3) uint8 of each camera to a tuple of features
         (feature_dim,). If the encoder measures shifts, it has another argument before the frames, the shift
-        to undo, (cameras, 2), and returns the shift that is measured then, as `encode_and_measure`.
+        to undo, (cameras, 2), and returns the shift that is measured then, as `encode_and_measure`. If the
+        encoder has a `visibility`, the visible share follows, (1,).
         """
         return _OneRow(self)
 
 
-class StagedEncoderModel(EncoderModel, TrainableModel[CameraBatch]):
-    """An encoder that is trained before the policy, on frames alone."""
-
-    def set_scene(self, low: Tensor, high: Tensor, backgrounds: Sequence[Tensor]) -> None:
-        """Store the range (plain_dim,) of the observations and a typical picture of each camera."""
-
-    @property
-    def masked_steps(self) -> int:
-        """Steps of a second training, with the first one as teacher, on frames with hidden parts."""
-        return 0
-
-    def learn_from_teacher(self, std: Tensor) -> None:
-        """Begin the second training; `std` scales the features of the teacher, (feature_dim,)."""
+class StagedEncoderModel(EncoderModel):
+    """An encoder that is trained before the policy, on frames alone, by its own loss."""
 
 
 class _OneRow(nn.Module):
@@ -97,7 +199,9 @@ class _OneRow(nn.Module):
 
     def forward(self, values: Tensor, *frames: Tensor) -> tuple[Tensor, ...]:
         """Encode the frames of one row, (size, size, 3) each, as (feature_dim,)."""
-        return (self.encoder(values[None], *(frame[None] for frame in frames))[0],)
+        features, summary = self.encoder.summarize(values[None], *(frame[None] for frame in frames))
+        visibility = self.encoder.visibility
+        return features[0], *([] if visibility is None else [visibility(summary)])
 
 
 def mirror_frames(frames: Tensor, mirror: FrameMirror) -> Tensor:

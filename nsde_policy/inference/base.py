@@ -75,14 +75,27 @@ class BasePolicy(abc.ABC, Generic[Generator]):
         """
         return self._convert(observations, plausible=False)
 
+    def encode_and_see(self, observations: Mapping[str, object]) -> tuple[np.ndarray, float | None]:
+        """Encode as `encode`, and return also how much of what the policy relies on is visible.
+
+        It is the share of the features of all frames, from 0 to 1, that are likely to be right; None if the
+        policy does not report it.
+        """
+        encoded, visible = self._convert_and_see(observations, plausible=False)
+        return encoded, None if visible is None else float(visible.mean())
+
     def _convert(self, obs: object, *, plausible: bool) -> np.ndarray:
+        return self._convert_and_see(obs, plausible=plausible)[0]
+
+    def _convert_and_see(self, obs: object, *, plausible: bool) -> tuple[np.ndarray, np.ndarray | None]:
         """Convert observations in any form that `observation.py` accepts, (obs_dim,) or (n, obs_dim).
 
-        Named ones with frames are encoded. If `plausible`, black, uniform and noisy frames are refused.
+        Named ones with frames are encoded, and the visible share of the frames, (n,), is returned if it is known.
+        If `plausible`, black, uniform and noisy frames are refused.
         """
         plain, cameras = convert_observation(obs, self._spec), self._spec.cameras
         if not cameras or not isinstance(obs, Mapping):
-            return plain
+            return plain, None
         if (reason := find_non_finite(plain)) is not None:
             raise PolicyInputError(reason)
         rows, seen = np.atleast_2d(plain), self.calibration.frames if plausible else ()
@@ -92,7 +105,7 @@ class BasePolicy(abc.ABC, Generic[Generator]):
             obs = {**obs, camera.name: np.zeros((*plain.shape[:-1], *camera.shape), np.uint8)}
             seen = tuple(each for each in seen if each.camera != camera.name)
         frames = parse_frames(obs, cameras, rows=len(plain) if plain.ndim == 2 else None, seen=seen)
-        features = self._encode_frames(rows, frames)
+        features, visible = self._encode_frames(rows, frames)
         if not np.isfinite(features).all():
             raise PolicyInputError(
                 "the encoder returned features of camera frames that are not finite; its training diverged "
@@ -102,12 +115,16 @@ class BasePolicy(abc.ABC, Generic[Generator]):
         if lost is not None:
             columns, middle = self._spec.find_lost_features(lost, len(cameras))
             encoded[:, columns] = middle
-        return encoded.reshape(*plain.shape[:-1], -1)
+            visible = None if visible is None else np.minimum(visible, 1 - 1 / len(cameras))
+        return encoded.reshape(*plain.shape[:-1], -1), visible
 
-    def _encode_frames(self, values: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
-        """Encode frames of all cameras, each (n, height, width, 3) uint8, as (n, features).
+    def _encode_frames(
+        self, values: np.ndarray, frames: list[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Encode frames of all cameras, each (n, height, width, 3) uint8; return features and visible share.
 
-        The low-dimensional observations of the same moments are `values`, (n, plain_dim).
+        The low-dimensional observations of the same moments are `values`, (n, plain_dim). Features are
+        (n, features); the visible share is (n,), or None if it is not known.
         """
         raise PolicyInputError(f"{type(self).__name__} cannot encode camera frames")
 

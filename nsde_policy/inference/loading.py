@@ -1,5 +1,6 @@
 """Build models from settings and load trained ones from run directories."""
 
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ import torch
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.encoders.base_model import EncoderModel
+from nsde_policy.encoders.base_model import VISIBILITY_FILE, EncoderModel, VisibilityHead
 from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import CheckpointError, NsdePolicyError
 from nsde_policy.methods.base import PolicyModel
@@ -113,6 +114,13 @@ def load_encoder(run: RunDirectory, record: RunRecord) -> EncoderModel | None:
             raise RuntimeError(
                 f"its features have {model.feature_dim} values, the policy expects {spec.image_features}"
             )
+    file = directory.path / VISIBILITY_FILE
+    if os.path.lexists(file):  # runs of earlier versions have none
+        found = directory.read_tensors(file)
+        check_encoder(file, weights)
+        with check_weights(directory, found, advice=f"; restore {file}, or delete it"):
+            model.visibility = VisibilityHead(len(found["mean"]))
+            model.visibility.load_state_dict(found)
     return model.eval()
 
 

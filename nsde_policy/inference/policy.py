@@ -143,14 +143,19 @@ class Policy(BasePolicy[torch.Generator]):
         wanted = max(steps, self.selector.rule.horizon(self.chunk))
         return min(wanted, self.model.config.longest_chunk or wanted)
 
-    def _encode_frames(self, values: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
+    def _encode_frames(
+        self, values: np.ndarray, frames: list[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
         if (encoder := self.encoder) is None:
             return super()._encode_frames(values, frames)
         resized = [resize_frames(camera, encoder.size) for camera in frames]
         given = [torch.from_numpy(camera).to(self.device) for camera in resized]
         rows = torch.from_numpy(values).to(self.device, torch.float32)
-        features = self._run(lambda: encoder(rows, *given))
-        return np.asarray(features.double().cpu())
+        features, summary = self._run(lambda: encoder.summarize(rows, *given))
+        head, visible = encoder.visibility, None
+        if head is not None:
+            visible = np.asarray(self._run(lambda: head(summary)).double().cpu())
+        return np.asarray(features.double().cpu()), visible
 
     def _make_generator(self, seed: int) -> torch.Generator:
         return torch.Generator().manual_seed(seed)

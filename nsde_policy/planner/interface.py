@@ -173,3 +173,9 @@ class Planner(Protocol):
 
         The same states and seed give the same plan.
         """
+
+
+def find_encoder(planner: object) -> Callable[..., tuple[np.ndarray, float | None]] | None:
+    """Return `encode_and_see` of a planner, or its `encode` without a visible share; None without both."""
+    see, encode = (getattr(planner, name, None) for name in ("encode_and_see", "encode"))
+    return see or (encode and (lambda observations: (encode(observations), None)))

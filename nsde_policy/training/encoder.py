@@ -10,7 +10,9 @@ replace them. Any other one is trained together with the policy, by the policy's
     encoder/frames.json           fingerprint of all frames
     encoder/codes.safetensors     features of all frames and of their mirror images; brightness, contrast and
                                   detail of each frame, and whether it is equal to the one before
-    encoder/teacher/              the same of the first training, if a second one hides parts of the frames
+    encoder/visibility.safetensors  how much of the frames is visible
+    encoder/teacher/              the same of the first training, if a second one hides parts of the frames;
+                                  a run of its own if a policy trained the encoder
 
 All of it is in the run directory. A run that is resumed after pretraining needs no frames any more.
 """
@@ -28,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nsde_policy.config import TrainConfig, TrainedEncoderConfig, WindowConfig
+from nsde_policy.config import ImageEncoderConfig, TrainConfig, TrainedEncoderConfig, WindowConfig
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.core.targets import Windows
 from nsde_policy.data.augmentation import Mirror
@@ -36,9 +38,9 @@ from nsde_policy.data.frames import FrameFile
 from nsde_policy.data.source import get_short_name
 from nsde_policy.data.types import Demonstrations, Floats, Ints
 from nsde_policy.encoders.base import IMAGE_KEY
-from nsde_policy.encoders.base_model import CameraBatch, StagedEncoderModel, mirror_frames
+from nsde_policy.encoders.base_model import VISIBILITY_FILE, CameraBatch, StagedEncoderModel, mirror_frames
 from nsde_policy.encoders.keypoints.config import FORESEEN
-from nsde_policy.encoders.keypoints.masking import Covers
+from nsde_policy.encoders.masking import Covers
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
 from nsde_policy.inference.loading import build_encoder, limit_parameters
@@ -135,7 +137,12 @@ class EncoderTraining:
             self.model = build_encoder(config, self.cameras, plain_dim=demos.obs.shape[1], seed=seed)
         self.model.mirror = mirror.frame if mirror is not None else None
         self._source: PrefetchSource[CameraBatch] | None = None
-        if self.is_joint and get_method(config.method).model_class().training_view != "windows":
+        assert isinstance(config.encoder, ImageEncoderConfig)
+        self._masked_steps = config.encoder.masked_steps
+        self._is_joint = not isinstance(self.model, StagedEncoderModel)
+        self.teacher = RunDirectory(run.encoder.path / TEACHER_FOLDER)
+        """Files of the first of two trainings; a whole run if a policy is trained as well."""
+        if self._is_joint and get_method(config.method).model_class().training_view != "windows":
             raise ConfigError(
                 f"the method {config.method!r} predicts future observations, so that it cannot train the "
                 f"encoder {config.demos.encoder!r}, whose features would change; use --encoder keypoints"
@@ -143,8 +150,13 @@ class EncoderTraining:
 
     @property
     def is_joint(self) -> bool:
-        """Whether the encoder is trained together with the policy."""
-        return not isinstance(self.model, StagedEncoderModel)
+        """Whether the encoder is trained together with the policy, and not once more before it."""
+        return self._is_joint and not self._masked_steps
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether `teacher` has to be trained first, together with a policy."""
+        return self._is_joint and self._masked_steps > 0 and not self.phases[0].is_finished()
 
     @cached_property
     def _frames(self) -> FrameFile:
@@ -198,21 +210,17 @@ class EncoderTraining:
     @property
     def phases(self) -> tuple[EncoderPhase, ...]:
         """The trainings of an encoder that is pretrained; the files of the last one are the encoder's."""
-        config, final = self._config.encoder, self._run.encoder
-        assert isinstance(config, TrainedEncoderConfig)
-        assert isinstance(self.model, StagedEncoderModel)
-        if not self.model.masked_steps:
-            return (EncoderPhase("encoder", final, config.train),)
-        teacher = RunDirectory(final.path / TEACHER_FOLDER)
-        masked = replace(config.train, steps=self.model.masked_steps)
-        return EncoderPhase("encoder", teacher, config.train), EncoderPhase(
-            "hidden parts", final, masked, is_masked=True
-        )
+        config, final = self._config, self._run.encoder
+        train = config.encoder.train if isinstance(config.encoder, TrainedEncoderConfig) else config.train
+        if not self._masked_steps:
+            return (EncoderPhase("encoder", final, train),)
+        teacher = EncoderPhase("encoder", self.teacher.encoder if self._is_joint else self.teacher, train)
+        masked = replace(train, steps=self._masked_steps)
+        return teacher, EncoderPhase("hidden parts", final, masked, is_masked=True)
 
     def start_phase(self, phase: EncoderPhase, *, resume: bool) -> Training:
         """Decode the frames and return the training, at its last checkpoint if resumed."""
         demos, model, config, directory = self._demos, self.model, phase.config, phase.directory
-        assert isinstance(model, StagedEncoderModel)
         frames = self._frames
         targets = tuple(_look_ahead(table, demos) for table in (demos.obs, self._mirrored_values))
         if phase.is_masked:
@@ -275,6 +283,13 @@ class EncoderTraining:
                     features = model(mirrored_values, *flipped).cpu()
                     found.setdefault(f"{name}mirrored", []).append(features)
         stored = {name: torch.cat(parts) for name, parts in found.items()}
+        if directory.path == self._run.encoder.path:
+            from nsde_policy.training.visibility import fit_visibility
+
+            known = self._demos, stored["codes"], self._held_out
+            head = fit_visibility(model, frames, *known, seed=self._seed)
+            file = directory.path / VISIBILITY_FILE
+            directory.save_tensors(file, head.state_dict(), encoder=directory.model)
         stored["looks"] = torch.from_numpy(frames.looks)
         stored["repeats"] = torch.from_numpy(frames.repeats)
         directory.save_tensors(directory.path / FEATURES_FILE, stored, encoder=directory.model)
@@ -333,6 +348,11 @@ class EncoderTraining:
             CameraRange.measure(camera.name, of_camera, repeated, demos.obs, spans, demos.angles)
             for camera, of_camera, repeated in zip(self.cameras, looks, repeats, strict=True)
         )
+
+    def measure_visible(self) -> float | None:
+        """Return the share that is visible in most undisturbed frames; None for runs of earlier versions."""
+        file = self._run.encoder.path / VISIBILITY_FILE
+        return float(self._run.encoder.read_tensors(file)["usual"]) if file.exists() else None
 
     def build_model(self, policy: PolicyModel[Windows]) -> PolicyWithEncoder:
         """Return a policy with this encoder, to be trained together.

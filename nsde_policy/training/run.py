@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nsde_policy.config import ImageEncoderConfig, SelectionConfig
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.targets import TensorRows
 from nsde_policy.data.action_columns import NO_COLUMN, describe_changes, match_changes
@@ -111,6 +112,12 @@ def train_run(
     with run.lock():
         check_files(run, resume=options.resume, has_encoder=encoder is not None)
         if encoder is not None:
+            if encoder.needs_teacher:
+                again = replace(options, resume=options.resume and encoder.teacher.path.exists())
+                given = demos, _unmask(config), encoder.teacher.path
+                encoder.teacher = train_run(
+                    *given, seed=seed, task=task, images=images, monitor=monitor, options=again
+                )
             encoded = _pretrain(encoder, run, monitor, options)
             known, unseen, _ = split_episodes(encoded, options.validation, seed=seed)
         known, scaled_to, _ = split_episodes(known, options.scale_std, seed=seed, flag="--scale-std")
@@ -133,10 +140,17 @@ def train_run(
     return run
 
 
+def _unmask(config: RunConfig) -> RunConfig:
+    """Return the settings of a run whose encoder is a teacher."""
+    assert isinstance(config.encoder, ImageEncoderConfig)
+    return replace(config, encoder=replace(config.encoder, masked_steps=0), selection=SelectionConfig())
+
+
 def _write_calibration(run: RunDirectory, calibration: Calibration, encoder: EncoderTraining | None) -> None:
     """Write calibration.json, with the range of the camera frames if there are some."""
     if encoder is not None:
-        calibration = replace(calibration, frames=encoder.measure_frames())
+        visible = encoder.measure_visible()
+        calibration = replace(calibration, frames=encoder.measure_frames(), usually_visible=visible)
     replace_file(run.path / CALIBRATION_FILE, calibration.to_json().encode())
 
 
@@ -151,7 +165,7 @@ def _pretrain(
         return encoder.make_blank_features()
     encoder.check_settings(resume=options.resume)
     for phase in encoder.phases:
-        if options.resume and phase.is_finished():
+        if phase.is_finished():
             continue
         training, pause = encoder.start_phase(phase, resume=options.resume), options.save_every_s
         with use_threads(count_threads()):  # for convolutions

@@ -1,9 +1,12 @@
 """Tests for control/frames.py with a made-up arm of seven joints and two cameras: bad frames are faults."""
 
 import copy
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,7 @@ import torch
 from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.encoders.keypoints.config import KeypointConfig
-from nsde_policy.errors import PolicyInputError
+from nsde_policy.errors import ConfigError, PolicyInputError
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.planner.calibration import Calibration
@@ -282,6 +285,39 @@ def test_encoded_frames_are_scored_with_their_plan(policy: Policy):
     with run_robot(policy, fault_when_ood=True) as robot:
         assert robot.step(observe(3)) == []
         assert 0 < robot.session.last.ood < policy.calibration.threshold
+
+
+def test_visible_share_is_reported_with_each_command_and_may_be_a_fault(policy: Policy, tmp_path: Path):
+    encoded, visible = policy.encode_and_see(observe(0))
+    assert (encoded == policy.encode(observe(0))).all()
+    assert visible is not None
+    with run_robot(policy, log=tmp_path / "log.jsonl") as robot:
+        assert not robot.step()
+        assert robot.session.last.visible == visible
+        report = robot.session.report()
+        assert report.visible == report.least_visible == visible
+        assert f"visible: {visible:.0%} on average" in report.to_text()
+    assert json.loads((tmp_path / "log.jsonl").read_text())["visible"] == visible
+    assert 0 < policy.calibration.usually_visible <= 1
+    with run_robot(policy, min_visible=0.5 * (1 + visible)) as robot:
+        assert robot.step() == [("hidden_scene", None)]
+        assert "is visible, at least" in robot.session.last.faults[0].detail
+        assert robot.session.last.source == "hold"
+
+
+def test_policies_without_a_visible_share_act_as_before_and_refuse_the_fault(policy: Policy):
+    older = copy.deepcopy(policy)
+    older.encoder.visibility = None
+    for each in (policy, older):
+        each.reset(seed=0)
+    assert (older.select_action(observe(0)) == policy.select_action(observe(0))).all()
+    with run_robot(older) as robot:
+        robot.step()
+        assert robot.session.last.visible is None
+        assert robot.session.report().visible is None
+    calibration = replace(policy.calibration, usually_visible=None)
+    with pytest.raises(ConfigError, match=r"min_visible is 0.5, but this policy does not report"):
+        run_robot(older, calibration=calibration, min_visible=0.5).__enter__()
 
 
 def test_calibration_without_frames_is_read_and_detects_only_wrong_ones(policy: Policy):

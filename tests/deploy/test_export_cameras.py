@@ -12,6 +12,7 @@ from nsde_policy.deploy.export import export_policy
 from nsde_policy.deploy.export.encoder import trace_encoder
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import EncoderGraph
+from nsde_policy.encoders.base_model import VisibilityHead
 from nsde_policy.errors import CheckpointError, NsdePolicyError
 from nsde_policy.inference.policy import Policy
 from tests.helpers.exported_policies import build_camera_policy, observe_robot, sign_graph
@@ -19,7 +20,10 @@ from tests.helpers.exported_policies import build_camera_policy, observe_robot, 
 
 @pytest.fixture(scope="module")
 def policy() -> Policy:
-    return build_camera_policy("top", "wrist", anchors=2, level=True)
+    made = build_camera_policy("top", "wrist", anchors=2, level=True)
+    assert made.encoder is not None
+    made.encoder.visibility = VisibilityHead(2 * 6 * 8)
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +45,12 @@ def assert_same_features(policy: Policy, graph: EncoderGraph, n: int) -> None:
     for seed in range(n):
         given = observe_robot(policy, seed)
         state, *frames = given.values()
-        features.append(graph.encode(state, frames))
-        np.testing.assert_allclose(features[-1], policy.encode(given)[2:], rtol=0, atol=5e-5)
+        found, visible = graph.encode(state, frames)
+        features.append(found)
+        encoded, expected = policy.encode_and_see(given)
+        np.testing.assert_allclose(found, encoded[2:], rtol=0, atol=5e-5)
+        np.testing.assert_allclose(visible, expected, rtol=0, atol=5e-5)
+        assert 0 <= visible <= 1
     assert np.ptp(features, axis=0).max() > 0.01, "features do not depend on the frames"
 
 
@@ -73,6 +81,7 @@ def test_runtime_plans_from_frames_as_the_policy(policy: Policy, runtime: Runtim
 def test_outputs_of_another_encoder_fail_the_parity_check(exported: Path):
     other = build_camera_policy("top", "wrist", anchors=2)
     assert other.encoder is not None
+    other.encoder.visibility = VisibilityHead(2 * 6 * 8)
     graph = EncoderGraph.load(exported.with_name("policy.encoder.onnx"))
     with pytest.raises(
         NsdePolicyError, match="the graph of features of 2 cameras differs from the policy by"

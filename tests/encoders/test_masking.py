@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from nsde_policy.encoders.base_model import CameraBatch
-from nsde_policy.encoders.keypoints.masking import Covers, change_light, draw_masks, hide_parts
 from nsde_policy.encoders.keypoints.model import KeypointModel
+from nsde_policy.encoders.masking import Covers, change_light, draw_masks, hide_parts
 from nsde_policy.training.batches import BatchSource
 from nsde_policy.training.loop import Training
 from tests.encoders.test_keypoints import SMALL, make_scenes, train_model

@@ -153,6 +153,24 @@ def test_policy_learns_from_copies_with_hidden_parts_and_resumes_in_each_phase(s
         assert_same_weights(run, train(store, path, config, resume=True, validation=0.3))
 
 
+def test_encoder_that_a_policy_trains_learns_from_it_as_a_teacher_and_resumes(store: Path, tmp_path: Path):
+    config = replace(JOINT, encoder=replace(JOINT.encoder, masked_steps=4))
+    run = train(store, tmp_path / "run", config)
+    teacher = RunDirectory(run.encoder.path / "teacher")
+    taught, plain = (fingerprint(each.encoder.read_weights()) for each in (run, teacher))
+    assert taught != plain == fingerprint(train(store, tmp_path / "plain", JOINT).encoder.read_weights())
+    found = load_file(run.encoder.path / "codes.safetensors")
+    assert not torch.equal(found["copy_0_codes"], found["codes"])
+    policy = Policy.from_pretrained(run.path)
+    encoded, visible = policy.encode_and_see(observe(17))
+    assert encoded[2:] == pytest.approx(found["codes"][17].double().numpy(), abs=1e-5)
+    assert 0 <= visible <= 1
+    for title, step in (("training", 2), ("hidden parts", 2)):
+        with pytest.raises(KeyboardInterrupt):
+            train(store, tmp_path / title, config, monitor=stop_in(title, step))
+        assert_same_weights(run, train(store, tmp_path / title, config, resume=True))
+
+
 def test_copies_are_trained_on_beside_the_demonstrations():
     demos = Demonstrations(np.eye(4), np.ones((4, 1)), np.array([4]), rate_hz=10.0, image_features=1)
     copy = replace(demos, obs=2 * np.eye(4))

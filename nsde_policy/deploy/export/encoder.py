@@ -7,7 +7,7 @@ from torch import Tensor
 
 from nsde_policy.data.frames import resize_frames
 from nsde_policy.deploy.export.onnx_writer import TracedFunction
-from nsde_policy.deploy.runtime.metadata import FEATURES, MEASURED, EncoderRecord
+from nsde_policy.deploy.runtime.metadata import FEATURES, MEASURED, VISIBLE, EncoderRecord
 from nsde_policy.encoders.base_model import EncoderModel
 from nsde_policy.planner.interface import PolicySpec
 
@@ -25,10 +25,11 @@ def trace_encoder(encoder: EncoderModel, spec: PolicySpec) -> TracedFunction:
     encoder.eval().requires_grad_(False)
 
     def encode(*inputs: Tensor) -> tuple[Tensor, ...]:
-        rows = [tensor[None] for tensor in inputs]
-        if encoder.measures_shift:
-            return tuple(output[0] for output in encoder.encode_and_measure(*rows))
-        return (encoder(*rows)[0],)
+        values, *others = [tensor[None] for tensor in inputs]
+        shift = [others.pop(0) if encoder.measures_shift else None]
+        features, measured, summary = encoder.encode_and_measure(values, *shift, *others)
+        found = (features[0], measured[0]) if encoder.measures_shift else (features[0],)
+        return found if encoder.visibility is None else (*found, encoder.visibility(summary))
 
     def draw_inputs(cases: int) -> Iterator[list[np.ndarray]]:
         """Draw values (plain_dim,), shifts (cameras, 2) if the encoder takes them, and frames."""
@@ -53,10 +54,11 @@ def trace_encoder(encoder: EncoderModel, spec: PolicySpec) -> TracedFunction:
             image_features=spec.image_features,
             size=encoder.size,
             measures_shift=encoder.measures_shift,
+            reports_visible=encoder.visibility is not None,
         ),
         module=encoder.fold_for_export().cpu().eval().requires_grad_(False),
         reference=encode,
         draw_inputs=draw_inputs,
-        scales={FEATURES: np.max(high - low), MEASURED: np.array(encoder.size / 2)},
+        scales={FEATURES: np.max(high - low), MEASURED: np.array(encoder.size / 2), VISIBLE: np.ones(1)},
         tolerance=FEATURE_TOLERANCE,
     )

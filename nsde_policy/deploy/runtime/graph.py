@@ -13,6 +13,7 @@ from nsde_policy.deploy.runtime.metadata import (
     MEASURED,
     SHIFT,
     VALUES,
+    VISIBLE,
     AnyRecord,
     EncoderRecord,
     GraphRecord,
@@ -109,8 +110,11 @@ class EncoderGraph(LoadedGraph[EncoderRecord]):
 
     _record_class = EncoderRecord
 
-    def encode(self, values: np.ndarray, frames: Sequence[np.ndarray]) -> np.ndarray:
-        """Encode values (plain_dim,) and a frame (height, width, 3) of each camera as features, (n,)."""
+    def encode(self, values: np.ndarray, frames: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Encode values (plain_dim,) and a frame (height, width, 3) of each camera.
+
+        Returns features, (n,), and the visible share, (1,), or nothing, (0,).
+        """
         with np.errstate(over="ignore"):  # values beyond float32 become infinite
             self.inputs[VALUES][:] = values
         for i, frame in enumerate(frames):
@@ -121,7 +125,7 @@ class EncoderGraph(LoadedGraph[EncoderRecord]):
         if self.record.measures_shift and (shift := np.rint(self.outputs[MEASURED])).any():
             self.inputs[SHIFT][:] = shift
             self.run()
-        return self.outputs[FEATURES].copy()
+        return self.outputs[FEATURES].copy(), self.outputs.get(VISIBLE, np.zeros(0)).copy()
 
 
 def _create_session(content: bytes, threads: int) -> Any:

@@ -27,7 +27,8 @@ ACTIONS, PATH, STD, CANDIDATES = "actions", "path", "std", "candidates"
 """Names of the outputs: actions (steps, act_dim); from methods that predict states also the path
 (steps + 1, d) and σ of each action (steps, act_dim); from a graph that compares plans also the states to
 which they lead (candidates, steps + 1, d)."""
-VALUES, FRAME, SHIFT, FEATURES, MEASURED = "values", "frame", "shift", "codes", "measured_shift"
+VALUES, FRAME, SHIFT = "values", "frame", "shift"
+FEATURES, MEASURED, VISIBLE = "codes", "measured_shift", "visible"
 """Names of the encoder's inputs and outputs in files; frames are `frame_0`, `frame_1` and so on."""
 GRAPH_FIELD, METADATA_FIELD = 7, 14
 """Numbers of fields in the protocol buffer of an ONNX file."""
@@ -154,6 +155,8 @@ class EncoderRecord(FileRecord):
     measures_shift: bool
     """Whether it measures how far each camera is shifted: it then takes `shift`, whole pixels to undo, and
     returns `measured_shift`. A second call undoes what the first has measured, unless that rounds to 0."""
+    reports_visible: bool = False
+    """Whether it returns the share of the features that are likely to be right."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -171,7 +174,8 @@ class EncoderRecord(FileRecord):
     def outputs(self) -> Shapes:
         """Names and shapes of the outputs."""
         shapes: Shapes = {FEATURES: (self.image_features,)}
-        return shapes | ({MEASURED: (len(self.cameras), 2)} if self.measures_shift else {})
+        shapes |= {MEASURED: (len(self.cameras), 2)} if self.measures_shift else {}
+        return shapes | ({VISIBLE: (1,)} if self.reports_visible else {})
 
     def describe(self) -> str:
         """Say how many cameras the graph encodes."""

@@ -60,12 +60,15 @@ class RuntimePolicy(BasePolicy[np.random.Generator]):
         """Plans that are compared before one is executed; 1 without plan selection."""
         return 1 if self._selecting is None else self._selecting.record.candidates
 
-    def _encode_frames(self, values: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
+    def _encode_frames(
+        self, values: np.ndarray, frames: list[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
         if self._encoder is None:
             return super()._encode_frames(values, frames)
         with self._lock:
             rows = [self._encoder.encode(*row) for row in zip(values, zip(*frames, strict=True), strict=True)]
-        return np.stack(rows).astype(np.float64)
+        features, visible = (np.stack(part).astype(np.float64) for part in zip(*rows, strict=True))
+        return features, visible[:, 0] if visible.size else None
 
     def _make_generator(self, seed: int) -> np.random.Generator:
         return np.random.default_rng(seed)

@@ -30,7 +30,7 @@ from nsde_policy.deploy.server.connection import WebsocketServer
 from nsde_policy.errors import ConfigError, PlanError, RemoteError
 from nsde_policy.planner.calibration import Calibration
 from nsde_policy.planner.checks import check_plan
-from nsde_policy.planner.interface import Planner
+from nsde_policy.planner.interface import Planner, find_encoder
 from nsde_policy.planner.worker import PlannerThread
 
 AnyRequest = PlanRequest | EncodeRequest
@@ -57,7 +57,7 @@ class PolicyServer(WebsocketServer):
         super().__init__(settings, log)
         self._settings = settings
         self._spec = planner.spec
-        self._encode = getattr(planner, "encode", None)
+        self._encode = find_encoder(planner)
         if planner.spec.cameras and self._encode is None:
             raise ConfigError(f"{type(planner).__name__} has cameras, but no method encode for their frames")
         self._kinds: object = PlanRequest | EncodeRequest if planner.spec.cameras else PlanRequest
@@ -223,8 +223,8 @@ class PolicyServer(WebsocketServer):
         try:
             if isinstance(request, EncodeRequest):
                 assert self._encode is not None
-                encoded = self._encode({STATE_KEY: request.values.unpack()[0], **observed})
-                return EncodeReply(request.id, Array.pack(encoded[None, self._spec.plain_dim :]))
+                encoded, visible = self._encode({STATE_KEY: request.values.unpack()[0], **observed})
+                return EncodeReply(request.id, Array.pack(encoded[None, self._spec.plain_dim :]), visible)
             plan = self._planner.plan_from(request.states.unpack(), steps=request.steps, seed=request.seed)
             return PlanReply.pack(request.id, check_plan(plan, self._spec, steps=request.steps))
         except BaseException as error:  # SystemExit too: a planner must not end the server

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from nsde_policy.bounds import MAX_SIZE, Natural, NonNegative, Positive, Size
+from nsde_policy.bounds import MAX_SIZE, NonNegative, Positive, Size
 from nsde_policy.config import TrainConfig, TrainedEncoderConfig, require
 
 STRIDE = 8
@@ -42,8 +42,6 @@ class KeypointConfig(TrainedEncoderConfig):
     """Further keypoints on what never moves, or on the robot, whose place follows from the low-dimensional
     observation. They measure how far the camera is shifted, and that shift is undone in the picture before
     keypoints are found; 0 trusts the camera."""
-    masked_steps: Natural = 0
-    """Steps of a second training, on frames of which a part is hidden, shifted or in another light."""
     level_brightness: bool = False
     """Scale each frame so that its median brightness is that of the background: changes of the light then do
     not move keypoints. Not for cameras whose picture the robot fills for the most part."""

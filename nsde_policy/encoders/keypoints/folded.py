@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nsde_policy.encoders.keypoints.networks import KeypointNetwork, locate_peaks
+from nsde_policy.encoders.keypoints.networks import KeypointNetwork, average_maps, locate_peaks
 
 if TYPE_CHECKING:
     from nsde_policy.encoders.keypoints.model import KeypointModel
@@ -28,18 +28,22 @@ class FoldedKeypoints(nn.Module):
         measures_shift = self.model.measures_shift
         frames = given[1:] if measures_shift else given
         scaled = self.model.scale(values[None])
-        features, measured = [], []
+        features, measured, summaries = [], [], []
         for i, (camera, network, frame) in enumerate(
             zip(self.model.autoencoders(), self.networks, frames, strict=True)
         ):
             (level,) = self.model.level(camera, frame[None])
             steady = _undo_shift(level, given[0][i]) if measures_shift else level.permute(2, 0, 1)
-            keypoints, anchors = camera.split_points(network(steady))
+            points, summary = network(steady)
+            keypoints, anchors = camera.split_points(points)
+            summaries.append(summary)
             features.append(keypoints.flatten())
             measured.append(camera.measure_shift(anchors, scaled)[0] * (self.model.size / 2))
         reach = self.model.config.shift
         shifts = (torch.stack(measured).clamp(-reach, reach),) if measures_shift else ()
-        return torch.cat(features), *shifts
+        visibility = self.model.visibility
+        visible = () if visibility is None else (visibility(torch.cat(summaries, dim=1)),)
+        return torch.cat(features), *shifts, *visible
 
 
 def _undo_shift(frame: Tensor, shift: Tensor) -> Tensor:
@@ -72,13 +76,14 @@ class FoldedNetwork(nn.Module):
         spread = deep.new_tensor([[0, 0, 1], [0, 1, 1], [1, 1, 0], [1, 0, 0]])
         self.deep = nn.Parameter(torch.einsum("ay,bx,ocyx->coab", spread, spread, deep).contiguous())
 
-    def forward(self, frame: Tensor) -> Tensor:
-        """Map a frame (3, size, size) uint8 to points (1, points, 2) in [-1, 1]."""
+    def forward(self, frame: Tensor) -> tuple[Tensor, Tensor]:
+        """Map a frame (3, size, size) uint8 to points (1, points, 2) in [-1, 1] and the means of maps."""
         network = self.network
         rgb = frame[None].to(torch.float32) - GREY
         stem, join = network.stem, network.join
         x = F.silu(stem.norm(F.conv2d(rgb, self.stem, stem.conv.bias, stem.conv.stride, stem.conv.padding)))
         middle = network.middle(x)
-        joined = F.conv2d(middle, self.middle, join.conv.bias, padding=1)
-        joined = joined + F.conv_transpose2d(network.deep(middle), self.deep, stride=2, padding=1)
-        return locate_peaks(network.maps(F.silu(join.norm(joined))))
+        joined, deep = F.conv2d(middle, self.middle, join.conv.bias, padding=1), network.deep(middle)
+        joined = joined + F.conv_transpose2d(deep, self.deep, stride=2, padding=1)
+        features = F.silu(join.norm(joined))
+        return locate_peaks(network.maps(features)), average_maps(features, deep)

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from nsde_policy.config import NetworkConfig
 from nsde_policy.core.networks import MLP, weights_from
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.encoders.base_model import CameraBatch, StagedEncoderModel, mirror_frames, to_unit_rgb
+from nsde_policy.encoders.base_model import CameraBatch, DisturbedFeatures, StagedEncoderModel, to_unit_rgb
 from nsde_policy.encoders.keypoints.config import FORESEEN, KeypointConfig
-from nsde_policy.encoders.keypoints.masked import compute_masked_losses, list_trained
-from nsde_policy.encoders.keypoints.masking import shift_frames
+from nsde_policy.encoders.keypoints.masked import encode_shifted, list_trained
 from nsde_policy.encoders.keypoints.networks import FrameDecoder, KeypointNetwork
+from nsde_policy.encoders.masking import shift_frames
 from nsde_policy.methods.base import LossParts, Stage
 
 ERROR_UNIT = 20.0
@@ -48,6 +48,11 @@ class CameraAutoencoder(nn.Module):
     def find_points(self, frames: Tensor) -> tuple[Tensor, Tensor]:
         """Return keypoints and anchors of frames (n, size, size, 3) uint8, (n, keypoints or anchors, 2)."""
         return self.split_points(self.encoder(to_unit_rgb(frames)))
+
+    def look(self, frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return keypoints, anchors and the means of the network's maps, (n, summary_dim)."""
+        points, summary = self.encoder.look(to_unit_rgb(frames))
+        return *self.split_points(points), summary
 
     def split_points(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return keypoints and anchors, which the network finds together, (n, keypoints + anchors, 2)."""
@@ -92,7 +97,6 @@ class KeypointModel(StagedEncoderModel):
 
     low: Tensor
     high: Tensor
-    teacher_std: Tensor | None
 
     def __init__(
         self,
@@ -105,7 +109,6 @@ class KeypointModel(StagedEncoderModel):
         super().__init__()
         self.config, self.size = config, config.size
         self.feature_dim = 2 * config.keypoints * len(cameras)
-        self.register_buffer("teacher_std", None, persistent=False)
         self.register_buffer("low", torch.full((plain_dim,), -1.0))
         self.register_buffer("high", torch.ones(plain_dim))
         self.cameras = nn.ModuleList(CameraAutoencoder(config, plain_dim, generator) for _ in cameras)
@@ -113,20 +116,11 @@ class KeypointModel(StagedEncoderModel):
     def stages(self) -> tuple[Stage, ...]:
         """Train all networks at once; with a teacher, train all but the decoder."""
         if self.teacher_std is not None:
-            learned = ("points", "shift") if self.config.anchors else ("points",)
+            learned = ("features", "shift") if self.config.anchors else ("features",)
             return (Stage(learned, list_trained(self)),)
         losses = ("redraw", "shift", "steadiness") if self.config.anchors else ("redraw",)
         losses = ("foresight",) if self.config.foresight else losses
         return (Stage(losses, tuple(self.parameters())),)
-
-    @property
-    def masked_steps(self) -> int:
-        """Steps of the training with a teacher."""
-        return self.config.masked_steps
-
-    def learn_from_teacher(self, std: Tensor) -> None:
-        """Learn the features of clean frames, whose standard deviations are given, (feature_dim,)."""
-        self.teacher_std = std
 
     def set_scene(self, low: Tensor, high: Tensor, backgrounds: Sequence[Tensor]) -> None:
         """Store the range of the measured values, (plain_dim,), and backgrounds (size, size, 3) uint8."""
@@ -136,42 +130,48 @@ class KeypointModel(StagedEncoderModel):
             camera.background.copy_(background)
 
     def forward(self, values: Tensor, *frames: Tensor) -> Tensor:
-        """Return the keypoints of all cameras, (n, feature_dim), camera by camera, x and y by turns.
+        """Return the keypoints of all cameras, (n, feature_dim), camera by camera, x and y by turns."""
+        return self.summarize(values, *frames)[0]
+
+    def summarize(self, values: Tensor, *frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the keypoints of all cameras, and the means of maps.
 
         With anchors, the shift of each camera is undone in the picture, in whole pixels. Keypoints could be
         corrected instead, but the network looks at a grid coarser than the pixels: moving the picture by less
         than a cell of it changes keypoints by more than their precision.
         """
-        features, measured = self.encode_and_measure(values, None, *frames)
+        features, measured, summary = self.encode_and_measure(values, None, *frames)
         if not self.measures_shift:
-            return features
+            return features, summary
         shift = measured.round()
         if shift.is_cuda:  # finding the shifted rows would wait for the device
-            return self.encode_and_measure(values, shift, *frames)[0]
+            features, _, summary = self.encode_and_measure(values, shift, *frames)
+            return features, summary
         rows = shift.flatten(1).any(1).nonzero()[:, 0]
         if len(rows):
             chosen = (frame[rows] for frame in frames)
-            features = features.index_copy(
-                0, rows, self.encode_and_measure(values[rows], shift[rows], *chosen)[0]
-            )
-        return features
+            steady, _, seen = self.encode_and_measure(values[rows], shift[rows], *chosen)
+            features, summary = features.index_copy(0, rows, steady), summary.index_copy(0, rows, seen)
+        return features, summary
 
     def encode_and_measure(
         self, values: Tensor, shift: Tensor | None, *frames: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Encode frames after undoing a shift, (n, cameras, 2) in pixels, and measure their shift then.
 
         A measured shift beyond those of training is a mistake, and limited to them.
         """
         scaled, reach = self.scale(values), self.config.shift
-        features, measured = [], []
+        features, measured, summaries = [], [], []
         for i, (camera, given) in enumerate(zip(self.autoencoders(), frames, strict=True)):
             level = self.level(camera, given)
             steady = level if shift is None else shift_frames(level, -shift[:, i].long())
-            keypoints, anchors = camera.find_points(steady)
+            keypoints, anchors, summary = camera.look(steady)
+            summaries.append(summary)
             features.append(keypoints.flatten(1))
             measured.append(camera.measure_shift(anchors, scaled) * (self.size / 2))
-        return torch.cat(features, dim=1), torch.stack(measured, dim=1).clamp(-reach, reach)
+        shifts = torch.stack(measured, dim=1).clamp(-reach, reach)
+        return torch.cat(features, dim=1), shifts, torch.cat(summaries, dim=1)
 
     @property
     def measures_shift(self) -> bool:
@@ -200,8 +200,9 @@ class KeypointModel(StagedEncoderModel):
         leaves a damaged margin; both in pixels.
         """
         if self.teacher_std is not None:
-            return compute_masked_losses(self, batch, self.teacher_std, generator)
-        values, flip = self.choose_mirrored(batch, generator)
+            return super().loss(batch, generator)
+        given, flip = self.choose_mirrored(batch, generator)
+        values = self.scale(given)
         parts: list[dict[str, Tensor]] = []
         for camera, given in zip(self.autoencoders(), batch.frames, strict=True):
             level = self.level(camera, given)
@@ -231,19 +232,11 @@ class KeypointModel(StagedEncoderModel):
         error = found - self.scale(later.view(n, -1, dim))
         return {"foresight": error.square().sum((1, 2)).mean()}
 
-    def choose_mirrored(self, batch: CameraBatch, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
-        """Mirror half of the rows; return measured values in [-1, 1], and which rows are mirrored."""
-        if self.mirror is None:
-            return self.scale(batch.values), None
-        n, device = len(batch.values), batch.values.device
-        flip = torch.rand(n, device=device, generator=generator) < 0.5
-        return self.scale(torch.where(flip[:, None], batch.mirrored_values, batch.values)), flip
-
-    def flip(self, frames: Tensor, chosen: Tensor | None) -> Tensor:
-        """Return frames (n, size, size, 3) with the mirror images of the chosen rows, (n,)."""
-        if chosen is None or self.mirror is None:
-            return frames
-        return torch.where(chosen[:, None, None, None], mirror_frames(frames, self.mirror), frames)
+    def encode_disturbed(
+        self, values: Tensor, frames: Sequence[Tensor], generator: torch.Generator
+    ) -> DisturbedFeatures:
+        """Encode frames that are disturbed and, if they have anchors, also shifted."""
+        return encode_shifted(self, self.scale(values), frames, generator)
 
     def _camera_losses(
         self,

@@ -55,11 +55,16 @@ class KeypointNetwork(nn.Module):
 
     def forward(self, rgb: Tensor) -> Tensor:
         """Map frames (n, 3, size, size) in [-1, 1] to keypoints (n, keypoints, 2) in [-1, 1], as (x, y)."""
+        return self.look(rgb)[0]
+
+    def look(self, rgb: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the keypoints, and the means of the last maps, (n, 6 · width)."""
         middle = self.middle(self.stem(rgb))
-        deep = F.interpolate(self.deep(middle), scale_factor=2.0, mode="nearest")
-        features = self.join(torch.cat([middle, deep], dim=1))
+        deep = self.deep(middle)
+        enlarged = F.interpolate(deep, scale_factor=2.0, mode="nearest")
+        features = self.join(torch.cat([middle, enlarged], dim=1))
         with torch.autocast(features.device.type, enabled=False):  # positions need more than bf16
-            return locate_peaks(self.maps(features.float()))
+            return locate_peaks(self.maps(features.float())), average_maps(features, deep)
 
 
 def locate_peaks(maps: Tensor) -> Tensor:
@@ -68,6 +73,11 @@ def locate_peaks(maps: Tensor) -> Tensor:
     y = (share.sum(3) * make_axis(maps.shape[2], maps)).sum(-1)
     x = (share.sum(2) * make_axis(maps.shape[3], maps)).sum(-1)
     return torch.stack([x, y], dim=-1)
+
+
+def average_maps(*maps: Tensor) -> Tensor:
+    """Return the mean of each map, (n, k, h, w) to (n, all k)."""
+    return torch.cat([each.mean((2, 3)) for each in maps], dim=1)
 
 
 def make_axis(length: int, like: Tensor) -> Tensor:

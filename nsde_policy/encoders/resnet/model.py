@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from nsde_policy.core.networks import weights_from
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.base_model import EncoderModel, to_unit_rgb
-from nsde_policy.encoders.keypoints.networks import locate_peaks
+from nsde_policy.encoders.keypoints.networks import average_maps, locate_peaks
 from nsde_policy.encoders.resnet.config import CHANNELS_PER_GROUP, ResNetConfig
 
 
@@ -91,11 +91,12 @@ class CameraNetwork(nn.Module):
         self.maps = nn.Conv2d(8 * config.width, config.keypoints, 1)
         self.head = nn.Linear(2 * config.keypoints, config.features)
 
-    def forward(self, frames: Tensor) -> Tensor:
-        """Map frames (n, size, size, 3) uint8 to features (n, features)."""
+    def forward(self, frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Map frames (n, size, size, 3) uint8 to features (n, features) and the means of the last maps."""
         found = self.trunk(to_unit_rgb(frames))
         with torch.autocast(found.device.type, enabled=False):  # positions need more than bf16
-            return F.relu(self.head(locate_peaks(self.maps(found.float())).flatten(1)))
+            features = F.relu(self.head(locate_peaks(self.maps(found.float())).flatten(1)))
+            return features, average_maps(found.float())
 
 
 class ResNetModel(EncoderModel):
@@ -117,13 +118,18 @@ class ResNetModel(EncoderModel):
 
     def forward(self, values: Tensor, *frames: Tensor) -> Tensor:
         """Return the features of all cameras, (n, feature_dim); frames are cropped, or in the centre."""
+        return self.summarize(values, *frames)[0]
+
+    def summarize(self, values: Tensor, *frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the features of all cameras, and the means of the last maps."""
         crop, start = self.config.crop, (self.size - self.config.crop) // 2
         centre = slice(start, start + crop)
-        features = [
+        found = [
             camera(given if given.shape[1] == crop else given[:, centre, centre])
             for camera, given in zip(self.cameras, frames, strict=True)
         ]
-        return torch.cat(features, dim=1)
+        features, summaries = zip(*found, strict=True)
+        return torch.cat(features, dim=1), torch.cat(summaries, dim=1)
 
     def augment(self, frames: Tensor, generator: torch.Generator) -> Tensor:
         """Crop each frame at a random place, (n, crop, crop, 3)."""

@@ -8,6 +8,12 @@ NOISE_CELLS = 6
 """Random colours of a noisy occluder along each side of the frame; pixels between them are interpolated."""
 WIDEST = 2.0
 """Largest ratio of the sides of an occluder."""
+FIRST, SECOND = (0.65, (0.02, 0.22)), (0.15, (0.01, 0.08))
+"""Share of the frames with an occluder, and the share of the frame that it hides; the same for a second."""
+RELIT, GAIN = 0.6, 0.2
+"""Share of the frames in another light, and the largest relative change of their brightness."""
+NOISY, NOISE = 0.3, 0.06
+"""Share of the frames with noise, and its largest standard deviation."""
 
 
 def shift_frames(
@@ -82,6 +88,20 @@ def change_light(frames: Tensor, gain: Tensor, noise: Tensor | float = 0.0) -> T
     """Multiply frames (n, size, size, 3) uint8 by a gain, (n,), and add noise in units of the range."""
     lit = frames.to(torch.float32) * gain[:, None, None, None] + 255 * noise
     return lit.round().clamp(0, 255).to(torch.uint8)
+
+
+def disturb_frames(frames: Tensor, generator: torch.Generator) -> Tensor:
+    """Hide parts of frames (n, size, size, 3) uint8, and change their light, each for itself."""
+    for share, areas in (FIRST, SECOND):
+        frames = hide_parts(frames, share, areas, generator)
+
+    def draw() -> Tensor:
+        return torch.rand(len(frames), device=frames.device, generator=generator)
+
+    gain = 1 + GAIN * (2 * draw() - 1) * (draw() < RELIT)
+    noise = torch.randn(frames.shape, device=frames.device, generator=generator)
+    strength = NOISE * draw() * (draw() < NOISY)
+    return change_light(frames, gain, strength[:, None, None, None] * noise)
 
 
 class Covers:

@@ -1,0 +1,82 @@
+"""Fit of how much of the camera frames is visible, after the encoder is trained."""
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nsde_policy.data.frames import FrameFile
+from nsde_policy.data.types import Demonstrations, Ints
+from nsde_policy.encoders.base_model import MIN_STD, EncoderModel, VisibilityHead
+from nsde_policy.encoders.masking import disturb_frames
+from nsde_policy.training.frames import READ_BLOCK, list_rows
+
+logger = logging.getLogger(__name__)
+
+FITTED, HELD_OUT = 2048, 1024
+"""Most frames that are fitted, and most frames of other episodes."""
+WRONG = 0.25
+"""Error beyond which a feature is wrong, in standard deviations of the feature in demonstrations."""
+SMOOTHING = 1e-2
+"""Weight of the penalty of the ridge regression."""
+
+
+@torch.no_grad()
+def fit_visibility(
+    model: EncoderModel,
+    frames: FrameFile,
+    demos: Demonstrations,
+    features: Tensor,
+    held_out: Sequence[int],
+    *,
+    seed: int,
+) -> VisibilityHead:
+    """Fit the share of right features in frames with hidden parts, and calibrate it on other episodes.
+
+    Args:
+        model: The trained encoder.
+        frames: All frames.
+        demos: Observations of the same moments.
+        features: Features of all frames, (frames, feature_dim).
+        held_out: Episodes that the encoder was not trained on, to calibrate; every fifth if there are none.
+        seed: Determines the frames and what hides them.
+    """
+    device, rng = next(model.parameters()).device, np.random.default_rng(seed)
+    generator = torch.Generator(device).manual_seed(seed)
+    wrong = WRONG * features.std(0, correction=0).clamp(min=MIN_STD)
+
+    def look(rows: Ints, *, is_disturbed: bool = True) -> tuple[Tensor, Tensor]:
+        """Return the summaries of frames and the share of their features that are right, in float64."""
+        summaries, shares = [], []
+        for block in np.split(rows, range(READ_BLOCK, len(rows), READ_BLOCK)):
+            seen = [torch.from_numpy(camera).to(device) for camera in frames.read(block)]
+            if is_disturbed:
+                seen = [disturb_frames(camera, generator) for camera in seen]
+            found, summary = model.summarize(torch.from_numpy(demos.obs[block]).to(device), *seen)
+            summaries.append(summary.float().cpu())
+            shares.append(((found.cpu() - features[block]).abs() <= wrong).double().mean(1))
+        return torch.cat(summaries), torch.cat(shares)
+
+    others = [*held_out] or [*range(len(demos))][4::5] or [0]
+    known = list_rows(demos, [i for i in range(len(demos)) if i not in others] or others)
+    unseen = rng.permutation(list_rows(demos, others))[:HELD_OUT]
+    summary, share = look(rng.permutation(known)[:FITTED])
+    head = VisibilityHead(summary.shape[1])
+    head.mean.copy_(summary.mean(0))
+    head.std.copy_(summary.std(0, correction=0).clamp(min=MIN_STD))
+    x = head.expand(summary).double()
+    gram = torch.cov(x.T, correction=0) + SMOOTHING * torch.eye(x.shape[1], dtype=torch.float64)
+    weight = torch.linalg.solve(gram, (x - x.mean(0)).T @ share / len(x))
+    summary, share = look(unseen)  # the fit is too sure of frames that it has not seen
+    x = head.expand(summary).double()
+    spread = torch.cov(torch.stack([x @ weight, share]))
+    weight *= (spread[0, 1] / spread[0, 0]).nan_to_num(0.0)
+    head.weight.copy_(weight[None])
+    head.bias.fill_(share.mean() - x.mean(0) @ weight)
+    head.usual.fill_(head(look(unseen, is_disturbed=False)[0]).quantile(0.01))
+    agreement = torch.corrcoef(torch.stack([head(summary), share.float()]))[0, 1].nan_to_num()
+    where = f"{len(unseen)} frames of {len(others)} other episodes"
+    logger.info("visible share: correlation %.2f with the share of right features in %s", agreement, where)
+    return head
