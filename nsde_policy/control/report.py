@@ -121,6 +121,7 @@ class SessionReport:
     def to_text(self) -> str:
         """Format as a few lines of text."""
         faults = ", ".join(f"{kind} {count}" for kind, count in self.faults.items()) or "none"
+        visible = f"visible: {self.visible or 0:.0%} on average, {self.least_visible or 0:.0%} at worst"
         selected = f"; {self.selected} selected from {self.candidates:.1f} candidates on average"
         return "\n".join(
             [
@@ -130,16 +131,11 @@ class SessionReport:
                 f"{self.plans} plans: latency {1e3 * self.latency_p50_s:.2f} ms median, "
                 f"{1e3 * self.latency_p99_s:.2f} p99, {1e3 * self.latency_max_s:.2f} largest; "
                 f"{self.missed_deadlines} missed deadlines" + (selected if self.selected else ""),
-                *self._describe_visible(),
+                *([] if self.visible is None else [visible]),
                 f"faults: {faults}",
                 *(camera.describe(name) for name, camera in self.cameras.items()),
             ]
         )
-
-    def _describe_visible(self) -> list[str]:
-        if self.visible is None:
-            return []
-        return [f"visible: {self.visible:.0%} on average, {self.least_visible:.0%} at worst"]
 
 
 class Recorder:

@@ -90,7 +90,7 @@ class BasePolicy(abc.ABC, Generic[Generator]):
     def _convert_and_see(self, obs: object, *, plausible: bool) -> tuple[np.ndarray, np.ndarray | None]:
         """Convert observations in any form that `observation.py` accepts, (obs_dim,) or (n, obs_dim).
 
-        Named ones with frames are encoded, and the visible share of the frames, (n,), is returned if it is known.
+        Named ones with frames are encoded, and their visible share, (n,), is returned if it is known.
         If `plausible`, black, uniform and noisy frames are refused.
         """
         plain, cameras = convert_observation(obs, self._spec), self._spec.cameras

@@ -1,9 +1,10 @@
 """Train a method on demonstrations into a run directory; runs can be interrupted and resumed."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,13 +113,8 @@ def train_run(
     with run.lock():
         check_files(run, resume=options.resume, has_encoder=encoder is not None)
         if encoder is not None:
-            if encoder.needs_teacher:
-                again = replace(options, resume=options.resume and encoder.teacher.path.exists())
-                given = demos, _unmask(config), encoder.teacher.path
-                encoder.teacher = train_run(
-                    *given, seed=seed, task=task, images=images, monitor=monitor, options=again
-                )
-            encoded = _pretrain(encoder, run, monitor, options)
+            teach = partial(train_run, demos, _unmask(config), seed=seed, task=task, images=images)
+            encoded = _pretrain(encoder, teach, monitor, options)
             known, unseen, _ = split_episodes(encoded, options.validation, seed=seed)
         known, scaled_to, _ = split_episodes(known, options.scale_std, seed=seed, flag="--scale-std")
         config = _resolve_settings(known, config)
@@ -133,9 +129,7 @@ def train_run(
         fit_std_scale(run, scaled_to, device=options.device)
         selection.finish(run, task.mirror)
         if joint is not None:
-            joint.write_features(run.encoder)
-            joint.close()
-            known, _, _ = split_episodes(joint.read_features(), options.validation, seed=seed)
+            known, _, _ = split_episodes(_encode_all(joint, run), options.validation, seed=seed)
         _write_calibration(run, calibrate(known, record, task.mirror), encoder)
     return run
 
@@ -154,15 +148,29 @@ def _write_calibration(run: RunDirectory, calibration: Calibration, encoder: Enc
     replace_file(run.path / CALIBRATION_FILE, calibration.to_json().encode())
 
 
+def _encode_all(joint: EncoderTraining, run: RunDirectory) -> Demonstrations:
+    """Return the demonstrations with features of an encoder that was trained with the policy."""
+    joint.write_features(run.encoder)
+    joint.close()
+    return joint.read_features()
+
+
 def _pretrain(
-    encoder: EncoderTraining, run: RunDirectory, monitor: Monitor | None, options: TrainOptions
+    encoder: EncoderTraining,
+    teach: Callable[..., RunDirectory],
+    monitor: Monitor | None,
+    options: TrainOptions,
 ) -> Demonstrations:
     """Train the encoder of images, unless that was finished before; return demonstrations with features.
 
-    An encoder that is trained together with the policy is not trained here; its features are 0.
+    An encoder that is trained together with the policy is not trained here; its features are 0. `teach`
+    trains a policy with the encoder that is its teacher.
     """
     if encoder.is_joint:
         return encoder.make_blank_features()
+    if encoder.needs_teacher:
+        again = replace(options, resume=options.resume and encoder.teacher.path.exists())
+        encoder.teacher = teach(path=encoder.teacher.path, monitor=monitor, options=again)
     encoder.check_settings(resume=options.resume)
     for phase in encoder.phases:
         if phase.is_finished():

@@ -35,13 +35,8 @@ def fit_visibility(
 ) -> VisibilityHead:
     """Fit the share of right features in frames with hidden parts, and calibrate it on other episodes.
 
-    Args:
-        model: The trained encoder.
-        frames: All frames.
-        demos: Observations of the same moments.
-        features: Features of all frames, (frames, feature_dim).
-        held_out: Episodes that the encoder was not trained on, to calibrate; every fifth if there are none.
-        seed: Determines the frames and what hides them.
+    Those are the held-out ones, or every fifth if there are none. `features` are those of all frames,
+    (frames, feature_dim); the seed determines which frames are used and what hides them.
     """
     device, rng = next(model.parameters()).device, np.random.default_rng(seed)
     generator = torch.Generator(device).manual_seed(seed)
