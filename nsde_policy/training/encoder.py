@@ -349,11 +349,6 @@ class EncoderTraining:
             for camera, of_camera, repeated in zip(self.cameras, looks, repeats, strict=True)
         )
 
-    def measure_visible(self) -> float | None:
-        """Return the share that is visible in most undisturbed frames; None for runs of earlier versions."""
-        file = self._run.encoder.path / VISIBILITY_FILE
-        return float(self._run.encoder.read_tensors(file)["usual"]) if file.exists() else None
-
     def build_model(self, policy: PolicyModel[Windows]) -> PolicyWithEncoder:
         """Return a policy with this encoder, to be trained together.
 

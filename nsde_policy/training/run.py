@@ -15,6 +15,7 @@ from nsde_policy.data.action_columns import NO_COLUMN, describe_changes, match_c
 from nsde_policy.data.augmentation import Mirror, RigidMotions
 from nsde_policy.data.split import split_episodes
 from nsde_policy.data.types import Demonstrations
+from nsde_policy.encoders.base_model import VISIBILITY_FILE
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import replace_file
 from nsde_policy.inference.loading import build_model, build_policy_spec, limit_parameters
@@ -143,7 +144,8 @@ def _unmask(config: RunConfig) -> RunConfig:
 def _write_calibration(run: RunDirectory, calibration: Calibration, encoder: EncoderTraining | None) -> None:
     """Write calibration.json, with the range of the camera frames if there are some."""
     if encoder is not None:
-        visible = encoder.measure_visible()
+        file = run.encoder.path / VISIBILITY_FILE  # missing if an earlier version trained the encoder
+        visible = float(run.encoder.read_tensors(file)["usual"]) if file.exists() else None
         calibration = replace(calibration, frames=encoder.measure_frames(), usually_visible=visible)
     replace_file(run.path / CALIBRATION_FILE, calibration.to_json().encode())
 
