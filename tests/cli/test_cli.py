@@ -13,12 +13,34 @@ import pytest
 from tqdm import tqdm
 
 from nsde_policy import __version__
-from nsde_policy.cli.main import COMMAND_GROUPS, COMMANDS, SUMMARIES, _list_commands, main
+from nsde_policy.cli.main import COMMAND_GROUPS, COMMANDS, SUMMARIES, _list_commands, main, show_log
 from tests.helpers.demo_stores import write_store
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-m", "nsde_policy.cli"]
 INFO = "data info nsde_policy/assets/pusht_demos.zarr.zip"
+
+
+def test_torchrun_starts_the_program_whose_errors_name_the_rank():
+    env = {**os.environ, "TORCHELASTIC_RUN_ID": "none", "RANK": "3"}
+    started = [sys.executable, "-m", "nsde_policy", "nosuch"]
+    done = subprocess.run(started, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "nsde-policy (rank 3): " in done.stderr
+
+
+@pytest.mark.parametrize(("rank", "is_shown"), [("0", True), ("1", False)])
+def test_only_rank_0_of_torchrun_shows_the_log(rank: str, is_shown: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("RANK", rank)
+    package = logging.getLogger("nsde_policy")
+    monkeypatch.setattr(package, "handlers", [])
+    level = package.level
+    try:
+        show_log()
+        assert package.isEnabledFor(logging.INFO) == is_shown
+    finally:
+        package.setLevel(level)
 
 
 def test_help_imports_no_heavy_package():
