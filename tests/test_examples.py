@@ -19,12 +19,6 @@ from nsde_policy.video.windows import open_videos
 ROOT = Path(__file__).parents[1]
 
 
-def run(name: str, *args: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "examples" / name), *map(str, args)]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, env=env, capture_output=True, text=True)
-
-
 @pytest.fixture
 def run_here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Run an example in this process, which has imported torch already."""
@@ -47,11 +41,12 @@ def test_the_help_of_every_example_begins_with_its_docstring(
     assert title.split(":")[0] in " ".join(capsys.readouterr().out.split())
 
 
-def test_recorded_demonstrations_load_and_a_second_recording_adds_what_is_missing(tmp_path: Path):
+def test_recorded_demonstrations_load_and_a_second_recording_adds_what_is_missing(
+    run_here: Callable[..., None], tmp_path: Path
+):
     out = tmp_path / "demos.zarr"
     for expected in (2, 2, 3):
-        done = run("record_demonstrations.py", "--out", out, "--episodes", expected, "--steps", 20)
-        assert done.returncode == 0, done.stderr
+        run_here("record_demonstrations.py", "--out", out, "--episodes", expected, "--steps", 20)
         demos = load_demonstrations(out)
         assert len(set(demos.episode_fingerprints)) == len(demos) == expected
         assert demos.angles == (4,)

@@ -1,16 +1,12 @@
 """Tests of ROS 2 bags: a made-up arm whose bags `rosbags` writes, sampled at one rate."""
 
-import io
 import subprocess
 import tomllib
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from nsde_policy.cli.main import main
 from nsde_policy.data import load_demonstrations, open_images
@@ -23,12 +19,16 @@ from tests.helpers.ros2_bags import (
     SPEED,
     START,
     Message,
+    draw_time,
     make,
     make_image,
     make_joints,
+    make_small,
     move,
+    press,
     send,
     write_bag,
+    write_small,
 )
 
 CAMERAS = """\
@@ -37,22 +37,8 @@ on_change = ["/gripper"]
 """
 
 
-def draw_time(stamp: int) -> np.ndarray:
-    """Draw an image whose first pixel is its time in tenths of a millisecond."""
-    picture = np.full((6, 8, 3), 50, np.uint8)
-    picture[0, 0] = stamp // 100_000 // 256 ** np.arange(3) % 256
-    return picture
-
-
 def read_time(picture: np.ndarray) -> float:
     return float(picture[0, 0] @ 256 ** np.arange(3)) / 1e4
-
-
-def press(stamp: int, picture: np.ndarray, kind: str = "PNG"):
-    buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, kind)
-    data = np.frombuffer(buffer.getvalue(), np.uint8)
-    return make("sensor_msgs/CompressedImage", stamp=stamp, format=kind.lower(), data=data)
 
 
 def film(stamp: int):
@@ -84,25 +70,6 @@ def write_arm(folder: Path, *, storage: str = "mcap", pack: bool = False) -> Pat
     settings = SETTINGS.replace('"/joint_states"', '"/joint_states", "/gripper"') + CAMERAS
     (folder / "dataset.toml").write_text(settings)
     return folder
-
-
-def write_small(
-    path: Path, messages: list[Message] | None = None, settings: str = SETTINGS, *, storage: str = "mcap"
-) -> Path:
-    """Write one bag of 2 s with exact times: joints at 50 Hz, a command 4 ms after each."""
-    write_bag(path, make_small() if messages is None else messages, storage=storage)
-    (path / "dataset.toml").write_text(settings)
-    return path
-
-
-def make_small(seconds: float = 2.0, start: float = 0.0) -> list[Message]:
-    messages = []
-    for time in np.arange(start, start + seconds, 0.02):
-        stamp = round(time * 1e9)
-        messages.append(Message("/joint_states", stamp + 1_000_000, make_joints(stamp, move(time))))
-        stamp += 4_000_000
-        messages.append(Message("/command", stamp, make_joints(stamp, move(stamp / 1e9))))
-    return messages
 
 
 def get_times(values: np.ndarray) -> np.ndarray:
@@ -356,244 +323,3 @@ def test_without_settings_the_error_suggests_them(tmp_path: Path, capsys: pytest
     suggested["observations"].reverse()  # in alphabetical order
     assert 55 < suggested["rate_hz"] < 65
     assert {**suggested, "rate_hz": 10, "on_change": ["/gripper"]} == tomllib.loads(written)
-
-
-class Damage(NamedTuple):
-    """A kind of damage, and a part of the expected message."""
-
-    name: str
-    make: Callable[[Path], Any]
-    """Write a damaged bag to the given path."""
-    message: str
-
-
-def with_settings(change: str = "", *, settings: str = SETTINGS) -> Callable[[Path], Any]:
-    return lambda path: write_small(path, settings=settings + change)
-
-
-def with_messages(change: Callable[[list[Message]], Any], settings: str = "") -> Callable[[Path], Any]:
-    def write(path: Path) -> None:
-        messages = make_small()
-        write_small(path, change(messages) or messages, SETTINGS + settings)
-
-    return write
-
-
-def with_camera(content: Any) -> Callable[[Path], Any]:
-    """Write a camera whose second image is wrong."""
-    good = make_image(0, np.zeros((4, 4, 3), np.uint8))
-    if content.__msgtype__ != good.__msgtype__:
-        good = press(0, np.zeros((4, 4, 3), np.uint8))
-    film = [Message("/cam", t, good) for t in range(0, 10**9, 10**8)]
-    film += [Message("/cam", t, content) for t in range(10**9, 2 * 10**9, 10**8)]
-    return with_messages(lambda messages: messages + film, 'images = ["/cam"]\nstamps = "receive"\n')
-
-
-def with_file(
-    name: str, change: Callable[[bytes], bytes | None], storage: str = "mcap"
-) -> Callable[[Path], Any]:
-    """Write a valid bag, then change or remove one file."""
-
-    def write(path: Path) -> None:
-        (file,) = write_small(path, storage=storage).glob(name)
-        content = change(file.read_bytes())
-        file.unlink() if content is None else file.write_bytes(content)
-
-    return write
-
-
-def change_content(messages: list[Message], number: int = 40, **fields: Any) -> None:
-    """Change some fields of a joint state."""
-    for name, value in fields.items():
-        setattr(messages[number].content, name, value)
-
-
-def shift_stamps(messages: list[Message]) -> None:
-    """Let the clock of the joints jump back after one second."""
-    for message in messages[100::2]:
-        message.content.header.stamp.sec -= 7
-
-
-def cut(content: bytes) -> bytes:
-    return content[: len(content) // 2]
-
-
-def scramble(content: bytes) -> bytes:
-    """Overwrite the middle of a file, which is data."""
-    middle = len(content) // 2
-    return content[: middle - 20_000] + b"\xff" * 40_000 + content[middle + 20_000 :]
-
-
-DAMAGES = [
-    Damage("truncated mcap", with_file("*.mcap", cut), "File end magic is invalid"),
-    Damage("empty mcap", with_file("*.mcap", lambda _: b""), "seems to be empty"),
-    Damage("scrambled mcap", with_file("*.mcap", scramble), "repair the recording"),
-    Damage("truncated db3", with_file("*.db3", cut, "sqlite3"), "cannot be read"),
-    Damage("scrambled db3", with_file("*.db3", scramble, "sqlite3"), "cannot be read"),
-    Damage("missing db3", with_file("*.db3", lambda _: None, "sqlite3"), "database files are missing"),
-    Damage(
-        "file outside the folder",
-        with_file("metadata.yaml", lambda text: text.replace(b"- bag.mcap", b"- ../../other.mcap")),
-        "database files are missing",
-    ),
-    Damage(
-        "metadata that is no YAML",
-        with_file("metadata.yaml", lambda text: text + b"]"),
-        "Could not load YAML",
-    ),
-    Damage(
-        "metadata with another count",
-        with_file("metadata.yaml", lambda text: text.replace(b"message_count: 100", b"message_count: 90")),
-        "declares 90 messages of /joint_states, its files hold 100",
-    ),
-    Damage(
-        "metadata without a key",
-        with_file("metadata.yaml", lambda text: text.replace(b"storage_identifier", b"storage")),
-        "metadata key is missing",
-    ),
-    Damage(
-        "no messages",
-        with_messages(lambda _: [Message("/command", 0, "sensor_msgs/msg/JointState")]),
-        "no topic",
-    ),
-    Damage(
-        "empty topic",
-        with_messages(
-            lambda messages: [*messages[::2], Message("/command", 0, "sensor_msgs/msg/JointState")]
-        ),
-        "declares 0 messages of /command",
-    ),
-    Damage(
-        "unknown type",
-        with_messages(lambda messages: [*messages[::2], Message("/command", 0, "my_msgs/msg/Command")]),
-        "/command is my_msgs/msg/Command, expected a standard message",
-    ),
-    Damage("clock going back", with_messages(shift_stamps), "the clock of /joint_states goes back by 6.98 s"),
-    Damage(
-        "clocks that differ",
-        with_messages(
-            lambda messages: [m for m in messages if (m.received > 10**9) == (m.topic == "/command")]
-        ),
-        'if the clocks differ set stamps = "receive"',
-    ),
-    Damage(
-        "topic with one message",
-        with_messages(lambda messages: [m for m in messages if m.topic != "/command"] + messages[51:52]),
-        "/command has only 1 messages",
-    ),
-    Damage(
-        "long gap",
-        with_messages(lambda messages: [m for m in messages if not 0.6e9 < m.received < 1.4e9]),
-        "no message of /joint_states for 0.82 s at frame 5",
-    ),
-    Damage(
-        "NaN",
-        with_messages(lambda messages: change_content(messages, position=np.full(6, np.nan))),
-        "nan in joint_states[0] at frame 3",
-    ),
-    Damage(
-        "missing joint",
-        with_messages(lambda messages: change_content(messages, name=JOINTS[:5], position=np.zeros(5))),
-        "/joint_states at 0.40 s: other columns than in the first message: wrist_3",
-    ),
-    Damage(
-        "fewer positions than joints",
-        with_messages(lambda messages: change_content(messages, position=np.zeros(5))),
-        "5 numbers in 'position', expected 6",
-    ),
-    Damage(
-        "image of another size",
-        with_camera(make_image(0, np.zeros((4, 5, 3), np.uint8))),
-        "/cam at 1.00 s: an image of shape (4, 5, 3), expected (4, 4, 3)",
-    ),
-    Damage(
-        "image with too few bytes",
-        with_camera(
-            make("sensor_msgs/Image", **{**vars(make_image(0, np.zeros((4, 4, 3), np.uint8))), "height": 5})
-        ),
-        "an image of 5 rows of 12 bytes and 4 rgb8 pixels has 48 bytes",
-    ),
-    Damage(
-        "image of depths",
-        with_camera(make_image(0, np.zeros((4, 4, 2), np.uint8), encoding="16UC1")),
-        "encoded as '16UC1', expected rgb8, bgr8",
-    ),
-    Damage(
-        "damaged PNG",
-        with_camera(make("sensor_msgs/CompressedImage", stamp=0, format="png", data=np.zeros(30, np.uint8))),
-        "not an undamaged JPEG or PNG",
-    ),
-    Damage("settings that are no TOML", with_settings("rate"), "dataset.toml is not TOML"),
-    Damage("unknown setting", with_settings("gaps = 2\n"), "no setting 'gaps'; the closest is 'gap_s'"),
-    Damage("missing setting", with_settings(settings='format = "ros2"\n'), "needs the setting 'rate_hz'"),
-    Damage("wrong rate", with_settings(settings=SETTINGS.replace("10", "-1")), "need rate_hz > 0"),
-    Damage(
-        "unknown topic",
-        with_settings('images = ["/cam"]\n'),
-        "no topic /cam; it has: /command, /joint_states",
-    ),
-    Damage("topic named twice", with_settings('images = ["/command"]\n'), "a topic is named twice"),
-    Damage(
-        "numbers as images",
-        with_messages(
-            lambda messages: [*messages, Message("/x", 0, make("std_msgs/Bool", data=True))],
-            'images = ["/x"]\n',
-        ),
-        "/x is std_msgs/msg/Bool, expected sensor_msgs/msg/Image or",
-    ),
-    Damage(
-        "unknown field",
-        with_settings('[fields]\n"/command" = ["positions"]\n'),
-        "0 numbers in 'positions', expected 6; sensor_msgs/msg/JointState has position[0], ",
-    ),
-    Damage("unusable marker", with_settings('episode_topic = "/command"\n'), "no episode of 2 to"),
-]
-
-
-def read_all(path: Path) -> None:
-    load_demonstrations(path)
-    for name in summarize(path).videos:
-        open_images(path, key=name)[:]
-
-
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)
-def test_damage_is_refused(tmp_path: Path, damage: Damage):
-    path = tmp_path / "bag"
-    damage.make(path)
-    with pytest.raises(DemoError) as error:
-        read_all(path)
-    assert damage.message in str(error.value)
-
-
-def test_definitions_in_a_bag_are_not_executed(tmp_path: Path):
-    mark = tmp_path / "mark"
-    hostile = f"x/msg/Y']; open({str(mark)!r}, 'w'); ['"
-    path = write_small(tmp_path / "bag", [*make_small()[::2], Message("/command", 0, hostile)])
-    with pytest.raises(DemoError, match="expected a standard message"):
-        load_demonstrations(path)
-    assert not mark.exists()
-
-
-def test_images_are_read_in_little_memory(tmp_path: Path):
-    messages = make_small(10)
-    for stamp in range(0, 10**10, 10**8):
-        messages.append(
-            Message("/cam", stamp, make_image(stamp, np.full((600, 500, 3), stamp // 10**8, np.uint8)))
-        )
-    path = write_small(tmp_path / "bag", messages, SETTINGS + 'images = ["/cam"]\n')
-    del messages
-    tracemalloc.start()
-    try:
-        frames = open_images(path, key="cam")
-        assert (frames[66] == 67).all()  # the first frame is at 0.1 s
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 30 * 10**6
-
-
-def test_numbers_that_do_not_fit_into_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = write_small(tmp_path / "bag")
-    monkeypatch.setenv("NSDE_POLICY_MAX_UNPACKED_BYTES", "10000")
-    with pytest.raises(DemoError, match="more than 10000 bytes of numbers; split the bag"):
-        load_demonstrations(path)

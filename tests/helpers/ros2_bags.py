@@ -1,10 +1,12 @@
 """ROS 2 bags of a made-up arm, written by `rosbags`."""
 
+import io
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from PIL import Image
 from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
 from rosbags.typesys import Stores, get_typestore
 
@@ -114,3 +116,36 @@ def send(
     for stamp in np.round(times[kept] * 1e9).astype(int).tolist():
         sent.append(Message(topic, stamp + int(rng.uniform(1e6, 4e6)), make_content(stamp)))
     return sent
+
+
+def draw_time(stamp: int) -> np.ndarray:
+    """Draw an image whose first pixel is its time in tenths of a millisecond."""
+    picture = np.full((6, 8, 3), 50, np.uint8)
+    picture[0, 0] = stamp // 100_000 // 256 ** np.arange(3) % 256
+    return picture
+
+
+def press(stamp: int, picture: np.ndarray, kind: str = "PNG"):
+    buffer = io.BytesIO()
+    Image.fromarray(picture).save(buffer, kind)
+    data = np.frombuffer(buffer.getvalue(), np.uint8)
+    return make("sensor_msgs/CompressedImage", stamp=stamp, format=kind.lower(), data=data)
+
+
+def write_small(
+    path: Path, messages: list[Message] | None = None, settings: str = SETTINGS, *, storage: str = "mcap"
+) -> Path:
+    """Write one bag of 2 s with exact times: joints at 50 Hz, a command 4 ms after each."""
+    write_bag(path, make_small() if messages is None else messages, storage=storage)
+    (path / "dataset.toml").write_text(settings)
+    return path
+
+
+def make_small(seconds: float = 2.0, start: float = 0.0) -> list[Message]:
+    messages = []
+    for time in np.arange(start, start + seconds, 0.02):
+        stamp = round(time * 1e9)
+        messages.append(Message("/joint_states", stamp + 1_000_000, make_joints(stamp, move(time))))
+        stamp += 4_000_000
+        messages.append(Message("/command", stamp, make_joints(stamp, move(stamp / 1e9))))
+    return messages

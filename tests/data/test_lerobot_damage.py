@@ -1,0 +1,275 @@
+"""Tests of damaged LeRobot data sets: each kind is refused with a message that says what to do."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nsde_policy.data.readers import open_source
+from nsde_policy.data.readers.lerobot import LeRobotSource
+from nsde_policy.data.source import read_columns
+from nsde_policy.errors import DemoError
+from tests.helpers.demo_stores import edit_bytes
+from tests.helpers.lerobot_sets import (
+    DATA,
+    EPISODES,
+    TOP,
+    VIDEO,
+    WRIST,
+    edit_column,
+    edit_info,
+    write_v2,
+    write_v3,
+)
+
+
+class Damage(NamedTuple):
+    """A kind of damage of a data set of version 3 or 2, and a part of the expected message."""
+
+    name: str
+    make: Callable[[Path], object]
+    message: str
+    write: Callable[[Path], Path] = write_v3
+
+
+def in_column(name: str, change: Callable[[list[Any]], Any], file: str = DATA) -> Callable[[Path], object]:
+    return lambda path: edit_column(path / file, name, change)
+
+
+def with_value(row: int, value: object) -> Callable[[list[Any]], list[Any]]:
+    return lambda rows: [*rows[:row], value, *rows[row + 1 :]]
+
+
+def with_feature(name: str, **change: Any) -> Callable[[Path], object]:
+    def make(path: Path) -> None:
+        features = json.loads((path / "meta/info.json").read_text())["features"]
+        edit_info(path, features={**features, name: {**features.get(name, {}), **change}})
+
+    return make
+
+
+def without_rows(path: Path) -> None:
+    pq.write_table(pq.read_table(path / DATA).slice(0, 20), path / DATA)
+
+
+def drop_a_frame(path: Path) -> None:
+    """Drop a frame as a slow camera does, with metadata that agree with the rows."""
+    table = pq.read_table(path / DATA)
+    pq.write_table(pa.concat_tables([table.slice(0, 3), table.slice(4)]), path / DATA)
+    edit_column(path / EPISODES, "length", with_value(0, 7))
+
+
+def promise_frames(path: Path) -> None:
+    edit_column(path / EPISODES, "length", with_value(2, 10**12))
+
+
+def replace_by_pipe(path: Path) -> None:
+    (path / DATA).unlink()
+    os.mkfifo(path / DATA)
+
+
+V2_DATA, V2_VIDEO = "data/chunk-000/episode_000001.parquet", f"videos/chunk-000/{WRIST}/episode_000001.mp4"
+SPAN = f"videos/{WRIST}"
+DAMAGES = [
+    Damage(
+        "no footer",
+        lambda p: edit_bytes(p / DATA, lambda b: b[:-300]),
+        "damaged or unfinished parquet file: .*; restore it",
+    ),
+    Damage("empty file", lambda p: (p / DATA).write_bytes(b""), "damaged or unfinished parquet file"),
+    Damage(
+        "overwritten",
+        lambda p: edit_bytes(p / DATA, lambda b: bytes(900) + b[900:]),
+        "damaged or unfinished parquet file",
+    ),
+    Damage("no data", lambda p: (p / DATA).unlink(), "file-000.parquet is missing; restore it"),
+    Damage("pipe", replace_by_pipe, "not a regular file"),
+    Damage(
+        "lost episode",
+        lambda p: (p / V2_DATA).unlink(),
+        "episode_000001.parquet is missing; restore",
+        write_v2,
+    ),
+    Damage(
+        "lost video",
+        lambda p: (p / V2_VIDEO).unlink(),
+        "the video .*000001.mp4 is missing; restore",
+        write_v2,
+    ),
+    Damage(
+        "cut video", lambda p: edit_bytes(p / VIDEO, lambda b: b[: len(b) // 2]), "file-000.mp4 is damaged"
+    ),
+    Damage("no video", lambda p: (p / VIDEO).write_bytes(b"no video"), "is damaged or not a video"),
+    Damage("fewer rows", without_rows, "has 20 rows, but its episodes 0 to 2 have 22 frames in meta"),
+    Damage(
+        "longer episode", in_column("length", with_value(1, 6), EPISODES), "has 22 rows, .* have 23 frames"
+    ),
+    Damage("episode of no length", in_column("length", with_value(1, 0), EPISODES), "episode 1 has 0 frames"),
+    Damage("huge length", promise_frames, "would take 16000000000208 bytes, the limit"),
+    Damage(
+        "null length",
+        in_column("length", with_value(1, None), EPISODES),
+        "length in .*parquet holds .* 1 of them missing, expected int64",
+    ),
+    Damage(
+        "episodes out of order",
+        in_column("episode_index", lambda n: n[::-1], EPISODES),
+        "episode_index is 0 in row 0 ",
+    ),
+    Damage(
+        "frame gap", drop_a_frame, r"frame_index is 4 in row 3 \(episode 0, step 3\), expected frames without"
+    ),
+    Damage("other episode", in_column("episode_index", with_value(9, 2)), "episode_index is 2 in row 9"),
+    Damage(
+        "late frame",
+        in_column("timestamp", lambda t: [x + 3.0 * (i > 4) for i, x in enumerate(t)]),
+        "timestamp is 3.5 in row 5",
+    ),
+    Damage(
+        "shifted video",
+        in_column(f"{SPAN}/to_timestamp", with_value(0, 0.5), EPISODES),
+        "8 frames, but .* has 5.0: frames would be shifted",
+    ),
+    Damage(
+        "short video",
+        lambda p: [
+            edit_column(p / EPISODES, f"{SPAN}/{k}_timestamp", lambda t: [x + 2 for x in t])
+            for k in ("from", "to")
+        ],
+        "is too short: it has no frame at 2.200 s",
+    ),
+    Damage(
+        "no video column",
+        in_column(f"{SPAN}/file_index", lambda n: None, EPISODES),
+        "has no column 'videos/.*/file_index'",
+    ),
+    Damage(
+        "no fps", lambda p: edit_info(p, fps=None), "info.json is damaged: .*missing required field `fps`"
+    ),
+    Damage("fps of 0", lambda p: edit_info(p, fps=0), r"info.json is damaged: .*\$.fps"),
+    Damage(
+        "no JSON",
+        lambda p: (p / "meta/info.json").write_text("{"),
+        "info.json is damaged: Input data was truncated",
+    ),
+    Damage(
+        "old version", lambda p: edit_info(p, codebase_version="v1.6"), "format 'v1.6', expected v2.0 to v3.0"
+    ),
+    Damage(
+        "episodes miscounted",
+        lambda p: edit_info(p, total_episodes=4),
+        "lists 3 episodes, meta/info.json counts 4",
+    ),
+    Damage(
+        "path above",
+        lambda p: edit_info(p, data_path="../{chunk_index}.parquet"),
+        "expected one inside the data set",
+    ),
+    Damage(
+        "absolute path", lambda p: edit_info(p, data_path="/etc/passwd"), "expected one inside the data set"
+    ),
+    Damage(
+        "format string",
+        lambda p: edit_info(p, data_path="{chunk_index.__class__}"),
+        "expected one inside the data set",
+    ),
+    Damage(
+        "wide format",
+        lambda p: edit_info(p, data_path="{chunk_index:0999999999d}"),
+        "expected one inside the data set",
+    ),
+    Damage(
+        "camera above",
+        with_feature("../../x", dtype="video", shape=[4, 4, 3]),
+        "expected one inside the data set",
+        write_v2,
+    ),
+    Damage(
+        "no column",
+        in_column("action", lambda rows: None),
+        "has no column 'action'; it has: observation.state",
+    ),
+    Damage("other width", with_feature("action", shape=[3]), r"with lengths \[2\], expected float32 \(3,\)"),
+    Damage(
+        "ragged lists",
+        in_column("action", with_value(4, [1.0])),
+        r"with lengths \[1, 2\], expected float32 \(2,\)",
+    ),
+    Damage("null row", in_column("action", with_value(4, None)), r"with lengths \[0, 2\], expected"),
+    Damage(
+        "null number",
+        in_column("next.reward", with_value(4, None)),
+        "next.reward in .* holds double, 1 of them missing",
+    ),
+    Damage(
+        "text", in_column("next.reward", lambda rows: ["?"] * len(rows)), "holds string, .* expected float32"
+    ),
+    Damage(
+        "schema drift",
+        in_column("task_index", with_value(4, 0.5)),
+        "task_index in .* float64 that do not fit, expected int64",
+    ),
+    Damage(
+        "NaN",
+        in_column("observation.state", with_value(9, [0, 0, np.nan, 0])),
+        r"nan in observation.state\[2\] at frame 9",
+    ),
+    Damage(
+        "no picture",
+        in_column(TOP, with_value(4, {"bytes": b"?", "path": ""})),
+        "not an undamaged JPEG or PNG",
+    ),
+    Damage(
+        "picture not embedded",
+        in_column(TOP, with_value(4, {"bytes": None, "path": "x"})),
+        "not an undamaged JPEG or PNG",
+    ),
+    Damage(
+        "other size of pictures",
+        with_feature(TOP, shape=[20, 32, 3]),
+        r"pictures of shape \(24, 32, 3\), expected \(20, 32, 3\)",
+    ),
+    Damage(
+        "other size of videos",
+        with_feature(WRIST, shape=[40, 64, 3]),
+        r"frames of shape \(48, 64, 3\), expected \(40, 64, 3\)",
+    ),
+    Damage(
+        "lines",
+        lambda p: (p / "meta/episodes.jsonl").write_text('{"episode_index": 0'),
+        "episodes.jsonl is damaged",
+        write_v2,
+    ),
+    Damage(
+        "modality",
+        lambda p: (p / "meta/modality.json").write_text('{"state": 3}'),
+        "modality.json is damaged",
+    ),
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)
+def test_damage_is_refused(damage: Damage, tmp_path: Path) -> None:
+    path = damage.write(tmp_path / "set")
+    damage.make(path)
+    with pytest.raises(DemoError, match=damage.message):
+        _read_everything(path)
+
+
+def _read_everything(path: Path) -> None:
+    source = open_source(path)
+    assert isinstance(source, LeRobotSource)
+    ends = source.read_ends()
+    for name in ("observation.state", *source.find_arrays()):
+        array = source.open_array(name)
+        if len(array.shape) == 4:
+            array.check_parts(int(ends[-1]))
+            array.read(0, int(ends[-1]))
+        else:
+            read_columns(array, ends)
