@@ -263,8 +263,6 @@ class Train:
         demos = self._parse_demos(task.training.demos)
         with open_source(self.demos or find_demos(task.name)) as source:
             find_keys(source, demos.obs_keys, demos.act_key)
-            for camera in demos.images:
-                source.open_episodes(find_camera(source, camera))
 
     def _choose_task(self) -> tuple[str, dict[str, object]]:
         """Return the name of the task, and the keyword arguments of its environment that the run records."""

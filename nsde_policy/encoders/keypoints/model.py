@@ -195,42 +195,23 @@ class KeypointModel(StagedEncoderModel):
     def loss(self, batch: CameraBatch, generator: torch.Generator) -> LossParts:
         """Return the losses, with random mirror images and shifts, averaged over the cameras.
 
-        `redraw` is the squared error of the redrawn frames. With anchors, `shift` is the squared error of the
-        measured shift, and `steadiness` the squared change of keypoints after a shift was undone, which
-        leaves a damaged margin; both in pixels.
+        `redraw` is the squared error of the redrawn frames, `foresight` that of later observations. With
+        anchors, `shift` is the squared error of the measured shift, and `steadiness` the squared change of
+        keypoints after a shift was undone, which leaves a damaged margin; both in pixels.
         """
         if self.teacher_std is not None:
             return super().loss(batch, generator)
-        given, flip = self.choose_mirrored(batch, generator)
-        values = self.scale(given)
+        measured, flip = self.choose_mirrored(batch, generator)
+        values = self.scale(measured)
+        later = batch.targets[0] if self.config.foresight else None
+        if later is not None and flip is not None:
+            later = torch.where(flip[:, None], batch.targets[1], later)
         parts: list[dict[str, Tensor]] = []
         for camera, given in zip(self.autoencoders(), batch.frames, strict=True):
             level = self.level(camera, given)
             seen, background = (self.flip(each, flip) for each in (level, camera.background.expand_as(level)))
-            if self.config.foresight:
-                later = batch.targets[0] if flip is None else torch.where(flip[:, None], *batch.targets[::-1])
-                parts.append(self._compute_foresight(camera, seen, values, later, generator))
-            else:
-                parts.append(self._camera_losses(camera, seen, background, values, generator))
+            parts.append(self._camera_losses(camera, seen, background, values, later, generator))
         return LossParts({name: torch.stack([part[name] for part in parts]).mean() for name in parts[0]})
-
-    def _compute_foresight(
-        self,
-        camera: CameraAutoencoder,
-        frames: Tensor,
-        values: Tensor,
-        later: Tensor,
-        generator: torch.Generator,
-    ) -> dict[str, Tensor]:
-        """Return the squared error of the observations `FORESEEN` that a camera predicts, in [-1, 1]."""
-        (n, dim), reach, device = values.shape, self.config.shift, values.device
-        shift = torch.randint(-reach, reach + 1, (n, 2), device=device, generator=generator)
-        keypoints = camera.find_points(shift_frames(frames, shift))[0] - shift[:, None] * (2 / self.size)
-        noise = torch.randn(keypoints.shape, device=device, generator=generator)
-        points = (keypoints + self.config.blur * noise).flatten(1)
-        found = camera.predict(torch.cat([values, points], dim=1)).view(n, -1, dim)
-        error = found - self.scale(later.view(n, -1, dim))
-        return {"foresight": error.square().sum((1, 2)).mean()}
 
     def encode_disturbed(
         self, values: Tensor, frames: Sequence[Tensor], generator: torch.Generator
@@ -244,6 +225,7 @@ class KeypointModel(StagedEncoderModel):
         frames: Tensor,
         background: Tensor,
         values: Tensor,
+        later: Tensor | None,
         generator: torch.Generator,
     ) -> dict[str, Tensor]:
         """Return the losses of one camera, for frames and backgrounds (n, size, size, 3) uint8."""
@@ -267,6 +249,11 @@ class KeypointModel(StagedEncoderModel):
             frames, background = shift_frames(frames, shift), shift_frames(background, shift)
             keypoints, _ = camera.find_points(frames)
         noise = torch.randn(keypoints.shape, device=device, generator=generator)
+        if later is not None:
+            steady = keypoints + config.blur * noise - shift[:, None] * (2 / config.size)
+            error = camera.predict(torch.cat([values, steady.flatten(1)], dim=1)).view(n, len(FORESEEN), -1)
+            error = error - self.scale(later.view(error.shape))
+            return {"foresight": error.square().sum((1, 2)).mean()}
         known = camera.known_points(values) + shift[:, None] * (2 / config.size)
         points = torch.cat([keypoints + config.blur * noise, known.to(keypoints.dtype)], dim=1)
         drawn = camera.decoder(points, to_unit_rgb(background))
