@@ -27,6 +27,7 @@ CASES = {
     "short": ("short_training", "a short training on Push-T, from the start of the program, and its score"),
     "ranks": ("ranks", "training steps in one process, and in one and two processes of torchrun"),
     "loop": ("loops", "a session at several rates in real time"),
+    "cameras": ("camera_loops", "a session at 50 Hz with two cameras, next to four busy processes"),
     "serve": ("servers", "--requests of eight clients to the policy server, without a pause"),
 }
 """Module of `timing` with the function `measure_CASE`, and what it measures."""

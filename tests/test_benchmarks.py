@@ -130,7 +130,9 @@ def test_every_target_of_attacks_can_be_prepared(target: str, monkeypatch: pytes
     assert callable(importlib.import_module(f"attacks.{target}").prepare)
 
 
-@pytest.mark.parametrize("case", ["methods", "latency", "training", "short", "ranks", "loop", "serve"])
+@pytest.mark.parametrize(
+    "case", ["methods", "latency", "training", "short", "ranks", "loop", "cameras", "serve"]
+)
 def test_every_case_of_speed_has_a_function(case: str, run_script: RunScript):
     module, _ = run_script("speed.py", name="speed")["CASES"][case]
     assert callable(getattr(importlib.import_module(f"timing.{module}"), f"measure_{case}"))
