@@ -50,7 +50,8 @@ class PlanScheduler:
     """Requests plans in time, and keeps the current plan and the next one.
 
     All plans are made by a worker, so that a planner that hangs does not stop the loop: the session waits
-    for a plan that it needs now for at most `deadline_s`, and takes it later if it arrives later.
+    for a plan that it needs now for at most `deadline_s`, and takes it later if it arrives later. If it plans
+    ahead, it waits for the first plan only, and for at most one control period.
 
     If it plans ahead, a plan is requested as many periods before it is needed as planning took recently. It
     starts from the states that the current plan predicts, corrected by its prediction error so far, and
@@ -81,6 +82,7 @@ class PlanScheduler:
         self._planner, self._spec, self._worker = planner, planner.spec, worker
         self._chunk, self._policy_hz = resolved.chunk, resolved.policy_hz
         self._deadline, self._seed = config.deadline_s, config.seed
+        self._longest_wait = min(self._deadline, 1 / config.rate_hz) if config.plan_ahead else self._deadline
         self._clock, self._recorder, self._ahead = clock, recorder, config.plan_ahead
         self._latencies: deque[float] = deque(maxlen=RECENT_LATENCIES)
         most = getattr(planner, "candidates", 1)  # of planners that compare plans
@@ -157,7 +159,7 @@ class PlanScheduler:
         """
         ends, before = time.monotonic() + LONGEST_WAIT_S, self._waiting_since
         while True:
-            started, timeout_s = time.monotonic(), self._deadline - (before - self._waiting_since)
+            started, timeout_s = time.monotonic(), self._longest_wait - (before - self._waiting_since)
             if not 0 < timeout_s < math.inf or started > ends:
                 return self._fetch(0.0)
             timeout_s = min(timeout_s, LONGEST_WAIT_S)

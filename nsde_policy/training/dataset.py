@@ -72,7 +72,8 @@ def add_lost_cameras(demos: Demonstrations, settings: DemoConfig, spec: StateSpe
     order, lost = np.random.default_rng(0).permutation(len(demos)), []
     for camera in range(cameras):
         columns, features = spec.find_lost_features(camera, cameras)
-        chosen = clean.select(order.take(range(camera * count, (camera + 1) * count), mode="wrap"))
+        places = range(camera * count, (camera + 1) * count)
+        chosen = clean.select(order.take(places, mode="wrap").tolist())
         mirrored = chosen.mirror_image
         if mirrored is not None:
             chosen = replace(chosen, mirror_image=mirrored.fill_columns(columns, features))
