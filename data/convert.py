@@ -30,9 +30,6 @@ def write_zarr(
 
     Observations become `state` and actions `action`; all other arrays keep the last part of their name. An
     interrupted conversion goes on behind its last whole episode.
-
-    Raises:
-        DemoError: If the original is damaged, or `out` holds anything but the beginning of this conversion.
     """
     demos = load_from(source, obs_keys=obs_keys, act_key=act_key, rate_hz=rate_hz)
     used = {name for key in (*obs_keys, act_key) for name in source.resolve(key)}

@@ -173,9 +173,6 @@ class RunDirectory:
 
         A crash releases the lock. A directory that is still empty at the end, because the training was
         refused, is removed if it did not exist before.
-
-        Raises:
-            CheckpointError: If another process is training into it.
         """
         existed = os.path.exists(self.path)  # unlike `Path.exists`, it accepts names that are too long
         directory = lock_directory(self.path, error=CheckpointError)

@@ -25,8 +25,4 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def open(self, path: Path) -> Source:
-        """Open demonstrations without reading large arrays.
-
-        Raises:
-            DemoError: If they are damaged or do not have the expected form.
-        """
+        """Open demonstrations without reading large arrays; raise `DemoError` if they are damaged."""

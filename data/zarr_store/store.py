@@ -40,12 +40,9 @@ MAX_DEPTH = 8
 
 
 class Store(Source):
-    """An open store, a directory or a zip, zarr format 2 or 3.
+    """An open store, a directory or a zip, zarr format 2 or 3; raises `DemoError` for anything else.
 
     Files are named by their key, such as data/state/.zarray.
-
-    Raises:
-        DemoError: If the path holds anything but a zarr group, or a damaged zip file.
     """
 
     def __init__(self, path: Path, *, accept_omitted_chunks: bool = False) -> None:

@@ -139,13 +139,10 @@ class DemoWriter:
         extras: Mapping[str, LazyRows] | None = None,
         info: Mapping[str, float | np.generic] | None = None,
     ) -> None:
-        """Write and commit one episode.
+        """Write and commit one episode; None for a recording without observations, such as videos.
 
-        Args:
-            episode: Observations and actions; None for a recording without them, such as videos.
-            extras: Further arrays with one row per frame, such as images; they are read and written block by
-                block.
-            info: Numbers about the episode, such as its seed.
+        `extras` are further arrays with one row per frame, such as images, read and written block by block.
+        `info` are numbers about the episode, such as its seed.
         """
         self._require_open()
         rows = self._collect_rows(episode, extras or {}, info or {})

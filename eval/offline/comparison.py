@@ -135,9 +135,6 @@ def compare_offline(
     Each run is scored up to its own horizon. First and last chunks are as long as the longest of all runs.
     The strings in `sampling` change settings, such as "alpha=0.5". The run that `reference` names, by default
     the first Neural SDE, is the one that others are compared with.
-
-    Raises:
-        ComparisonError: If no episode is unseen by all runs, or the runs predict different actions.
     """
     config = config or OfflineConfig()
     policies = [Policy.from_pretrained(path).to(device) for path in runs]

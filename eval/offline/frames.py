@@ -70,15 +70,11 @@ class ScoredEpisodes:
 
 
 def select_episodes(policy: Policy, path: Path, *, accept_omitted_chunks: bool = False) -> ScoredEpisodes:
-    """Load the episodes of a store that a run has not seen in training.
+    """Load the episodes of a store that a run has not seen in training; raise if they do not fit the run.
 
     Episodes are recognised by their numbers, whatever store they are in. Those that the run was trained on
     are left out; a store that holds no others is scored whole, with a note. `accept_omitted_chunks` reads
     missing chunks as the fill value, even if the run's settings do not.
-
-    Raises:
-        DemoError: If arrays are missing, or observations or actions have other sizes than those of the run.
-        ConfigError: If the store records another rate than the run's.
     """
     record = policy.record
     settings = record.config.demos

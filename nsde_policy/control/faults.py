@@ -85,10 +85,8 @@ def respond_to_faults(
 
     If a callback raises an exception, or does not return finite numbers, `faults` gets another fault,
     `callback_error`. The reaction to it is hold, or stop if that is set. Exceptions that do not
-    derive from `Exception`, such as `KeyboardInterrupt`, get through: they are meant for the program.
-
-    Returns:
-        Either "hold" or "callback", the command (act_dim,), and the fault that stops the session, if any.
+    derive from `Exception`, such as `KeyboardInterrupt`, get through: they are meant for the program. Return
+    "hold" or "callback", the command (act_dim,), and the fault that stops the session, if any.
     """
     reactions = [(get_reaction(on_fault, fault.kind), fault) for fault in faults]
     for reaction, fault in reactions:

@@ -292,11 +292,7 @@ class Policy(BasePolicy[torch.Generator]):
         generator: torch.Generator,
         sampling: Sampling | None = None,
     ) -> Tensor:
-        """Sample n futures, (steps + 1, n, obs_dim + act_dim), the present state first.
-
-        Raises:
-            ConfigError: If the method does not predict states.
-        """
+        """Sample n futures, (steps + 1, n, obs_dim + act_dim), the present state first."""
         states = torch.from_numpy(history.states()).expand(n, -1, -1)
         draws = Draws([generator] * n)
         futures = self._run(
@@ -305,11 +301,7 @@ class Policy(BasePolicy[torch.Generator]):
         return futures.transpose(0, 1)
 
     def step_std(self, history: History) -> np.ndarray:
-        """Return the standard deviation σ of each dimension of the next state, (obs_dim + act_dim,).
-
-        Raises:
-            ConfigError: If the method does not report a standard deviation.
-        """
+        """Return the standard deviation σ of each dimension of the next state, (obs_dim + act_dim,)."""
         states = torch.from_numpy(history.states())[None]
         std = self._run(lambda: self.model.futures_std(states, states[:, :1].expand(-1, 2, -1)))[0, 0]
         return np.asarray(std.double())

@@ -52,9 +52,7 @@ def is_finite(array: np.ndarray) -> bool:
 def check_plan(plan: object, spec: PolicySpec, *, steps: int | None = None) -> Plan:
     """Copy a plan, of any number of `steps` if that is None; a planner may change its own arrays later.
 
-    Raises:
-        PlanError: If it is not a `Plan`, has a wrong shape, or contains NaN, infinity, numbers that are
-            infinite in float32, or something else than numbers.
+    Raise `PlanError` if it is not a `Plan`, has a wrong shape, or holds anything but finite float32 numbers.
     """
     if not isinstance(plan, Plan):
         raise PlanError(f"the planner returned {type(plan).__name__}, expected Plan")

@@ -51,9 +51,6 @@ def convert_observation(given: object, spec: PolicySpec) -> np.ndarray:
     """Return one observation (obs_dim,) or a batch (B, obs_dim), which may not be finite.
 
     Of named observations with frames it is the low-dimensional part, (plain_dim,) or (B, plain_dim).
-
-    Raises:
-        PolicyInputError: If it has the wrong shape, or does not hold numbers.
     """
     if isinstance(given, Mapping):
         return _encode_plain(given, spec)

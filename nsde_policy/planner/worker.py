@@ -56,13 +56,10 @@ class PlannerThread:
         weakref.finalize(self, self._thread.jobs.put, None).atexit = False
 
     def submit(self, function: Callable[[], Result]) -> Future[Result]:
-        """Queue a job and return the future of its result.
+        """Queue a job and return the future of its result; raise `RuntimeError` if the thread is closed.
 
         Any exception of the job, `SystemExit` and `KeyboardInterrupt` included, is set on the future, and the
         thread goes on with the next job.
-
-        Raises:
-            RuntimeError: If the thread has been closed.
         """
         future: Future[Result] = Future()
         with self._lock:

@@ -30,9 +30,6 @@ def find_task(demos: Path | None) -> FoundTask:
 
     A store records its task in the root attribute `task`, `made_with` (as `nsde-policy collect` writes it),
     `env_id` or `sessions`. Public demonstrations of a task are recognised by their content.
-
-    Raises:
-        DemoError: If the store cannot be read.
     """
     if demos is None or demos == EMBEDDED_DEMOS:
         reason = f"task {SHIPPED_TASK}: the demonstrations of the package"

@@ -48,10 +48,6 @@ def get_recorded_task(name: str, env_kwargs: Mapping[str, object]) -> Task:
 
     A file must not name code: only tasks and environments that are registered here, and arguments without
     paths and names of modules. `module:Class` comes from the command line or from Python.
-
-    Raises:
-        ConfigError: If the file names code, with the flags that allow it.
-        PluginError: If it is neither a task nor the name of an environment.
     """
     task = get_task(name)
     is_code = isinstance(task, GymTask) and ":" in name

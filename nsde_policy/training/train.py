@@ -92,12 +92,7 @@ def _check_selection(config: RunConfig) -> None:
 def prepare_task(
     demos: Demonstrations, config: RunConfig, name: str, env_kwargs: Mapping[str, object] | None = None
 ) -> tuple[Demonstrations, TrainedTask]:
-    """Return the demonstrations with what the task adds, and what the run needs to know about the task.
-
-    Raises:
-        ConfigError: If the demonstrations do not fit the environment of the task, or the settings ask for
-            symmetries that the task does not have, or for plan selection where it is not possible.
-    """
+    """Return the demonstrations with what the task adds, and what the run needs to know about the task."""
     _check_selection(config)
     task = with_env_kwargs(get_task(name), env_kwargs or {})
     demos = add_environment(demos, task, config.demos.obs_keys, config.chunk)

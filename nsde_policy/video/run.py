@@ -89,14 +89,10 @@ class VideoRecord(BaseConfig):
 
 
 def open_unseen(record: VideoRecord, path: Path) -> Videos:
-    """Open the videos of a store that a run was not trained on, with its size and stride.
+    """Open the videos of a store that a run was not trained on, with its size and stride; raise without any.
 
     In the training store or a copy of it, these are the held-out videos and any added later. In another
     store, they are all videos.
-
-    Raises:
-        ConfigError: If the run was trained on all videos of the store, or the store that it was trained on
-            has changed in another way.
     """
     config = record.config
     videos = open_videos(path, size=config.size, stride=config.stride)

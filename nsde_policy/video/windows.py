@@ -183,9 +183,6 @@ def open_videos(path: Path | str, *, size: int, stride: int = 1) -> Videos:
 
     Frames are resized to `size` × `size`; the aspect ratio is not kept. Windows use every `stride`-th frame
     and may start at any.
-
-    Raises:
-        DemoError: If the store is damaged, or has no colour frames.
     """
     ends, arrays = open_source(path).open_episodes([VIDEO_KEY])
     count = int(ends[-1])

@@ -187,11 +187,9 @@ class EpisodeServer(WebsocketServer):
 
 
 def plan_recorded(policy: "Policy", scored: "ScoredEpisodes", episode: int) -> dict[str, object]:
-    """Plan from recorded frames of an episode.
+    """Plan from recorded frames of an episode, `stride` frames apart: `actions` and `std` by column.
 
-    Returns:
-        `stride`, the frames from one plan to the next; `actions` of each plan by column; `std`, the same for
-        σ, accumulated along the plan, None if the method does not report it.
+    `std` is accumulated along the plan, and None if the method does not report it.
     """
     from nsde_policy.eval.offline.frames import add_features
     from nsde_policy.training.dataset import build_transitions

@@ -79,12 +79,7 @@ CommandT = TypeVar("CommandT", bound=Command)
 
 
 def check_command(command: CommandT) -> CommandT:
-    """Check numbers, paths and the device of any command; return it with a device that torch can use.
-
-    Raises:
-        ConfigError: If a number is out of bounds, NaN or infinite, or torch cannot use the device.
-        NsdePolicyError: If a run directory or demonstrations do not exist.
-    """
+    """Check numbers, paths and the device of any command; return it with a device that torch can use."""
     for name, hint in get_bounded_fields(type(command)).items():
         check_value(f"--{name.replace('_', '-')}", getattr(command, name), hint)
     check_paths(command)

@@ -80,11 +80,9 @@ class PlanModule(nn.Module):
 
     @torch.no_grad()
     def forward(self, states: Tensor, *noise: Tensor) -> tuple[Tensor, ...]:
-        """Plan from states (rows, history, d).
+        """Plan actions (rows, steps, act_dim) from states (rows, history, d).
 
-        Returns:
-            Actions (rows, steps, act_dim); from methods that predict states also these, (rows, steps + 1, d),
-            and σ of each action, (rows, steps, act_dim).
+        Methods that predict states add these, (rows, steps + 1, d), and σ of each action.
         """
         draws = FixedDraws(noise)
         if self.model.foresees_states:

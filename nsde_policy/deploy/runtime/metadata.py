@@ -186,11 +186,7 @@ AnyRecord = TypeVar("AnyRecord", GraphRecord, EncoderRecord)
 
 
 def read_record(content: bytes, record_class: type[AnyRecord]) -> AnyRecord:
-    """Return the record of an exported file.
-
-    Raises:
-        CheckpointError: If the file is not ONNX, has no valid record of this class, or its graph is damaged.
-    """
+    """Return the record of an exported file; raise `CheckpointError` if it has none, or is damaged."""
     text = None
     for field, value in _read_fields(memoryview(content)):
         if field == METADATA_FIELD:

@@ -52,13 +52,9 @@ class FoldedPlan(nn.Module):
 
     @torch.no_grad()
     def forward(self, states: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Sample one path per row from states (rows, history, d), newest first.
+        """Sample one path per row from states (rows, history, d) and noise (rows, solver steps, d).
 
-        The noise is (rows, solver steps, d).
-
-        Returns:
-            Actions (rows, steps, act_dim), the paths (rows, steps + 1, d), and σ of each action
-            (rows, steps, act_dim).
+        Return actions (rows, steps, act_dim), paths (rows, steps + 1, d) and σ of each action.
         """
         obs_dim = self.layout.spec.obs_dim
         given = torch.split(states.flatten(1), self.layout.dim, dim=-1)
