@@ -29,9 +29,8 @@ from nsde_policy.eval.latency import device_name
 from nsde_policy.eval.video.evaluate import Predictor, VideosToScore, evaluate_video, make_predictor
 from nsde_policy.files import replace_file
 from nsde_policy.inference.torch_threads import use_threads
-from nsde_policy.video.base import shift_state, stack_state
+from nsde_policy.video.base import RGB_CHANNELS, shift_state, stack_state, to_unit
 from nsde_policy.video.config import VideoConfig
-from nsde_policy.video.pixels import RGB_CHANNELS, to_unit
 from nsde_policy.video.run import load_video_model, train_video
 from nsde_policy.video.windows import Videos
 

@@ -1,22 +1,27 @@
-"""Arrays in HDF5 and npz files, read on demand: nothing outside the files, and no pickles."""
+"""Arrays in HDF5 and npz files, read on demand without pickles, and the `dataset.toml` next to files."""
 
 import math
+import re
+import tomllib
 import zipfile
 from collections.abc import Callable, Set
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
+from nsde_policy.config import BaseConfig
 from nsde_policy.data.source import SourceArray
 from nsde_policy.data.types import Numbers
 from nsde_policy.data.zarr_store.store import wrap_read_errors
-from nsde_policy.errors import DemoError, import_optional
-from nsde_policy.files import open_regular
+from nsde_policy.errors import ConfigError, DemoError, import_optional
+from nsde_policy.files import open_regular, read_file
 
 OpenFile = Callable[[Path], Any]
 OpenMember = Callable[[Path, str], IO[bytes]]
+DATASET_FILE = "dataset.toml"
+Settings = TypeVar("Settings", bound=BaseConfig)
 keep_open = lru_cache(32)
 """Makes a function that opens files keep some open, also because decompressing begins at the start."""
 
@@ -99,3 +104,26 @@ def open_npz(path: Path, open_member: OpenMember) -> dict[str, SourceArray]:
 def open_npz_member(path: Path, name: str) -> IO[bytes]:
     """Open a member of an npz file; the file is closed together with it."""
     return zipfile.ZipFile(open_regular(path, error=DemoError)).open(name)
+
+
+def get_dataset_format(folder: Path) -> str | None:
+    """Return the `format` that `dataset.toml` names, "" if it names none, None if it cannot be read."""
+    try:
+        return str(_parse(folder).get("format", ""))
+    except DemoError:
+        return None
+
+
+def load_dataset_toml(folder: Path, settings: type[Settings]) -> Settings:
+    """Read `dataset.toml` of a folder; raise `DemoError` unless its keys are the fields of the settings."""
+    try:
+        return settings.from_dict(_parse(folder))
+    except ConfigError as error:
+        problem = re.sub(rf"{settings.__name__}[:.]? ?", "", str(error))
+        raise DemoError(f"{folder / DATASET_FILE}: {problem}") from None
+
+
+def _parse(folder: Path) -> dict[str, Any]:
+    content = read_file(folder / DATASET_FILE, 2**20, error=DemoError)
+    with wrap_read_errors(f"{folder / DATASET_FILE} is not TOML"):
+        return tomllib.loads(content.decode())

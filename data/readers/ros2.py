@@ -18,7 +18,7 @@ import numpy as np
 
 from nsde_policy.bounds import Positive
 from nsde_policy.config import BaseConfig, require
-from nsde_policy.data.formats.dataset_toml import DATASET_FILE, get_dataset_format, load_dataset_toml
+from nsde_policy.data.formats.file_arrays import DATASET_FILE, get_dataset_format, load_dataset_toml
 from nsde_policy.data.formats.parted_source import natural_key
 from nsde_policy.data.formats.ros2_bag import IMAGE_TYPES, Bag, Messages
 from nsde_policy.data.readers.base import Reader

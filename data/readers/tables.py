@@ -16,8 +16,14 @@ import numpy as np
 
 from nsde_policy.bounds import Positive
 from nsde_policy.config import BaseConfig
-from nsde_policy.data.formats.dataset_toml import DATASET_FILE, get_dataset_format, load_dataset_toml
-from nsde_policy.data.formats.file_arrays import keep_open, open_npz, open_npz_member
+from nsde_policy.data.formats.file_arrays import (
+    DATASET_FILE,
+    get_dataset_format,
+    keep_open,
+    load_dataset_toml,
+    open_npz,
+    open_npz_member,
+)
 from nsde_policy.data.formats.parted_source import Group, PartedArray, list_files, open_parts
 from nsde_policy.data.readers.base import Reader
 from nsde_policy.data.readers.registry import register_reader

@@ -53,7 +53,10 @@ class Store(Source):
         self._root: Path | zipfile.Path = path
         if path.is_file():
             with wrap_read_errors(f"{path} is neither a zarr directory nor an undamaged zip of one"):
-                self._root = _find_root(zipfile.ZipFile(path))
+                archive = zipfile.ZipFile(path)
+                roots = [name for name in archive.namelist() if name.rpartition("/")[2] in ROOT_KEYS]
+                key = min(roots, key=lambda name: name.count("/"), default="")  # closest to the top
+                self._root = zipfile.Path(archive, key[: key.rfind("/") + 1])
         if not any(self.size(key) for key in ROOT_KEYS):
             self.close()
             raise DemoError(
@@ -221,13 +224,6 @@ class Store(Source):
             return self.read_metadata(f"{name}/zarr.json").get("node_type") == "array"
         except DemoError:
             return True
-
-
-def _find_root(archive: zipfile.ZipFile) -> zipfile.Path:
-    """Return the folder of an archive that holds the store: the one with a root group closest to the top."""
-    found = [name for name in archive.namelist() if name.rpartition("/")[2] in ROOT_KEYS]
-    key = min(found, key=lambda name: name.count("/"), default="")
-    return zipfile.Path(archive, key[: key.rfind("/") + 1])
 
 
 @contextmanager

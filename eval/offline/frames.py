@@ -90,7 +90,12 @@ def select_episodes(policy: Policy, path: Path, *, accept_omitted_chunks: bool =
         )
     trained = _find_trained(record.demos, demos)
     if not trained:
-        _check_rate(demos, settings.rate_hz or policy.calibration.rate_hz)
+        rate_hz = settings.rate_hz or policy.calibration.rate_hz
+        if rate_hz and demos.rate_hz and abs(demos.rate_hz / rate_hz - 1) > RATE_TOLERANCE:
+            raise ConfigError(
+                f"{path} was recorded at {demos.rate_hz:g} Hz, the run was trained at {rate_hz:g} Hz: give "
+                "--demos a store of the same rate; `nsde-policy data convert --rate` corrects a wrong record"
+            )
         _warn_if_implausible(demos, policy.spec)
     cameras = open_recorded_images(policy, settings, path, len(demos.obs)) if record.cameras else ()
     everything = tuple(range(len(demos)))
@@ -146,15 +151,6 @@ def _load_recorded(settings: DemoConfig, path: Path) -> Demonstrations:
             f"{error.found}; the run was trained on the observations {', '.join(settings.obs_keys)} and the "
             f"actions {settings.act_key}: give --demos a store with these arrays"
         ) from None
-
-
-def _check_rate(demos: Demonstrations, rate_hz: float) -> None:
-    """Raise `ConfigError` if the demonstrations record another rate than `rate_hz`; 0 if unknown."""
-    if rate_hz and demos.rate_hz and abs(demos.rate_hz / rate_hz - 1) > RATE_TOLERANCE:
-        raise ConfigError(
-            f"{demos.source} was recorded at {demos.rate_hz:g} Hz, the run was trained at {rate_hz:g} Hz: "
-            "give --demos a store of the same rate; `nsde-policy data convert --rate` corrects a wrong record"
-        )
 
 
 def _warn_if_implausible(demos: Demonstrations, spec: PolicySpec) -> None:

@@ -15,8 +15,7 @@ from nsde_policy.eval.statistics import Estimate
 from nsde_policy.eval.tables import format_markdown
 from nsde_policy.eval.video.i3d import FeatureNetwork
 from nsde_policy.eval.video.metrics import Features, estimate_distance, measure_motion, ssim
-from nsde_policy.video.base import VideoModel
-from nsde_policy.video.pixels import psnr, to_unit
+from nsde_policy.video.base import VideoModel, psnr, to_unit
 from nsde_policy.video.windows import Videos
 
 Predictor = Callable[[Tensor, int], Tensor]

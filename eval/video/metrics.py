@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.statistics import Estimate
-from nsde_policy.video.pixels import DATA_RANGE
+from nsde_policy.video.base import DATA_RANGE
 
 Features = npt.NDArray[np.float64]
 """One row per video, (n, d)."""

@@ -139,7 +139,14 @@ def train_video(
     with run.lock():
         check_files(run, resume=resume)
         videos.find_windows(config.model.history + max(config.unroll.frames, 1))
-        record = _make_record(videos, config, seed)
+        about = DemoRecord(
+            source=videos.name,
+            fingerprint=videos.fingerprint,
+            episodes=len(videos.episode_ends),
+            frames=int(videos.episode_ends[-1]),
+            held_out=videos.left_out,
+        )
+        record = VideoRecord(config, seed, about, videos.increment_std())
         is_same = not run.config.exists() or VideoRecord.read(run.path).same_training(record)
         refuse_other_settings(run, is_same=is_same)
         loaded = videos.to(device)
@@ -186,14 +193,3 @@ def _check_stage(directory: RunDirectory, train: TrainConfig) -> None:
     steps = max((int(record["step"]) for record in directory.read_metrics()), default=train.steps)
     if steps < train.steps:
         logger.warning("%s stopped at step %d of %d: %s", directory.path, steps, train.steps, how)
-
-
-def _make_record(videos: Videos, config: VideoConfig, seed: int) -> VideoRecord:
-    about = DemoRecord(
-        source=videos.name,
-        fingerprint=videos.fingerprint,
-        episodes=len(videos.episode_ends),
-        frames=int(videos.episode_ends[-1]),
-        held_out=videos.left_out,
-    )
-    return VideoRecord(config, seed, about, videos.increment_std())

@@ -20,8 +20,7 @@ from nsde_policy.data.readers import open_source
 from nsde_policy.data.types import Ints
 from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.training.batches import BatchSource
-from nsde_policy.video.base import VideoBatch
-from nsde_policy.video.pixels import to_unit
+from nsde_policy.video.base import VideoBatch, to_unit
 
 logger = logging.getLogger(__name__)
 

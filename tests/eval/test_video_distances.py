@@ -12,7 +12,7 @@ from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video
 from nsde_policy.eval.video.i3d import FeatureNetwork
 from nsde_policy.eval.video.metrics import estimate_distance, frechet_distance
-from nsde_policy.video.pixels import to_unit
+from nsde_policy.video.base import to_unit
 
 
 def white(n: int, d: int, seed: int) -> np.ndarray:

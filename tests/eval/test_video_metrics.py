@@ -11,7 +11,7 @@ from examples.collisions import CollisionsConfig, make_collisions
 from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video
 from nsde_policy.eval.video.metrics import measure_motion, ssim
-from nsde_policy.video.pixels import psnr, to_unit
+from nsde_policy.video.base import psnr, to_unit
 
 PIXELS = torch.Generator().manual_seed(3)
 

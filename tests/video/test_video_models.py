@@ -13,11 +13,18 @@ from nsde_policy.core import losses
 from nsde_policy.core.networks import Outputs
 from nsde_policy.errors import ConfigError
 from nsde_policy.training.loop import fit
-from nsde_policy.video.base import PredictedStep, VideoBatch, VideoModel, shift_state, stack_state
+from nsde_policy.video.base import (
+    RGB_CHANNELS,
+    PredictedStep,
+    VideoBatch,
+    VideoModel,
+    shift_state,
+    stack_state,
+    to_unit,
+)
 from nsde_policy.video.config import VIDEO_METHODS, UnrollConfig, UViTConfig, VideoConfig, VideoSampling
 from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig, NeuralSDEVideoSampling
 from nsde_policy.video.methods.neural_sde.model import NeuralSDEVideo
-from nsde_policy.video.pixels import RGB_CHANNELS, to_unit
 from tests.helpers.rng import make_rng
 from tests.helpers.shared_batches import assert_shares_add_up
 

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from nsde_policy.methods.base import choose_sampling
 from nsde_policy.methods.registry import register_method
-from nsde_policy.video.base import PredictedStep, StepResult, VideoModel
+from nsde_policy.video.base import RGB_CHANNELS, PredictedStep, StepResult, VideoModel
 from nsde_policy.video.config import VIDEO_METHODS, VideoModelConfig, VideoSampling, make_joint_presets
-from nsde_policy.video.pixels import RGB_CHANNELS
 
 
 @dataclass(frozen=True)

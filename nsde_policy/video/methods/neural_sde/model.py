@@ -19,10 +19,9 @@ from nsde_policy.core.networks import Outputs
 from nsde_policy.core.sde import AbstractSDE, Coefficients, euler_maruyama
 from nsde_policy.core.targets import Interpolation
 from nsde_policy.methods.base import choose_sampling
-from nsde_policy.video.base import PredictedStep, StepResult, VideoModel, differentiate_state
+from nsde_policy.video.base import RGB_CHANNELS, PredictedStep, StepResult, VideoModel, differentiate_state
 from nsde_policy.video.config import VideoSampling
 from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig, NeuralSDEVideoSampling
-from nsde_policy.video.pixels import RGB_CHANNELS
 
 FLOW_WEIGHT, DENOISER_WEIGHT, DIFFUSION_WEIGHT = 2.0, 0.5, 0.1
 """Weights of the losses, each averaged over the numbers of a frame."""
