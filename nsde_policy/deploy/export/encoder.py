@@ -26,8 +26,8 @@ def trace_encoder(encoder: EncoderModel, spec: PolicySpec) -> TracedFunction:
 
     def encode(*inputs: Tensor) -> tuple[Tensor, ...]:
         values, *others = [tensor[None] for tensor in inputs]
-        shift = [others.pop(0) if encoder.measures_shift else None]
-        features, measured, summary = encoder.encode_and_measure(values, *shift, *others)
+        shift = others.pop(0) if encoder.measures_shift else None
+        features, measured, summary = encoder.encode_and_measure(values, shift, *others)
         found = (features[0], measured[0]) if encoder.measures_shift else (features[0],)
         return found if encoder.visibility is None else (*found, encoder.visibility(summary))
 
