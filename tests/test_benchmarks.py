@@ -226,3 +226,15 @@ def test_presets_for_cameras_are_trained_scored_and_driven(
         assert found["cpu_seconds"] > 0
         assert found["verdict"][-1].startswith("Scored: the 1 of 3 episodes")
         assert found["delivered"][1] == 1
+
+
+@pytest.mark.slow
+def test_cameras_of_two_sizes_are_lost_in_turn(
+    run_script: RunScript, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    flags = ["--episodes=3", "--steps=10", "--trials=1", "--dropout=0.3", "--out", str(tmp_path)]
+    run_script("camera_presets.py", *flags)
+    lost = json.loads(capsys.readouterr().out.partition(": ")[2])["lost"]
+    assert [each["without_camera"] > 200 for each in lost.values()] == [False, True, True]
+    assert all(each["outside"] == 0 for each in lost.values())
+    assert "lost at 3.00 s by missing_frame" in " ".join(lost["top"]["last_report"])
