@@ -198,8 +198,8 @@ def _report_error(error: BaseException, debug: bool) -> int:
         return _fail(f"{error.filename or 'the output'} cannot be used: {error.strerror or error}", 2, debug)
     if is_out_of_memory(error):
         return _fail(f"out of memory: {summarize_error(error)}; use smaller settings", 2, debug)
-    missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
-    if missing and not missing.startswith("nsde_policy"):
+    missing = str(error.name).partition(".")[0] if isinstance(error, ModuleNotFoundError) else "nsde_policy"
+    if missing != "nsde_policy":
         return _fail(f"this needs {missing}, which is not installed: pip install {missing}", 2, debug)
     return _fail(f"unexpected {type(error).__name__}: {error} (a bug; --debug shows where)", 1, debug)
 

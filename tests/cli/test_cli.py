@@ -218,3 +218,14 @@ def test_lock_of_progress_bars_is_not_shared_with_other_processes():
 def hold_lock_of_progress_bars() -> None:
     tqdm.get_lock().acquire()
     os._exit(0)
+
+
+def test_a_missing_package_is_named(tmp_path: Path):
+    store = write_store(tmp_path / "demos.zarr", {})
+    hidden = "import sys; sys.modules['websockets'] = None"
+    code = f"{hidden}; from nsde_policy.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "data", "view", str(store)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    expected = "this needs websockets, which is not installed: pip install websockets"
+    assert done.stderr == f"nsde-policy: {expected}\n"

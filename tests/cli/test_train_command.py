@@ -165,6 +165,13 @@ def test_cameras_on_a_cpu_get_a_small_encoder_and_fewer_steps_shorten_all_parts(
     assert config.selection.train.steps == selection_steps
 
 
+def test_a_wrong_camera_lists_the_cameras_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    store = write_camera_store(tmp_path / "arm.zarr", arm=True)
+    assert main(["train", "--demos", str(store), "--images", "topp"]) == 2
+    assert "no camera 'topp' in " in (found := capsys.readouterr().err)
+    assert found.endswith("; did you mean top?; it has: top, wrist\n")
+
+
 def test_the_preset_for_cameras_needs_some(arm_demos: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["train", "--demos", str(arm_demos), "--task", "none", "--preset", "pixels-fast"]) == 2
     assert "add --obs pixels or --images" in capsys.readouterr().err
