@@ -72,7 +72,9 @@ def join_ranks(path: Path, *, device: str, resume: bool) -> Path:
         return path
     if not dist.is_initialized():
         backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=LONGEST_WAIT)
+        store, rank, ranks = next(dist.rendezvous("env://", timeout=LONGEST_WAIT))
+        store = dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)  # holds no older addresses
+        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=LONGEST_WAIT)
     rank, ranks = dist.get_rank(), dist.get_world_size()
     logger.info("training in %d processes: each computes 1/%d of every batch (--batch-size)", ranks, ranks)
     files = _receive_files(path if resume else None)
