@@ -62,7 +62,8 @@ def test_training_gives_the_same_weights(tmp_path: Path, is_exact: bool):
 def test_training_from_camera_frames_gives_the_same_policy(tmp_path: Path, is_exact: bool):
     run = behaviour.train_camera(tmp_path / "run")
     found, expected = behaviour.read_weights(run), behaviour.read_weights(DATA / "camera_run")
-    assert found.keys() == expected.keys()
+    added = {name for name in found if name.startswith("encoder/visibility.safetensors")}
+    assert found.keys() - added == expected.keys()
     if is_exact:  # Adam turns rounding into whole steps of biases that a normalisation cancels
         for name, weight in expected.items():
             assert_same(found[name].double(), weight.double(), exact=True)
