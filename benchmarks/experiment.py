@@ -124,7 +124,7 @@ class Training:
             return config.replace_parts(train={"steps": steps})
         tiny = {"steps": min(steps, SMOKE["steps"]), "batch_size": min(config.train.batch_size, 32)}
         if hasattr(config.encoder, "train"):
-            encoder = {"train": replace(config.encoder.train, **tiny)}
+            encoder = {"train": replace(config.encoder.train, **tiny), "masked_steps": 0}
             config = config.replace_parts(encoder=encoder, demos={"episodes": SMOKE["episodes"] + 4})
         selection = {"train": replace(config.selection.train, **tiny)}
         return config.replace_parts(train=tiny, selection=selection)
