@@ -206,11 +206,14 @@ def adroit_differences() -> str:
     return markdown(["task", "method", "return", "success − Neural SDE", "verdict"], lines)
 
 
-def adroit_chunks() -> str:
-    """Tabulate success and return of the Neural SDE on relocate by the number of actions per plan."""
-    comparison = msgspec.convert(read("tasks_chunks")["adroit-relocate"], Comparison)
-    lines = [[row.first.chunk, row.episodes, row.success, row.score] for row in comparison.rows.values()]
-    return markdown(["actions per plan", "n", "success", "return"], sorted(lines, key=lambda line: line[0]))
+def adroit_tuning() -> str:
+    """Tabulate success of the Neural SDE on two tasks with other settings."""
+    tasks = [msgspec.convert(found, Comparison).entries for found in read("adroit_tuning").values()]
+    lines = [
+        [rows[0].name, rows[0].chunk, *(pool_success([row.episodes.success]) for row in rows)]
+        for rows in zip(*tasks, strict=True)
+    ]
+    return markdown(["setting", "actions per plan", "relocate", "pen"], lines)
 
 
 def metaworld() -> str:
@@ -257,7 +260,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "avoiding_tuning": partial(mode_settings, "avoiding_tuning", "avoiding_tuning_long"),
     "adroit_methods": adroit_methods,
     "adroit_differences": adroit_differences,
-    "adroit_chunks": adroit_chunks,
+    "adroit_tuning": adroit_tuning,
     "metaworld": metaworld,
     "auto_tasks": auto_tasks,
     "auto_forks": partial(mode_settings, "auto_avoiding", "auto_avoiding_long", "auto_forks"),

@@ -28,7 +28,15 @@ DEMOS = ASSETS / "pusht_demos.zarr.zip"
 SHIPPED = {"state": ASSETS / "pusht", "pixels": ASSETS / "pusht_pixels"}
 TINY = ("--model.network.width", 24, "--model.network.depth", 2)
 TRAIN = ("train", "--task", "pusht", "--device", "cpu", "--select", "none", *TINY)
-ENCODER = {"train.steps": 3, "train.batch-size": 4, "size": 48, "width": 8, "keypoints": 2, "anchors": 0, "masked-steps": 0}
+ENCODER = {
+    "train.steps": 3,
+    "train.batch-size": 4,
+    "size": 48,
+    "width": 8,
+    "keypoints": 2,
+    "anchors": 0,
+    "masked-steps": 0,
+}
 UNSTABLE = {"run", "demos", "source", "selection", "versions", "trained_with", "machine", "train_s"}
 UNSTABLE |= {"planning_s", "ms_per_action"}
 """Names in JSON files whose values depend on machine, time or place."""
