@@ -187,8 +187,10 @@ def test_documented_commands_parse(command: str, run_script: RunScript, monkeypa
 
 
 def test_documented_flags_train_the_two_phases_of_the_experiment(
-    monkeypatch: pytest.MonkeyPatch, run_script: RunScript
+    monkeypatch: pytest.MonkeyPatch, run_script: RunScript, tmp_path: Path
 ):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.zarr").mkdir()
     found = {}
     monkeypatch.setattr(VideoTrain, "run", lambda self: found.update({self.method: self.config}))
     text = (ROOT / "docs/results/video.md").read_text()
