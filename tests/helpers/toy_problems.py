@@ -74,4 +74,4 @@ class RecordingNetwork(nn.Module):
 
     def forward(self, x: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
         self.inputs.append(x)
-        return x.new_full((len(x), self.outputs), self.value)
+        return x.new_full((*x.shape[:-1], self.outputs), self.value)
