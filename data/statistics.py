@@ -50,6 +50,8 @@ class DemoStatistics:
     """Share of the frames whose nearest neighbours go on in two separate ways."""
     goal_frames: float = 0.0
     """Frames that a median demonstration spends near the place where all end; 0 if they do not end alike."""
+    action_step: float = 1.0
+    """Standard deviation of an action's change in one frame, relative to that of the action; the median."""
 
     def describe(self) -> str:
         """Describe the demonstrations in one line."""
@@ -96,7 +98,16 @@ def measure_statistics(demos: Demonstrations, *, seed: int = 0) -> DemoStatistic
         unexplained_share=unexplained,
         fork_share=forks,
         goal_frames=0.0 if goal is None else goal.frames_nearby(demos),
+        action_step=_measure_action_step(demos),
     )
+
+
+def _measure_action_step(demos: Demonstrations) -> float:
+    act = demos.act.astype(np.float64)
+    spread = act.std(axis=0)
+    inside = np.delete(np.diff(act, axis=0), demos.starts[1:] - 1, axis=0)
+    moves = spread > 0
+    return float(np.median(inside[:, moves].std(axis=0) / spread[moves])) if moves.any() else 1.0
 
 
 def _scale_states(demos: Demonstrations) -> np.ndarray:

@@ -10,7 +10,9 @@ Entry points of other packages belong to the group `nsde_policy.encoders`.
 from nsde_policy.encoders.base import Encoder
 from nsde_policy.registry import Registry
 
-ENCODERS: Registry[Encoder] = Registry("encoder", "nsde_policy.encoders")
+ENCODERS: Registry[Encoder] = Registry(
+    "encoder", "nsde_policy.encoders", helpers=("base", "base_model", "masking", "registry")
+)
 
 
 def register_encoder(cls: type[Encoder]) -> type[Encoder]:

@@ -18,6 +18,8 @@ BATCH = 256
 PASSES = 800
 """Passes over the demonstrations, within the bounds below."""
 FEWEST_STEPS, MOST_STEPS = 2_000, 40_000
+SMOOTH = 0.25
+"""Actions are smooth if they change by less than this share of their spread in a frame."""
 WIDTHS = ((32, 256), (128, 512))
 """Largest number of dimensions and the width of the networks; wider states get 1024."""
 
@@ -26,7 +28,8 @@ def adapt_to_demos(statistics: "DemoStatistics") -> Preset:
     """Choose settings.
 
     - Predictable demonstrations need no sampling noise, which only costs success, and no dropout. Each action
-      follows from the observation; more blur on the previous action keeps the policy from relying on it.
+      follows from the observation; more blur on the previous action keeps the policy from relying on it,
+      unless actions jump, as those of a switch do.
     - Demonstrations that end alike: plans are selected by their goal (`SelectionConfig`), and final actions,
       which complete it, weigh more.
     - Forks: a large blur trains flow and denoiser between the ways as well, a strong denoiser leads back to
@@ -41,7 +44,8 @@ def adapt_to_demos(statistics: "DemoStatistics") -> Preset:
     forking = 0.0 if has_goal else statistics.forking
     dropout, diffusion, action_noise = 0.1 * (1 - forking), 0.5 + 2 * forking, 1.0
     if statistics.is_predictable:
-        dropout, diffusion, action_noise = 0.0, 0.0, 3.0
+        dropout, diffusion = 0.0, 0.0
+        action_noise = 3.0 if statistics.action_step < SMOOTH else 1.0
     width = next((width for dims, width in WIDTHS if statistics.dim <= dims), 1024)
     model = NeuralSDEConfig(
         noise=0.7 + 0.8 * forking,
