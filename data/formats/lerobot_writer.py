@@ -196,7 +196,8 @@ def _write_video(path: Path, frames: LazyFrames, start: int, stop: int, rate_hz:
     step = max(1, READ_BYTES // math.prod(frames.shape[1:]))
     with av.open(str(path), "w", options={"movflags": "faststart"}) as container:
         rate = Fraction(rate_hz).limit_denominator(1001)
-        stream = container.add_stream(ENCODER, rate, options=ENCODER_OPTIONS)
+        serial = {"svtav1-params": "lp=1"}  # many threads of SVT-AV1 have waited for each other for ever
+        stream = container.add_stream(ENCODER, rate, options={**ENCODER_OPTIONS, **serial})
         stream.height, stream.width, stream.pix_fmt = *frames.shape[1:3], "yuv420p"
         for first in range(start, stop, step):
             for number, picture in enumerate(frames[first : min(first + step, stop)], first - start):
