@@ -49,7 +49,6 @@ def describe(predicted: np.ndarray, actual: np.ndarray) -> str:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("run", type=Path)
     parser.add_argument("--demos", type=Path, required=True)

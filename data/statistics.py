@@ -51,7 +51,7 @@ class DemoStatistics:
     goal_frames: float = 0.0
     """Frames that a median demonstration spends near the place where all end; 0 if they do not end alike."""
     action_step: float = 1.0
-    """Standard deviation of an action's change in one frame, relative to that of the action; the median."""
+    """How much actions change from frame to frame, relative to their spread; the median over columns."""
 
     def describe(self) -> str:
         """Describe the demonstrations in one line."""

@@ -58,7 +58,7 @@ class Disturbances:
 
 
 def count_planned(chunk: int, latency_steps: int, longest: int | None) -> int:
-    """Return how many actions to plan: a chunk, and those that are late by the time the plan arrives.
+    """Return how many actions to plan: a chunk, and those whose time has passed when the plan arrives.
 
     `longest` is the most actions that a plan of the policy can have; None for any number.
     """

@@ -21,9 +21,9 @@ RATE_HZ, BUSY, TURNS = 50, 4, 4
 def measure_cameras(options: Options) -> list[dict[str, Any]]:
     """Run a session with two cameras that plans ahead, with and without encoding, by turns.
 
-    A step is long if it takes more than a control period. The other processes also take the processor from a
-    session whose frames are not encoded: its long steps are to compare with. The policy plans anew in every
-    policy period, which encodes the most frames. Without --run, it is hardly trained: that takes as long.
+    A step is long if it takes more than a control period. The session without encoding is the reference: busy
+    processes slow its steps too. The policy plans in every policy period, which encodes the most frames.
+    Without --run, an almost untrained policy is used; its speed is the same.
     """
     from two_cameras import SIZES, record_held
 

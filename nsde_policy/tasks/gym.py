@@ -20,7 +20,7 @@ _ENV_ID = re.compile(r"[\w./-]+-v\d+|[\w.]+:[\w./-]+")
 
 @contextmanager
 def run_env_code(what: str, advice: str = "") -> Iterator[None]:
-    """Run code of an environment; whatever it raises, even `SystemExit`, becomes an `EnvError`.
+    """Run code of an environment, and turn every exception, even `SystemExit`, into an `EnvError`.
 
     The message starts with `what`, such as "environment Mine-v0: step", and ends with `advice`.
     """

@@ -136,8 +136,8 @@ class SharedRows(TorchFunctionMode):
     those of this process. Training then does not depend on the number of processes, and their generators stay
     equal.
 
-    The first dimension of `rows` elements is that of the rows; without one, the first whose size is a
-    multiple, as after flattening. Numbers without such a dimension are the same in all processes.
+    Rows are along the first dimension of size `rows`, or else the first whose size is a multiple of it, as
+    after flattening. Tensors with neither are the same in all processes.
     """
 
     def __init__(self, *, rank: int, ranks: int, rows: int) -> None:

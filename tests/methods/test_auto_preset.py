@@ -36,6 +36,15 @@ def test_noise_follows_predictability_and_forks(statistics, diffusion, alpha, dr
     assert chosen == pytest.approx((diffusion, alpha, dropout, blur))
 
 
+@pytest.mark.parametrize(
+    ("statistics", "factor"),
+    [(replace(SCRIPTED, action_step=0.2), 3.0), (replace(SCRIPTED, action_step=0.3), 1.0),
+     (replace(HUMAN, action_step=0.2), 1.0)],
+)  # fmt: skip
+def test_smooth_actions_of_predictable_demonstrations_are_blurred_more(statistics, factor):
+    assert get_method("neural_sde").auto_preset(statistics).model.action_noise == factor
+
+
 @pytest.mark.parametrize("task", ["avoiding", "avoiding_varied"])
 def test_demonstrations_of_obstacle_avoidance_get_the_settings_for_forks(task):
     _, config = resolve_preset(get_task(task), "auto", "neural_sde", demos=None, selection={})

@@ -40,6 +40,12 @@ def make_path(steps: int = 6, n: int = 20) -> Tensor:
     return walk.cumsum(0) + torch.tensor([5.0, 3.0, 0.0])
 
 
+def test_action_noise_scales_the_noise_of_actions_only():
+    usual, blurred = (build(action_noise=factor).learned.noise_std for factor in (1.0, 3.0))
+    factors = torch.tensor([1.0] * LAYOUT.obs_dim + [3.0] * LAYOUT.act_dim)
+    torch.testing.assert_close(blurred, factors * usual)
+
+
 def test_loss_does_not_depend_on_the_unit_of_a_coordinate():
     """Metres or millimetres: the same layout in other units gives the same loss."""
     unit = torch.tensor([1000.0, 1.0, 0.01])

@@ -1,4 +1,4 @@
-"""The number of this process among those that torchrun started; all but rank 0 are silent."""
+"""The rank that torchrun gave this process; only rank 0 prints."""
 
 import os
 
