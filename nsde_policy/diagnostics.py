@@ -24,6 +24,9 @@ EXTRAS = {
     "umi": ("imagecodecs",),
     "adroit": ("mujoco", "gymnasium-robotics"),
     "metaworld": ("metaworld",),
+    "ray": ("ray",),
+    "slurm": ("submitit",),
+    "tune": ("optuna",),
 }
 """Packages of each extra; tests compare them with pyproject.toml."""
 
