@@ -25,9 +25,11 @@ WITHDRAWN = (
     ("brightness", 0.0),
     ("inference", "derivative_free"),
     ("k", 1),
+    ("network", "unet"),
     ("occlusion", 0.0),
     ("residual", False),
     ("step", 0.01),
+    ("transformer", {"layers": 8, "heads": 4, "embedding": 256, "dropout": 0.3}),
     ("weighting", "equal"),
     ("weights", "uniform"),
 )

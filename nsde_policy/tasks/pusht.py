@@ -205,14 +205,7 @@ class PushTTraining(TrainingDefaults):
             if method == "gpi":
                 presets = {name: _follow_block(preset) for name, preset in presets.items()}
             return {**presets, "pixels": pixels}
-        given = presets["transformer"]
-        model = cast("DiffusionConfig", given.model)
-        own = replace(
-            given,
-            model=replace(model, transformer=replace(model.transformer, dropout=0.01)),
-            train=replace(given.train, steps=30_000, warmup=0.033, weight_decay=0.1),
-        )
-        return {**presets, "transformer_pusht": own, "pixels": _take_images(presets["default"])}
+        return {**presets, "pixels": _take_images(presets["default"])}
 
 
 @register_task

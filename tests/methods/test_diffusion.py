@@ -20,12 +20,11 @@ from nsde_policy.methods.diffusion.model import (
     Diffusion,
     DiffusionConfig,
     DiffusionSampling,
-    TransformerConfig,
     UNetConfig,
     build_chain,
-    build_denoiser,
     noise_schedule,
 )
+from nsde_policy.methods.diffusion.networks import ConditionalUNet
 from tests.helpers.rng import make_draws, make_rng
 
 LAYOUT = StateSpec(
@@ -33,20 +32,10 @@ LAYOUT = StateSpec(
     increment_std=(0.5, 0.5, 0.1, 0.2, 0.2),
 )  # fmt: skip
 UNET = DiffusionConfig(horizon=8, unet=UNetConfig(channels=(8, 16, 16), kernel=3, groups=4, step_embedding=8))
-TRANSFORMER = DiffusionConfig(
-    horizon=6,
-    network="transformer",
-    transformer=TransformerConfig(layers=2, heads=2, embedding=16, dropout=0.3),
-)
-BOTH_NETWORKS = pytest.mark.parametrize("config", [UNET, TRANSFORMER], ids=["unet", "transformer"])
 
 
 def build(config: DiffusionConfig, seed: int = 0) -> Diffusion:
-    model = Diffusion(config, LAYOUT, generator=make_rng(seed)).eval()
-    with torch.no_grad():  # the initial weights of the transformer are too small to see effects
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=make_rng(1)))
-    return model
+    return Diffusion(config, LAYOUT, generator=make_rng(seed)).eval()
 
 
 def make_batch(config: DiffusionConfig, n: int = 5) -> Windows:
@@ -116,8 +105,8 @@ def test_plan_equals_diffusers_with_the_same_network_and_noise():
     torch.testing.assert_close(ours, model.layout.from_unit(x)[:, 1:], atol=1e-2, rtol=0)
 
 
-@BOTH_NETWORKS
-def test_estimated_noise_depends_on_every_observation_and_level(config: DiffusionConfig):
+def test_estimated_noise_depends_on_every_observation_and_level():
+    config = UNET
     model, rows = build(config), make_batch(config)
     x, t = torch.randn(5, config.horizon, 2, generator=make_rng()), torch.tensor([40])
     here = estimate_noise(model, x, t, rows.states)
@@ -129,27 +118,8 @@ def test_estimated_noise_depends_on_every_observation_and_level(config: Diffusio
     assert (estimate_noise(model, x, t + 30, rows.states) - here).abs().max() > 1e-4
 
 
-def test_transformer_is_causal_in_actions_and_observations():
-    model, rows = build(TRANSFORMER), make_batch(TRANSFORMER)
-    net, x = model.network, torch.randn(5, 6, 2, generator=make_rng(), requires_grad=True)
-    obs = model._observations(rows.states).requires_grad_()
-    out = net(x, net.embed_levels(torch.tensor([50])), net.embed_observations(obs))
-    for i in range(6):
-        by_action, by_obs = torch.autograd.grad(out[:, i].sum(), (x, obs), retain_graph=True)
-        assert [bool(by_action[:, j].abs().max() > 0) for j in range(6)] == [j <= i for j in range(6)]
-        assert [bool(by_obs[:, j].abs().max() > 0) for j in range(2)] == [j <= i for j in range(2)]
-
-
-def test_explicit_attention_equals_that_of_torch():
-    """Training computes attention explicitly for dropout of its weights; with tiny dropout both agree."""
-    config = replace(TRANSFORMER, transformer=replace(TRANSFORMER.transformer, dropout=1e-6))
-    model, rows = build(config), make_batch(config)
-    here = model.loss(rows, make_rng()).parts["noise"]
-    torch.testing.assert_close(model.train().loss(rows, make_rng()).parts["noise"], here)
-
-
-@BOTH_NETWORKS
-def test_loss_is_the_mean_squared_error_of_the_noise(config: DiffusionConfig):
+def test_loss_is_the_mean_squared_error_of_the_noise():
+    config = UNET
     model, rows = build(config), make_batch(config, 64)
     rng = make_rng(7)
     t = torch.randint(LEVELS, (64,), generator=rng)
@@ -161,13 +131,13 @@ def test_loss_is_the_mean_squared_error_of_the_noise(config: DiffusionConfig):
 
 @pytest.mark.parametrize(
     ("preset", "low", "high"),
-    [("default", 62e6, 68e6), ("transformer", 8.5e6, 9.5e6), ("small", 2e6, 6e6), ("fast", 0.2e6, 2e6)],
+    [("default", 62e6, 68e6), ("small", 2e6, 6e6), ("fast", 0.2e6, 2e6)],
 )
 def test_presets_have_the_expected_numbers_of_parameters(preset: str, low: float, high: float):
     config = PRESETS[preset].model
     assert isinstance(config, DiffusionConfig)
     with torch.device("meta"):
-        parameters = sum(p.numel() for p in build_denoiser(config, 2, 6).parameters())
+        parameters = sum(p.numel() for p in ConditionalUNet(config.unet, 2, 12).parameters())
     assert low < parameters < high
 
 
@@ -180,7 +150,6 @@ def test_presets_have_the_expected_numbers_of_parameters(preset: str, low: float
         (lambda: UNetConfig(channels=(12,)), "multiples of groups, 8"),
         (lambda: UNetConfig(kernel=4), "odd kernel"),
         (lambda: UNetConfig(step_embedding=7), "even step_embedding"),
-        (lambda: TransformerConfig(embedding=30, heads=4), "multiple of heads"),
         (lambda: DiffusionSampling(steps=10), "DDPM needs 100 steps, got 10"),
     ],
 )

@@ -17,7 +17,7 @@ from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.base import PolicyModel
 from nsde_policy.methods.bet import BehaviourTransformerConfig
 from nsde_policy.methods.diffusion.model import DiffusionConfig, DiffusionSampling
-from nsde_policy.methods.diffusion.networks import TransformerConfig, UNetConfig
+from nsde_policy.methods.diffusion.networks import UNetConfig
 from nsde_policy.methods.flow import StreamingFlowConfig, StreamingFlowSampling
 from nsde_policy.methods.gpi import GPIConfig, GPISampling
 from nsde_policy.methods.ibc import ImplicitBCConfig, ImplicitBCSampling
@@ -38,7 +38,6 @@ from tests.helpers.toy_problems import WITH_ANGLE, make_robot_demos
 NETWORK = NetworkConfig(width=16, depth=2)
 SEPARATE = replace(NETWORK, kind="separate")
 UNET = UNetConfig(channels=(8, 16, 16), kernel=3, groups=4, step_embedding=8)
-TRANSFORMER = TransformerConfig(layers=2, heads=2, embedding=16)
 DDIM = DiffusionSampling("ddim", 5)
 SMALL_IBC: dict[str, Any] = {"width": 32, "depth": 3, "negatives": 32, "horizon": 3}
 SEARCH = ImplicitBCSampling(samples=64)
@@ -91,10 +90,7 @@ CASES = {
         steps=1,
         network="transformer",
     ),
-    "diffusion unet": Case(DiffusionConfig(horizon=8, unet=UNET, sampling=DDIM)),
-    "diffusion transformer": Case(
-        DiffusionConfig(horizon=6, network="transformer", transformer=TRANSFORMER, sampling=DDIM)
-    ),
+    "diffusion": Case(DiffusionConfig(horizon=8, unet=UNET, sampling=DDIM)),
 }
 EVERY_CASE = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 EVERY_METHOD = pytest.mark.parametrize("method", METHODS.names())
@@ -167,7 +163,7 @@ def test_ranks_that_share_a_batch_compute_its_loss_and_gradient(case: Case):
     assert_shares_add_up(build(case).train(), batch, shares, rows=len(batch) // 2)
 
 
-@pytest.mark.parametrize("name", ["ibc", "diffusion unet", "diffusion transformer"])
+@pytest.mark.parametrize("name", ["ibc", "diffusion"])
 def test_losses_under_bfloat16_autocast_are_float32(name: str):
     model, batch = build(CASES[name]).train(), make_batch(CASES[name].config, 64)
     (whole,) = model.loss(batch, make_rng()).parts.values()
@@ -199,7 +195,7 @@ def test_a_plan_makes_the_declared_number_of_network_calls(case: Case):
     assert len(calls) == model.network_calls(case.steps)
 
 
-@pytest.mark.parametrize("name", ["ibc", "lstm_gmm", "bet", "diffusion unet", "diffusion transformer"])
+@pytest.mark.parametrize("name", ["ibc", "lstm_gmm", "bet", "diffusion"])
 def test_some_methods_do_not_see_past_actions(name: str):
     case = CASES[name]
     model, states = build(case).eval(), make_states(case.config)

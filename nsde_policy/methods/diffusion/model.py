@@ -22,12 +22,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 from nsde_policy.methods.base import Draws, LossParts, PolicyModel, choose_sampling
-from nsde_policy.methods.diffusion.networks import (
-    ConditionalUNet,
-    DenoisingTransformer,
-    TransformerConfig,
-    UNetConfig,
-)
+from nsde_policy.methods.diffusion.networks import ConditionalUNet, UNetConfig
 from nsde_policy.methods.registry import register_method
 
 LEVELS = 100
@@ -53,26 +48,22 @@ class DiffusionSampling(Sampling):
 class DiffusionConfig(WindowConfig):
     """Settings of Diffusion Policy."""
 
-    network: Literal["unet", "transformer"] = "unet"
-    """Convolutions over time, or attention."""
     unet: UNetConfig = field(default_factory=UNetConfig)
-    """Size of the U-Net, if it is used."""
-    transformer: TransformerConfig = field(default_factory=TransformerConfig)
-    """Size of the transformer, if it is used."""
+    """Size of the network, a U-Net over time."""
     sampling: DiffusionSampling = field(default_factory=DiffusionSampling)
     """Default settings of the denoising chain."""
 
     @property
     def gains_from_threads(self) -> bool:
         """Whether training on a CPU is faster with several threads; only large networks gain."""
-        return self.network == "transformer" or max(self.unet.channels) > 256
+        return max(self.unet.channels) > 256
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fold = 2 ** (len(self.unet.channels) - 1)
-        levels, halves = len(self.unet.channels), self.network != "unet" or self.horizon % fold == 0
+        levels = len(self.unet.channels)
+        fold = 2 ** (levels - 1)
         rule = f"a U-Net of {levels} levels needs a horizon that is a multiple of {fold}, got {self.horizon}"
-        require(self, halves, rule)
+        require(self, self.horizon % fold == 0, rule)
 
 
 _UNET_RECIPE = TrainConfig(
@@ -92,16 +83,8 @@ Deviation: the original trains for 5000 epochs, about 210 000 steps on its 90 de
 the decay of its averaged weights is 1 − n^(−¾).
 """
 
-_TRANSFORMER_RECIPE = replace(_UNET_RECIPE, warmup=0.02, weight_decay=1e-3, betas=(0.9, 0.95))
-"""The original's settings: 1000 warm-up steps.
-
-Deviation: the original has no weight decay on biases, norms and positions, and trains for 5000 to 8000
-epochs.
-"""
-
 PRESETS = {
     "default": Preset(DiffusionConfig(), _UNET_RECIPE),
-    "transformer": Preset(DiffusionConfig(network="transformer"), _TRANSFORMER_RECIPE),
     "small": Preset(
         DiffusionConfig(unet=UNetConfig(channels=(64, 128, 256))), replace(_UNET_RECIPE, learning_rate=3e-4)
     ),
@@ -129,7 +112,8 @@ class Diffusion(PolicyModel[Windows]):
         self.layout = StateLayout(spec)
         self.register_buffer("alphas_cumprod", torch.tensor(noise_schedule()), persistent=False)
         with weights_from(generator):
-            self.network = build_denoiser(config, spec.act_dim, self.layout.obs_feature_dim)
+            seen = config.history * self.layout.obs_feature_dim
+            self.network = ConditionalUNet(config.unet, spec.act_dim, seen)
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
         """Return the mean square error of the predicted noise, at a uniformly drawn level per window."""
@@ -137,9 +121,7 @@ class Diffusion(PolicyModel[Windows]):
         t = torch.randint(LEVELS, (len(clean),), generator=generator, device=clean.device)
         noise = torch.randn(clean.shape, generator=generator, device=clean.device)
         context = self.network.embed_observations(self._observations(batch.states))
-        found = self.network(
-            self.add_noise(clean, noise, t), self.network.embed_levels(t), context, generator
-        )
+        found = self.network(self.add_noise(clean, noise, t), self.network.embed_levels(t), context)
         return LossParts({"noise": (found.float() - noise).square().mean()})
 
     def add_noise(self, clean: Tensor, noise: Tensor, t: Tensor) -> Tensor:
@@ -170,15 +152,6 @@ class Diffusion(PolicyModel[Windows]):
     def _observations(self, states: Tensor) -> Tensor:
         """Return the observation features, oldest first, (n, history, features)."""
         return self.layout.obs_features(states.flip(1))
-
-
-def build_denoiser(
-    config: DiffusionConfig, act_dim: int, obs_dim: int
-) -> ConditionalUNet | DenoisingTransformer:
-    """Build the network that the settings select; an observation has `obs_dim` features."""
-    if config.network == "unet":
-        return ConditionalUNet(config.unet, act_dim, config.history * obs_dim)
-    return DenoisingTransformer(config.transformer, act_dim, obs_dim, config.history, config.horizon)
 
 
 @functools.cache

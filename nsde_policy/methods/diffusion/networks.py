@@ -1,9 +1,8 @@
-"""The two noise-prediction networks of Diffusion Policy (Chi et al. 2023), ε̂(x_t, t, o).
+"""The noise-prediction network of Diffusion Policy (Chi et al. 2023), ε̂(x_t, t, o).
 
-In both, observations o, (rows, history, features), oldest first, and noise levels t, (k,), enter separately.
-A plan therefore embeds the observations once (`embed_observations`) and all noise levels at once
-(`embed_levels`), and only `forward` runs at each step: on actions x_t (rows, horizon, act_dim), with one
-level, or one per row.
+Observations o, (rows, history, features), oldest first, and noise levels t, (k,), enter separately. A plan
+therefore embeds the observations once (`embed_observations`) and all noise levels at once (`embed_levels`),
+and only `forward` runs at each step: on actions x_t (rows, horizon, act_dim), with one level, or one per row.
 
 Initial weights come from torch's current random state: build them inside `weights_from(generator)`.
 """
@@ -16,10 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nsde_policy.bounds import Fraction, Size
+from nsde_policy.bounds import Size
 from nsde_policy.config import BaseConfig, require
-from nsde_policy.core.networks import dropout_mask
-from nsde_policy.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -43,25 +40,6 @@ class UNetConfig(BaseConfig):
         require(self, whole, f"channels {self.channels} must be multiples of groups, {self.groups}")
         even = self.step_embedding >= 4 and self.step_embedding % 2 == 0
         require(self, even, f"need an even step_embedding >= 4, got {self.step_embedding}")
-
-
-@dataclass(frozen=True)
-class TransformerConfig(BaseConfig):
-    """Size of the transformer."""
-
-    layers: Size = 8
-    """Number of decoder layers."""
-    heads: Size = 4
-    """Attention heads per layer."""
-    embedding: Size = 256
-    """Dimensions of a token."""
-    dropout: Fraction = 0.3
-    """Dropout probability of attention weights and layer outputs in training."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        fits = self.embedding >= 4 and self.embedding % 2 == 0 and self.embedding % self.heads == 0
-        require(self, fits, f"embedding must be even, >= 4 and a multiple of heads, got {self.embedding}")
 
 
 class Sinusoid(nn.Module):
@@ -170,9 +148,7 @@ class ConditionalUNet(nn.Module):
         embedded = functional.mish(self.step(t))
         return functional.linear(embedded, self.film.weight[:, : self.step_dim], self.film.bias)
 
-    def forward(
-        self, noisy: Tensor, level: Tensor, context: Tensor, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def forward(self, noisy: Tensor, level: Tensor, context: Tensor) -> Tensor:
         """Apply the down path, the middle and the up path."""
         films = iter(torch.split(level + context, self.films, dim=1))
         x, skips = noisy.transpose(1, 2), []
@@ -192,128 +168,3 @@ def _apply_blocks(blocks: nn.Module, x: Tensor, first: Tensor, second: Tensor) -
     one, two = cast(nn.ModuleList, blocks)
     out: Tensor = two(one(x, first), second)
     return out
-
-
-class DecoderLayer(nn.Module):
-    """Self-attention, cross-attention to the context and an MLP, each with a residual and pre-norm."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        width = config.embedding
-        self.heads = config.heads
-        self.keep = 1 - config.dropout
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
-        self.among = nn.Linear(width, 3 * width)
-        self.among_out = nn.Linear(width, width)
-        self.query = nn.Linear(width, width)
-        self.query_out = nn.Linear(width, width)
-        self.wide = nn.Linear(width, 4 * width)
-        self.narrow = nn.Linear(4 * width, width)
-
-    def forward(
-        self,
-        x: Tensor,
-        known: tuple[Tensor, Tensor],
-        masks: tuple[Tensor, Tensor],
-        generator: torch.Generator | None,
-    ) -> Tensor:
-        """Apply the layer to action tokens x (rows, time, width).
-
-        `known` are keys and values of the context, (rows, heads, tokens, width / heads); `masks` say which
-        tokens an action attends to: actions (time, time) and context (time, tokens).
-        """
-        queries, keys, values = (self._split(part) for part in self.among(self.norms[0](x)).chunk(3, dim=-1))
-        x = x + self._drop(
-            self.among_out(self._attend(queries, keys, values, masks[0], generator)), generator
-        )
-        queries = self._split(self.query(self.norms[1](x)))
-        x = x + self._drop(self.query_out(self._attend(queries, *known, masks[1], generator)), generator)
-        hidden = self._drop(functional.gelu(self.wide(self.norms[2](x))), generator)
-        return x + self._drop(self.narrow(hidden), generator)
-
-    def _split(self, x: Tensor) -> Tensor:
-        """Map (rows, time, width) to (rows, heads, time, width / heads)."""
-        return x.reshape(*x.shape[:2], self.heads, -1).transpose(1, 2)
-
-    def _attend(
-        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, generator: torch.Generator | None
-    ) -> Tensor:
-        if generator is None or self.keep == 1:
-            out = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
-        else:
-            scores = queries @ keys.transpose(-2, -1) / math.sqrt(queries.shape[-1])
-            weights = scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
-            out = self._drop(weights, generator) @ values
-        return out.transpose(1, 2).flatten(-2)
-
-    def _drop(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
-        if generator is None or self.keep == 1:
-            return x
-        return x * dropout_mask(tuple(x.shape), self.keep, x, generator)
-
-
-class DenoisingTransformer(nn.Module):
-    """A causal transformer over action tokens with cross-attention to the noise level and the observations.
-
-    An action does not attend to later observations. Keys and values of the context come from one linear layer
-    for all decoder layers, which concatenates the usual one per layer.
-    """
-
-    sees_actions: Tensor
-    sees_known: Tensor
-
-    def __init__(
-        self, config: TransformerConfig, act_dim: int, obs_dim: int, history: int, horizon: int
-    ) -> None:
-        super().__init__()
-        self.config = config
-        width = config.embedding
-        self.action = nn.Linear(act_dim, width)
-        self.action_place = nn.Parameter(torch.empty(horizon, width))
-        self.step = Sinusoid(width)
-        self.obs = nn.Linear(obs_dim, width)
-        self.known_place = nn.Parameter(torch.empty(1 + history, width))
-        self.encoder = nn.Sequential(nn.Linear(width, 4 * width), nn.Mish(), nn.Linear(4 * width, width))
-        self.known = nn.Linear(width, config.layers * 2 * width)
-        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, act_dim)
-        time, tokens = torch.arange(horizon)[:, None], torch.arange(1 + history)
-        self.register_buffer("sees_actions", time >= time.T, persistent=False)
-        self.register_buffer("sees_known", time >= tokens - 1, persistent=False)
-        self._initialize()
-
-    def _initialize(self) -> None:
-        """Draw the original's initial weights: normal with σ = 0.02, biases 0."""
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=0.02)
-                nn.init.zeros_(module.bias)
-        for place in (self.action_place, self.known_place):
-            nn.init.normal_(place, std=0.02)
-
-    def embed_observations(self, obs: Tensor) -> Tensor:
-        """Compute keys and values of the observations for all layers, (rows, history, layers·2·width)."""
-        known: Tensor = self.known(self.encoder(self.obs(obs) + self.known_place[1:]))
-        return known
-
-    def embed_levels(self, t: Tensor) -> Tensor:
-        """Compute keys and values of the noise levels for all layers, (k, 1, layers·2·width)."""
-        known: Tensor = self.known(self.encoder(self.step(t)[:, None] + self.known_place[:1]))
-        return known
-
-    def forward(
-        self, noisy: Tensor, level: Tensor, context: Tensor, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Predict the noise of all actions at once; in training, dropout masks come from `generator`."""
-        if self.training and self.config.dropout > 0 and generator is None:
-            raise ConfigError("dropout in training needs a random generator")
-        dropout = generator if self.training else None
-        known = torch.cat([level.expand(len(noisy), -1, -1), context], dim=1)
-        shape = (*known.shape[:2], self.config.layers, 2, self.config.heads, -1)
-        by_layer = known.reshape(shape).permute(2, 3, 0, 4, 1, 5)
-        x = self.action(noisy) + self.action_place
-        for layer, (keys, values) in zip(self.layers, by_layer, strict=True):
-            x = layer(x, (keys, values), (self.sees_actions, self.sees_known), dropout)
-        out: Tensor = self.head(self.norm(x))
-        return out
