@@ -8,8 +8,8 @@ PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 VENV := .venv
 BIN := $(VENV)/bin
-# Two test processes for each core: many tests wait for a clock, a server or a browser.
-WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
+# Two test processes for each core, with that of the browser: many tests wait for a clock or a server.
+WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN) - 1)
 
 # Without compiled modules on disk, every process of a test would compile torch again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -18,7 +18,7 @@ UV := VIRTUAL_ENV=$(VENV) UV_LINK_MODE=hardlink $(BIN)/uv pip
 LOCK := $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make lock"
 
-.PHONY: demo test quick docs lint types pytest lock clean
+.PHONY: demo test quick docs lint types pytest browser lock clean
 
 demo: $(VENV)/installed
 	$(BIN)/nsde-policy doctor
@@ -27,7 +27,7 @@ demo: $(VENV)/installed
 	$(BIN)/nsde-policy eval out/demo --render --videos 2 --out out/eval
 
 test: lint
-	$(MAKE) -j2 types pytest
+	$(MAKE) -j3 types pytest browser
 
 quick: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n logical --dist worksteal -m "not slow and not browser and not gpu" \
@@ -49,7 +49,11 @@ types: $(VENV)/tested
 	cd $(VENV)/wheel && ../bin/mypy --config-file ../../pyproject.toml nsde_policy
 
 pytest: $(VENV)/tested
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not browser"
+
+# One browser at a time: several of them, which draw without a GPU, leave nothing of two cores.
+browser: $(VENV)/tested
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m browser
 
 # Python compiles modules when they are first imported: pip would compile all of torch.
 $(VENV)/installed: pyproject.toml constraints.txt

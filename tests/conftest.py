@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that use the `browser` fixture, skip tests marked `gpu` without CUDA, run some first.
+    """Mark tests that use a browser, skip tests marked `gpu` without CUDA, run some first.
 
     Files whose tests export, and tests of Diffusion Policy, then run in one process: torch takes seconds to
     prepare for the first export, and so does the import of diffusers.
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     exporting = {item.path for item in items if "onnx_operators" in getattr(item, "fixturenames", ())}
     items.sort(key=lambda item: (item.path not in exporting, "diffusion" not in find_parameter(item)))
     for item in items:
-        if "browser" in getattr(item, "fixturenames", ()):
+        if "browser_process" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.browser)
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs CUDA"))
@@ -86,10 +86,18 @@ def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def browser() -> "Iterator[Browser]":
+def browser_process() -> "Iterator[Browser]":
     """Run a browser for one file of tests: while it runs, the process cannot run another event loop."""
     with chromium() as found:
         yield found
+
+
+@pytest.fixture
+def browser(browser_process: "Browser") -> "Iterator[Browser]":
+    """Return the browser, and close all of its pages afterwards: an open page goes on drawing."""
+    yield browser_process
+    for context in browser_process.contexts:
+        context.close()
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ LABELS = ["Neural SDE", "Regression, theirs"]
 
 
 @pytest.fixture(scope="module")
-def folder(browser: "Browser", quick_runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(browser_process: "Browser", quick_runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write a report on the shipped policy and a barely trained one; keep its intermediate files."""
     folder = tmp_path_factory.mktemp("report")
     play = ["--episodes", str(EPISODES), "--workers", "1", "--latency-rounds", "3"]
@@ -54,7 +54,6 @@ def test_page_opens_without_errors_or_requests_at_any_size(browser: "Browser", f
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert sum(map(int, background[4:-1].split(","))) < 200, "it is dark"
     assert_no_errors_or_requests(monitored, folder)
-    page.context.close()
 
 
 def test_clicking_a_seed_shows_every_run_and_its_outcome(browser: "Browser", folder: Path):
@@ -73,7 +72,6 @@ def test_clicking_a_seed_shows_every_run_and_its_outcome(browser: "Browser", fol
         button.click()
         assert page.locator(".seeds button").count() == int(button.inner_text().split()[-1])
     assert_no_errors_or_requests(monitored, folder)
-    page.context.close()
 
 
 def test_page_plays_the_recorded_episodes(browser: "Browser", folder: Path):
@@ -86,7 +84,6 @@ def test_page_plays_the_recorded_episodes(browser: "Browser", folder: Path):
             shown = monitored.page.evaluate(f"loadEpisode({number}, {k})")
             scales = np.array(monitored.page.evaluate("DATA.scales"))
             np.testing.assert_allclose(shown, episodes[k] / scales)
-    monitored.page.context.close()
 
 
 def test_episodes_play_pause_and_scrub(browser: "Browser", folder: Path):
@@ -114,7 +111,6 @@ def test_episodes_play_pause_and_scrub(browser: "Browser", folder: Path):
     page.keyboard.press("n")
     wait_until(page, f"state.seed === {(chosen + 1) % EPISODES}")
     assert_no_errors_or_requests(monitored, folder)
-    page.context.close()
 
 
 def test_page_with_a_scene_works_without_successes(browser: "Browser", tmp_path: Path):
@@ -127,4 +123,3 @@ def test_page_with_a_scene_works_without_successes(browser: "Browser", tmp_path:
     assert opened.page.locator(".scenes figcaption b").first.inner_text().startswith("reward ")
     assert opened.page.locator(".outcomes:visible").count() == 0
     assert opened.errors == []
-    opened.page.context.close()

@@ -324,7 +324,6 @@ def test_page_with_an_invalid_token_says_so_and_stops_retrying(
         seen.page.click("#retry")
         second.wait_for("refused", refused + 1)
         assert seen.page.locator("#live").inner_text() == "offline"
-    seen.page.context.close()
 
 
 def test_page_reports_a_lost_or_full_server_and_reconnects(browser: "Browser", methods: list[PolicyRunner]):
@@ -347,7 +346,6 @@ def test_page_reports_a_lost_or_full_server_and_reconnects(browser: "Browser", m
         assert seen.page.evaluate("window.sameDocument")
         seen.page.context.close()
         wait_until(outside.page, "!!viewer.frame && document.getElementById('banner').hidden")
-        outside.page.context.close()
 
 
 def test_phone_layout_never_scrolls_sideways_and_a_finger_drags_the_block(
