@@ -23,7 +23,9 @@ LABELS = ["Neural SDE", "Regression, theirs"]
 
 
 @pytest.fixture(scope="module")
-def folder(browser_process: "Browser", quick_runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(
+    browser_process: "Browser", quick_runs: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """Write a report on the shipped policy and a barely trained one; keep its intermediate files."""
     folder = tmp_path_factory.mktemp("report")
     play = ["--episodes", str(EPISODES), "--workers", "1", "--latency-rounds", "3"]
