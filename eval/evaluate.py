@@ -170,11 +170,12 @@ def evaluate_policy(
     workers: int = 0,
     device: str = "cpu",
     traced: bool = False,
+    ray: str | None = None,
 ) -> Evaluation:
     """Roll out the policy of a run directory, or the shipped one, from consecutive seeds and score it.
 
     There is one process per core if `workers` is 0; a GPU runs all episodes in one. Traces of the episodes
-    are returned if `traced`.
+    are returned if `traced`. With `ray`, see `open_pool`, a Ray cluster rolls out, and the results are equal.
     """
     policy = Policy.from_pretrained(path).use_selection(config.select)
     task = get_task_of_run(policy.record, config.env)
@@ -184,9 +185,9 @@ def evaluate_policy(
     )
     policy.check_steps(config.chunk or policy.chunk)
     if device == "cpu":
-        pool = RolloutPool(path, rollout, workers=min(workers or count_cores(), config.episodes))
+        pool = RolloutPool(path, rollout, workers=min(workers or count_cores(), config.episodes), ray=ray)
     else:
-        pool = RolloutPool(path, rollout, device=device, batch=min(config.episodes, MAX_BATCH))
+        pool = RolloutPool(path, rollout, device=device, batch=min(config.episodes, MAX_BATCH), ray=ray)
     found = pool.evaluate(config.seeds, traced=traced)
     results = list(tqdm(found, "episodes", config.episodes, unit="episode", leave=False, disable=None))
     context = _describe_evaluation(path, policy, task, rollout, config.seeds)

@@ -2,11 +2,11 @@
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence, Sized
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from concurrent.futures import BrokenExecutor, Future
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -15,12 +15,15 @@ from nsde_policy.config import BaseConfig
 from nsde_policy.errors import EnvError
 from nsde_policy.eval.episode import EpisodeResult, Trace
 from nsde_policy.eval.expert import ExpertPlayer
+from nsde_policy.eval.ray_pool import open_pool
 from nsde_policy.eval.rollout import Player, RolloutConfig
-from nsde_policy.eval.workers import WorkerPool
 from nsde_policy.inference.torch_threads import use_threads
+from nsde_policy.run_directory import RunDirectory
 
 AHEAD = 4
 """Shards of seeds queued for each process before their results are needed."""
+GPU_SHARE = 0.25
+"""Share of a GPU that a task on a Ray cluster asks for: environments leave it idle most of the time."""
 
 
 EpisodePlayer = Player | ExpertPlayer
@@ -40,6 +43,8 @@ class RolloutPool(BaseConfig):
     """Episodes that a process plays side by side."""
     expert: str | None = None
     """Scripted expert, `module:Class`, that plays instead of a policy."""
+    ray: str | None = None
+    """Address of a Ray cluster that plays instead of this machine, see `open_pool`."""
 
     def evaluate(self, seeds: Iterable[int], *, traced: bool = False) -> Iterator[EpisodeResult]:
         """Play one episode per seed; the seeds may be endless. Traces stay empty unless `traced`."""
@@ -47,7 +52,7 @@ class RolloutPool(BaseConfig):
         workers = min(self.workers, max(shards_left, 1))
         rest = iter(seeds)
         shards = iter(lambda: list(itertools.islice(rest, self.batch)), [])
-        if workers == 1:
+        if workers == 1 and self.ray is None:
             player = self.make_player()
             for shard in shards:
                 with use_threads(1):
@@ -61,17 +66,19 @@ class RolloutPool(BaseConfig):
     ) -> Iterator[EpisodeResult]:
         queue: deque[Future[list[EpisodeResult]]] = deque()
         try:
-            with WorkerPool(workers, _start_worker, self) as pool:
+            files = {} if self.ray is None or self.path is None else RunDirectory(self.path).pack()
+            gpus = 0.0 if self.device == "cpu" else GPU_SHARE
+            with open_pool(workers, _start_worker, self, files, ray=self.ray, gpus=gpus) as pool:
                 for shard in shards:
                     queue.append(pool.submit(_play_in_worker, shard, traced))
-                    if len(queue) > AHEAD * workers:
+                    if len(queue) > AHEAD * pool.capacity:
                         yield from queue.popleft().result()
                 while queue:
                     yield from queue.popleft().result()
-        except BrokenProcessPool as error:
+        except BrokenExecutor as error:
             raise EnvError(
                 "a process that plays episodes has died, perhaps in a library of the environment: run with "
-                "--workers 1 to see its message"
+                "--workers 1, without --ray, to see its message"
             ) from error
 
     def make_player(self) -> EpisodePlayer:
@@ -87,18 +94,23 @@ def _play(player: EpisodePlayer, seeds: Sequence[int], traced: bool) -> list[Epi
 
 
 _pool: RolloutPool | None = None
+_files: Mapping[str, bytes] = {}
 _player: EpisodePlayer | None = None
 
 
-def _start_worker(pool: RolloutPool) -> None:
-    global _pool
+def _start_worker(pool: RolloutPool, files: Mapping[str, bytes]) -> None:
+    """Keep what a player is made from; a process of a Ray cluster may have played for another pool."""
+    global _pool, _files, _player
     torch.set_num_threads(1)
-    _pool = pool
+    _pool, _files, _player = pool, files, None
 
 
 def _play_in_worker(seeds: Sequence[int], traced: bool) -> list[EpisodeResult]:
     global _player
     if _player is None:  # not in `_start_worker`, whose errors would restart the process for ever
         assert _pool is not None
-        _player = _pool.make_player()
+        with TemporaryDirectory() as folder:
+            if _files:
+                RunDirectory(Path(folder)).unpack(_files)
+            _player = (replace(_pool, path=Path(folder)) if _files else _pool).make_player()
     return _play(_player, seeds, traced)

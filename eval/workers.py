@@ -17,6 +17,7 @@ class WorkerPool(ProcessPoolExecutor):
     """
 
     def __init__(self, workers: int, prepare: Callable[..., None] | None = None, *arguments: object) -> None:
+        self.capacity = workers
         self._others = {*multiprocessing.active_children()}
         context = multiprocessing.get_context("spawn")  # a forked torch may hang
         super().__init__(workers, context, _start_process, (prepare, arguments))

@@ -55,6 +55,8 @@ ENCODER_FOLDER = "encoder"
 """Folder of a run directory with the files of its encoder of images."""
 SELECTION_FOLDER = "selection"
 """Folder of a run directory with the files of plan selection."""
+NOT_FOR_POLICIES = ("training.safetensors", "codes.safetensors")
+"""Large files that only training reads."""
 SIMULATORS = ("mujoco", "gymnasium-robotics", "metaworld")
 """Optional packages whose versions influence episodes, because contacts amplify every difference."""
 
@@ -232,6 +234,20 @@ class RunDirectory:
         copied = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         packed: bytes = save(copied, metadata=made_with)
         replace_file(path, packed)
+
+    def pack(self) -> dict[str, bytes]:
+        """Read the files that a policy is loaded from, by their paths in this directory, for `unpack`."""
+        return {
+            str(file.relative_to(self.path)): read_file(file, MAX_TENSOR_BYTES, error=CheckpointError)
+            for folder in (self.path, self.encoder.path, self.selection.path)
+            for file in folder.glob("*")
+            if file.suffix in (".json", ".safetensors") and file.name not in NOT_FOR_POLICIES
+        }
+
+    def unpack(self, files: Mapping[str, bytes]) -> None:
+        """Write the files of a packed run."""
+        for name, content in files.items():
+            replace_file(self.path / name, content)
 
     def read_metrics(self) -> Iterator[dict[str, float]]:
         """Iterate over the records up to the first incomplete line, which a crash may leave."""

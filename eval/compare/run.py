@@ -18,6 +18,7 @@ from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.episode import EpisodeResult
 from nsde_policy.eval.evaluate import EvaluationConfig, change_sampling, evaluate_policy
 from nsde_policy.eval.latency import MIN_ROUNDS, Contender, LatencyRow, device_name, measure_latency
+from nsde_policy.eval.ray_pool import LOCAL
 from nsde_policy.files import replace_file
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.selection import RULE_FILE
@@ -45,6 +46,8 @@ class EntryCache:
     """Seeds, environment and sampling of all runs."""
     workers: int = 0
     device: str = "cpu"
+    ray: str | None = None
+    """Address of a Ray cluster that rolls out, see `evaluate_policy`."""
 
     def path(self, run: Path, record: RunRecord) -> Path:
         """Return the file of a run's entry; its name depends on weights, settings and seeds."""
@@ -78,7 +81,7 @@ class EntryCache:
         """Roll out a run, cache its entry and return the episodes, with their traces if `traced`."""
         task = self.config.find_task(record)
         evaluation = evaluate_policy(
-            run, self.config, workers=self.workers, device=self.device, traced=traced
+            run, self.config, workers=self.workers, device=self.device, traced=traced, ray=self.ray
         )
         policy = Policy.from_pretrained(run).use_selection(self.config.select)
         config, scores = record.config, evaluation.scores
@@ -104,7 +107,11 @@ class EntryCache:
             selected_share=round(scores.selected_share, DECIMALS),
         )
         seeds = (self.config.seeds[0], self.config.seeds[-1])
-        machine = {"play": device_name(self.device), "torch": str(torch.__version__)}
+        here = self.ray in (None, LOCAL)
+        machine = {
+            "play": device_name(self.device) if here else "Ray cluster",
+            "torch": str(torch.__version__),
+        }
         env_kwargs = task.training.without_observations(task.env_kwargs)
         played = Comparison(task.name, env_kwargs, seeds, machine, (entry,))
         replace_file(self.path(run, record), played.to_json())

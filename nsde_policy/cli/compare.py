@@ -34,6 +34,7 @@ class ComparisonFlags:
     """Timed plans per method, on one CPU thread; 0 for none."""
     workers: options.WorkersFlag = 0
     device: options.DeviceFlag = "cpu"
+    ray: options.RayFlag = None
 
     def list_runs(self) -> list[Path]:
         """Return the run directories; raise `ConfigError` if there is nothing to compare."""
@@ -48,7 +49,7 @@ class ComparisonFlags:
 
         env_kwargs = options.parse_env_kwargs(self.env_kwargs)
         config = EvaluationConfig(self.episodes, self.seed_start, self.env, env_kwargs)
-        return EntryCache(folder, config, self.workers, self.device)
+        return EntryCache(folder, config, self.workers, self.device, self.ray)
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ class Evaluate:
     """Radius of a red disc at a random place of every frame; 1 is the height of the frame."""
     workers: options.WorkersFlag = 0
     device: options.DeviceFlag = "cpu"
+    ray: options.RayFlag = None
     render: bool = False
     """Write videos of some episodes."""
     videos: Natural = 3
@@ -81,7 +82,7 @@ class Evaluate:
             from nsde_policy.eval.render.video import Renderer
 
             renderer = Renderer(run, config, self.out, videos=self.videos)
-        found = evaluate_policy(run, config, workers=self.workers, device=self.device)
+        found = evaluate_policy(run, config, workers=self.workers, device=self.device, ray=self.ray)
         scores = found.scores
         options.print_results(self.json, scores.to_json(**found.context), scores.as_text())
         if renderer is not None:
