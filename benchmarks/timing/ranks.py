@@ -27,7 +27,13 @@ RECORDS, TURNS = 10, 2
 
 def measure_ranks(options: Options) -> list[dict[str, Any]]:
     """Train by turns without torchrun, and with one and two processes of it; the first record is left out."""
-    cases = [(0, 1), (1, 1), (2, 1), (2, 2)]  # processes of torchrun, and batches of one process together
+    cases = [
+        (0, 1),
+        (0, 2),
+        (1, 1),
+        (2, 1),
+        (2, 2),
+    ]  # processes of torchrun, and batches of one process together
     if options.device != "cpu":
         import torch
 
@@ -67,6 +73,11 @@ def _summarize(
     def median(key: tuple[str, int, int], name: str) -> float:
         return float(np.median([run[name] for run in found[key]]))
 
+    def predict() -> float:
+        """Return fixed + work / 2 + exchange, from what the other three cases took."""
+        once, twice, each = (median((method, *case), "cpu_ms") for case in ((0, 1), (0, 2), (2, 2)))
+        return (2 * once - twice) + (twice - once) / 2 + (each - once)
+
     here, alone = (method, ranks, times), (method, 0, 1)
     share = times / max(ranks, 1)  # of the work of a process alone
     return {
@@ -78,6 +89,7 @@ def _summarize(
         "cpu_ms": median(here, "cpu_ms"),
         "efficiency": share * median(alone, "step_ms") / median(here, "step_ms"),
         "cpu_efficiency": share * median(alone, "cpu_ms") / median(here, "cpu_ms"),
+        "cpu_ms_predicted": predict() if (ranks, times) == (2, 1) else None,
         "weights": found[here][0]["weights"],
     }
 
