@@ -18,7 +18,7 @@ UV := VIRTUAL_ENV=$(VENV) UV_LINK_MODE=hardlink $(BIN)/uv pip
 LOCK := $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make lock"
 
-.PHONY: demo test quick docs lint types pytest browser lock clean
+.PHONY: demo test quick docs lint types pytest browser ray lock clean
 
 demo: $(VENV)/installed
 	$(BIN)/nsde-policy doctor
@@ -28,6 +28,7 @@ demo: $(VENV)/installed
 
 test: lint
 	$(MAKE) -j3 types pytest browser
+	$(MAKE) ray
 
 quick: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n logical --dist worksteal -m "not slow and not browser and not gpu" \
@@ -49,11 +50,15 @@ types: $(VENV)/tested
 	cd $(VENV)/wheel && ../bin/mypy --config-file ../../pyproject.toml nsde_policy
 
 pytest: $(VENV)/tested
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not browser"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not browser and not ray"
 
 # One browser at a time: several of them, which draw without a GPU, leave nothing of two cores.
 browser: $(VENV)/tested
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m browser
+
+# Alone, after all others: the start of Ray fails on a busy machine.
+ray: $(VENV)/tested
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m ray
 
 # Python compiles modules when they are first imported: pip would compile all of torch.
 $(VENV)/installed: pyproject.toml constraints.txt

@@ -175,7 +175,7 @@ def evaluate_policy(
     """Roll out the policy of a run directory, or the shipped one, from consecutive seeds and score it.
 
     There is one process per core if `workers` is 0; a GPU runs all episodes in one. Traces of the episodes
-    are returned if `traced`. With `ray`, see `open_pool`, a Ray cluster rolls out, and the results are equal.
+    are returned if `traced`. With `ray`, a Ray cluster rolls out, see `open_pool`.
     """
     policy = Policy.from_pretrained(path).use_selection(config.select)
     task = get_task_of_run(policy.record, config.env)

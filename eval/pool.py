@@ -17,6 +17,7 @@ from nsde_policy.eval.episode import EpisodeResult, Trace
 from nsde_policy.eval.expert import ExpertPlayer
 from nsde_policy.eval.ray_pool import open_pool
 from nsde_policy.eval.rollout import Player, RolloutConfig
+from nsde_policy.files import replace_file
 from nsde_policy.inference.torch_threads import use_threads
 from nsde_policy.run_directory import RunDirectory
 
@@ -110,7 +111,7 @@ def _play_in_worker(seeds: Sequence[int], traced: bool) -> list[EpisodeResult]:
     if _player is None:  # not in `_start_worker`, whose errors would restart the process for ever
         assert _pool is not None
         with TemporaryDirectory() as folder:
-            if _files:
-                RunDirectory(Path(folder)).unpack(_files)
+            for name, content in _files.items():
+                replace_file(Path(folder, name), content)
             _player = (replace(_pool, path=Path(folder)) if _files else _pool).make_player()
     return _play(_player, seeds, traced)

@@ -55,8 +55,6 @@ ENCODER_FOLDER = "encoder"
 """Folder of a run directory with the files of its encoder of images."""
 SELECTION_FOLDER = "selection"
 """Folder of a run directory with the files of plan selection."""
-NOT_FOR_POLICIES = ("training.safetensors", "codes.safetensors")
-"""Large files that only training reads."""
 SIMULATORS = ("mujoco", "gymnasium-robotics", "metaworld")
 """Optional packages whose versions influence episodes, because contacts amplify every difference."""
 
@@ -236,18 +234,14 @@ class RunDirectory:
         replace_file(path, packed)
 
     def pack(self) -> dict[str, bytes]:
-        """Read the files that a policy is loaded from, by their paths in this directory, for `unpack`."""
+        """Read the files that a policy is loaded from, by their paths in this directory."""
+        only_for_training = ("training.safetensors", "codes.safetensors")
         return {
             str(file.relative_to(self.path)): read_file(file, MAX_TENSOR_BYTES, error=CheckpointError)
             for folder in (self.path, self.encoder.path, self.selection.path)
             for file in folder.glob("*")
-            if file.suffix in (".json", ".safetensors") and file.name not in NOT_FOR_POLICIES
+            if file.suffix in (".json", ".safetensors") and file.name not in only_for_training
         }
-
-    def unpack(self, files: Mapping[str, bytes]) -> None:
-        """Write the files of a packed run."""
-        for name, content in files.items():
-            replace_file(self.path / name, content)
 
     def read_metrics(self) -> Iterator[dict[str, float]]:
         """Iterate over the records up to the first incomplete line, which a crash may leave."""

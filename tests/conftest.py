@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that use a browser, skip tests marked `gpu` without CUDA, run some first.
+    """Mark tests that use a browser, skip those that cannot run here, run some first.
 
     Files whose tests export, and tests of Diffusion Policy, then run in one process: torch takes seconds to
     prepare for the first export, and so does the import of diffusers.
@@ -48,6 +48,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.browser)
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs CUDA"))
+        if item.get_closest_marker("ray") and "PYTEST_XDIST_WORKER" in os.environ:
+            item.add_marker(pytest.mark.skip(reason="starts Ray, which takes a quiet machine: pytest -m ray"))
 
 
 def find_parameter(item: pytest.Item) -> str:

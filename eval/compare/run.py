@@ -18,7 +18,6 @@ from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.episode import EpisodeResult
 from nsde_policy.eval.evaluate import EvaluationConfig, change_sampling, evaluate_policy
 from nsde_policy.eval.latency import MIN_ROUNDS, Contender, LatencyRow, device_name, measure_latency
-from nsde_policy.eval.ray_pool import LOCAL
 from nsde_policy.files import replace_file
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.selection import RULE_FILE
@@ -47,7 +46,6 @@ class EntryCache:
     workers: int = 0
     device: str = "cpu"
     ray: str | None = None
-    """Address of a Ray cluster that rolls out, see `evaluate_policy`."""
 
     def path(self, run: Path, record: RunRecord) -> Path:
         """Return the file of a run's entry; its name depends on weights, settings and seeds."""
@@ -107,11 +105,7 @@ class EntryCache:
             selected_share=round(scores.selected_share, DECIMALS),
         )
         seeds = (self.config.seeds[0], self.config.seeds[-1])
-        here = self.ray in (None, LOCAL)
-        machine = {
-            "play": device_name(self.device) if here else "Ray cluster",
-            "torch": str(torch.__version__),
-        }
+        machine = {"play": "Ray" if self.ray else device_name(self.device), "torch": str(torch.__version__)}
         env_kwargs = task.training.without_observations(task.env_kwargs)
         played = Comparison(task.name, env_kwargs, seeds, machine, (entry,))
         replace_file(self.path(run, record), played.to_json())

@@ -58,13 +58,7 @@ SamplingFlag = Annotated[
 ]
 WorkersFlag = Annotated[Natural, arg(help="Processes; 0 for one per core. Results do not depend on it.")]
 DeviceFlag = Annotated[str, arg(help="Torch device: cpu, cuda, cuda:1; auto uses a GPU if there is one.")]
-RayFlag = Annotated[
-    str | None,
-    arg(
-        help="Roll out on a Ray cluster: its address (auto, HOST:6379), or local for a new one on this "
-        "machine. Results do not depend on it."
-    ),
-]
+RayFlag = Annotated[str | None, arg(help="Ray cluster to use: auto, HOST:6379, or local to start one here.")]
 TokenFileFlag = Annotated[Path | None, arg(help=f"File with the token; default: variable {TOKEN_VARIABLE}.")]
 JsonFileFlag = Annotated[
     Path | None, arg(help="Write JSON to this file; '-' prints it instead of the table.")
@@ -94,8 +88,12 @@ def check_command(command: CommandT) -> CommandT:
         command.check()
     device = getattr(command, "device", "cpu")
     if (ray := getattr(command, "ray", None)) is not None:
-        workers = getattr(command, "workers", 0)
-        return replace(command, device=_check_ray(ray, workers, device))  # type: ignore[type-var]
+        import_optional("ray", "ray")
+        if ray != "local" and getattr(command, "workers", 0):
+            raise ConfigError("--workers is for this machine: leave it out, or use --ray local")
+        if device not in ("auto", "cpu", "cuda"):
+            raise ConfigError(f"--device {device} does not fit --ray, which chooses the GPU: use cuda")
+        return replace(command, device="cuda" if device == "cuda" else "cpu")  # type: ignore[type-var]
     if device == "cpu":
         return command
     from nsde_policy.training.train import pick_device
@@ -180,16 +178,6 @@ def _check_run(run: Path) -> None:
     listed = ", ".join(map(str, others[:SHOWN_RUNS])) + (", …" if others[SHOWN_RUNS:] else "")
     there_are = f"there are {listed}" if others else "`nsde-policy train` writes one"
     raise CheckpointError(f"{run} {what}; {there_are}, and `shipped` is the policy of this package")
-
-
-def _check_ray(address: str, workers: int, device: str) -> str:
-    """Raise if Ray is not installed or its flags contradict each other; return the device of its tasks."""
-    import_optional("ray", "ray")
-    if address != "local" and workers:
-        raise ConfigError(f"--workers {workers} is for this machine: leave it out, or use --ray local")
-    if device not in ("cpu", "cuda", "auto"):
-        raise ConfigError(f"--device {device} cannot be used with --ray, which chooses the GPU: use cuda")
-    return "cpu" if device == "auto" else device
 
 
 def _suggest_demos(path: Path) -> str:
