@@ -100,8 +100,6 @@ class Training:
     large: bool = False
     examples: float | None = None
     """Training examples; None for those of the task, 0 for the steps of the preset."""
-    trained_on: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """Camera disturbances of the frames that it is trained on."""
     smoke: bool = False
 
     @property

@@ -4,7 +4,6 @@ import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Annotated
 
 import numpy as np
@@ -20,10 +19,6 @@ OCCLUDER, YELLOW = (96, 96, 96), (240, 200, 40)
 CROSSING = 40
 """Frames in which a moving square crosses the picture."""
 STRIPES = 3
-DISTRACTOR = (220, 40, 40)
-"""Colour of the disc that jumps about."""
-TEXTURE_CELLS = 12
-"""Random colours of the texture along each side; pixels between them are interpolated."""
 
 
 @dataclass(frozen=True)
@@ -119,10 +114,6 @@ class CameraCondition(BaseConfig):
     """Share of the picture that is hidden, at a random place."""
     occluder: Occluder = "square"
     """What hides it: a grey square, which may move, a yellow one, or a grey disc, bar or stripes."""
-    texture: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    """Strength of a pattern of colours that darkens every picture, the same in all episodes."""
-    distractor: Annotated[float, Meta(ge=0, le=0.5)] = 0.0
-    """Radius of a red disc at a new random place in every frame; 1 is the height of the frame."""
 
 
 class CameraDisturbances:
@@ -150,13 +141,6 @@ class CameraDisturbances:
         rows = np.clip(np.arange(height) - y, 0, height - 1)
         columns = np.clip(np.arange(width) - x, 0, width - 1)
         changed = frame[rows][:, columns].astype(np.float32)
-        if self._condition.texture:
-            changed *= 1 - self._condition.texture * make_texture(height, width)[rows][:, columns]
-        if self._condition.distractor:
-            x, y = self._rng.uniform(0, (width, height))
-            across, down = np.arange(width) + 0.5 - x, np.arange(height) + 0.5 - y
-            radius = self._condition.distractor * height
-            changed[np.hypot(across[None], down[:, None]) < radius] = DISTRACTOR
         if self._condition.occlusion:
             changed[self._find_hidden(height, width, number)] = (
                 YELLOW if self._condition.occluder == "yellow" else OCCLUDER
@@ -186,15 +170,3 @@ class CameraDisturbances:
             return hidden
         bottom, right = int(top + side), int(left + side)
         return (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)
-
-
-@lru_cache(maxsize=8)
-def make_texture(height: int, width: int) -> np.ndarray:
-    """Return a fixed smooth pattern of colours, (height, width, 3), with values from 0 to 1."""
-    grid = np.random.default_rng(0).uniform(size=(TEXTURE_CELLS, TEXTURE_CELLS, 3)).astype(np.float32)
-    for size in (height, width):  # interpolates rows, then columns, which the transposition makes rows
-        place = np.linspace(0, TEXTURE_CELLS - 1, size)
-        low = np.minimum(place.astype(int), TEXTURE_CELLS - 2)
-        share = (place - low).astype(np.float32)[:, None, None]
-        grid = ((1 - share) * grid[low] + share * grid[low + 1]).swapaxes(0, 1)
-    return grid

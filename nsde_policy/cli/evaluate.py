@@ -42,10 +42,6 @@ class Evaluate:
     """Share of the picture that is hidden, at a random place."""
     camera_occluder: Occluder = "square"
     """What --camera-occlusion hides it with: a grey square, which may move, a yellow one, another shape."""
-    camera_texture: NonNegative = 0.0
-    """Strength of a pattern of colours on the picture, from 0 to 1."""
-    camera_distractor: NonNegative = 0.0
-    """Radius of a red disc at a random place of every frame; 1 is the height of the frame."""
     workers: options.WorkersFlag = 0
     device: options.DeviceFlag = "cpu"
     ray: options.RayFlag = None
