@@ -107,7 +107,7 @@ def test_an_experiment_is_trained_rolled_out_and_resumed(
     "command",
     [
         "suite.py video_superres --smoke --device cpu --rows one* --out OUT",
-        "attack.py --target messages --seconds 0",
+        "attack.py --target sessions --seconds 0",
         "entropy_intervals.py --repeats 2",
     ],
 )

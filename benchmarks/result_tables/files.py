@@ -38,18 +38,13 @@ def tabulate(rows: Iterable[Any], columns: Mapping[str, str | Callable[[Any], ob
     return markdown([*columns], lines)
 
 
-def number(key: str, decimals: int = 0, scale: float = 1.0) -> Callable[[Mapping[str, Any]], str]:
+def number(key: str, decimals: int = 0) -> Callable[[Mapping[str, Any]], str]:
     """Return a function that formats a number of a row; it may be missing."""
 
     def fill(row: Mapping[str, Any]) -> str:
-        return NONE if row.get(key) is None else f"{scale * row[key]:,.{decimals}f}"
+        return NONE if row.get(key) is None else f"{row[key]:,.{decimals}f}"
 
     return fill
-
-
-def estimate(key: str, decimals: int = 3, scale: float = 1.0) -> Callable[[Mapping[str, Any]], str]:
-    """Return a function that formats an estimate of a row with its interval; it may be missing."""
-    return lambda row: cell(row.get(key), decimals, scale)
 
 
 def cell(found: Mapping[str, Any] | None, decimals: int = 3, scale: float = 1.0) -> str:
