@@ -73,10 +73,8 @@ class LiveTable(abc.ABC):
     """Words of the page: agent, goal, progress, threshold, tagline, record, failed, help."""
 
     @abc.abstractmethod
-    def start(
-        self, seed: int | None = None, state: np.ndarray | None = None
-    ) -> tuple[np.ndarray, Mapping[str, object]]:
-        """Start an episode from a seed, or at rest at a state; return state and info."""
+    def start(self, seed: int) -> tuple[np.ndarray, Mapping[str, object]]:
+        """Start an episode from a seed; return state and info."""
 
     @abc.abstractmethod
     def advance(self, action: np.ndarray, dragged: np.ndarray | None = None) -> TableStep:

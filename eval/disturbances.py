@@ -1,6 +1,5 @@
 """Disturbances of an episode: late plans, noisy observations, a push, and what happens to its cameras."""
 
-import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -92,12 +91,6 @@ class PlanQueue:
         action: np.ndarray = self.actions[0]
         self.actions = self.actions[1:]
         return action
-
-    def copy(self) -> "PlanQueue":
-        """Return a queue that changes independently of this one."""
-        same = copy.copy(self)
-        same._arriving = [*self._arriving]
-        return same
 
 
 @dataclass(frozen=True)

@@ -40,11 +40,9 @@ class AvoidingTable(LiveTable):
     def __init__(self, start: StartRule) -> None:
         self._env = AvoidingEnv(start=start)
 
-    def start(
-        self, seed: int | None = None, state: np.ndarray | None = None
-    ) -> tuple[np.ndarray, Mapping[str, object]]:
+    def start(self, seed: int) -> tuple[np.ndarray, Mapping[str, object]]:
         """Reset the environment."""
-        return self._env.reset(seed=seed, options=None if state is None else {"state": state})
+        return self._env.reset(seed=seed)
 
     def advance(self, action: np.ndarray, dragged: np.ndarray | None = None) -> TableStep:
         """Run one control period; there is nothing but the rod to drag."""

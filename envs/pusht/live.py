@@ -9,7 +9,7 @@ import numpy as np
 from nsde_policy.envs.live import LiveTable, TableStep
 from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.envs.pusht.dynamics import STEPS_PER_PERIOD
-from nsde_policy.envs.pusht.env import BLOCK_RANGE, PushTEnv, ResetRule
+from nsde_policy.envs.pusht.env import PushTEnv, ResetRule
 from nsde_policy.envs.pusht.geometry import SIDE
 
 
@@ -37,14 +37,9 @@ class PushTTable(LiveTable):
         self._env = PushTEnv(reset_rule=reset_rule)
         self._state = np.zeros(5)
 
-    def start(
-        self, seed: int | None = None, state: np.ndarray | None = None
-    ) -> tuple[np.ndarray, Mapping[str, object]]:
-        """Reset the environment; a block that was squeezed past a wall starts within its range."""
-        options: dict[str, object] | None = None
-        if state is not None:
-            options = {"state": [*self.clip(state[:2]), *np.clip(state[2:4], *BLOCK_RANGE), state[4]]}
-        obs, info = self._env.reset(seed=seed, options=options)
+    def start(self, seed: int) -> tuple[np.ndarray, Mapping[str, object]]:
+        """Reset the environment."""
+        obs, info = self._env.reset(seed=seed)
         self._state = np.asarray(obs)
         return self._state, info
 

@@ -21,8 +21,6 @@ class App(abc.ABC):
     """Number that changes whenever `state` may have changed."""
     _epoch = 0
     _paused = False
-    _viewed: int | None = None
-    """Control period on display, if not the current one."""
 
     def __init__(self, task: Task) -> None:
         self._task, self._table = task, task.live_table()
@@ -57,7 +55,7 @@ class App(abc.ABC):
         """Handle a message; an `NsdePolicyError` is reported to its client and changes nothing."""
         if not isinstance(message, messages.Refresh):
             self._dispatch(message)
-        if not isinstance(message, messages.Drag | messages.Release | messages.Scrub | messages.MoveAgent):
+        if not isinstance(message, messages.Drag | messages.Release | messages.MoveAgent):
             self.revision += 1
 
     def state(self) -> messages.PageMessage:
@@ -80,7 +78,6 @@ class App(abc.ABC):
             "epoch": self._epoch,
             "first": table.first,
             "last": table.last,
-            "at": table.last if self._viewed is None else self._viewed,
             "paused": self._paused,
         }
 

@@ -6,8 +6,7 @@ A client names the type of its message in "do": `{"do": "set_control", "name": "
 The server sends the state after every change and a frame after every control period:
 
 - "released_at" in each panel of a frame: control period in which the block was last let go, or null.
-- "solved_at" in each panel: control period of the first success since then, or null if the displayed period
-  is before it.
+- "solved_at" in each panel: control period of the first success since then, or null.
 - "drags" in the state: what to put into "reset" to see the same episode again.
 - "results" in the state: for each method, the success of the last episodes with the current controls.
 - "compared" in each panel: paths of the agent along compared plans, the chosen one first; empty if one plan
@@ -73,7 +72,7 @@ class ClientMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
 
 
 class Pause(ClientMessage, frozen=True):
-    """Pause, or continue from the period on display."""
+    """Pause, or continue an episode."""
 
     on: bool
 
@@ -87,12 +86,6 @@ class Reset(ClientMessage, frozen=True):
 
     seed: Seed
     drags: Annotated[tuple[DraggedPose, ...], msgspec.Meta(max_length=300)] = ()
-
-
-class Scrub(ClientMessage, frozen=True):
-    """Pause and display an earlier control period."""
-
-    period: int
 
 
 class SetControl(ClientMessage, frozen=True):

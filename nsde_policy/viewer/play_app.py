@@ -83,8 +83,8 @@ class PlayApp(App):
         }
 
     def frame(self) -> messages.PageMessage:
-        """Return the control period on display, in every panel."""
-        return {**super().frame(), "panels": [panel.view(self._viewed) for panel in self._panels]}
+        """Return the current control period of every panel."""
+        return {**super().frame(), "panels": [panel.view() for panel in self._panels]}
 
     def tick(self) -> bool:
         """Step every panel; wait if paused or if all have ended."""
@@ -106,22 +106,15 @@ class PlayApp(App):
         match message:
             case messages.Pause(on):
                 self._paused, self._one_step = on, False
-                if not on:
-                    self._continue_from_view()
             case messages.Step():
-                self._continue_from_view()
                 self._paused = self._one_step = True
             case messages.Reset(seed, drags):
                 self._reset(seed, drags)
-            case messages.Scrub(period):
-                self._paused, self._one_step = True, False
-                self._viewed = min(max(period, self._tables[0].first), self._tables[0].last)
             case messages.SetControl(name, value):
                 self._set_control(name, value)
             case messages.SelectMethods(names):
                 self._select_methods(names)
             case messages.Drag():  # if paused, the simulation runs meanwhile, but the policy does not act
-                self._continue_from_view()
                 self._drag, self._releasing = message, False
                 self._repeated.clear()
             case messages.Release():
@@ -159,8 +152,7 @@ class PlayApp(App):
 
     def _has_ended(self, panel: PolicyPanel) -> bool:
         """Return whether an episode is over, or at its time limit if the next one is to follow."""
-        last = panel.simulation.last
-        played = last - (panel.simulation.released_at(last) or 0)
+        played = panel.simulation.last - (panel.simulation.released_at or 0)
         limit = self._table.limit_s * self.rate_hz if self._controls.next_at_end else math.inf
         return panel.is_over or played >= limit
 
@@ -179,20 +171,9 @@ class PlayApp(App):
         self._drag = messages.Drag("block", *pose)
         self._releasing = not self._repeated or self._repeated[0][0] > period + 1
 
-    def _continue_from_view(self) -> None:
-        """Go back to the control period on display, if it is not the current one."""
-        if self._viewed is None:
-            return
-        if self._viewed < self._panels[0].simulation.last:
-            for panel in self._panels:
-                panel.restore(self._viewed)
-            self._epoch += 1
-            self.revision += 1
-        self._viewed = None
-
     def _reset(self, seed: int, drags: Iterable[messages.DraggedPose] = ()) -> None:
         self._repeated = deque(drags)
-        self._viewed, self._drag, self._rested = None, None, 0
+        self._drag, self._rested = None, 0
         self._releasing = self._one_step = False
         self._epoch += 1
         self.revision += 1

@@ -1,4 +1,4 @@
-"""A policy on a table: it plans in its planner thread, a user may interfere, every period can be restored."""
+"""A policy on a table: it plans in its planner thread, and a user may interfere."""
 
 import time
 from collections import deque
@@ -18,7 +18,6 @@ from nsde_policy.config import Sampling
 from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.errors import PlanError
 from nsde_policy.eval.disturbances import (
-    CameraCondition,
     CameraDisturbances,
     Condition,
     Disturbances,
@@ -40,7 +39,7 @@ from nsde_policy.viewer.forecast import (
     sample_paths,
 )
 from nsde_policy.viewer.messages import Drag
-from nsde_policy.viewer.simulation import HISTORY_PERIODS, Input, Simulation
+from nsde_policy.viewer.simulation import HISTORY_PERIODS, Simulation
 
 
 class PanelPlan(NamedTuple):
@@ -125,23 +124,6 @@ def load_neighbours(task: str) -> PolicyRunner:
         return load_runners([run])[0]
 
 
-@dataclass(frozen=True)
-class PanelSnapshot:
-    """State of a panel's policy at one control period."""
-
-    history: History
-    plan: Plan | None
-    """The plan requested last."""
-    used: int
-    """Control periods since that request."""
-    queue: PlanQueue
-    """Actions that are still to be executed."""
-    noise: torch.Tensor
-    """State of the random generator."""
-    camera: CameraCondition
-    """What happened to the camera's picture in this period."""
-
-
 class PolicyPanel:
     """One policy on one table.
 
@@ -164,7 +146,6 @@ class PolicyPanel:
         self._sensor_noise = Disturbances(Condition(obs_noise=1.0), seed, std).add_noise(periods)
         self.counts = True
         """Whether the result of this episode is still to be counted."""
-        self._snapshots: dict[int, PanelSnapshot] = {}
         self.forget_history()
 
     @property
@@ -177,7 +158,6 @@ class PolicyPanel:
         self.cancel_plan()
         self._plan: Plan | None = None
         self._used, self._queue = 0, PlanQueue()
-        self._snapshots[self.simulation.last] = self._snapshot()
 
     def forget_history(self) -> None:
         """Drop plan and observations, because a drag makes them invalid."""
@@ -220,48 +200,33 @@ class PolicyPanel:
     def step(self, drag: Drag | None, *, acts: bool = True) -> None:
         """Run one control period; if the policy does not act, the agent stays or follows a drag."""
         if drag is None and (self.is_over or not acts):
-            self.simulation.advance(Input(None))
+            self.simulation.advance(None)
         else:
             action = self._choose_action(drag, acts and not self.is_over)
             dragged = np.array([drag.x, drag.y, drag.angle]) if drag and drag.what == "block" else None
-            self.simulation.advance(Input(action, dragged))
+            self.simulation.advance(action, dragged)
             self.counts &= drag is None
             self._history.add_action(action)
             self._observe()
-        self._snapshots[self.simulation.last] = self._snapshot()
-        while (oldest := next(iter(self._snapshots))) < self.simulation.first:
-            del self._snapshots[oldest]
 
-    def restore(self, period: int) -> None:
-        """Go back to a control period: table, history, plan and random generator."""
-        self.cancel_plan()
-        self.simulation.restore(period)
-        snapshot = self._snapshots[period]
-        self._snapshots = {k: kept for k, kept in self._snapshots.items() if k <= period}
-        self._history, self._plan, self._used = snapshot.history.copy(), snapshot.plan, snapshot.used
-        self._noise, self._queue, self._camera = snapshot.noise, snapshot.queue.copy(), snapshot.camera
-        self.counts = False
-
-    def view(self, period: int | None = None) -> dict[str, object]:
-        """Return what to draw of a control period, by default the current one."""
-        period = self.simulation.last if period is None else period
-        snapshot = self._snapshots[period] if period < self.simulation.last else self._snapshot()
+    def view(self) -> dict[str, object]:
+        """Return what to draw of the current control period."""
         controls, sampling = self.controls, self.controls.sampling_for(self.policy)
-        history, spec = snapshot.history, self.policy.spec
-        table, now = self.simulation.table, self.simulation.at(period)
+        history, spec = self._history, self.policy.spec
+        table, now = self.simulation.table, self.simulation.now
         selects = self.policy.candidates > 1
         forecast = None if now.over else sample_paths(self.policy, history, sampling, controls.paths)
         present = history.states()[:1, None, : spec.obs_dim]
         futures = present if forecast is None or forecast.obs is None else forecast.obs
         field = controls.drift_field and compute_drift_field(self.policy, history, sampling, table)
-        ahead = snapshot.queue.actions.reshape(-1, spec.act_dim)
+        ahead = self._queue.actions.reshape(-1, spec.act_dim)
         return {
-            **self.simulation.describe(period),
+            **self.simulation.describe(),
             "target": self._to_page(table.find_target(now.state, history.last_action)),
             "plan": self._to_page(table.find_targets(now.state, ahead)),
             "fan": describe_fan(forecast, spec, table),
-            "compared": describe_candidates(snapshot.plan, table) if selects and not now.over else None,
-            "camera": describe_camera(spec, self._draw_frame(period, snapshot.camera), futures),
+            "compared": describe_candidates(self._plan, table) if selects and not now.over else None,
+            "camera": describe_camera(spec, self._draw_frame(), futures),
             "field": field or None,
             "sensed": table.describe(present[0, 0]) if controls.obs_noise and not spec.cameras else None,
             "thinking": self._pending is not None,
@@ -280,25 +245,21 @@ class PolicyPanel:
 
     def _observe(self) -> None:
         """Add the current state to the policy's history."""
-        table, state, now = self.simulation.table, self.simulation.now.state, self.simulation.last
-        noise = self.controls.obs_noise * self._sensor_noise[now % HISTORY_PERIODS]
+        table, state = self.simulation.table, self.simulation.now.state
+        noise = self.controls.obs_noise * self._sensor_noise[self.simulation.last % HISTORY_PERIODS]
         self._camera = self.controls.camera
-        frame = self._draw_frame(now, self._camera)
+        frame = self._draw_frame()
         obs = state + noise if frame is None else self.runner.encode(table.measure(state) + noise, frame)
         self._history.add_observation(obs)
 
-    def _draw_frame(self, period: int, condition: CameraCondition) -> np.ndarray | None:
-        """Draw what the policy's camera sees in a control period, if it has one."""
+    def _draw_frame(self) -> np.ndarray | None:
+        """Draw what the policy's camera sees, if it has one, as disturbed when it was last observed."""
         if not self.policy.spec.cameras:
             return None
         simulation, camera = self.simulation, self.policy.spec.cameras[0]
-        frame = simulation.table.draw_camera(simulation.at(period).state, camera.width, camera.height)
-        return CameraDisturbances(condition, simulation.seed).change_frame(frame, period + 1)
+        frame = simulation.table.draw_camera(simulation.now.state, camera.width, camera.height)
+        return CameraDisturbances(self._camera, simulation.seed).change_frame(frame, simulation.last + 1)
 
     def _to_page(self, points: np.ndarray) -> object:
         """Return positions as pixels of the page, for JSON."""
         return np.round(self.simulation.table.page.to_page(points), 1).tolist()
-
-    def _snapshot(self) -> PanelSnapshot:
-        history, queue = self._history.copy(), self._queue.copy()
-        return PanelSnapshot(history, self._plan, self._used, queue, self._noise, self._camera)

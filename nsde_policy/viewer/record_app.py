@@ -16,7 +16,7 @@ from nsde_policy.run_directory import find_versions
 from nsde_policy.tasks.base import Task
 from nsde_policy.viewer import messages
 from nsde_policy.viewer.app import App
-from nsde_policy.viewer.simulation import Input, Simulation
+from nsde_policy.viewer.simulation import Simulation
 
 Phase = Literal["ready", "recording", "paused", "done"]
 
@@ -83,7 +83,7 @@ class RecordApp(App):
         """Return the current control period."""
         simulation = self._simulation
         target = [round(value, 1) for value in self._target or simulation.trail[-1][:2]]
-        panel = {**simulation.describe(simulation.last), "target": target}
+        panel = {**simulation.describe(), "target": target}
         return {**super().frame(), "panels": [panel]}
 
     def tick(self) -> bool:
@@ -97,7 +97,7 @@ class RecordApp(App):
             self._frames.append(frame)
         action = table.command_point(state, table.page.from_page(np.array(self._target)))
         self._actions.append(action)
-        self._simulation.advance(Input(action))
+        self._simulation.advance(action)
         if self._simulation.now.over or len(self._actions) >= round(table.longest_s * self.rate_hz):
             self._change_phase("recording", "done")
         return True

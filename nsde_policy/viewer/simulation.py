@@ -1,12 +1,7 @@
-"""Simulation of a task with a history: any control period in it can be restored exactly.
-
-A physics engine cannot be set to an earlier state, because its solver caches contacts. So a period is
-restored by replaying the inputs from the start: the same numbers bit for bit, about 0.5 ms a period.
-"""
+"""Simulation of a task: its table, and what happened on it in the last control periods."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,16 +9,7 @@ from nsde_policy.tasks.base import Task
 from nsde_policy.viewer import messages
 
 HISTORY_PERIODS = 2400
-"""Length of the history, four minutes at 10 Hz; a longer episode continues with an empty one."""
-
-
-class Input(NamedTuple):
-    """What acts on the table in one control period."""
-
-    action: np.ndarray | None
-    """Action of the environment; None if everything rests."""
-    dragged: np.ndarray | None = None
-    """Pose to which a user drags the block."""
+"""Length of the history, four minutes at 10 Hz."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +33,8 @@ class Simulation:
     """Oldest control period in the history."""
     trail: list[list[float]]
     """Frames of the task's scene on the page during the last control period."""
+    drags: list[messages.DraggedPose]
+    """Poses to which users dragged the block since the start, with their control period."""
 
     def __init__(self, task: Task, seed: int) -> None:
         self._task = task
@@ -55,39 +43,40 @@ class Simulation:
 
     def reset(self, seed: int) -> None:
         """Start from a seed and drop the history."""
-        self._start(0, seed)
+        found, info = self.table.start(seed)  # first, so that an invalid seed changes nothing
         self.seed = seed
+        self.first = 0
+        self.trail = [self.table.describe(found)]
+        self.drags = []
+        self._snapshots = [self._make_snapshot(found, 0.0, info, over=bool(info["success"]))]
 
     @property
     def last(self) -> int:
         """Current control period."""
-        return self.first + len(self._inputs)
+        return self.first + len(self._snapshots) - 1
 
     @property
     def now(self) -> Snapshot:
         """Current snapshot of the table."""
         return self._snapshots[-1]
 
-    def at(self, period: int) -> Snapshot:
-        """Return the snapshot of a control period in the history."""
-        return self._snapshots[period - self.first]
-
-    def describe(self, period: int) -> dict[str, object]:
-        """Return what to draw of a control period, see `messages`."""
-        snapshot, released_at = self.at(period), self.released_at(period)
-        since = range(self.first if released_at is None else released_at, period + 1)
+    def describe(self) -> dict[str, object]:
+        """Return what to draw of the current control period, see `messages`."""
+        now, since = self.now, max(self.first, self.released_at or 0)
+        solved = (k for k, each in enumerate(self._snapshots, self.first) if k >= since and each.solved)
         return {
-            "trail": self.trail if period == self.last else [self.table.describe(snapshot.state)],
-            "progress": round(snapshot.progress, 4),
-            "solved": snapshot.solved,
-            "failed": snapshot.over and not snapshot.solved,
-            "solved_at": next((k for k in since if self.at(k).solved), None),
-            "released_at": released_at,
+            "trail": self.trail,
+            "progress": round(now.progress, 4),
+            "solved": now.solved,
+            "failed": now.over and not now.solved,
+            "solved_at": next(solved, None),
+            "released_at": self.released_at,
         }
 
-    def released_at(self, period: int) -> int | None:
-        """Return the control period up to `period` in which the block was last let go; None for never."""
-        return max((k + 1 for k, *_ in self.drags if k < period), default=None)
+    @property
+    def released_at(self) -> int | None:
+        """Control period in which the block was last let go; None for never."""
+        return self.drags[-1][0] + 1 if self.drags else None
 
     @property
     def progress(self) -> list[float]:
@@ -95,45 +84,25 @@ class Simulation:
         return [snapshot.progress for snapshot in self._snapshots]
 
     @property
-    def drags(self) -> list[messages.DraggedPose]:
-        """Poses to which users dragged the block in the history, with their control period."""
-        dragged = ((k, each.dragged) for k, each in enumerate(self._inputs, self.first))
-        return [(k, *pose.tolist()) for k, pose in dragged if pose is not None]
-
-    @property
     def episode(self) -> tuple[list[float], list[Mapping[str, object]]]:
         """Rewards and infos of the periods in the history, as `Task.outcome` takes them."""
         return [each.reward for each in self._snapshots[1:]], [each.info for each in self._snapshots]
 
-    def advance(self, new: Input) -> None:
-        """Run one control period."""
-        if len(self._inputs) == HISTORY_PERIODS:
-            self._start(self.last, None, self.now.state)
-        if new.action is None:
+    def advance(self, action: np.ndarray | None, dragged: np.ndarray | None = None) -> None:
+        """Run one control period, in which a user may drag the block to a pose; None lets everything rest."""
+        if action is None:
             self.trail = self.trail[-1:]
             snapshot = self.now
         else:
-            step = self.table.advance(new.action, new.dragged)
+            step = self.table.advance(action, dragged)
             self.trail = [self.table.describe(state) for state in step.states]
             snapshot = self._make_snapshot(step.states[-1], step.reward, step.info, over=step.is_over)
-        self._inputs.append(new)
+        if dragged is not None:
+            self.drags.append((self.last, *dragged.tolist()))
         self._snapshots.append(snapshot)
-
-    def restore(self, period: int) -> None:
-        """Go back to a control period in the history, exactly, and drop what came after it."""
-        inputs = self._inputs[: period - self.first]
-        self._start(self.first, *self._started)
-        for each in inputs:
-            self.advance(each)
-
-    def _start(self, period: int, seed: int | None, state: np.ndarray | None = None) -> None:
-        """Start the table and the history at a control period, from a seed or at a state."""
-        found, info = self.table.start(seed, state)  # first, so that an invalid seed changes nothing
-        self.first = period
-        self.trail = [self.table.describe(found)]
-        self._started = seed, state
-        self._inputs: list[Input] = []
-        self._snapshots = [self._make_snapshot(found, 0.0, info, over=bool(info["success"]))]
+        if len(self._snapshots) > HISTORY_PERIODS:
+            del self._snapshots[0]
+            self.first += 1
 
     def _make_snapshot(
         self, state: np.ndarray, reward: float, info: Mapping[str, object], *, over: bool

@@ -17,7 +17,7 @@ from nsde_policy.errors import ConfigError
 from nsde_policy.eval.disturbances import CameraCondition
 from nsde_policy.eval.rollout import Player, RolloutConfig
 from nsde_policy.tasks import get_task
-from nsde_policy.viewer.messages import Reset, Scrub, SelectMethods, SetControl, encode_message
+from nsde_policy.viewer.messages import Reset, SelectMethods, SetControl, encode_message
 from nsde_policy.viewer.play_app import PlayApp, check_sizes
 from nsde_policy.viewer.policy_runner import load_runners
 from tests.helpers.browser import check_layout, wait_until
@@ -52,12 +52,10 @@ def test_frames_hold_the_picture_that_the_policy_encodes(app: PlayApp):
     assert len(encode_message(app.frame())) < 20_000
 
 
-def test_the_past_and_a_forecast_without_paths_show_their_picture(app: PlayApp):
-    run_events(app, 3)
-    now = app.frame()["panels"][0]["camera"]["png"]
-    run_events(app, SetControl("paths", 0), 8, Scrub(3))
+def test_a_forecast_without_paths_shows_its_picture(app: PlayApp):
+    run_events(app, SetControl("paths", 0), 3)
     camera = app.frame()["panels"][0]["camera"]
-    assert camera["png"] == now
+    assert camera["png"]
     assert [len(path) for path in camera["paths"]] == [2] * KEYPOINTS
 
 
@@ -72,8 +70,8 @@ def test_disturbances_of_the_camera_are_those_of_eval_and_shown_as_the_policy_sa
     trace = Player(pixel_run, RolloutConfig(env_kwargs=limit, camera=condition)).play(SEED).trace
     assert app.frame()["panels"][0]["target"] == np.round(trace.actions[-1], 1).tolist()
     moved = app.frame()["panels"][0]["camera"]["png"]
-    run_events(app, SetControl("camera_occlusion", 0), 8, Scrub(11))
-    assert app.frame()["panels"][0]["camera"]["png"] == moved, "the past is shown as it was"
+    run_events(app, SetControl("camera_occlusion", 0))
+    assert app.frame()["panels"][0]["camera"]["png"] == moved, "the policy has not seen another frame yet"
     run_events(app, *(SetControl(name, 0) for name in changes), Reset(SEED))
     assert app.frame()["panels"][0]["camera"]["png"] == clean
 

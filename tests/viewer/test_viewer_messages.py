@@ -19,7 +19,7 @@ from nsde_policy.viewer.messages import (
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20), st.lists, max_leaves=3
 )
-TAGS = st.sampled_from(["pause", "reset", "scrub", "set_control", "select_methods", "drag", "refresh", "x"])
+TAGS = st.sampled_from(["pause", "reset", "set_control", "select_methods", "drag", "refresh", "x"])
 FIELDS = st.sampled_from(["seed", "on", "x", "y", "what", "methods", "name", "value", "period"])
 
 

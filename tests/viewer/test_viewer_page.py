@@ -236,18 +236,6 @@ def test_pause_step_reset_seed_and_keys_work(page: "Page"):
     assert page.locator("#help").is_hidden()
 
 
-def test_strip_scrubs_back_and_play_continues_from_there(page: "Page"):
-    slide(page, "speed", 4)
-    wait_until(page, "viewer.frame.last > 40")
-    box = page.locator("#strip").bounding_box()
-    assert box is not None
-    page.mouse.click(box["x"] + 2 + (box["width"] - 4) * 20 / 300, box["y"] + 30)
-    wait_until(page, "viewer.frame.at === 20 && viewer.frame.paused")
-    last = page.evaluate("viewer.frame.last")
-    page.click("#pause")
-    wait_until(page, f"viewer.frame.last > 20 && viewer.frame.last < {last} && viewer.frame.at > 20")
-
-
 def test_two_methods_run_side_by_side_and_fill_the_page(page: "Page"):
     unnamed = page.evaluate(
         "[...document.querySelectorAll('button, input, select, canvas')].filter((e) => e.offsetParent && "
@@ -301,7 +289,7 @@ def test_badge_lights_up_while_the_policy_compares_plans(
         badge = page.locator(".panel .sub b")
         assert (badge.inner_text(), badge.get_attribute("data-on")) == ("comparing 16 plans", "true")
         assert page.locator("#legend").get_by_text("compared plans").is_visible()
-        page.evaluate("send({ do: 'scrub', period: 0 })")
+        page.evaluate("send({ do: 'reset', seed: viewer.state.seed })")
         wait_until(page, "document.querySelector('.sub b[data-on=false]').textContent === 'one plan'")
         page.locator(".panel select").select_option(methods[1].name)
         wait_until(page, "viewer.frame?.panels[0].compared === null")

@@ -25,7 +25,6 @@ from nsde_policy.viewer.messages import (
     Pause,
     Release,
     Reset,
-    Scrub,
     SelectMethods,
     SetControl,
     Step,
@@ -64,22 +63,7 @@ def test_an_undisturbed_seed_is_the_episode_that_eval_scores(app: PlayApp):
     assert result.success
     assert frame["panels"][0]["solved"]
     assert frame["last"] == frame["panels"][0]["solved_at"] == result.steps
-    assert run(app, Scrub(result.steps - 1))["panels"][0]["solved_at"] is None
     assert app.state()["progress"][0] == [round(c, 3) for c in result.trace.progress]
-
-
-def test_scrubbing_changes_nothing_and_continuing_replays_the_same_episode(app: PlayApp):
-    before = run(app, 45)
-    covered = app.state()["progress"]
-    looked = run(app, Scrub(21), 5)
-    assert (looked["at"], looked["last"], looked["paused"]) == (21, 45, True)
-    assert run(app, Scrub(10**9))["panels"][0]["trail"][-1] == before["panels"][0]["trail"][-1]
-    assert run(app, Scrub(-5))["at"] == 0
-    again = run(app, Scrub(21), Pause(False), 24)
-    assert again["last"] == before["last"]
-    assert again["panels"][0]["trail"] == before["panels"][0]["trail"]
-    assert app.state()["progress"] == covered
-    assert again["epoch"] > before["epoch"], "pages must not interpolate between the two pasts"
 
 
 def test_pause_stops_time_and_step_runs_one_period(app: PlayApp):
@@ -172,8 +156,6 @@ def test_noise_and_delay_are_those_of_eval(app: PlayApp):
     first, second = app.state()["progress"]
     assert first[: result.steps + 1] == [round(c, 3) for c in result.trace.progress]
     assert app.state()["results"] == {"shipped": [result.success], "neighbours": [second[-1] > 0.95]}
-    run(app, Scrub(100), Pause(False), 200)
-    assert app.state()["progress"] == [first, second], "noise and late plans are restored"
     run(app, SetControl("obs_noise", 0))
     assert app.state()["results"] == {"shipped": [], "neighbours": []}
 
@@ -260,6 +242,6 @@ def test_a_policy_with_nan_weights_raises_and_its_panel_stays(methods: list[Poli
     for _ in range(3):
         with pytest.raises(PlanError, match="Neural SDE planned actions that are not finite"):
             app.tick()
-    frame = run(app, Scrub(5), Pause(False))
+    frame = run(app, Pause(False))
     assert (frame["last"], frame["panels"][0]["fan"]) == (0, None)
     encode_message(frame)

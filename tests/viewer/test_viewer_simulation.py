@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,66 +10,37 @@ from nsde_policy.envs.pusht import geometry
 from nsde_policy.envs.pusht.env import PushTEnv
 from nsde_policy.tasks import get_task
 from nsde_policy.viewer import simulation as simulation_module
-from nsde_policy.viewer.simulation import Input, Simulation
+from nsde_policy.viewer.simulation import Simulation
 
 PUSHT = get_task("pusht")
 
 
-def random_inputs(n: int) -> list[Input]:
-    """Return random targets, some with a drag and some at rest."""
-    rng = np.random.default_rng(0)
-    found = []
-    for target, turn, kind in zip(
-        rng.uniform(0, 512, (n, 2)), rng.uniform(-4, 4, n), rng.random(n), strict=True
-    ):
-        dragged = np.array([*target[::-1], turn]) if kind < 0.2 else None
-        found.append(Input(None) if kind > 0.9 else Input(target, dragged))
-    return found
-
-
-def play(simulation: Simulation, inputs: list[Input]) -> list[np.ndarray]:
-    seen = []
-    for each in inputs:
-        simulation.advance(each)
-        seen.append(simulation.now.state)
-    return seen
-
-
-@pytest.mark.parametrize("period", [0, 43, 60])
-def test_a_past_period_is_restored_exactly_and_replays_the_same_future(period):
-    simulation, inputs = Simulation(PUSHT, 3), random_inputs(60)
-    seen = [simulation.now.state, *play(simulation, inputs)]
-    simulation.restore(period)
-    assert simulation.last == period
-    assert np.array_equal(simulation.now.state, seen[period])
-    again = play(simulation, inputs[period:])
-    assert all(np.array_equal(a, b) for a, b in zip(again, seen[period + 1 :], strict=True))
-
-
-def test_a_long_episode_continues_with_an_empty_history(monkeypatch):
+def test_a_long_episode_keeps_its_last_periods(monkeypatch):
     monkeypatch.setattr(simulation_module, "HISTORY_PERIODS", 20)
-    simulation = Simulation(PUSHT, 5)
-    seen = play(simulation, random_inputs(75))
-    assert (simulation.first, simulation.last, len(simulation.progress)) == (60, 75, 16)
-    assert np.allclose(simulation.at(60).state, seen[59])
-    for period in (70, 60):
-        simulation.restore(period)
-        assert np.allclose(simulation.now.state, seen[period - 1])
+    short, long = Simulation(PUSHT, 5), Simulation(PUSHT, 5)
+    targets = np.random.default_rng(0).uniform(0, 512, (75, 2))
+    for target in targets:
+        long.advance(target)
+    assert (long.first, long.last, len(long.progress)) == (56, 75, 20)
+    monkeypatch.setattr(simulation_module, "HISTORY_PERIODS", 100)
+    for target in targets:
+        short.advance(target)
+    assert np.array_equal(long.now.state, short.now.state)
+    assert long.progress == short.progress[-20:]
 
 
-def test_first_success_is_kept_until_the_block_is_dragged_or_a_period_before_it_is_restored():
+def test_first_success_is_kept_until_the_block_is_dragged():
     simulation = Simulation(PUSHT, 5)
     corner = np.array([20.0, 20.0])
-    home, away = Input(corner, np.array(geometry.GOAL_POSE)), Input(corner, np.array([400.0, 400.0, 0.0]))
-    play(simulation, [Input(corner)] * 2 + [away] * 2 + [Input(corner)] * 2 + [home, Input(corner), away])
-    shown = [simulation.describe(period) for period in range(10)]
+    home, away = np.array(geometry.GOAL_POSE), np.array([400.0, 400.0, 0.0])
+    shown = [simulation.describe()]
+    for dragged in (None, None, away, away, None, None, home, None, away):
+        simulation.advance(corner, dragged)
+        shown.append(simulation.describe())
     assert [each["solved"] for each in shown] == [period in (7, 8) for period in range(10)]
     assert [each["released_at"] for each in shown] == [None] * 3 + [3, 4, 4, 4, 7, 7, 9]
     assert [each["solved_at"] for each in shown] == [None] * 7 + [7, 7, None]
     assert [period for period, *pose in simulation.drags] == [2, 3, 6, 8]
-    simulation.restore(6)
-    play(simulation, [away] * 5)
-    assert simulation.describe(simulation.last)["solved_at"] is None
 
 
 @settings(max_examples=40, deadline=None)

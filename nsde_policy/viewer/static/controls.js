@@ -23,7 +23,6 @@ function showMode() {
     $("help-title").textContent = "Record demonstrations";
     $("help-text").textContent = `Bring the pointer to the ${agent} and it follows, ${rate} commands a second. ${record} Then keep or discard the episode.`;
     $("strip").removeAttribute("tabindex");
-    $("strip").classList.add("still");
   } else buildSliders();
   listKeys();
 }
@@ -182,8 +181,6 @@ const actions = {
     const names = hello.methods.map((m) => m.name), k = names.indexOf(state.panels[0]);
     send({ do: "select_methods", methods: [names[(k + 1) % names.length], ...state.panels.slice(1)] });
   },
-  back: () => frame && send({ do: "scrub", period: frame.at - 1 }),
-  forward: () => frame && send({ do: "scrub", period: frame.at + 1 }),
   share: shareLink,
   theme: () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"),
   help: () => ($("help").open ? $("help").close() : $("help").showModal()),
@@ -218,7 +215,6 @@ addEventListener("click", ({ target }) => {
 const KEYS = {                           // label, help text, key, action
   play: [
     ["Space", "pause or play", " ", "pause"], [".", "one control period", ".", "step"],
-    ["← →", "step through the past", "ArrowLeft", "back"], [null, "", "ArrowRight", "forward"],
     ["R", "restart this seed", "r", "reset"], ["N", "next seed", "n", "next"],
     ["M", "next method", "m", "method"], ["S", "two methods side by side", "s", "compare"],
     ["V", "drift field", "v", "field"], ["L", "copy a link to what you see", "l", "share"],
@@ -246,8 +242,7 @@ addEventListener("keydown", (event) => {
   if (event.target.matches?.("#seed, select")) return;
   const name = activeKeys().find(([, , key]) => key === event.key || key === event.key.toLowerCase())?.[3];
   if (!name || ($("help").open && name !== "help" && name !== "theme")) return;
-  if (event.target.matches?.("input[type=range]") && event.key.startsWith("Arrow")) return;
   if (event.target.matches?.("button, [type=checkbox]") && (event.key === " " || event.key === "Enter")) return;
   event.preventDefault();
-  if (!(event.repeat && !event.key.startsWith("Arrow") && event.key !== ".")) actions[name]();
+  if (!event.repeat || event.key === ".") actions[name]();
 });

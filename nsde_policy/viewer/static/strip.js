@@ -1,5 +1,5 @@
 "use strict";
-// The strip below the tables: progress over time, and a slider into the past.
+// The strip below the tables: progress over time.
 
 const TICK_SECONDS = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200];
 let stripChanged = true;
@@ -7,9 +7,8 @@ let stripChanged = true;
 function drawStrip() {
   const strip = $("strip"), context = strip.getContext("2d"), ratio = pixelRatio();
   const width = strip.width / ratio, height = strip.height / ratio, foot = height - 15;
-  const { first, last, at } = frame, span = Math.max(last - first, 300);
+  const { first, last } = frame, span = Math.max(last - first, 300);
   const x = (period) => 2 + (width - 4) * (period - first) / span, y = (progress) => foot - (foot - 5) * progress;
-  strip.range = { first, last, span, width };
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, width, height);
   context.font = "11px " + getComputedStyle(document.body).fontFamily;
@@ -17,14 +16,9 @@ function drawStrip() {
   if (hello.success !== null) drawThreshold(context, y(hello.success), width);
   drawTimeAxis(context, x, { first, span, width, height, foot });
   for (const panel of panels) drawProgress(context, panel, x, y);
-  scene.drawLine(context, [[x(at), 2], [x(at), foot]], { stroke: colours.ink, lineWidth: 1.5 });
-  scene.drawCircle(context, x(at), y(panels[0].progress.get(at) ?? 0), 4, { fill: colours.card, stroke: colours.ink, lineWidth: 1.5 });
-  const seconds = (at / hello.hz).toFixed(1);
-  $("clock").textContent = `${seconds} s`;
-  strip.setAttribute("aria-valuemin", first);
-  strip.setAttribute("aria-valuemax", last);
-  strip.setAttribute("aria-valuenow", at);
-  strip.setAttribute("aria-valuetext", `${seconds} seconds`);
+  scene.drawLine(context, [[x(last), 2], [x(last), foot]], { stroke: colours.ink, lineWidth: 1.5 });
+  scene.drawCircle(context, x(last), y(panels[0].progress.get(last) ?? 0), 4, { fill: colours.card, stroke: colours.ink, lineWidth: 1.5 });
+  $("clock").textContent = `${(last / hello.hz).toFixed(1)} s`;
 }
 
 function drawThreshold(context, y, width) {
@@ -60,13 +54,3 @@ function drawProgress(context, panel, x, y) {
   // The second line is dashed: where both coincide, both can be seen.
   scene.drawLine(context, known, { stroke: colour, lineWidth: two && !panel.index ? 2.6 : 2, dash: panel.index ? [6, 6] : [] });
 }
-
-function scrubTo(event) {
-  const range = $("strip").range;
-  if (!range || hello.mode !== "play") return;
-  const x = event.clientX - $("strip").getBoundingClientRect().left;
-  const period = range.first + (x - 2) / (range.width - 4) * range.span;
-  send({ do: "scrub", period: Math.round(clamp(period, range.first, range.last)) });
-}
-$("strip").addEventListener("pointerdown", (event) => { $("strip").setPointerCapture(event.pointerId); scrubTo(event); });
-$("strip").addEventListener("pointermove", (event) => { if (event.buttons) scrubTo(event); });

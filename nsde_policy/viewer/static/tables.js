@@ -115,21 +115,21 @@ function onFrame(message) {
   if (!state || message.epoch !== state.epoch || message.panels.length !== panels.length) return;
   const before = frame;
   frame = message;
-  const jump = !before || before.epoch !== frame.epoch || frame.at !== frame.last || before.at > frame.at;
+  const jump = !before || before.epoch !== frame.epoch || before.last > frame.last;
   frame.panels.forEach((data, i) => {
     const panel = panels[i], n = data.trail.length;
     if (jump) panel.samples = [];
-    data.trail.forEach((pose, k) => panel.samples.push([frame.at - 1 + (k + 1) / n, pose]));
+    data.trail.forEach((pose, k) => panel.samples.push([frame.last - 1 + (k + 1) / n, pose]));
     panel.samples.splice(0, panel.samples.length - 60);
     panel.previous = jump ? data : panel.data ?? data;
     panel.data = data;
-    if (frame.at === frame.last) panel.progress.set(frame.last, data.progress);
+    panel.progress.set(frame.last, data.progress);
     for (const k of panel.progress.keys()) if (k > frame.last || k < frame.first) panel.progress.delete(k);
     showPanel(panel);
   });
   updateSigmaScale();
-  if (jump) playhead.at = frame.at;
-  playhead.latest = frame.at;
+  if (jump) playhead.at = frame.last;
+  playhead.latest = frame.last;
   playhead.arrived = performance.now();
   if (hello.mode === "play" && frame.paused !== state.paused) { state.paused = frame.paused; showPaused(frame.paused); }
   stripChanged = true;
