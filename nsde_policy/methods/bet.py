@@ -17,7 +17,7 @@ from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, requ
 from nsde_policy.core.networks import dropout_mask, weights_from
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
-from nsde_policy.core.targets import Windows, blur
+from nsde_policy.core.targets import Windows
 from nsde_policy.methods.base import Draws, LossParts, PolicyModel, choose_sampling
 from nsde_policy.methods.registry import register_method
 
@@ -51,8 +51,6 @@ class BehaviourTransformerConfig(WindowConfig):
     """Attention heads per block."""
     dropout: Fraction = 0.1
     """Dropout probability of embeddings, attention and block outputs in training."""
-    noise: NonNegative = 0.0
-    """Noise on the input states in training, in standard deviations of the increments; 0 in the original."""
     focal_gamma: NonNegative = 2.0
     """γ of the focal loss, which reduces the weight of bins that are already likely; 0 is cross entropy."""
     offset_scale: Positive = 1000.0
@@ -76,18 +74,13 @@ PRESETS = {
         TrainConfig(steps=60_000, batch_size=512, learning_rate=3e-4, weight_decay=0.1, betas=(0.9, 0.95)),
         chunk=1,
     ),
-    "small": Preset(
-        BehaviourTransformerConfig(bins=24, width=72, depth=4, heads=4),
-        TrainConfig(steps=80_000, batch_size=256, learning_rate=3e-4, weight_decay=0.1, betas=(0.9, 0.95)),
-        chunk=1,
-    ),
     "fast": Preset(
         BehaviourTransformerConfig(bins=24, width=72, depth=2, heads=4),
         TrainConfig(steps=10_000, batch_size=128, learning_rate=1e-3, weight_decay=0.01, betas=(0.9, 0.95)),
         chunk=1,
     ),
 }
-"""`default` has the sizes of the paper's kitchen task, `small` those of its block pushing.
+"""`default` has the sizes of the paper's kitchen task.
 
 Windows, betas and weight decay are those of Diffusion Policy, which trains longer at a lower learning rate.
 """
@@ -127,10 +120,7 @@ class BehaviourTransformer(PolicyModel[Windows]):
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
         """Return the focal loss of the bins and the scaled square error of their offsets."""
-        states = batch.states
-        if self.config.noise > 0:
-            states = blur(states, self.config.noise * self.layout.increment_std, generator)
-        logits, offsets = self._predict(states, generator)
+        logits, offsets = self._predict(batch.states, generator)
         action = self.layout.to_unit(batch.actions)
         chosen = find_bin(action, self.centres)
         error = select_offset(offsets, chosen) - (action - self.centres[chosen])

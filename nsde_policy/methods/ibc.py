@@ -9,13 +9,12 @@ half ranges.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from msgspec import Meta
 from torch import Tensor, nn
 
-from nsde_policy.bounds import MAX_SIZE, Fraction, Length, NonNegative, Positive, Size
+from nsde_policy.bounds import Fraction, Length, NonNegative, Positive, Size
 from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig
 from nsde_policy.core.networks import dropout_mask, linear
 from nsde_policy.core.spec import StateSpec
@@ -52,10 +51,6 @@ class ImplicitBCConfig(WindowConfig):
     """Actions of a window (T_p), counted from the oldest state; the future ones form one candidate."""
     negatives: Size = 256
     """Negative actions per demonstrated one, uniform over the demonstrated range."""
-    local_negatives: Annotated[int, Meta(ge=0, le=MAX_SIZE)] = 0
-    """Further negatives near the demonstrated action, which sharpen the energy."""
-    local_noise: Positive = 0.1
-    """Standard deviation of local negatives, in half ranges of the actions."""
     blur: NonNegative = 1e-4
     """Noise on the demonstrated actions, in half ranges."""
     width: Size = 1024
@@ -153,7 +148,6 @@ _TRAIN = TrainConfig(
 
 PRESETS = {
     "default": Preset(ImplicitBCConfig(), _TRAIN, chunk=1),
-    "local": Preset(ImplicitBCConfig(negatives=192, local_negatives=64), _TRAIN, chunk=1),
     "fast": Preset(
         ImplicitBCConfig(negatives=64, width=128, sampling=ImplicitBCSampling(samples=512)),
         TrainConfig(steps=10_000, batch_size=64),
@@ -166,36 +160,26 @@ PRESETS = {
 class ImplicitBC(PolicyModel[Windows]):
     """argmin of E(o, a) over a, or a sample of e^(−E), where o holds no past actions."""
 
+    losses = ("info_nce",)
+
     def __init__(self, config: ImplicitBCConfig, spec: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
         self.config: ImplicitBCConfig = config
-        self.losses = ("info_nce", "local") if config.local_negatives else ("info_nce",)
         self.layout = StateLayout(spec)
         seen = config.history * self.layout.obs_feature_dim
         self.network = EnergyNetwork(seen, config.longest_chunk * spec.act_dim, config, generator=generator)
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
-        """Return InfoNCE against uniform negatives and, separately, against local ones.
-
-        Local negatives are drawn around a point that is itself drawn around the demonstrated action with the
-        same standard deviation. Given that point, the demonstrated action differs from the others only in its
-        density, so that both losses have the same optimum.
-        """
+        """Return InfoNCE against uniform negatives."""
         config = self.config
         done = self.layout.to_unit(batch.actions[:, config.history - 1 :]).flatten(-2)
         rows, size = done.shape
-        shape = (rows, config.local_negatives + 2, size)
-        normal = torch.randn(shape, generator=generator, device=done.device)
-        done = (done + config.blur * normal[:, 0])[:, None]
+        normal = torch.randn(done.shape, generator=generator, device=done.device)
+        done = (done + config.blur * normal)[:, None]
         uniform = torch.rand((rows, config.negatives, size), generator=generator, device=done.device)
-        around = done + config.local_noise * (normal[:, 1:2] + normal[:, 2:])
-        candidates = torch.cat([done, 2 * uniform - 1, around], dim=1)
+        candidates = torch.cat([done, 2 * uniform - 1], dim=1)
         energy = self.network(self._encode(batch.states), candidates, generator)
-        far, near = energy.split([1 + config.negatives, config.local_negatives], dim=1)
-        parts = {"info_nce": info_nce(far)}
-        if config.local_negatives:
-            parts["local"] = info_nce(torch.cat([far[:, :1], near], dim=1))
-        return LossParts(parts)
+        return LossParts({"info_nce": info_nce(energy)})
 
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:

@@ -93,11 +93,6 @@ PRESETS = {
         TrainConfig(steps=60_000, batch_size=256, learning_rate=3e-4),
         chunk=1,
     ),
-    "original": Preset(
-        LSTMGMMConfig(),
-        TrainConfig(steps=200_000, batch_size=100, learning_rate=1e-4, warmup=0.0, weight_decay=0.0, ema=0.0),
-        chunk=1,
-    ),
     "fast": Preset(
         LSTMGMMConfig(hidden=96, dropout=0.05, noise=1.0),
         TrainConfig(steps=10_000, batch_size=128, learning_rate=1e-3),
@@ -105,10 +100,7 @@ PRESETS = {
     ),
 }
 """`default` has the original sizes and, against overfitting, noise, dropout, weight decay and averaged
-weights.
-
-`original` has Robomimic's batch size, steps and learning rate, with cosine decay and gradient clipping.
-"""
+weights."""
 
 
 @register_method("lstm_gmm", title="LSTM-GMM", config=LSTMGMMConfig, presets=PRESETS)

@@ -16,7 +16,7 @@ function showMode() {
   $("legend-agent").textContent = collecting ? `${agent}: follows the pointer` : agent;
   $("legend-goal").textContent = goal;
   $("sigma-unit").textContent = hello.unit[0];
-  $("help-text").textContent = `${help} Drag along the strip below to look at the past; play continues from there.`;
+  $("help-text").textContent = help;
   for (const place of document.querySelectorAll(".agent-name")) place.textContent = agent;
   if (collecting) {
     $("collect-goal").textContent = record;
