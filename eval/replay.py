@@ -4,7 +4,6 @@ The strictest test of an environment: contacts amplify every difference, so a de
 as recorded was recorded with the same physics.
 """
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -51,16 +50,6 @@ class ReplayReport:
 
     task: Task
     replays: list[Replay]
-
-    def as_json(self) -> str:
-        """Return the errors of every episode."""
-        errors = ("episode", "position_error", "angle_error", "unused_actions")
-        best = f"max_{self.task.drawing.progress_name}"
-        rows = [
-            {key: getattr(r, key) for key in errors} | {best: r.max_progress, "success": r.success}
-            for r in self.replays
-        ]
-        return json.dumps({"episodes": rows}, indent=2, allow_nan=False)
 
     def as_text(self) -> str:
         """Return a summary for a terminal: the median and the worst episode."""

@@ -99,8 +99,6 @@ class DataReplay(StoreFlags):
     """Start of an episode: its recorded first state, or its seed. Seeds are read from meta/episode_seed or
     meta/seed; without them, episode k has seed k, as the human demonstrations of Push-T. Stored first states
     are rounded to float32."""
-    json: bool = False
-    """Print JSON instead of text."""
 
     def run(self) -> None:
         """Replay all episodes and print the report."""
@@ -118,8 +116,7 @@ class DataReplay(StoreFlags):
             logger.info("%s records no seeds: episode k is replayed from seed k", self.path)
         replays = replay_demonstrations(demos, task, start=self.start, seeds=seeds)
         bar = tqdm(replays, "replaying", len(demos), unit="episode", leave=False, disable=None)
-        report = ReplayReport(task, list(bar))
-        print(report.as_json() if self.json else report.as_text())
+        print(ReplayReport(task, list(bar)).as_text())
 
     def _choose_task(self) -> "Task":
         """Return the task to replay in; raise `ConfigError` if none has an environment."""

@@ -1,6 +1,5 @@
 """Tests for envs/pusht/dynamics.py, against the human demonstrations, on pymunk 7 and 6."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from nsde_policy.cli.main import main
+from nsde_policy.data import load_demonstrations
 from nsde_policy.envs.pusht.dynamics import PushTDynamics
+from nsde_policy.eval.replay import replay_demonstrations
+from nsde_policy.tasks import get_task
 
 ROOT = Path(__file__).parents[2]
 OLD_PYMUNK = Path(os.environ.get("NSDE_POLICY_PYMUNK_6", Path(sys.prefix) / "pymunk-6"))
@@ -28,12 +29,12 @@ print(pymunk.version, len(demos), *map(max, zip(*errors)))
 
 
 @pytest.mark.slow
-def test_human_demonstrations_replay_as_recorded(human_demos, capsys):
-    assert main(["data", "replay", str(human_demos), "--start", "seed", "--json"]) == 0
-    episodes = json.loads(capsys.readouterr().out)["episodes"]
-    assert len(episodes) == 206
-    assert max(e["position_error"] for e in episodes) < 0.01
-    assert max(e["angle_error"] for e in episodes) < 1e-4
+def test_human_demonstrations_replay_as_recorded(human_demos):
+    demos = load_demonstrations(human_demos, angles=(4,))
+    replays = list(replay_demonstrations(demos, get_task("pusht"), start="seed"))
+    assert len(replays) == 206
+    assert max(each.position_error for each in replays) < 0.01
+    assert max(each.angle_error for each in replays) < 1e-4
 
 
 @pytest.mark.slow

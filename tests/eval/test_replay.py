@@ -1,7 +1,5 @@
 """Tests for eval/replay.py: recorded actions in the environment of their task."""
 
-import json
-
 import numpy as np
 
 from nsde_policy.data import Demonstrations
@@ -19,4 +17,3 @@ def test_an_episode_ends_where_the_environment_ends_it():
     assert replay.success is False
     assert replay.unused_actions > 60
     assert "0 succeed, 1 end before the last recorded action" in report.as_text()
-    assert json.loads(report.as_json())["episodes"][0]["unused_actions"] == replay.unused_actions
