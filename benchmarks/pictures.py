@@ -7,16 +7,18 @@ Needs the extra `video`.
 """
 
 import argparse
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pygame
 import torch
+from PIL import Image
 
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
 from nsde_policy.envs.pusht.geometry import SIDE, SUCCESS_COVERAGE
-from nsde_policy.eval.render.pictures import add_caption, encode_gif
+from nsde_policy.eval.render.pictures import add_caption
 from nsde_policy.eval.render.video import FORECAST_SAMPLES, FORECAST_STEPS, sample_forecast
 from nsde_policy.files import replace_file
 from nsde_policy.inference.policy import Policy
@@ -85,6 +87,16 @@ def draw_hand(picture: np.ndarray, position: np.ndarray) -> np.ndarray:
     return pygame.surfarray.array3d(surface).swapaxes(0, 1)
 
 
+def write_gif(path: Path, pictures: list[np.ndarray], period_s: float) -> None:
+    """Write pictures with one common palette, so that unchanged areas take no space; the last one stays."""
+    palette = Image.fromarray(np.concatenate(pictures[:: max(len(pictures) // 12, 1)])).quantize(64, dither=0)
+    images = [Image.fromarray(picture).quantize(palette=palette, dither=0) for picture in pictures]
+    durations = [round(1000 * period_s)] * (len(images) - 1) + [2000]
+    content = io.BytesIO()
+    images[0].save(content, "GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)
+    replace_file(path, content.getvalue())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--run", type=Path, help="run directory; the shipped policy by default")
@@ -94,7 +106,7 @@ def main() -> None:
     with use_threads(1):
         frames = list(draw_recovery(Policy.from_pretrained(args.run), SEED))
     path = args.out / "recovery.gif"
-    replace_file(path, encode_gif(frames, period_s=1 / (CONTROL_HZ * SPEED)))
+    write_gif(path, frames, 1 / (CONTROL_HZ * SPEED))
     print(f"{path}  {path.stat().st_size / 1e6:.2f} MB")
 
 

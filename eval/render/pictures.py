@@ -1,12 +1,9 @@
-"""Captions of pictures, and animations."""
+"""Pictures with captions, and their files."""
 
 import io
 import os
-from collections.abc import Sequence
 
 import numpy as np
-
-from nsde_policy.errors import import_optional
 
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 import pygame
@@ -14,8 +11,6 @@ import pygame
 PixelPosition = tuple[float, float]
 InkColour = tuple[int, int, int]
 
-PALETTE_SAMPLES = 12
-"""Pictures from which the common palette of an animation is chosen."""
 _INK = (40, 44, 52)
 _BAD = (186, 54, 0)
 _GOOD = (0, 134, 98)
@@ -40,27 +35,6 @@ def encode_picture(picture: np.ndarray, suffix: str = "png") -> bytes:
     """Encode a picture, (height, width, 3) uint8, as the content of a file, png or jpg."""
     buffer = io.BytesIO()
     pygame.image.save(pygame.surfarray.make_surface(picture.swapaxes(0, 1)), buffer, f"picture.{suffix}")
-    return buffer.getvalue()
-
-
-def encode_gif(
-    pictures: Sequence[np.ndarray], *, period_s: float, hold_s: float = 2.0, colours: int = 64
-) -> bytes:
-    """Encode pictures as the content of a GIF with one common palette, so that unchanged areas take no space.
-
-    The last one is shown for `hold_s` before the first follows.
-    """
-    image = import_optional("PIL.Image", "plot")
-    step = max(len(pictures) // PALETTE_SAMPLES, 1)
-    palette = image.fromarray(np.concatenate(pictures[::step])).quantize(colours, dither=image.Dither.NONE)
-    images = [
-        image.fromarray(picture).quantize(palette=palette, dither=image.Dither.NONE) for picture in pictures
-    ]
-    durations = [round(1000 * period_s)] * (len(images) - 1) + [round(1000 * hold_s)]
-    buffer = io.BytesIO()
-    images[0].save(
-        buffer, "GIF", save_all=True, append_images=images[1:], duration=durations, loop=0, optimize=False
-    )
     return buffer.getvalue()
 
 
