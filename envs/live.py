@@ -59,10 +59,6 @@ class LiveTable(abc.ABC):
     """Unit in which the page states lengths, and how many of them are one pixel."""
     agent: ClassVar[slice]
     """Columns of an observation with the position of the agent."""
-    moved: ClassVar[slice]
-    """Columns of an observation that change if the agent is elsewhere."""
-    moves_action: ClassVar[bool]
-    """Whether actions are positions, which change with the agent's."""
     limits: ClassVar[tuple[float, float]]
     """Smallest and largest value of an action."""
     longest_s: ClassVar[float]

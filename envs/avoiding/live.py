@@ -21,8 +21,6 @@ class AvoidingTable(LiveTable):
     page = PageMap((PIXELS_PER_METRE, -PIXELS_PER_METRE), (geometry.TABLE_LOW[0], geometry.TABLE_HIGH[1]))
     unit = ("mm", 1000 / PIXELS_PER_METRE)
     agent = slice(2, 4)
-    moved = slice(0, 4)
-    moves_action = False
     limits = (-MAX_CHANGE, MAX_CHANGE)
     longest_s = limit_s = EPISODE_PERIODS * PERIOD_S
     texts: ClassVar[Mapping[str, str]] = {

@@ -17,8 +17,7 @@ class PushTTable(LiveTable):
     """A Push-T episode for the live page."""
 
     sizes = ((5, 0, 2), (2, 1, 2))
-    agent = moved = slice(0, 2)
-    moves_action = True
+    agent = slice(0, 2)
     limits = (0.0, SIDE)
     longest_s = 120.0
     texts: ClassVar[Mapping[str, str]] = {

@@ -25,7 +25,7 @@ LAST_PLAN_TIMEOUT_S = 1.0
 class Play(PageFlags):
     """Show a policy live on a web page: drag objects away and watch it recover.
 
-    The page shows sampled futures, their σ and the drift, with sliders, seeds and two methods side by side;
+    The page shows sampled futures and their σ, with sliders, seeds and two methods side by side;
     for a single run, the second one is nearest neighbours. Runs until SIGTERM or Ctrl-C; no display is
     needed. --json logs events to stderr.
     """

@@ -15,7 +15,6 @@ RANGES: Mapping[str, tuple[float, float, float]] = {
     "chunk": (1, 32, 1),
     "paths": (0, 64, 1),
     "speed": (0.25, 4.0, 0.25),
-    "drift_field": (0, 1, 1),
     "obs_noise": (0.0, 3.0, 0.25),
     "latency_steps": (0, 8, 1),
     "camera_occlusion": (0.0, 0.4, 0.02),
@@ -43,8 +42,6 @@ class Controls(BaseConfig):
     """Sampled paths to draw."""
     speed: float = 1.0
     """Simulated seconds per second."""
-    drift_field: bool = False
-    """Whether to draw the drift field around the agent."""
     obs_noise: float = 0.0
     """Noise on every observation, in standard deviations of its change over one period."""
     latency_steps: int = 0

@@ -1,4 +1,4 @@
-"""Predictions of a policy as shapes to draw: sampled paths with their σ, and the drift around the agent."""
+"""Predictions of a policy as shapes to draw: sampled paths with their σ, and compared plans."""
 
 import numpy as np
 import torch
@@ -13,8 +13,6 @@ from nsde_policy.tasks.drawing import Forecast
 FAN_STEPS = 16
 """Control periods that the sampled paths look ahead."""
 FAN_BLOCKS = 4
-FIELD_REACH, FIELD_POINTS = 90.0, 9
-"""Half the side of the drift field, pixels, and its points along a side."""
 _FAN_SEED = 2**32
 """Seed of the paths' noise: the same in every frame, so that each path moves smoothly."""
 
@@ -63,30 +61,6 @@ def describe_candidates(plan: Plan | None, table: LiveTable) -> list[list[int]]:
     paths = table.page.to_page(plan.candidates[np.argsort(rejected, kind="stable")][..., table.agent])
     pixels: list[list[int]] = np.rint(paths.reshape(len(paths), -1)).astype(int).tolist()
     return pixels
-
-
-def compute_drift_field(
-    policy: Policy, history: History, sampling: Sampling, table: LiveTable
-) -> list[list[float]] | None:
-    """Compute where f + αd would move an agent at other positions: rows of x, y, dx, dy in pixels.
-
-    The agent is moved together with its command and its history; the rest stays. None if the method does not
-    predict the next state.
-    """
-    if not policy.model.reports_std:
-        return None
-    axis = np.linspace(-FIELD_REACH, FIELD_REACH, FIELD_POINTS)
-    offsets = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2) / table.page.scale
-    states = np.repeat(history.states()[None], len(offsets), axis=0)
-    columns = [*range(table.moved.start, table.moved.stop)]
-    columns += [policy.obs_dim, policy.obs_dim + 1] if table.moves_action else []
-    states[:, :, columns] += np.tile(offsets, len(columns) // 2)[:, None]
-    with torch.inference_mode():
-        expected = policy.model.predict_step(torch.from_numpy(states), sampling=sampling).mean.numpy()
-    agent = table.page.to_page(states[:, 0, table.agent])
-    drift = (expected - states[:, 0])[:, table.agent] * table.page.scale
-    inside = ((agent > 5) & (agent < 507)).all(axis=1) & np.isfinite(drift).all(axis=1)
-    return _round_rows(np.hstack([agent, drift])[inside], 1)
 
 
 def _round_rows(values: np.ndarray, digits: int) -> list[list[float]]:

@@ -33,7 +33,6 @@ from nsde_policy.training.train import train_task
 from nsde_policy.viewer.camera import describe_camera
 from nsde_policy.viewer.controls import Controls
 from nsde_policy.viewer.forecast import (
-    compute_drift_field,
     describe_candidates,
     describe_fan,
     sample_paths,
@@ -218,7 +217,6 @@ class PolicyPanel:
         forecast = None if now.over else sample_paths(self.policy, history, sampling, controls.paths)
         present = history.states()[:1, None, : spec.obs_dim]
         futures = present if forecast is None or forecast.obs is None else forecast.obs
-        field = controls.drift_field and compute_drift_field(self.policy, history, sampling, table)
         ahead = self._queue.actions.reshape(-1, spec.act_dim)
         return {
             **self.simulation.describe(),
@@ -227,7 +225,6 @@ class PolicyPanel:
             "fan": describe_fan(forecast, spec, table),
             "compared": describe_candidates(self._plan, table) if selects and not now.over else None,
             "camera": describe_camera(spec, self._draw_frame(), futures),
-            "field": field or None,
             "sensed": table.describe(present[0, 0]) if controls.obs_noise and not spec.cameras else None,
             "thinking": self._pending is not None,
             "latency": self.runner.latency(controls),

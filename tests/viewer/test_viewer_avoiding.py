@@ -53,7 +53,7 @@ def test_a_seed_is_the_episode_that_eval_scores(runs: list[Path]):
 
 def test_forecast_plan_and_drift_are_drawn_on_the_page(runs: list[Path]):
     app = PlayApp(load_runners(runs[1:]), seed=3, plan_timeout_s=60)
-    run_events(app, SetControl("paths", 5), SetControl("drift_field", 1), 3)
+    run_events(app, SetControl("paths", 5), 3)
     (panel,) = app.frame()["panels"]
     state = app._panels[0].simulation.now.state
     rod, command = TO_PAGE(state[2:]), TO_PAGE(state[:2])
@@ -62,9 +62,6 @@ def test_forecast_plan_and_drift_are_drawn_on_the_page(runs: list[Path]):
     assert panel["fan"]["block"] == []
     plan = app._panels[0]._plan.actions[3:]
     assert np.allclose(panel["plan"], TO_PAGE(state[:2] + np.cumsum(plan, axis=0)), atol=0.1)
-    field = np.array(panel["field"])
-    assert np.linalg.norm(field[:, :2] - rod, axis=1).min() < 0.2
-    assert np.ptp(field[:, 0]) > 90
 
 
 def test_a_user_drags_the_rod_but_no_block(runs: list[Path]):

@@ -204,8 +204,6 @@ def test_sliders_change_the_controls_and_the_sigma_scale_follows(page: "Page"):
     wait_until(page, "viewer.frame.panels[0].fan.paths.length === 40")
     slide(page, "chunk", 2)
     wait_until(page, "viewer.frame.panels[0].latency.actions === 2")
-    page.locator("#drift_field").check()
-    wait_until(page, "viewer.frame.panels[0].field.length > 20")
     assert page.locator("#alpha").locator("xpath=..").locator("output").inner_text() == "1.50"
 
 
@@ -248,7 +246,7 @@ def test_two_methods_run_side_by_side_and_fill_the_page(page: "Page"):
     bottom = "Math.min(...viewer.panels.map((panel) => panel.canvas.getBoundingClientRect().bottom))"
     assert page.evaluate(f"document.querySelector('.timeline').getBoundingClientRect().top - {bottom}") < 24
     assert page.evaluate("document.documentElement.scrollHeight") <= DESKTOP["height"]
-    for text, shown in {"second method": True, "planned actions": True, "drift": False}.items():
+    for text, shown in {"second method": True, "planned actions": True}.items():
         assert page.locator("#legend").get_by_text(text).is_visible() == shown
     wait_until(page, "viewer.frame.last > 20")
     poses = page.evaluate("viewer.frame.panels.map((panel) => panel.trail.at(-1).join())")

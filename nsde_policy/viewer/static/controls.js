@@ -60,7 +60,7 @@ function showLegend() {
     two: panels.length === 2, selects: state.panels.some((name) => methodOf(name)?.selects), play, sde: play && sde.includes(true) && state.controls.paths > 0,
     block: play && scene.outline && state.controls.paths > 0 && state.panels.some((name) => methodOf(name)?.sde && !methodOf(name).camera),
     camera: state.panels.some((name) => methodOf(name)?.camera), sensed: play && state.controls.obs_noise > 0,
-    field: play && sde.includes(true) && state.controls.drift_field, plan: play && (sde.includes(false) || !state.controls.paths),
+    plan: play && (sde.includes(false) || !state.controls.paths),
   };
   for (const row of legendCard.querySelectorAll("[data-for]")) row.hidden = !shown[row.dataset.for];
   const beside = panels.length === 1 && wideScreen.matches ? panels[0].element.querySelector("header") : null;
@@ -176,7 +176,6 @@ const actions = {
   keep: () => send({ do: "keep_episode" }),
   discard: () => send({ do: "discard" }),
   undo: () => { if (!refuseWhileRecording()) send({ do: "undo" }); },
-  field: () => send({ do: "set_control", name: "drift_field", value: Number(!state.controls.drift_field) }),
   method: () => {
     const names = hello.methods.map((m) => m.name), k = names.indexOf(state.panels[0]);
     send({ do: "select_methods", methods: [names[(k + 1) % names.length], ...state.panels.slice(1)] });
@@ -217,7 +216,7 @@ const KEYS = {                           // label, help text, key, action
     ["Space", "pause or play", " ", "pause"], [".", "one control period", ".", "step"],
     ["R", "restart this seed", "r", "reset"], ["N", "next seed", "n", "next"],
     ["M", "next method", "m", "method"], ["S", "two methods side by side", "s", "compare"],
-    ["V", "drift field", "v", "field"], ["L", "copy a link to what you see", "l", "share"],
+    ["L", "copy a link to what you see", "l", "share"],
   ],
   collect: [
     ["Enter", "keep the episode", "Enter", "keep"], ["⌫", "discard it and restart", "Backspace", "discard"],

@@ -1,5 +1,5 @@
 "use strict";
-// Draw what a policy expects: sampled paths coloured by their σ, predicted blocks, planned actions, compared plans, the drift field.
+// Draw what a policy expects: sampled paths coloured by their σ, predicted blocks, planned actions and compared plans.
 
 const HEAT_LEVELS = 7, FADE_STEPS = 4;   // colours of the σ scale; steps in which paths fade with time
 
@@ -111,21 +111,4 @@ function drawCandidates(context, paths, colour) {
   scene.drawLine(context, chosen, { stroke: colours.table, strokeAlpha: 0.8, lineWidth: 5 });
   scene.drawLine(context, chosen, { stroke: colour, lineWidth: 2.4 });
   for (const [x, y] of chosen) scene.drawCircle(context, x, y, 2.6, { fill: colour });
-}
-
-function drawDriftField(context, rows, agent) {
-  for (const [x, y, dx, dy] of rows) {
-    const length = Math.hypot(dx, dy), share = Math.min(1, 18 / Math.max(length, 1e-6));
-    const endX = x + dx * share, endY = y + dy * share, angle = Math.atan2(dy, dx);
-    context.beginPath();
-    context.moveTo(x, y);
-    context.lineTo(endX, endY);
-    if (length > 1.5) {
-      context.moveTo(endX - 4.5 * Math.cos(angle - 0.5), endY - 4.5 * Math.sin(angle - 0.5));
-      context.lineTo(endX, endY);
-      context.lineTo(endX - 4.5 * Math.cos(angle + 0.5), endY - 4.5 * Math.sin(angle + 0.5));
-    }
-    const strokeAlpha = 0.5 * clamp(1.3 - Math.hypot(x - agent[0], y - agent[1]) / 140, 0.2, 1);
-    paintPath(context, { stroke: colours.ink, strokeAlpha, lineWidth: 1.1 });
-  }
 }

@@ -207,7 +207,6 @@ function drawPanel(panel) {
   if (fan) drawHeat(context, panel, fan);
   if (fan) drawPredictedBlocks(context, fan.block);
   if (block) drawHeldBlock(context, block, panel, held);
-  if (panel.data.field) drawDriftField(context, panel.data.field, agent);
   if (compared.length) drawCandidates(context, compared, colourOf(panel));
   else if (fan) drawPaths(context, fan, agent, block);
   else if (panel.data.plan?.length && !panel.data.solved) drawPlan(context, agent, panel.data.plan, colourOf(panel));
