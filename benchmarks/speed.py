@@ -30,6 +30,7 @@ CASES = {
     "loop": ("loops", "a session at several rates in real time"),
     "cameras": ("camera_loops", "a session at 50 Hz with two cameras, next to four busy processes"),
     "serve": ("servers", "--requests of eight clients to the policy server, without a pause"),
+    "robots": ("robots", "--robots at --rate over websockets; without a number, how many the server holds"),
 }
 """Module of `timing` with the function `measure_CASE`, and what it measures."""
 
@@ -47,6 +48,9 @@ def main() -> None:
     add("--rounds", type=int, default=30, help="turns of each contender")
     add("--seconds", type=float, default=20.0, help="length of each phase")
     add("--requests", type=int, default=20_000, help="requests of all clients together")
+    add("--robots", type=int, help="simulated robots; default: search the largest number in time")
+    add("--rate", type=float, default=10.0, help="plans per second of each robot")
+    add("--deadline", type=float, default=0.05, help="deadline of a plan, seconds")
     add("--smoke", action="store_true", help="a tiny measurement, to see that it works")
     args = parser.parse_args()
     if args.case is None:

@@ -42,7 +42,7 @@ def _soak(url: str, pid: int, requests: int) -> dict[str, Any]:
     """Send requests of several clients without a pause; compare every answer with the local policy's."""
     local = Policy.from_pretrained()
     asked = [(make_states(local, seed), seed) for seed in range(16)]
-    wanted = [local.plan_from(states, steps=local.spec.chunk, seed=seed) for states, seed in asked]
+    wanted = [local.plan_rows([states], steps=local.spec.chunk, seeds=[seed])[0] for states, seed in asked]
     latencies, wrong, errors = list[float](), list[int](), list[str]()
 
     def ask() -> None:

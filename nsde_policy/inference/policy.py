@@ -1,7 +1,8 @@
 """A trained run as a policy: takes observations, returns actions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     import nsde_policy
 
 Returned = TypeVar("Returned")
+
+CPU_ROWS, SMALL_NETWORK = 8, 2_000_000
+"""Rows that a network of at most so many parameters plans at once on a CPU, in little more time than one."""
 
 
 class Policy(BasePolicy[torch.Generator]):
@@ -204,17 +208,59 @@ class Policy(BasePolicy[torch.Generator]):
             PolicyInputError: If the states or the seed are invalid.
             PlanError: If the plan is not finite, as from states far outside the demonstrated range.
         """
-        states, steps = self._check_states(states), self.check_steps(steps)
+        given, steps = self._check_states(states)[None], self.check_steps(steps)
         draws = Draws([self._make_generator(require_seed(seed))], self.device)
-        return check_plan(self._run(lambda: self._plan_with_std(states, draws, steps, candidates)), self.spec)
+        (plan,) = self._run(lambda: self._plan_with_std(given, draws, steps, candidates))
+        return check_plan(plan, self.spec)
 
-    def _plan_with_std(self, states: np.ndarray, draws: Draws, steps: int, candidates: int | None) -> Plan:
-        (plan,) = self._plan_states(states[None], draws, steps, candidates=candidates)
-        if not self.model.reports_std or plan.states is None:
-            return plan
-        past, path = (torch.from_numpy(x[None]).to(self.device, torch.float32) for x in (states, plan.states))
-        std = self.model.futures_std(past, path, sampling=self.sampling)[0, :, self.obs_dim :]
-        return plan._replace(std=std.double().cpu().numpy())
+    @property
+    def largest_batch(self) -> int | None:
+        """Most rows of `plan_rows` that are computed together; None for any number."""
+        small = self.count_parameters() <= SMALL_NETWORK
+        return None if self.device != "cpu" else CPU_ROWS if small else 1
+
+    def plan_rows(self, states: Sequence[np.ndarray], *, steps: int, seeds: Sequence[int]) -> list[Plan]:
+        """Plan for several robots together, each from its states and seed; `check_plan` checks the plans.
+
+        Matrix products round differently with the number of rows. On a CPU that number is fixed: rows are
+        repeated to fill a batch. A plan then has the same bits whatever the other rows are, and differs from
+        that of `plan_from` by rounding.
+        """
+        given, steps = np.stack(states), self.check_steps(steps)
+        plans: dict[int, Plan] = {}
+        for rows in self._split_rows(given):
+            draws = Draws([self._make_generator(seeds[row]) for row in rows], self.device)
+            found = self._run(partial(self._plan_with_std, given[rows], draws, steps))
+            plans |= zip(rows, found, strict=True)
+        return [plans[row] for row in range(len(given))]
+
+    def _split_rows(self, given: np.ndarray) -> list[list[int]]:
+        """Split rows into batches: one on a GPU, on a CPU batches with a fixed number of network inputs."""
+        size, rows = self.largest_batch, [*range(len(given))]
+        if size is None:
+            return [rows]
+        near = self.selector and self.selector.compares(torch.from_numpy(given).float()).tolist()
+        compared = [row for row in rows if near and near[row]]  # the candidates of a row are a batch
+        single = [row for row in rows if row not in compared]
+        blocks = (single[first : first + size] for first in range(0, len(single), size))
+        return [[row] for row in compared] + [(block + block[-1:] * size)[:size] for block in blocks]
+
+    def encode_rows(self, rows: Sequence[Mapping[str, object]]) -> list[tuple[np.ndarray, float | None]]:
+        """Encode observations of several robots in one batch, each as `encode_and_see` does."""
+        batch = {name: np.stack([np.asarray(each[name]) for each in rows]) for name in rows[0]}
+        encoded, visible = self._convert_and_see(batch, plausible=False)
+        return [*zip(encoded, [None] * len(rows) if visible is None else visible.tolist(), strict=True)]
+
+    def _plan_with_std(
+        self, states: np.ndarray, draws: Draws, steps: int, candidates: int | None = None
+    ) -> list[Plan]:
+        plans = self._plan_states(states, draws, steps, candidates=candidates)
+        paths = [plan.states for plan in plans if plan.states is not None]
+        if not self.model.reports_std or not paths:
+            return plans
+        given = (torch.from_numpy(x).to(self.device, torch.float32) for x in (states, np.stack(paths)))
+        std = self.model.futures_std(*given, sampling=self.sampling)[..., self.obs_dim :].double().cpu()
+        return [plan._replace(std=each) for plan, each in zip(plans, std.numpy(), strict=True)]
 
     def _run(self, function: Callable[[], Returned]) -> Returned:
         """Call a function of the model with `threads` torch threads."""

@@ -4,9 +4,9 @@ import copy
 import functools
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -173,6 +173,21 @@ class Planner(Protocol):
 
         The same states and seed give the same plan.
         """
+
+
+@runtime_checkable
+class BatchPlanner(Planner, Protocol):
+    """A planner that computes requests of several robots together, each independent of the others."""
+
+    @property
+    def largest_batch(self) -> int | None:
+        """Most rows that are computed together; None for any number."""
+
+    def plan_rows(self, states: Sequence[np.ndarray], *, steps: int, seeds: Sequence[int]) -> list[Plan]:
+        """Plan from each row's states and seed."""
+
+    def encode_rows(self, rows: Sequence[Mapping[str, object]]) -> list[tuple[np.ndarray, float | None]]:
+        """Encode each row's observations, and return its visible share if it is known."""
 
 
 def find_encoder(planner: object) -> Callable[..., tuple[np.ndarray, float | None]] | None:

@@ -74,7 +74,7 @@ def test_codes_and_plans_are_those_of_the_policy(policy: Policy, remote: RemoteP
         each.reset(seed=0)
     for seed in range(9):
         given = observe_robot(policy, seed)
-        assert np.array_equal(remote.select_action(given), policy.select_action(given))
+        assert remote.select_action(given) == pytest.approx(policy.select_action(given), abs=1e-4)
 
 
 def make_request(number: int = 1, frames: tuple[bytes, ...] | None = None, **changes: Any) -> EncodeRequest:

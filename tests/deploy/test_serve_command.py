@@ -47,7 +47,7 @@ def test_command_serves_the_plans_of_the_local_policy_until_an_interrupt(tmp_pat
         assert facts["spec"] == json.loads(local.spec.to_json())
         for seed in (0, 2**63 - 1):
             for states in (memory.states(), memory.states().astype(np.float64)):
-                here = local.plan_from(states, steps=8, seed=seed)
+                (here,) = local.plan_rows([states], steps=8, seeds=[seed])
                 there = remote.plan_from(states, steps=8, seed=seed)
                 assert all(np.array_equal(*parts) for parts in zip(there, here, strict=True))
     finally:
@@ -57,7 +57,7 @@ def test_command_serves_the_plans_of_the_local_policy_until_an_interrupt(tmp_pat
     events = [json.loads(line) for line in said.splitlines()]
     assert [event["event"] for event in events][:2] == ["serving", "connected"]
     assert events[-1]["event"] == "stopped"
-    assert events[-1]["planned"] == 4
+    assert events[-1]["planned"] == events[-1]["batches"] == 4
     assert TOKEN not in said
 
 
@@ -65,7 +65,7 @@ SLOW = """
 import sys, time
 from nsde_policy.cli.main import main
 from nsde_policy.inference.policy import Policy
-Policy.plan_from = lambda self, states, *, steps, seed: time.sleep(seed)
+Policy.plan_rows = lambda self, states, *, steps, seeds: time.sleep(seeds[0])
 sys.exit(main(["serve", "--port", "0", "--json", *sys.argv[1:]]))
 """
 

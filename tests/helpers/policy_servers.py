@@ -4,7 +4,7 @@ import json
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -57,6 +57,24 @@ class LinearPlanner:
         rng = np.random.default_rng(seed)
         path = states[0] + np.cumsum(rng.normal(size=(steps + 1, 5)), axis=0)
         return Plan(actions=path[1:, 3:], states=path)
+
+
+class BatchPlanner(LinearPlanner):
+    """The same planner for batches, which notes the seeds of each; `before` may fail a whole batch."""
+
+    largest_batch: int | None = None
+
+    def __init__(self, before: Callable[[int], Any] = lambda seed: None) -> None:
+        super().__init__(before)
+        self.batches = list[list[int]]()
+
+    def plan_rows(self, states: Sequence[np.ndarray], *, steps: int, seeds: Sequence[int]) -> list[Plan]:
+        self.batches.append([*seeds])
+        pairs = zip(states, seeds, strict=True)
+        return [self.plan_from(state, steps=steps, seed=seed) for state, seed in pairs]
+
+    def encode_rows(self, rows: Sequence[Any]) -> list[Any]:
+        raise NotImplementedError
 
 
 class RunningServer(ServerThread):

@@ -81,12 +81,15 @@ def test_session_reports_the_std_of_its_commands(policies, kind):
     assert (theirs[2] > theirs[0]).all()
 
 
-def test_remote_plan_equals_the_local_one_exactly(policies):
-    history = policies["local"].spec.new_history()
+def test_remote_plan_equals_a_local_row_exactly_and_the_local_plan_up_to_rounding(policies):
+    local, history = policies["local"], policies["local"].spec.new_history()
     history.add_observation(START)
-    ours, theirs = (policies[k].plan_from(history.states(), steps=9, seed=3) for k in ("local", "remote"))
-    for local, there in zip(ours, theirs, strict=True):
-        assert (local is None and there is None) or local.tobytes() == there.tobytes()
+    theirs = policies["remote"].plan_from(history.states(), steps=9, seed=3)
+    (row,) = local.plan_rows([history.states()], steps=9, seeds=[3])
+    alone = local.plan_from(history.states(), steps=9, seed=3)
+    for there, exact, near in zip(theirs, row, alone, strict=True):
+        assert (there is None and exact is None) or there.tobytes() == exact.tobytes()
+        assert near is None or there == pytest.approx(near, rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["graph", "remote"])

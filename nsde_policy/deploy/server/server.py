@@ -2,9 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
+import numpy as np
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
@@ -25,16 +26,17 @@ from nsde_policy.deploy.protocol import (
     encode,
     unpack_frame,
 )
+from nsde_policy.deploy.server.batches import BatchQueue
 from nsde_policy.deploy.server.config import Log, ServeSettings, compute_max_message, format_error
 from nsde_policy.deploy.server.connection import WebsocketServer
 from nsde_policy.errors import ConfigError, PlanError, RemoteError
 from nsde_policy.planner.calibration import Calibration
 from nsde_policy.planner.checks import check_plan
-from nsde_policy.planner.interface import Planner, find_encoder
-from nsde_policy.planner.worker import PlannerThread
+from nsde_policy.planner.interface import BatchPlanner, Plan, Planner, find_encoder
 
 AnyRequest = PlanRequest | EncodeRequest
 Answer = PlanReply | EncodeReply | Refusal
+Encoded = tuple[np.ndarray, float | None]
 
 STALLED_DEADLINES = 10
 """/healthz reports a stalled planner if a plan takes longer than this many deadlines."""
@@ -43,8 +45,8 @@ STALLED_DEADLINES = 10
 class PolicyServer(WebsocketServer):
     """Server that answers plan requests and stores nothing about its clients.
 
-    Each client has one request in the planner's queue at a time, so clients are served in turn. A planner
-    with cameras must also have the method `encode` of a policy.
+    Each client has one request in the queue at a time, so clients are served in turn. What waits together is
+    one batch of a `BatchPlanner`. A planner with cameras must also have the method `encode` of a policy.
 
     log = build_json_log(sys.stderr)
     server = PolicyServer(policy, ServeSettings(port=0), log, calibration=policy.calibration)
@@ -72,7 +74,8 @@ class PolicyServer(WebsocketServer):
             deadline_s=settings.deadline_s,
         )
         self._planner = planner
-        self._thread = PlannerThread()
+        self._batch_planner = planner if isinstance(planner, BatchPlanner) else None
+        self._queue: BatchQueue[AnyRequest, Answer] = BatchQueue(self._compute, self._find_largest)
         self._in_flight = 0
         self._last_client = 0
         self._clients = 0
@@ -97,10 +100,10 @@ class PolicyServer(WebsocketServer):
             self._log("stopping", clients=self._clients, in_flight=self._in_flight)
             while self._in_flight:  # each request ends by its deadline
                 await asyncio.sleep(0.01)
-        self.hangs = not self._thread.close(self._settings.patience_s)
+        self.hangs = not self._queue.thread.close(self._settings.patience_s)
         if self.hangs:
-            self._log("hangs", busy_s=round(self._thread.busy_s, 3))
-        self._log("stopped", **self._counts)
+            self._log("hangs", busy_s=round(self._queue.thread.busy_s, 3))
+        self._log("stopped", **self._counts, **self._queue.sizes)
 
     def _handle_http(self, connection: ServerConnection, request: Request) -> Response | None:
         if request.path == "/healthz":
@@ -118,7 +121,7 @@ class PolicyServer(WebsocketServer):
         return None
 
     def _build_health(self, connection: ServerConnection) -> Response:
-        stalled = self._thread.busy_s > STALLED_DEADLINES * self._settings.deadline_s
+        stalled = self._queue.thread.busy_s > STALLED_DEADLINES * self._settings.deadline_s
         status = "stalled" if stalled else "stopping" if self._stopping else "ok"
         facts = {
             "status": status,
@@ -127,7 +130,7 @@ class PolicyServer(WebsocketServer):
             "clients": self._clients,
         }
         code = HTTPStatus.OK if status == "ok" else HTTPStatus.SERVICE_UNAVAILABLE
-        response = connection.respond(code, json.dumps(facts | self._counts) + "\n")
+        response = connection.respond(code, json.dumps(facts | self._counts | self._queue.sizes) + "\n")
         del response.headers["Content-Type"]
         response.headers["Content-Type"] = "application/json"
         return response
@@ -174,7 +177,8 @@ class PolicyServer(WebsocketServer):
             self._counts["refused"] += 1
             return refusal
         deadline_s = min(request.deadline_s, self._settings.deadline_s)
-        result = asyncio.wrap_future(self._thread.submit(lambda: self._compute(request)))
+        kind = request.steps if isinstance(request, PlanRequest) else 0  # which may share a batch
+        result = asyncio.wrap_future(self._queue.submit(request, kind, received + deadline_s))
         self._in_flight += 1
         try:  # a plan that has not started by the deadline never will
             answer = await asyncio.wait_for(result, received + deadline_s - self._loop.time())
@@ -214,21 +218,56 @@ class PolicyServer(WebsocketServer):
             )
         return None if problem is None else Refusal(request.id, "bad_request", problem)
 
-    def _compute(self, request: AnyRequest) -> PlanReply | EncodeReply:
-        """Plan or encode in the planner thread; whatever the policy raises becomes a `PlanError`."""
-        observed = {}
-        if isinstance(request, EncodeRequest):
-            pairs = zip(self._spec.cameras, request.frames, strict=True)
-            observed = {camera.name: unpack_frame(data, camera) for camera, data in pairs}
+    def _find_largest(self, kind: int) -> int | None:
+        """Return how many requests are computed together; frames only where that is any number."""
+        largest = 1 if self._batch_planner is None else self._batch_planner.largest_batch
+        return 1 if kind == 0 and largest is not None else largest
+
+    def _compute(self, requests: list[AnyRequest]) -> list[Answer | Exception]:
+        """Answer a batch in the planner thread; whatever the policy raises becomes a `PlanError`."""
         try:
-            if isinstance(request, EncodeRequest):
-                assert self._encode is not None
-                encoded, visible = self._encode({STATE_KEY: request.values.unpack()[0], **observed})
-                return EncodeReply(request.id, Array.pack(encoded[None, self._spec.plain_dim :]), visible)
-            plan = self._planner.plan_from(request.states.unpack(), steps=request.steps, seed=request.seed)
-            return PlanReply.pack(request.id, check_plan(plan, self._spec, steps=request.steps))
+            results = self._run(requests)
+            return [self._pack(*each) for each in zip(requests, results, strict=True)]
         except BaseException as error:  # SystemExit too: a planner must not end the server
-            raise PlanError(format_error(error)) from None
+            if len(requests) == 1:
+                return [PlanError(format_error(error))]
+        return [answer for request in requests for answer in self._compute([request])]
+
+    def _run(self, requests: list[AnyRequest]) -> Sequence[Plan | Encoded | RemoteError]:
+        """Plan or encode requests of one kind; a frame that cannot be decompressed gives its error."""
+        together = self._batch_planner
+        if plans := [each for each in requests if isinstance(each, PlanRequest)]:
+            states, seeds = [each.states.unpack() for each in plans], [each.seed for each in plans]
+            if together is None:
+                return [self._planner.plan_from(*states, steps=plans[0].steps, seed=seeds[0])]
+            return together.plan_rows(states, steps=plans[0].steps, seeds=seeds)
+        rows = [self._unpack(each) for each in requests if isinstance(each, EncodeRequest)]
+        good = [each for each in rows if not isinstance(each, RemoteError)]
+        assert self._encode is not None
+        found = iter(together.encode_rows(good) if together and len(good) > 1 else map(self._encode, good))
+        return [each if isinstance(each, RemoteError) else next(found) for each in rows]
+
+    def _unpack(self, request: EncodeRequest) -> dict[str, np.ndarray] | RemoteError:
+        """Decompress the frames of an observation, or return the error."""
+        pairs = zip(self._spec.cameras, request.frames, strict=True)
+        try:
+            frames = {camera.name: unpack_frame(data, camera) for camera, data in pairs}
+        except RemoteError as error:
+            return error
+        return {STATE_KEY: request.values.unpack()[0], **frames}
+
+    def _pack(self, request: AnyRequest, result: Plan | Encoded | RemoteError) -> Answer | Exception:
+        """Convert a result to a message; a plan that is not finite fails alone."""
+        try:
+            if isinstance(request, PlanRequest):
+                return PlanReply.pack(request.id, check_plan(result, self._spec, steps=request.steps))
+        except PlanError as error:
+            return PlanError(format_error(error))
+        if isinstance(result, RemoteError):
+            return result
+        assert not isinstance(result, Plan)
+        encoded, visible = result
+        return EncodeReply(request.id, Array.pack(encoded[None, self._spec.plain_dim :]), visible)
 
     async def _send(self, connection: ServerConnection, message: Welcome | Answer) -> None:
         async with asyncio.timeout(self._settings.patience_s):

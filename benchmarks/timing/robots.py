@@ -1,0 +1,109 @@
+"""Robots that ask a policy server for plans at a fixed rate, over websockets."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import urllib.request
+from typing import Any
+
+import numpy as np
+from websockets.asyncio.client import connect
+
+from nsde_policy.deploy.protocol import (
+    PROTOCOL,
+    Array,
+    Hello,
+    PlanReply,
+    PlanRequest,
+    Refusal,
+    decode,
+    encode,
+)
+from nsde_policy.inference.policy import Policy
+from timing.common import Options
+from timing.servers import make_states
+
+HOLDS = 0.999
+"""Share of plans that must be in time."""
+
+
+def measure_robots(options: Options) -> list[dict[str, Any]]:
+    """Serve --robots; without that number, search the most robots that the server holds."""
+    serve = [sys.executable, "-m", "nsde_policy", "serve", *([str(options.run)] if options.run else [])]
+    flags = ["--port", "0", "--json", "--max-clients", "4096", "--device", options.device]
+    with subprocess.Popen(
+        [*serve, *flags], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as server:
+        assert server.stdout is not None
+        try:
+            url = json.loads(server.stdout.readline())["url"]
+            asyncio.run(_ask_all(options, url, 2, 1.0))  # the first plans are slow
+            if options.smoke or options.robots:
+                return [_measure(options, url, options.robots or 2)]
+            return _search(options, url)
+        finally:
+            server.terminate()
+
+
+def _search(options: Options, url: str) -> list[dict[str, Any]]:
+    """Double the robots while all plans are in time, then halve the interval to an eighth of the number."""
+    rows, holds, fails = [], 0, 0
+    while not fails or fails - holds > max(1, holds // 8):
+        rows.append(_measure(options, url, (holds + fails) // 2 if fails else max(1, 2 * holds)))
+        holds, fails = (
+            (rows[-1]["robots"], fails) if rows[-1]["in_time"] >= HOLDS else (holds, rows[-1]["robots"])
+        )
+    print(
+        f"{holds} robots at {options.rate:g} Hz have {HOLDS:.1%} of their plans within {options.deadline:g} s"
+    )
+    return rows
+
+
+def _measure(options: Options, url: str, robots: int) -> dict[str, Any]:
+    before = _read_health(url)
+    latencies = asyncio.run(_ask_all(options, url, robots, 0.5 if options.smoke else options.seconds))
+    after = _read_health(url)
+    p50, p99 = np.percentile(latencies, [50, 99], method="higher").tolist()
+    batches = after["batches"] - before["batches"]
+    rows = [each["batches"] * each["mean_rows"] for each in (before, after)]
+    return {
+        "robots": robots,
+        "plans": len(latencies),
+        "in_time": float((np.array(latencies) <= options.deadline).mean()),
+        "p50_ms": 1e3 * p50,
+        "p99_ms": 1e3 * p99,
+        "rows_per_batch": (rows[1] - rows[0]) / max(batches, 1),
+    }
+
+
+def _read_health(url: str) -> dict[str, Any]:
+    with urllib.request.urlopen(url.replace("ws:", "http:") + "/healthz", timeout=10) as response:
+        found: dict[str, Any] = json.load(response)
+    return found
+
+
+async def _ask_all(options: Options, url: str, robots: int, seconds: float) -> list[float]:
+    """Return the time of every plan, infinite for those that the server refuses."""
+    local = Policy.from_pretrained(options.run)
+    states = [Array.pack(make_states(local, seed)) for seed in range(64)]
+    plans = [encode(PlanRequest(1, each, local.spec.chunk, 0, options.deadline)) for each in states]
+    latencies, clock, ready = list[float](), asyncio.get_running_loop().time, asyncio.Barrier(robots)
+
+    async def ask(robot: int) -> None:
+        async with connect(url, compression=None, proxy=None, open_timeout=60) as line:
+            await line.send(encode(Hello(PROTOCOL, "benchmark")))
+            await line.recv()
+            await ready.wait()
+            begins = clock() + robot / robots / options.rate  # evenly spread over the period
+            for period in range(round(seconds * options.rate)):
+                await asyncio.sleep(begins + period / options.rate - clock())
+                sent = clock()
+                await line.send(plans[(robot + period) % len(plans)])
+                reply = decode(await line.recv(), PlanReply | Refusal)
+                latencies.append(clock() - sent if isinstance(reply, PlanReply) else np.inf)
+
+    async with asyncio.TaskGroup() as group:
+        for robot in range(robots):
+            group.create_task(ask(robot))
+    return latencies

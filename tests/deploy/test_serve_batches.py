@@ -1,0 +1,259 @@
+"""Tests of batched serving: bits, turns, deadlines and failing rows, over real websockets."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+import pytest
+from websockets.sync.client import ClientConnection
+
+from nsde_policy.deploy.client import RemotePolicy
+from nsde_policy.deploy.protocol import PlanReply, Refusal
+from nsde_policy.deploy.server.batches import BatchQueue
+from nsde_policy.inference.policy import Policy
+from nsde_policy.planner.interface import Plan
+from tests.helpers.exported_policies import build_camera_policy, observe_robot
+from tests.helpers.policy_servers import (
+    STATES,
+    BatchPlanner,
+    LinearPlanner,
+    RunningServer,
+    encode_request,
+    get_health,
+    receive_reply,
+    serve_in_thread,
+)
+from tests.helpers.server_threads import wait_until
+
+FIRST = 99
+"""Seed of the request during which the others wait."""
+
+
+class Crowd:
+    """Clients of a server whose planner is busy with the request of another client."""
+
+    def __init__(self, running: RunningServer, planner: BatchPlanner, lines: list[ClientConnection]) -> None:
+        self.running, self.planner, self.lines = running, planner, lines
+        self.go = threading.Event()
+        self._others, planner.before = planner.before, self._wait
+
+    def _wait(self, seed: int) -> Plan | None:
+        if seed == FIRST:
+            self.go.wait(10)
+        return self._others(seed)
+
+    def keep_busy(self) -> None:
+        self.lines[0].send(encode_request(0, seed=FIRST, deadline_s=20.0))
+        wait_until(lambda: FIRST in self.planner.seeds, "the planner is busy")
+
+    def ask(self, client: int, *, waiting: int, **changes: float) -> None:
+        """Send a request whose seed is the number of the client, and wait until it is in the queue."""
+        self.lines[client].send(encode_request(client, **{"seed": client, "deadline_s": 20.0, **changes}))
+        wait_until(lambda: self.running.server._in_flight == waiting + 1, "the request waits")
+
+
+@contextmanager
+def gather(planner: BatchPlanner, clients: int) -> Iterator[Crowd]:
+    with serve_in_thread(planner, deadline_s=20.0) as running, ExitStack() as stack:
+        lines = [stack.enter_context(running.connect_and_greet()) for _ in range(clients + 1)]
+        crowd = Crowd(running, planner, lines)
+        crowd.keep_busy()
+        yield crowd
+
+
+def read_actions(reply: PlanReply | Refusal) -> np.ndarray:
+    assert isinstance(reply, PlanReply), reply
+    return reply.unpack().actions
+
+
+def test_what_waits_is_one_batch_and_each_client_gets_its_own_plan():
+    with gather(BatchPlanner(), clients=5) as crowd:
+        for client in range(1, 6):
+            crowd.ask(client, waiting=client)
+        crowd.go.set()
+        for client in range(1, 6):
+            wanted = LinearPlanner().plan_from(STATES, steps=4, seed=client).actions
+            assert np.array_equal(read_actions(receive_reply(crowd.lines[client])), wanted)
+        assert crowd.planner.batches == [[FIRST], [1, 2, 3, 4, 5]]
+        health = get_health(crowd.running)[1]
+        assert (health["batches"], health["mean_rows"], health["most_rows"]) == (2, 3.0, 5)
+    assert crowd.running.find_events("stopped", batches=2, mean_rows=3.0, most_rows=5)
+
+
+def test_plans_of_another_length_are_another_batch_and_a_limit_splits_batches():
+    planner = BatchPlanner()
+    planner.largest_batch = 2
+    with gather(planner, clients=5) as crowd:
+        for client, steps in enumerate((4, 4, 6, 4, 6), start=1):
+            crowd.ask(client, waiting=client, steps=steps)
+        crowd.go.set()
+        lengths = [len(read_actions(receive_reply(line))) for line in crowd.lines]
+    assert lengths == [4, 4, 4, 6, 4, 6]
+    assert planner.batches == [[FIRST], [1, 2], [3, 5], [4]]
+
+
+def test_client_that_asks_without_pause_has_one_row_per_batch():
+    planner = BatchPlanner()
+    with gather(planner, clients=3) as crowd:
+        for number in (7, 8, 9):
+            crowd.lines[0].send(encode_request(number, seed=number, deadline_s=20.0))
+        for client in (1, 2, 3):
+            crowd.ask(client, waiting=client)
+        crowd.go.set()
+        assert [receive_reply(line).id for line in crowd.lines[1:]] == [1, 2, 3]
+        assert [receive_reply(crowd.lines[0]).id for _ in range(4)] == [0, 7, 8, 9]
+    assert planner.batches[0] == [FIRST]
+    assert planner.batches[1][:3] == [1, 2, 3]
+    assert [sorted({7, 8, 9} & {*batch}) for batch in planner.batches[-3:]] == [[7], [8], [9]]
+
+
+def test_request_whose_deadline_passed_is_not_in_the_batch():
+    with gather(BatchPlanner(), clients=3) as crowd:
+        crowd.ask(1, waiting=1)
+        crowd.ask(3, waiting=2)
+        crowd.lines[2].send(encode_request(2, seed=2, deadline_s=0.05))
+        refusal = receive_reply(crowd.lines[2])
+        assert isinstance(refusal, Refusal)
+        assert refusal.code == "late"
+        crowd.go.set()
+        assert [receive_reply(crowd.lines[client]).id for client in (1, 3)] == [1, 3]
+    assert crowd.planner.batches == [[FIRST], [1, 3]]
+
+
+@pytest.mark.parametrize("failure", [ValueError("x"), SystemExit(3), Plan(np.full((4, 2), np.nan))], ids=repr)
+def test_one_failing_row_does_not_fail_the_others(failure: BaseException | Plan):
+    def fail(seed: int) -> Plan | None:
+        if seed == 2 and isinstance(failure, BaseException):
+            raise failure
+        return failure if seed == 2 else None
+
+    with gather(BatchPlanner(fail), clients=3) as crowd:
+        for client in (1, 2, 3):
+            crowd.ask(client, waiting=client)
+        crowd.go.set()
+        refusal = receive_reply(crowd.lines[2])
+        assert isinstance(refusal, Refusal)
+        assert refusal.code == "failed"
+        for client in (1, 3):
+            wanted = LinearPlanner().plan_from(STATES, steps=4, seed=client).actions
+            assert np.array_equal(read_actions(receive_reply(crowd.lines[client])), wanted)
+        assert len(crowd.running.find_events("failed")) == 1
+    alone = [[1], [2], [3]] if isinstance(failure, BaseException) else []  # a plan is checked by itself
+    assert crowd.planner.batches == [[FIRST], [1, 2, 3], *alone]
+
+
+def choose(measured: dict[int, float], left_s: list[float], largest: int | None = None) -> list[int]:
+    """Return which requests a queue takes that has measured seconds by number of rows."""
+    queue: BatchQueue[int, int] = BatchQueue(lambda requests: requests, lambda kind: largest)
+    queue._seconds = {(0, rows): seconds for rows, seconds in measured.items()}
+    futures: list[Future[int]] = [Future() for _ in left_s]
+    chosen = queue._choose(0, dict(zip(futures, left_s, strict=True)))
+    return [futures.index(future) for future in chosen]
+
+
+@pytest.mark.parametrize(
+    ("measured", "left_s", "largest", "rows"),
+    [
+        ({}, [1.0] * 5, None, [0, 1, 2, 3, 4]),
+        ({}, [1.0] * 5, 2, [0, 1]),
+        ({1: 0.01, 4: 0.04}, [0.05] * 4, None, [0, 1, 2, 3]),
+        ({1: 0.01, 4: 0.04}, [0.03] * 4, None, [0, 1]),  # a size not measured counts as a smaller one
+        ({1: 0.01, 2: 0.03, 4: 0.04}, [0.02] * 4, None, [0]),
+        ({1: 0.01, 4: 0.04}, [0.005, 0.05, 0.05, 0.05], None, [1, 2, 3]),  # the first is late in any batch
+        ({1: 0.01, 4: 0.04}, [0.02, 0.05, 0.05, 0.05], None, [1, 2, 3]),  # most in time
+        ({1: 0.10}, [0.05, 0.06], None, [0]),  # none in time: measure again
+    ],
+)
+def test_batch_holds_the_most_requests_that_can_be_in_time(
+    measured: dict[int, float], left_s: list[float], largest: int | None, rows: list[int]
+):
+    assert choose(measured, left_s, largest) == rows
+
+
+def test_slow_batch_counts_little_and_is_forgotten():
+    queue: BatchQueue[int, int] = BatchQueue(lambda requests: requests, lambda kind: None)
+    for seconds in (0.01, 0.01, 10.0):
+        queue._measure(0, 7, seconds)
+    assert 0.01 < queue._seconds[(0, 8)] < 0.02
+    for _ in range(100):
+        queue._measure(0, 1, 0.01)
+    assert queue._seconds[(0, 8)] < 0.005
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Policy:
+    return Policy.from_pretrained()
+
+
+def draw_states(policy: Policy, count: int) -> list[np.ndarray]:
+    """Draw states in the range of the demonstrations; every third is close to the goal."""
+    rng, (low, high) = np.random.default_rng(0), (np.array(policy.spec.low), np.array(policy.spec.high))
+    states = rng.uniform(low, high, (count, policy.spec.history, policy.spec.dim))
+    states[::3, :, 2:5] = [256.0, 256.0, np.pi / 4]
+    return [*states.astype(np.float32)]
+
+
+def test_plan_has_the_same_bits_alone_and_in_any_batch(shipped: Policy):
+    states = draw_states(shipped, 20)
+    alone = [shipped.plan_rows([row], steps=10, seeds=[seed])[0] for seed, row in enumerate(states)]
+    assert {plan.candidates is None for plan in alone} == {False, True}, "some plans are compared"
+    rng = np.random.default_rng(1)
+    for count in (2, 3, 7, 8, 9, 13, 20):
+        rows = rng.permutation(20)[:count].tolist()
+        batch = shipped.plan_rows([states[row] for row in rows], steps=10, seeds=rows)
+        for row, plan in zip(rows, batch, strict=True):
+            for here, there in zip(plan, alone[row], strict=True):
+                assert (here is None and there is None) or here.tobytes() == there.tobytes()
+
+
+def test_row_is_the_plan_of_its_seed_up_to_rounding(shipped: Policy):
+    states = draw_states(shipped, 6)
+    for size in (8, None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Policy, "largest_batch", size)
+            rows = shipped.plan_rows(states, steps=10, seeds=range(6))
+        for seed, (row, given) in enumerate(zip(rows, states, strict=True)):
+            alone = shipped.plan_from(given, steps=10, seed=seed)
+            assert row.actions == pytest.approx(alone.actions, rel=1e-3)
+            assert row.std == pytest.approx(alone.std, rel=1e-3)
+
+
+def test_many_robots_get_the_bits_they_would_get_alone(shipped: Policy):
+    states = draw_states(shipped, 12)
+    alone = [shipped.plan_rows([row], steps=8, seeds=[seed])[0] for seed, row in enumerate(states)]
+
+    def ask(url: str, robot: int) -> bool:
+        with RemotePolicy.connect(url, deadline_s=60, timeout_s=60) as remote:
+            plans = [remote.plan_from(states[robot], steps=8, seed=robot) for _ in range(5)]
+        return all(np.array_equal(plan.actions, alone[robot].actions) for plan in plans)
+
+    with serve_in_thread(shipped, deadline_s=60.0) as running:
+        with ThreadPoolExecutor(12) as threads:
+            assert all(threads.map(ask, [running.url] * 12, range(12)))
+        assert get_health(running)[1]["most_rows"] > 1
+
+
+def test_frames_are_encoded_together_where_any_number_of_rows_is(monkeypatch: pytest.MonkeyPatch):
+    policy = build_camera_policy("top", "wrist", anchors=2)
+    rows = [observe_robot(policy, seed) for seed in range(8)]
+    wanted = [policy.encode(row) for row in rows]
+    counts = list[int]()
+    encode = Policy._encode_frames
+    monkeypatch.setattr(Policy, "largest_batch", None)  # as on a GPU
+    monkeypatch.setattr(
+        Policy,
+        "_encode_frames",
+        lambda self, values, frames: counts.append(len(values)) or encode(self, values, frames),
+    )
+
+    def ask(url: str, robot: int) -> bool:
+        with RemotePolicy.connect(url, deadline_s=60, timeout_s=60) as remote:
+            found = [remote.encode(rows[robot]) for _ in range(10)]
+        return bool(np.allclose(found, wanted[robot], atol=1e-5))
+
+    with serve_in_thread(policy, deadline_s=60.0, max_steps=4) as running, ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(ask, [running.url] * 8, range(8)))
+    assert sum(counts) == 80
+    assert max(counts) > 1
