@@ -15,17 +15,9 @@ from contextlib import suppress
 import tyro
 
 from nsde_policy import __version__
+from nsde_policy.cli import data
 from nsde_policy.cli.collect import Collect
 from nsde_policy.cli.compare import Compare, ReportCommand
-from nsde_policy.cli.data import (
-    DataCheck,
-    DataConvert,
-    DataDownload,
-    DataEdit,
-    DataInfo,
-    DataReplay,
-    DataView,
-)
 from nsde_policy.cli.doctor import Doctor
 from nsde_policy.cli.evaluate import Evaluate, ScoreCommand
 from nsde_policy.cli.export import Export
@@ -69,13 +61,13 @@ COMMANDS: CommandTree = {
     "eval": Evaluate,
     "score": ScoreCommand,
     "data": {
-        "info": DataInfo,
-        "check": DataCheck,
-        "view": DataView,
-        "convert": DataConvert,
-        "edit": DataEdit,
-        "replay": DataReplay,
-        "download": DataDownload,
+        "info": data.DataInfo,
+        "check": data.DataCheck,
+        "view": data.DataView,
+        "convert": data.DataConvert,
+        "edit": data.DataEdit,
+        "replay": data.DataReplay,
+        "download": data.DataDownload,
     },
     "collect": Collect,
     "play": Play,

@@ -5,16 +5,10 @@ import time
 from collections.abc import Callable
 
 from nsde_policy.errors import NsdePolicyError
+from nsde_policy.viewer import messages
 from nsde_policy.viewer.app import App
-from nsde_policy.viewer.messages import (
-    ClientMessage,
-    MessageType,
-    PageMessage,
-    encode_message,
-    encode_notice,
-)
 
-Publish = Callable[[MessageType, str], None]
+Publish = Callable[[messages.MessageType, str], None]
 """Sends a message to all clients; must not block."""
 ReportError = Callable[[NsdePolicyError], None]
 """Tells the sender of a message why it failed; must not block."""
@@ -34,7 +28,7 @@ class SimulationThread(threading.Thread):
     def __init__(self, app: App, publish: Publish) -> None:
         super().__init__(name="nsde-policy-viewer", daemon=True)
         self._app, self._publish = app, publish
-        self._queue: dict[tuple[str, ...], tuple[ClientMessage, ReportError]] = {}
+        self._queue: dict[tuple[str, ...], tuple[messages.ClientMessage, ReportError]] = {}
         self._wake = threading.Condition()
         self._stopping = False
         self.clients = 0
@@ -51,7 +45,7 @@ class SimulationThread(threading.Thread):
         if self.is_alive():
             self.join()
 
-    def submit(self, message: ClientMessage, report: ReportError = lambda error: None) -> None:
+    def submit(self, message: messages.ClientMessage, report: ReportError = lambda error: None) -> None:
         """Queue a message from any thread without blocking; `report` is called in the simulation thread."""
         with self._wake:
             self._queue.pop(message.queue_key, None)  # the newest message goes to the end of the queue
@@ -89,7 +83,7 @@ class SimulationThread(threading.Thread):
                 shown, changed = clock(), False
                 self._send("frame", app.frame)
 
-    def _wait(self, until: float) -> list[tuple[ClientMessage, ReportError]] | None:
+    def _wait(self, until: float) -> list[tuple[messages.ClientMessage, ReportError]] | None:
         """Wait for messages until a time and return them; None after `stop`."""
         with self._wake:
             if not self._queue and not self._stopping:
@@ -101,9 +95,9 @@ class SimulationThread(threading.Thread):
         try:
             return action()
         except NsdePolicyError as error:
-            self._publish("notice", encode_notice(error))
+            self._publish("notice", messages.encode_notice(error))
             return None
 
-    def _send(self, kind: MessageType, make: Callable[[], PageMessage]) -> None:
+    def _send(self, kind: messages.MessageType, make: Callable[[], messages.PageMessage]) -> None:
         if self.clients:
-            self._notify_on_error(lambda: self._publish(kind, encode_message(make())))
+            self._notify_on_error(lambda: self._publish(kind, messages.encode_message(make())))

@@ -7,18 +7,7 @@ from typing import Any, Generic, Self
 import numpy as np
 
 from nsde_policy.data.frames import resize_frames
-from nsde_policy.deploy.runtime.metadata import (
-    FEATURES,
-    FRAME,
-    MEASURED,
-    SHIFT,
-    VALUES,
-    VISIBLE,
-    AnyRecord,
-    EncoderRecord,
-    GraphRecord,
-    read_record,
-)
+from nsde_policy.deploy.runtime import metadata
 from nsde_policy.errors import CheckpointError, import_optional, summarize_error
 from nsde_policy.files import read_file
 
@@ -26,20 +15,20 @@ MAX_GRAPH_BYTES = 512 << 20
 """Size limit of a file."""
 
 
-class LoadedGraph(Generic[AnyRecord]):
+class LoadedGraph(Generic[metadata.AnyRecord]):
     """A loaded graph: write to `inputs`, call `run`, read `outputs`.
 
     It is not thread-safe.
     """
 
-    _record_class: type[AnyRecord]
+    _record_class: type[metadata.AnyRecord]
 
     def __init__(self, content: bytes, *, threads: int = 1) -> None:
-        self.record: AnyRecord = read_record(content, self._record_class)
+        self.record: metadata.AnyRecord = metadata.read_record(content, self._record_class)
         self._session = _create_session(content, threads)
         self._check_signature()
         self.inputs = {
-            name: np.zeros(shape, np.uint8 if name.startswith(FRAME) else np.float32)
+            name: np.zeros(shape, np.uint8 if name.startswith(metadata.FRAME) else np.float32)
             for name, shape in self.record.input_shapes.items()
         }
         self.outputs = {name: np.zeros(shape, np.float32) for name, shape in self.record.outputs.items()}
@@ -87,10 +76,10 @@ class LoadedGraph(Generic[AnyRecord]):
                 raise CheckpointError(f"a trial run gives {name} that are not finite")
 
 
-class Graph(LoadedGraph[GraphRecord]):
+class Graph(LoadedGraph[metadata.GraphRecord]):
     """The graph of a plan: its inputs are states and noise."""
 
-    _record_class = GraphRecord
+    _record_class = metadata.GraphRecord
 
     def draw(self, rng: np.random.Generator) -> None:
         """Draw all noise inputs from `rng`, in the order of the record."""
@@ -105,10 +94,10 @@ class Graph(LoadedGraph[GraphRecord]):
         self.inputs["states"][:] = 0.5 * (np.array(spec.low) + np.array(spec.high))
 
 
-class EncoderGraph(LoadedGraph[EncoderRecord]):
+class EncoderGraph(LoadedGraph[metadata.EncoderRecord]):
     """The graph of an encoder: its inputs are the low-dimensional values and a frame of each camera."""
 
-    _record_class = EncoderRecord
+    _record_class = metadata.EncoderRecord
 
     def encode(self, values: np.ndarray, frames: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Encode values (plain_dim,) and a frame (height, width, 3) of each camera.
@@ -116,16 +105,16 @@ class EncoderGraph(LoadedGraph[EncoderRecord]):
         Returns features, (n,), and the visible share, (1,), or nothing, (0,).
         """
         with np.errstate(over="ignore"):  # values beyond float32 become infinite
-            self.inputs[VALUES][:] = values
+            self.inputs[metadata.VALUES][:] = values
         for i, frame in enumerate(frames):
-            (self.inputs[f"{FRAME}_{i}"][:],) = resize_frames(frame[None], self.record.size)
+            (self.inputs[f"{metadata.FRAME}_{i}"][:],) = resize_frames(frame[None], self.record.size)
         if self.record.measures_shift:
-            self.inputs[SHIFT][:] = 0
+            self.inputs[metadata.SHIFT][:] = 0
         self.run()
-        if self.record.measures_shift and (shift := np.rint(self.outputs[MEASURED])).any():
-            self.inputs[SHIFT][:] = shift
+        if self.record.measures_shift and (shift := np.rint(self.outputs[metadata.MEASURED])).any():
+            self.inputs[metadata.SHIFT][:] = shift
             self.run()
-        return self.outputs[FEATURES].copy(), self.outputs.get(VISIBLE, np.zeros(0)).copy()
+        return self.outputs[metadata.FEATURES].copy(), self.outputs.get(metadata.VISIBLE, np.zeros(0)).copy()
 
 
 def _create_session(content: bytes, threads: int) -> Any:
