@@ -6,7 +6,7 @@ transformer is of GPT-2's form (Radford et al. 2019).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -18,19 +18,11 @@ from nsde_policy.core.networks import dropout_mask, weights_from
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
-from nsde_policy.methods.base import Draws, LossParts, PolicyModel, choose_sampling
+from nsde_policy.methods.base import Draws, LossParts, PolicyModel
 from nsde_policy.methods.registry import register_method
 
 INITIAL_STD = 0.02
 """Standard deviation of initial weights; biases and positions start at zero."""
-
-
-@dataclass(frozen=True)
-class BehaviourTransformerSampling(Sampling):
-    """How a bin is drawn; its offset is deterministic."""
-
-    temperature: NonNegative = 1.0
-    """Bins are drawn in proportion to p^(1/temperature); 0 takes the most likely bin."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +47,6 @@ class BehaviourTransformerConfig(WindowConfig):
     """γ of the focal loss, which reduces the weight of bins that are already likely; 0 is cross entropy."""
     offset_scale: Positive = 1000.0
     """Weight of the square error of the offsets, in half ranges, relative to the focal loss."""
-    sampling: BehaviourTransformerSampling = field(default_factory=BehaviourTransformerSampling)
-    """Default settings of sampling."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -135,9 +125,8 @@ class BehaviourTransformer(PolicyModel[Windows]):
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
         """Draw a bin at the current state and return its centre plus offset."""
         require(self, steps == 1, f"a plan holds one action, got steps {steps}")
-        temperature = choose_sampling(self.config.sampling, sampling).temperature
         logits, offsets = (output[:, -1] for output in self._predict(states))
-        chosen = draw_bins(logits, draws.uniform(1), temperature=temperature)
+        chosen = draw_bins(logits, draws.uniform(1))
         return self.layout.from_unit(self.centres[chosen] + select_offset(offsets, chosen)).unsqueeze(1)
 
     def _predict(self, states: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
@@ -290,9 +279,7 @@ def select_offset(offsets: Tensor, chosen: Tensor) -> Tensor:
     return offsets.gather(-2, index).squeeze(-2)
 
 
-def draw_bins(logits: Tensor, uniform: Tensor, *, temperature: float = 1.0) -> Tensor:
+def draw_bins(logits: Tensor, uniform: Tensor) -> Tensor:
     """Draw bins (...) with `uniform` numbers in [0, 1), (..., 1), from logits (..., bins)."""
-    if temperature == 0:
-        return logits.argmax(-1)
-    below = (logits / temperature).softmax(-1).cumsum(-1)[..., :-1]
+    below = logits.softmax(-1).cumsum(-1)[..., :-1]
     return (uniform >= below).sum(-1)

@@ -10,7 +10,7 @@ Units: actions in half their range; time t in [0, 1] over all the actions from t
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,8 +34,6 @@ class StreamingFlowSampling(Sampling):
 
     substeps: Size = 1
     """Solver steps, and network calls, per control period."""
-    solver: Literal["midpoint", "euler"] = "midpoint"
-    """Evaluate velocities in the middle of a step, corrected for the gain, or at its beginning."""
     start: NonNegative = 0.0
     """Standard deviation of the first point around the last action, in units of `noise`."""
 
@@ -113,7 +111,7 @@ class StreamingFlow(PolicyModel[Windows]):
         """Integrate the flow, one action per control period.
 
         Deviation: at every action two straight pieces of ξ meet and the network outputs the mean of their
-        velocities, which is where Euler steps of one period evaluate it. "midpoint" evaluates the velocity in
+        velocities, which is where Euler steps of one period evaluate it. Here the velocity is evaluated in
         the middle of a step, v̄ = v(a + v̄ Δt/2, t + Δt/2), solved with ∂v/∂a = −k of the flow around one
         trajectory. It is exact on trajectories and needs the same single call. The first point is the last
         action itself, as in the authors' code; `start` = 1 draws it as in the paper.
@@ -123,11 +121,10 @@ class StreamingFlow(PolicyModel[Windows]):
         action = self.layout.to_unit(self._last_action(states))[:, 0]
         action = action + chosen.start * self.config.noise * draws.normal(action.shape[-1])
         dt = 1 / (self.config.longest_chunk * chosen.substeps)
-        middle = 0.5 if chosen.solver == "midpoint" else 0.0
-        step = dt / (1 + middle * self.config.gain * dt)
+        step = dt / (1 + 0.5 * self.config.gain * dt)
         path = []
         for i in range(steps * chosen.substeps):
-            time = torch.full_like(action[:, :1], (i + middle) * dt)
+            time = torch.full_like(action[:, :1], (i + 0.5) * dt)
             action = action + step * self._velocity(features, action, time)
             path.append(action)
         return self.layout.from_unit(torch.stack(path[chosen.substeps - 1 :: chosen.substeps], dim=1))

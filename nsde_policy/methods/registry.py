@@ -60,7 +60,6 @@ def register_method(
     title: str,
     config: type[ModelConfig],
     presets: Mapping[str, Preset],
-    adapt: "Callable[[DemoStatistics], Preset] | None" = None,
     registry: Registry[Method] = METHODS,
 ) -> Callable[[Model], Model]:
     """Register a method; decorates the class of its model.
@@ -70,12 +69,11 @@ def register_method(
         title: Name in tables and plots.
         config: Class of its settings, a `ModelConfig`.
         presets: Settings by name; `default` and `fast` at least.
-        adapt: Chooses the preset `auto` from the statistics of demonstrations.
         registry: Where it is registered; methods of video prediction have one of their own.
     """
 
     def register(model: Model) -> Model:
-        add_method(Method(name, title, config, presets, model, adapt), registry)
+        add_method(Method(name, title, config, presets, model), registry)
         return model
 
     return register

@@ -12,7 +12,6 @@ from nsde_policy.errors import ConfigError
 from nsde_policy.methods.bet import (
     BehaviourTransformer,
     BehaviourTransformerConfig,
-    BehaviourTransformerSampling,
     CausalTransformer,
     draw_bins,
     find_bin,
@@ -85,22 +84,18 @@ def test_bins_are_clusters_of_current_actions_and_the_loss_of_the_true_bin_and_o
 def test_bins_are_sampled_by_their_probabilities():
     n, logits = 20_000, torch.tensor([1.0, -torch.inf, 0.0, 2.0, -1.0])
     uniform = torch.rand(n, 1, generator=make_rng())
-    for temperature in (0.5, 1.0, 3.0):
-        drawn = draw_bins(logits.expand(n, -1), uniform, temperature=temperature)
-        p = (logits / temperature).softmax(-1)
-        share = torch.bincount(drawn, minlength=5) / n
-        assert torch.all((share - p).abs() <= 4 * (p * (1 - p) / n).sqrt())
-    assert draw_bins(logits.expand(n, -1), uniform, temperature=0.0).unique().tolist() == [3]
+    share = torch.bincount(draw_bins(logits.expand(n, -1), uniform), minlength=5) / n
+    p = logits.softmax(-1)
+    assert torch.all((share - p).abs() <= 4 * (p * (1 - p) / n).sqrt())
 
 
 def test_plan_is_a_sampled_centre_plus_its_offset():
     model, states = enlarge_outputs(build()), make_random_windows(1, 3).states.expand(300, -1, -1)
-    logits, offsets = (output[0, -1] for output in model._predict(states[:1]))
+    offsets = model._predict(states[:1])[1][0, -1]
     possible = model.layout.from_unit(model.centres + offsets)
     plan = model.plan(states, steps=1, draws=make_draws(300))[:, 0]
     assert torch.cdist(plan, possible).amin(dim=1).max() < 1e-3
-    likeliest = model.plan(states, steps=1, draws=make_draws(300), sampling=BehaviourTransformerSampling(0.0))
-    torch.testing.assert_close(likeliest[:, 0], possible[logits.argmax()].expand(300, -1))
+    assert torch.cdist(plan, possible).argmin(dim=1).unique().numel() > 1
 
 
 def build_transformer(depth: int) -> CausalTransformer:

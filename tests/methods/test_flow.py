@@ -60,11 +60,12 @@ def test_training_points_are_drawn_from_the_marginals():
 
 @pytest.mark.parametrize("substeps", [1, 3])
 def test_plan_starts_at_the_previous_action_and_makes_the_declared_number_of_calls(substeps: int):
-    model, sampling = build(), StreamingFlowSampling(substeps=substeps, solver="euler")
+    model, sampling = build(), StreamingFlowSampling(substeps=substeps)
     model.network = recorder = RecordingNetwork(1, 0.5)  # type: ignore[assignment]
     states = make_states(torch.zeros(2), 2, previous=4.0)
     plan = model.plan(states, steps=3, draws=make_draws(2), sampling=sampling)
-    period = 0.5 * 20 / 5
+    dt = 1 / (5 * substeps)
+    period = substeps * 0.5 * 20 * dt / (1 + 0.5 * model.config.gain * dt)
     torch.testing.assert_close(plan[0, :, 0], 4.0 + period * torch.arange(1.0, 4.0))
     assert len(recorder.inputs) == model.network_calls(3, sampling) == 3 * substeps
 

@@ -22,8 +22,6 @@ class InterpolantsConfig(VideoModelConfig):
 
     epsilon: NonNegative = 0.3
     """Strength ε of the noise between two frames."""
-    quiet_end: bool = True
-    """Leave out the noise of the last step, which no later step removes."""
 
 
 PRESETS = make_joint_presets(InterpolantsConfig())
@@ -61,7 +59,7 @@ class InterpolantsVideo(VideoModel):
             time = torch.full((len(state),), k / steps, device=state.device)
             found = self.run_network(torch.cat([state, x], dim=1), time)
             x = x + found["drift"] / steps
-            if k + 1 < steps or not self.config.quiet_end:
+            if k + 1 < steps:  # no later step would remove the noise of the last one
                 noise = torch.randn(x.shape, generator=generator, device=x.device)
                 x = x + self.config.epsilon * (1 - k / steps) * steps**-0.5 * noise
         return x
