@@ -66,11 +66,6 @@ class Comparison(
         return get_task(self.task)
 
     @property
-    def score_word(self) -> str:
-        """Title of the score where space is short, such as "reward"."""
-        return self.task_info.score_name.split("_")[-1]
-
-    @property
     def columns(self) -> tuple[str, ...]:
         """Columns of episodes that are compared, the deciding one last: success if all entries report it."""
         known = all(entry.episodes.success is not None for entry in self.entries)

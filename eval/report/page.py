@@ -152,7 +152,7 @@ def _build_data(comparison: Comparison, shown: Sequence[ShownRun], seeds: Sequen
         "colours": COLOURS,
         **(scene.geometry if scene else {}),
         "threshold": task.drawing.success_progress,
-        "score": comparison.score_word,
+        "score": task.score_name.split("_")[-1],
         "hz": task.rate_hz,
         "scales": scene.scales if scene else [],
         "seeds": seeds,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from nsde_policy.data.angles import wrap_columns
 from nsde_policy.data.augmentation import Mirror, RigidMotions
@@ -17,7 +16,7 @@ from nsde_policy.data.statistics import DemoStatistics, measure_statistics
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import CheckpointError
 from nsde_policy.files import read_json, replace_file
-from nsde_policy.inference.loading import LoadedModel, load_model
+from nsde_policy.inference.loading import load_model
 from nsde_policy.inference.selection import RULE_FILE
 from nsde_policy.methods.base import Draws
 from nsde_policy.run_config import RunConfig
@@ -161,7 +160,8 @@ class SelectionTraining:
         trials = choose_rows(pairs.x, TRIALS, seed=record.seed).reshape(
             -1, config.model.history, record.spec.dim
         )
-        plans = _sample_plans(policy.to(device), trials.to(device), config.chunk, record.seed)
+        draws = Draws([torch.Generator().manual_seed(record.seed)] * len(trials), device)
+        plans = policy.to(device).plan(trials.to(device), steps=config.chunk, draws=draws)
         distance = selector.support_distance(self._dynamics.predict(trials.to(device), plans)).amax(1)
         threshold = float(distance.quantile(SUPPORT_SHARE))
         rule = replace(rule, threshold=threshold, kind=self._kind)
@@ -191,9 +191,3 @@ def choose_rule(statistics: DemoStatistics, chunk: int) -> tuple[Kind, str]:
     if statistics.has_forks:
         return "support", "the demonstrations fork"
     return "none", "the demonstrations neither stay near a goal nor fork"
-
-
-def _sample_plans(policy: LoadedModel, states: Tensor, steps: int, seed: int) -> Tensor:
-    """Sample one plan from each row of states, (rows, steps, act_dim)."""
-    draws = Draws([torch.Generator().manual_seed(seed)] * len(states), states.device)
-    return policy.plan(states, steps=steps, draws=draws)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from nsde_policy.config import BaseConfig, Sampling
 from nsde_policy.errors import RemoteError
-from nsde_policy.eval.disturbances import CameraCondition, count_planned
+from nsde_policy.eval.disturbances import CameraCondition
 from nsde_policy.inference.policy import Policy
 
 RANGES: Mapping[str, tuple[float, float, float]] = {
@@ -90,8 +90,3 @@ class Controls(BaseConfig):
     def chunk_for(self, policy: Policy) -> int:
         """Return the number of actions that a policy executes of one plan."""
         return min(self.chunk, policy.model.config.longest_chunk or self.chunk)
-
-    def steps_for(self, policy: Policy) -> int:
-        """Return the number of actions in one plan, as in an evaluation."""
-        longest = policy.model.config.longest_chunk
-        return count_planned(self.chunk_for(policy), self.latency_steps, longest)

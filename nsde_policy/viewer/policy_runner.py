@@ -22,6 +22,7 @@ from nsde_policy.eval.disturbances import (
     Condition,
     Disturbances,
     PlanQueue,
+    count_planned,
 )
 from nsde_policy.eval.rollout import make_generator
 from nsde_policy.inference.policy import Policy
@@ -176,7 +177,9 @@ class PolicyPanel:
         if self.is_over or (self._plan is not None and self._used < chunk):
             return False
         if self._pending is None:
-            steps, sampling = controls.steps_for(self.policy), controls.sampling_for(self.policy)
+            longest = self.policy.model.config.longest_chunk
+            steps = count_planned(chunk, controls.latency_steps, longest)
+            sampling = controls.sampling_for(self.policy)
             self._pending = self.runner.submit_plan(self._history, self._noise, steps, sampling)
         else:
             timeout_s = 0.0  # an earlier call has waited already
