@@ -27,6 +27,7 @@ CASES = {
     "short": ("short_training", "a short training on Push-T, from the start of the program, and its score"),
     "ranks": ("ranks", "training steps in one process, and in one and two processes of torchrun"),
     "scaling": ("scaling", "a model of time and cost on many GPUs, from steps on one"),
+    "fleet": ("fleets", "episodes on two processes, and on two local nodes of Ray"),
     "loop": ("loops", "a session at several rates in real time"),
     "cameras": ("camera_loops", "a session at 50 Hz with two cameras, next to four busy processes"),
     "serve": ("servers", "--requests of eight clients to the policy server, without a pause"),

@@ -45,7 +45,7 @@ def connect(address: str, workers: int) -> ModuleType:
         host, _, port = address.rpartition(":")
         if host and port.isdecimal():  # Ray itself tries for minutes, then ends the process
             socket.create_connection((host.removeprefix("ray://"), int(port)), timeout=20).close()
-        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **settings)
+        ray.init(address or "auto", log_to_driver=False, logging_level=logging.ERROR, **settings)
     except (Exception, SystemExit) as error:  # of many types, by what is wrong or found at the address
         raise ConfigError(
             f"no Ray cluster at {address}: {describe_problem(error)}; expected --ray local, auto, HOST:6379 "

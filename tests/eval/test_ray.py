@@ -74,6 +74,11 @@ def test_a_killed_node_changes_no_result(tmp_path):
     assert code == 0, output
     facts = json.loads((tmp_path / "facts.json").read_text())
     assert (facts["code"], facts["killed"]) == (0, KILL_AFTER)
+    assert facts["gpus"] == "0"
+    assert facts["errors"] == [
+        "ValueError(\"invalid literal for int() with base 10: 'x'\")",
+        "BrokenExecutor",
+    ]
     assert facts["peak_bytes"] <= MOST_BYTES
     assert main(["eval", *flags, str(tmp_path / "here.json")]) == 0
     assert read_without_times(tmp_path / "ray.json") == read_without_times(tmp_path / "here.json")

@@ -16,6 +16,7 @@ from typing import Any
 
 import nsde_policy.eval.evaluate
 from nsde_policy.cli.main import main
+from nsde_policy.eval.ray_pool import open_pool
 
 NOT_STARTED = os.EX_TEMPFAIL
 KILL_AFTER = 60
@@ -64,7 +65,7 @@ def run(out: Path, flags: list[str]) -> None:
         settings = {"num_cpus": 1, "object_store_memory": STORE_BYTES, "include_dashboard": False}
         cluster = Cluster()
         try:
-            cluster.add_node(**settings, temp_dir=temporary)
+            cluster.add_node(**settings, temp_dir=temporary, num_gpus=1)
             doomed = cluster.add_node(**settings)
             cluster.wait_for_nodes(120)
         except Exception as error:
@@ -87,6 +88,10 @@ def run(out: Path, flags: list[str]) -> None:
 
         nsde_policy.eval.evaluate.tqdm = show_progress
         facts["code"] = main(["eval", *flags, "--ray", cluster.address])
+        with open_pool(1, ray=cluster.address, gpus=0.25) as pool:
+            facts["gpus"] = pool.submit(os.getenv, "CUDA_VISIBLE_DEVICES").result()
+            facts["errors"] = [repr(pool.submit(int, "x").exception())]
+            facts["errors"] += [type(pool.submit(os._exit, 1).exception()).__name__]
         ray.shutdown()
         cluster.shutdown()
     out.write_text(json.dumps(facts))
