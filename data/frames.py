@@ -3,7 +3,7 @@
 import hashlib
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,16 +78,31 @@ def describe_frame(frame: Bytes) -> npt.NDArray[np.float64]:
     return np.array([values.mean(), values.std(), detail], np.float64)
 
 
+def read_blocks(camera: "LazyFrames", first: int, last: int) -> Iterator[Bytes]:
+    """Read consecutive frames in blocks of bounded size."""
+    block = max(1, BLOCK_BYTES // int(np.prod(camera.shape[1:])))
+    return (camera[start : min(start + block, last)] for start in range(first, last, block))
+
+
 class FrameFile:
     """Resized frames of all cameras in a temporary file, which vanishes with this object.
 
     Reading frames in random order from a compressed store would decode a whole chunk for each. They are
     decoded once, block by block, and read back by position: memory does not grow with the number of frames.
-    The first `frames` frames of each camera are resized to `size` × `size`; the file is made in `folder`.
+    The first `frames` frames of each camera, or those in `spans`, are resized to `size` × `size`; the file is
+    made in `folder`.
     """
 
-    def __init__(self, cameras: Sequence["LazyFrames"], frames: int, *, size: int, folder: Path) -> None:
-        self.size = size
+    def __init__(
+        self,
+        cameras: Sequence["LazyFrames"],
+        frames: int,
+        *,
+        size: int,
+        folder: Path,
+        spans: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        self.size, self._spans = size, spans or [(0, frames)]
         self.looks = np.zeros((len(cameras), frames, 3), np.float32)
         """Brightness, contrast and detail of each frame before it was resized, by camera."""
         self.repeats = np.zeros((len(cameras), frames), bool)
@@ -108,13 +123,12 @@ class FrameFile:
             ) from error
 
     def _append(self, index: int, camera: "LazyFrames") -> None:
-        block, before = max(1, BLOCK_BYTES // int(np.prod(camera.shape[1:]))), None
-        for start in range(0, len(self), block):
-            frames = camera[start : min(start + block, len(self))]
-            for row, frame in enumerate(frames, start):
+        row, before = 0, None
+        for frames in (block for span in self._spans for block in read_blocks(camera, *span)):
+            for frame in frames:
                 self.looks[index, row] = describe_frame(frame)
                 self.repeats[index, row] = before is not None and np.array_equal(frame, before)
-                before = frame
+                row, before = row + 1, frame
             resized = np.ascontiguousarray(resize_frames(frames, self.size))
             self._digest.update(resized.data)
             self._file.write(resized.data)

@@ -9,12 +9,15 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from nsde_policy.errors import DemoError
+
+if TYPE_CHECKING:
+    from nsde_policy.data.stream import EpisodeStream
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -76,6 +79,8 @@ class Demonstrations:
     """Mirror image of each demonstration, if it cannot be computed from `obs`."""
     copies: "tuple[Demonstrations, ...]" = ()
     """The same demonstrations with features of disturbed images, on which a policy is trained as well."""
+    stream: "EpisodeStream | None" = None
+    """All episodes of a store larger than memory, of which these are a sample; None if these are all."""
 
     def __post_init__(self) -> None:
         frames = {part: _convert_frames(getattr(self, part), part) for part in ("obs", "act")}
@@ -154,6 +159,7 @@ class Demonstrations:
             episode_ends=chosen.episode_ends,
             mirror_image=None if self.mirror_image is None else self.mirror_image.select(episodes),
             copies=tuple(copy.select(episodes) for copy in self.copies),
+            stream=None if self.stream is None else self.stream.select(episodes),
         )
 
     def __len__(self) -> int:
@@ -250,16 +256,17 @@ def check_angles(angles: Sequence[int], width: int, name: str) -> tuple[int, ...
     return tuple(sorted(int(column) for column in angles))
 
 
-def check_finite(values: Floats, name: str, ends: Ints) -> None:
-    """Raise `DemoError` for NaN and infinity, with column, frame and episode."""
+def check_finite(values: Floats, name: str, ends: Ints, first: int = 0) -> None:
+    """Raise `DemoError` for NaN and infinity, with column, frame and episode; `first` is the first frame."""
     bad = ~np.isfinite(values)
     if not bad.any():
         return
-    frame, column = divmod(int(np.argmax(bad)), bad.shape[1])
+    row, column = divmod(int(np.argmax(bad)), bad.shape[1])
+    frame = first + row
     episode = int(np.searchsorted(ends, frame, side="right"))
     step = frame - (ends[episode - 1] if episode else 0)
     raise DemoError(
-        f"{values[frame, column]} in {name}[{column}] at frame {frame} (episode {episode}, step {step}), "
+        f"{values[row, column]} in {name}[{column}] at frame {frame} (episode {episode}, step {step}), "
         f"{bad.sum()} such values in total; repair or drop the episode"
     )
 

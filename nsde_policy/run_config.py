@@ -60,6 +60,9 @@ class DemoConfig(BaseConfig):
     """Add mirror images of the demonstrations, if the task is symmetric."""
     align_ends: bool = False
     """Move each demonstration as a whole so that all end alike, if the task allows such motions."""
+    window_mb: Natural = 0
+    """Memory for training data, MB; larger stores are read from disk while training goes on. 0: the memory of
+    this machine, and 512 for stores that do not fit; short --window-mb."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

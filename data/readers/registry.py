@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nsde_policy.data.readers.base import Reader
 from nsde_policy.data.roles import find_keys
-from nsde_policy.data.source import Source, join_columns
+from nsde_policy.data.source import Source, find_span, join_columns
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import DemoError
 from nsde_policy.registry import Registry
@@ -100,11 +100,16 @@ def load_from(
     angles: Sequence[int] | None = None,
     act_angles: Sequence[int] | None = None,
     rate_hz: float | None = None,
+    episodes: range | None = None,
 ) -> Demonstrations:
-    """Load the low-dimensional part of an open source; see `load_demonstrations`."""
+    """Load the low-dimensional part of an open source, or some episodes of it; see `load_demonstrations`."""
     obs_names, act_names = find_keys(source, obs_keys, act_key)
     ends, arrays = source.open_episodes([*obs_names, *act_names])
-    obs, act = (join_columns(part, ends) for part in (arrays[: len(obs_names)], arrays[len(obs_names) :]))
+    split = len(obs_names)
+    obs, act = (join_columns(part, ends, episodes) for part in (arrays[:split], arrays[split:]))
+    if episodes is not None:
+        first, _ = find_span(ends, episodes)
+        ends = ends[episodes.start : episodes.stop] - first
     limits = source.act_limits
     if limits is not None and len(limits[0]) != act.values.shape[1]:
         raise DemoError(

@@ -46,6 +46,7 @@ SHORT_FLAGS = {
     "--angles": "--demos.angles",
     "--rate": "--demos.rate-hz",
     "--accept-omitted-chunks": "--demos.accept-omitted-chunks",
+    "--window-mb": "--demos.window-mb",
     "--select": "--selection.select",
     "--steps": "--train.steps",
     "--batch-size": "--train.batch-size",

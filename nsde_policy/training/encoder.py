@@ -10,6 +10,7 @@ replace them. Any other one is trained together with the policy, by the policy's
     encoder/frames.json           fingerprint of all frames
     encoder/codes.safetensors     features of all frames and of their mirror images; brightness, contrast and
                                   detail of each frame, and whether it is equal to the one before
+    encoder/stream/               features of other frames, if the store is larger than memory
     encoder/visibility.safetensors  how much of the frames is visible
     encoder/teacher/              the same of the first training, if a second one hides parts of the frames;
                                   a run of its own if a policy trained the encoder
@@ -20,26 +21,24 @@ All of it is in the run directory. A run that is resumed after pretraining needs
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nsde_policy.config import ImageEncoderConfig, TrainConfig, TrainedEncoderConfig, WindowConfig
+from nsde_policy.config import ImageEncoderConfig, TrainedEncoderConfig, WindowConfig
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.core.targets import Windows
 from nsde_policy.data.augmentation import Mirror
-from nsde_policy.data.frames import FrameFile
-from nsde_policy.data.source import get_short_name
-from nsde_policy.data.types import Demonstrations, Floats, Ints
+from nsde_policy.data.frames import Bytes, FrameFile, read_blocks, resize_frames
+from nsde_policy.data.source import find_span, get_short_name
+from nsde_policy.data.types import Demonstrations, Ints
 from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.encoders.base_model import VISIBILITY_FILE, CameraBatch, StagedEncoderModel, mirror_frames
-from nsde_policy.encoders.keypoints.config import FORESEEN
 from nsde_policy.encoders.masking import Covers
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
@@ -52,7 +51,18 @@ from nsde_policy.run_directory import RunDirectory, check_encoder
 from nsde_policy.training.batches import PrefetchSource
 from nsde_policy.training.dataset import augment, build_training_data, find_window_frames
 from nsde_policy.training.distributed import find_own_rows
-from nsde_policy.training.frames import READ_BLOCK, FrameWindows, PolicyWithEncoder, list_rows
+from nsde_policy.training.frames import (
+    FEATURES_FILE,
+    EncoderPhase,
+    FrameWindows,
+    PolicyWithEncoder,
+    append_features,
+    draw_copies,
+    list_rows,
+    load_tables,
+    look_ahead,
+    split_rows,
+)
 from nsde_policy.training.loop import Training
 
 if TYPE_CHECKING:
@@ -60,30 +70,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FEATURES_FILE, TEACHER_FOLDER = "codes.safetensors", "teacher"
-COPIES, COPY_AREAS, COPY_GAIN = 2, (0.03, 0.15), 0.15
-"""Copies of each demonstration with partly hidden frames: the share that is hidden, and the largest change of
-the brightness, are constant in an episode."""
+TEACHER_FOLDER, STREAM_FOLDER = "teacher", "stream"
 BACKGROUND_FRAMES = 500
 """Most first frames of episodes whose median is the background."""
-
-
-class EncoderPhase(NamedTuple):
-    """A training of the encoder, its files, and whether parts of the frames are hidden."""
-
-    title: str
-    directory: RunDirectory
-    config: TrainConfig
-    is_masked: bool = False
-
-    @property
-    def features(self) -> Path:
-        """File of the features of all frames."""
-        return self.directory.path / FEATURES_FILE
-
-    def is_finished(self) -> bool:
-        """Return whether training was finished and all features were written."""
-        return self.features.exists() and self.directory.model.exists()
 
 
 class EncoderTraining:
@@ -127,8 +116,7 @@ class EncoderTraining:
         self._config = config
         self._run = run
         self._mirror = mirror
-        self._mirror_image = None if mirror is None else mirror.flip(demos)
-        self._mirrored_values = (self._mirror_image or demos).obs
+        self._mirrored_values = self._flip(demos).obs
         self._held_out = held_out
         self._episodes = [i for i in range(len(demos)) if i not in held_out]
         self._seed = seed
@@ -163,7 +151,9 @@ class EncoderTraining:
         """All frames, decoded into a temporary file by the first use; refused if others began the run."""
         folder, total = self._run.encoder.path, len(self._demos.obs)
         logger.info("decoding %d frames of %s", total, ", ".join(self._images))
-        frames = FrameFile(list(self._images.values()), total, size=self.model.size, folder=folder)
+        stream, cameras = self._demos.stream, list(self._images.values())
+        spans = [] if stream is None else stream.find_spans(stream.sample)
+        frames = FrameFile(cameras, total, size=self.model.size, folder=folder, spans=spans)
         file = folder / "frames.json"
         found = {"fingerprint": frames.fingerprint}
         if file.exists() and read_json(file, error=CheckpointError) != found:
@@ -177,13 +167,7 @@ class EncoderTraining:
     @cached_property
     def _tables(self) -> tuple[Tensor, ...]:
         """All frames of each camera on the device, (frames, size, size, 3) uint8."""
-        frames = self._frames
-        shape = (len(frames), frames.size, frames.size, 3)
-        tables = tuple(torch.empty(shape, dtype=torch.uint8, device=self._device) for _ in self.cameras)
-        for rows in _split_rows(len(frames)):
-            for table, camera in zip(tables, frames.read(rows), strict=True):
-                table[int(rows[0]) : int(rows[-1]) + 1] = torch.from_numpy(camera)
-        return tables
+        return load_tables(self._frames, len(self.cameras), self._device)
 
     def check_settings(self, *, resume: bool) -> None:
         """Write the settings; to resume, raise `CheckpointError` if others were written before."""
@@ -222,7 +206,7 @@ class EncoderTraining:
         """Decode the frames and return the training, at its last checkpoint if resumed."""
         demos, model, config, directory = self._demos, self.model, phase.config, phase.directory
         frames = self._frames
-        targets = tuple(_look_ahead(table, demos) for table in (demos.obs, self._mirrored_values))
+        targets = tuple(look_ahead(table, demos) for table in (demos.obs, self._mirrored_values))
         if phase.is_masked:
             teacher = self.phases[0]
             model.load_state_dict(teacher.directory.read_weights())
@@ -248,6 +232,12 @@ class EncoderTraining:
             return CameraBatch(values, mirrored, tuple(others[count:]), tuple(others[:count]))
 
         self._source = PrefetchSource(load, build, self._device)
+        if demos.stream is not None:
+            from nsde_policy.training.stream import StreamSource
+
+            counts = demos.stream.select(self._episodes).count_frames()
+            settings = {"batch_size": config.batch_size, "device": self._device, "seed": self._seed}
+            self._source = StreamSource(demos.stream, self._load_frames, counts, build, **settings)
         training = Training(model.to(self._device), self._source, config, seed=self._seed)
         if resume and directory.training.exists():
             training.restore(directory.read_tensors(directory.training))
@@ -259,17 +249,35 @@ class EncoderTraining:
         """Encode all frames and their mirror images; with `is_masked` also copies with hidden parts."""
         if self._source is not None:
             self._source.close()
-        frames, model = self._frames, self.model.eval()
+        frames = self._frames
         logger.info("encoding %d frames", len(frames))
+        generator, size = torch.Generator(self._device).manual_seed(self._seed), self.model.size
+        copies = draw_copies(len(self._demos), len(self.cameras), size, generator) if is_masked else []
+        stored = self._encode(self._demos, frames.read, copies)
+        if directory.path == self._run.encoder.path:
+            from nsde_policy.training.visibility import fit_visibility
+
+            known = self._demos, stored["codes"], self._held_out
+            head = fit_visibility(self.model, frames, *known, seed=self._seed)
+            file = directory.path / VISIBILITY_FILE
+            directory.save_tensors(file, head.state_dict(), encoder=directory.model)
+        stored["looks"] = torch.from_numpy(frames.looks)
+        stored["repeats"] = torch.from_numpy(frames.repeats)
+        directory.save_tensors(directory.path / FEATURES_FILE, stored, encoder=directory.model)
+
+    @torch.no_grad()
+    def _encode(
+        self, demos: Demonstrations, read: Callable[[Ints], list[Bytes]], copies: Sequence[list[Covers]] = ()
+    ) -> dict[str, Tensor]:
+        """Encode frames, read by their index, their mirror images, and copies with hidden parts."""
+        model, mirrored = self.model.eval(), self._flip(demos).obs
         found: dict[str, list[Tensor]] = {}
-        copies = self._draw_copies() if is_masked else []
-        for rows in _split_rows(len(frames)):
-            cameras = [torch.from_numpy(camera).to(self._device) for camera in frames.read(rows)]
+        for rows in split_rows(len(demos.obs)):
+            cameras = [torch.from_numpy(camera).to(self._device) for camera in read(rows)]
             values, mirrored_values = (
-                torch.from_numpy(table[rows]).to(self._device)
-                for table in (self._demos.obs, self._mirrored_values)
+                torch.from_numpy(table[rows]).to(self._device) for table in (demos.obs, mirrored)
             )
-            episode = torch.from_numpy(np.searchsorted(self._demos.episode_ends, rows, side="right"))
+            episode = torch.from_numpy(np.searchsorted(demos.episode_ends, rows, side="right"))
             shown = {"": cameras}
             for k, covers in enumerate(copies):
                 pairs = zip(covers, cameras, strict=True)
@@ -282,25 +290,37 @@ class EncoderTraining:
                     flipped = [mirror_frames(picture, model.mirror).contiguous() for picture in pictures]
                     features = model(mirrored_values, *flipped).cpu()
                     found.setdefault(f"{name}mirrored", []).append(features)
-        stored = {name: torch.cat(parts) for name, parts in found.items()}
-        if directory.path == self._run.encoder.path:
-            from nsde_policy.training.visibility import fit_visibility
+        return {name: torch.cat(parts) for name, parts in found.items()}
 
-            known = self._demos, stored["codes"], self._held_out
-            head = fit_visibility(model, frames, *known, seed=self._seed)
-            file = directory.path / VISIBILITY_FILE
-            directory.save_tensors(file, head.state_dict(), encoder=directory.model)
-        stored["looks"] = torch.from_numpy(frames.looks)
-        stored["repeats"] = torch.from_numpy(frames.repeats)
-        directory.save_tensors(directory.path / FEATURES_FILE, stored, encoder=directory.model)
+    def _flip(self, demos: Demonstrations) -> Demonstrations:
+        return demos if self._mirror is None else self._mirror.flip(demos)
 
-    def _draw_copies(self) -> list[list[Covers]]:
-        """Draw what hides each episode from each camera, for several copies of the demonstrations."""
-        generator = torch.Generator(self._device).manual_seed(self._seed)
-        n, size = len(self._demos), self.model.size
-        return [
-            [Covers(n, size, COPY_AREAS, COPY_GAIN, generator) for _ in self.cameras] for _ in range(COPIES)
+    def _read_streamed(self, episodes: range) -> tuple[Demonstrations, Callable[[], list[Bytes]]]:
+        """Load consecutive episodes of a store larger than memory, and return what reads their frames."""
+        assert self._demos.stream is not None
+        span, size = find_span(self._demos.stream.episode_ends, episodes), self.model.size
+        cameras = [read_blocks(camera, *span) for camera in self._images.values()]
+        return self._demos.stream.read(episodes), lambda: [
+            np.concatenate([resize_frames(block, size) for block in camera]) for camera in cameras
         ]
+
+    def _load_frames(self, episodes: range) -> tuple[Tensor, ...]:
+        """Load what the encoder is trained on."""
+        demos, read = self._read_streamed(episodes)
+        tables = [np.array(each.obs) for each in (demos, self._flip(demos))]
+        targets = (look_ahead(table, demos) for table in tables)
+        return tuple(map(torch.from_numpy, (*tables, *targets, *read())))
+
+    def _load_features(self, episodes: range) -> Demonstrations:
+        """Load episodes with features, which are computed once, into a file."""
+        demos, read = self._read_streamed(episodes)
+        file = self._run.encoder.path / STREAM_FOLDER / f"{episodes[0]}-{episodes[-1]}.safetensors"
+        if not file.exists():
+            frames = read()
+            self._run.encoder.save_tensors(
+                file, self._encode(demos, lambda rows: [camera[rows] for camera in frames])
+            )
+        return self._add_features(demos, self._run.encoder.read_tensors(file))
 
     def close(self) -> None:
         """Delete the temporary file of frames."""
@@ -319,24 +339,29 @@ class EncoderTraining:
         check_encoder(file, weights)
         if self._run.model.exists():
             check_encoder(self._run.model, weights)
-        demos = self._add_features(found["codes"], found.get("mirrored"))
+        demos = self._add_features(self._demos, found)
+        if demos.stream is not None:
+            self.model.load_state_dict(weights)
+            demos = replace(demos, stream=replace(demos.stream, read=self._load_features))
         names = [
             name.removesuffix("codes") for name in sorted(found) if re.fullmatch(r"copy_\d+_codes", name)
         ]
-        copies = (self._add_features(found[f"{n}codes"], found.get(f"{n}mirrored")) for n in names)
+        copies = (self._add_features(self._demos, found, name) for name in names)
         return replace(demos, copies=tuple(copies))
 
     def make_blank_features(self) -> Demonstrations:
         """Return the demonstrations with 0 for all features, to be trained together with the encoder."""
         blank = torch.zeros(len(self._demos.obs), self.model.feature_dim)
-        return self._add_features(blank, blank)
+        return self._add_features(self._demos, {"codes": blank, "mirrored": blank})
 
-    def _add_features(self, plain: Tensor, mirrored: Tensor | None) -> Demonstrations:
-        """Return the demonstrations, and their mirror image if there is one, with features."""
-        demos = _append_features(self._demos, plain)
-        if self._mirror_image is None or mirrored is None:
-            return demos
-        return replace(demos, mirror_image=_append_features(self._mirror_image, mirrored))
+    def _add_features(
+        self, demos: Demonstrations, found: Mapping[str, Tensor], prefix: str = ""
+    ) -> Demonstrations:
+        """Return demonstrations, and their mirror image if there is one, with features by their names."""
+        encoded, mirrored = append_features(demos, found[f"{prefix}codes"]), found.get(f"{prefix}mirrored")
+        if self._mirror is None or mirrored is None:
+            return encoded
+        return replace(encoded, mirror_image=append_features(self._flip(demos), mirrored))
 
     def measure_frames(self) -> tuple[CameraRange, ...]:
         """Return the range of the training frames of each camera, for the calibration."""
@@ -378,20 +403,3 @@ class EncoderTraining:
         rows = list_rows(self._demos, self._held_out if held_out else self._episodes)
         index = rows[seen % len(rows)] + len(self._demos.obs) * (seen >= len(rows))
         return FrameWindows(windows.states, windows.actions, torch.from_numpy(index), self._tables)
-
-
-def _split_rows(count: int) -> list[Ints]:
-    """Divide the indices from 0 to `count` into blocks."""
-    return np.split(np.arange(count), range(READ_BLOCK, count, READ_BLOCK))
-
-
-def _look_ahead(values: Floats, demos: Demonstrations) -> Floats:
-    """Return the values `FORESEEN` of each frame, or at the end of its episode, side by side."""
-    last = np.repeat(demos.episode_ends - 1, np.diff(demos.episode_ends, prepend=0))
-    rows = np.arange(len(values))
-    return np.concatenate([values[np.minimum(rows + ahead, last)] for ahead in FORESEEN], axis=1)
-
-
-def _append_features(demos: Demonstrations, features: Tensor) -> Demonstrations:
-    obs = np.concatenate([demos.obs, features.numpy()], axis=1)
-    return replace(demos, obs=obs, image_features=features.shape[1])

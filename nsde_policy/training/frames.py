@@ -2,19 +2,47 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from pathlib import Path
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from nsde_policy.config import TrainConfig
 from nsde_policy.core.targets import TensorRows, Windows
-from nsde_policy.data.types import Demonstrations, Ints
+from nsde_policy.data.frames import FrameFile
+from nsde_policy.data.types import Demonstrations, Floats, Ints
 from nsde_policy.encoders.base_model import EncoderModel, mirror_frames
+from nsde_policy.encoders.keypoints.config import FORESEEN
+from nsde_policy.encoders.masking import Covers
 from nsde_policy.methods.base import LossParts, PolicyModel, Stage, TrainableModel
+from nsde_policy.run_directory import RunDirectory
 
+FEATURES_FILE = "codes.safetensors"
+COPIES, COPY_AREAS, COPY_GAIN = 2, (0.03, 0.15), 0.15
+"""Copies of each demonstration with partly hidden frames: the share that is hidden, and the largest change of
+the brightness, are constant in an episode."""
 READ_BLOCK = 256
 """Frames that are encoded, or copied to the device, at once."""
+
+
+class EncoderPhase(NamedTuple):
+    """A training of the encoder, its files, and whether parts of the frames are hidden."""
+
+    title: str
+    directory: RunDirectory
+    config: TrainConfig
+    is_masked: bool = False
+
+    @property
+    def features(self) -> Path:
+        """File of the features of all frames."""
+        return self.directory.path / FEATURES_FILE
+
+    def is_finished(self) -> bool:
+        """Return whether training was finished and all features were written."""
+        return self.features.exists() and self.directory.model.exists()
 
 
 @dataclass(frozen=True)
@@ -111,3 +139,37 @@ def list_rows(demos: Demonstrations, episodes: Sequence[int]) -> Ints:
     """Return the indices of all frames of some episodes."""
     spans = [np.arange(demos.starts[i], demos.episode_ends[i]) for i in episodes]
     return np.concatenate(spans) if spans else np.arange(0)
+
+
+def split_rows(count: int) -> list[Ints]:
+    """Divide the indices from 0 to `count` into blocks."""
+    return np.split(np.arange(count), range(READ_BLOCK, count, READ_BLOCK))
+
+
+def look_ahead(values: Floats, demos: Demonstrations) -> Floats:
+    """Return the values `FORESEEN` of each frame, or at the end of its episode, side by side."""
+    last = np.repeat(demos.episode_ends - 1, np.diff(demos.episode_ends, prepend=0))
+    rows = np.arange(len(values))
+    return np.concatenate([values[np.minimum(rows + ahead, last)] for ahead in FORESEEN], axis=1)
+
+
+def append_features(demos: Demonstrations, features: Tensor) -> Demonstrations:
+    """Return demonstrations with features after their observations."""
+    obs = np.concatenate([demos.obs, features.numpy()], axis=1)
+    return replace(demos, obs=obs, image_features=features.shape[1])
+
+
+def draw_copies(episodes: int, cameras: int, size: int, generator: torch.Generator) -> list[list[Covers]]:
+    """Draw what hides each episode from each camera, for several copies of the demonstrations."""
+    drawn = episodes, size, COPY_AREAS, COPY_GAIN, generator
+    return [[Covers(*drawn) for _ in range(cameras)] for _ in range(COPIES)]
+
+
+def load_tables(frames: FrameFile, cameras: int, device: torch.device) -> tuple[Tensor, ...]:
+    """Return all frames of each camera on the device, (frames, size, size, 3) uint8."""
+    shape = (len(frames), frames.size, frames.size, 3)
+    tables = tuple(torch.empty(shape, dtype=torch.uint8, device=device) for _ in range(cameras))
+    for rows in split_rows(len(frames)):
+        for table, camera in zip(tables, frames.read(rows), strict=True):
+            table[int(rows[0]) : int(rows[-1]) + 1] = torch.from_numpy(camera)
+    return tables

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from nsde_policy.methods.base import TrainableModel
 from nsde_policy.planner.calibration import CALIBRATION_FILE, Calibration
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord
+from nsde_policy.training.batches import PrefetchSource
 from nsde_policy.training.checkpoints import Monitor, check_files, refuse_other_settings, train_loop
 from nsde_policy.training.dataset import (
     add_lost_cameras,
@@ -75,6 +76,8 @@ class TrainedTask:
     """Rigid motions that align the ends of demonstrations; None to leave them as they are."""
 
 
+TrainingData = tuple[TensorRows, TensorRows | None, PrefetchSource[Any] | None]
+"""Training data, or a sample of them; rows for validation; batches of the whole if there is only a sample."""
 DEFAULT_OPTIONS = TrainOptions()
 WITHOUT_TASK = TrainedTask()
 
@@ -126,7 +129,8 @@ def train_run(
         model = _build_model(record, joint)  # before files are written: some methods cannot train an encoder
         if joint is not None:
             joint.check_settings(resume=options.resume)
-        _fit(run, record, model, _prepare_data(record, used, unseen, task.mirror, joint), monitor, options)
+        data = _prepare_data(record, used, unseen, task.mirror, joint, options.device)
+        _fit(run, record, model, data, monitor, options)
         fit_std_scale(run, scaled_to, device=options.device)
         selection.finish(run, task.mirror)
         if joint is not None:
@@ -193,8 +197,10 @@ def _prepare_data(
     unseen: Demonstrations | None,
     mirror: Mirror | None,
     joint: EncoderTraining | None,
-) -> tuple[TensorRows, TensorRows | None]:
+    device: str,
+) -> TrainingData:
     """Build the training data of a run, and rows of unseen demonstrations for its validation."""
+    from nsde_policy.training.stream import stream_rows
 
     def build(demos: Demonstrations, *, held_out: bool) -> TensorRows:
         if joint is not None:
@@ -204,11 +210,13 @@ def _prepare_data(
     data = build(
         known if joint else add_lost_cameras(known, record.config.demos, record.spec), held_out=False
     )
+    source = stream_rows(record, known, mirror, device)
     if unseen is None:
-        return data, None
+        return data, None, source
     logger.info("%d of %d episodes are held out for validation", len(unseen), record.demos.episodes)
     most = MAX_VALIDATION_ROWS if joint is None else MAX_FRAME_ROWS
-    return data, choose_rows(build(replace(unseen, copies=()), held_out=True), most, seed=record.seed)
+    rows = choose_rows(build(replace(unseen, copies=()), held_out=True), most, seed=record.seed)
+    return data, rows, source
 
 
 def _build_model(record: RunRecord, joint: EncoderTraining | None) -> TrainableModel[Any]:
@@ -222,15 +230,20 @@ def _fit(
     run: RunDirectory,
     record: RunRecord,
     model: TrainableModel[Any],
-    data: tuple[TensorRows, TensorRows | None],
+    data: TrainingData,
     monitor: Monitor | None,
     options: TrainOptions,
 ) -> None:
     """Train a model, or resume its training, on training data and rows for validation."""
     device, config = options.device, record.config.train
-    table, held_out = data
+    table, held_out, source = data
+    if source is not None and not model.stages():
+        raise ConfigError(
+            f"{record.config.method} keeps all demonstrations, and {record.demos.source} does not fit into "
+            "memory: choose another --policy, or a larger --window-mb"
+        )
     model.prepare(table)
-    training = Training(model.to(device), table, config, seed=record.seed)
+    training = Training(model.to(device), source or table, config, seed=record.seed)
     if options.resume and run.training.exists():
         training.restore(run.read_tensors(run.training))
         run.truncate_metrics(training.step)
@@ -241,7 +254,10 @@ def _fit(
     if held_out is not None:
         validation = Validation(held_out, training, seed=record.seed, device=device)
     is_large = isinstance(model, PolicyWithEncoder)  # convolutions gain from threads, small networks do not
-    with use_threads(count_threads()) if is_large else nullcontext():
+    with (
+        use_threads(count_threads()) if is_large else nullcontext(),
+        nullcontext() if source is None else closing(source),
+    ):
         train_loop(run, training, config, monitor, validation, save_every_s=options.save_every_s)
 
 
@@ -286,9 +302,8 @@ def _build_record(
     encoder: EncoderTraining | None,
 ) -> RunRecord:
     """Return what a run records about itself."""
-    trained_on = DemoRecord(
-        demos.source, demos.fingerprint, len(demos), len(demos.obs), held_out, demos.episode_fingerprints
-    )
+    ends, known = (demos.stream or demos).episode_ends, demos.episode_fingerprints
+    trained_on = DemoRecord(demos.source, demos.fingerprint, len(ends), int(ends[-1]), held_out, known)
     return RunRecord(
         config,
         spec,
