@@ -94,7 +94,7 @@ def open_stream(
     return EpisodeStream(ends, window_mb, tuple(sorted(sample.tolist())), read, pictures)
 
 
-def find_runs(episodes: Sequence[int]) -> list[range]:
+def find_runs(episodes: Sequence[int] | Ints) -> list[range]:
     """Return the runs of consecutive numbers in increasing ones."""
     runs = np.split(np.asarray(episodes), np.flatnonzero(np.diff(episodes) > 1) + 1)
     return [range(int(run[0]), int(run[-1]) + 1) for run in runs]

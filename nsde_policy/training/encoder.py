@@ -236,8 +236,8 @@ class EncoderTraining:
             from nsde_policy.training.stream import StreamSource
 
             counts = demos.stream.select(self._episodes).count_frames()
-            settings = {"batch_size": config.batch_size, "device": self._device, "seed": self._seed}
-            self._source = StreamSource(demos.stream, self._load_frames, counts, build, **settings)
+            given, size = (demos.stream, self._load_frames, counts, build), config.batch_size
+            self._source = StreamSource(*given, batch_size=size, device=self._device, seed=self._seed)
         training = Training(model.to(self._device), self._source, config, seed=self._seed)
         if resume and directory.training.exists():
             training.restore(directory.read_tensors(directory.training))

@@ -12,7 +12,7 @@ from torch.optim.adamw import adamw
 from nsde_policy.config import TrainConfig
 from nsde_policy.methods.base import LossParts, Stage, TrainableModel
 from nsde_policy.training.batches import BatchSource
-from nsde_policy.training.distributed import average_ranks, is_distributed, share_rows
+from nsde_policy.training.distributed import average_ranks, share_rows
 
 Batch = TypeVar("Batch")
 
@@ -145,7 +145,7 @@ class StageRun(Generic[Batch]):
             torch.cuda.graph(
                 graph,
                 stream=self._stream,
-                capture_error_mode="thread_local" if is_distributed() else "global",
+                capture_error_mode="thread_local",  # NCCL, and streamed frames, use the GPU in other threads
             ),
         ):
             self._parts = self._update()
