@@ -5,9 +5,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from nsde_policy.encoders.keypoints.networks import NormedConv
 from nsde_policy.video.config import UViTConfig
 
-UVIT_GROUPS = 8
 ATTENTION_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """All but cuDNN's, whose gradients in bf16 were NaN after some thousand steps on an H200 (torch 2.11)."""
 EMBEDDING = 128
@@ -62,26 +62,12 @@ class Transformer(nn.Module):
         return out
 
 
-class ImageConv(nn.Module):
-    """A 3 × 3 convolution, group normalisation and SiLU."""
-
-    def __init__(self, inputs: int, outputs: int, *, stride: int = 1) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(inputs, outputs, 3, stride, 1)
-        self.norm = nn.GroupNorm(UVIT_GROUPS, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (n, inputs, h, w) to (n, outputs, h / stride, w / stride)."""
-        out: Tensor = F.silu(self.norm(self.conv(x)))
-        return out
-
-
 class ResidualConv(nn.Module):
     """Two convolutions added to their input."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(ImageConv(channels, channels), nn.Conv2d(channels, channels, 3, 1, 1))
+        self.body = nn.Sequential(NormedConv(channels, channels, 3), nn.Conv2d(channels, channels, 3, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (n, channels, h, w) to the same shape."""
@@ -111,12 +97,12 @@ class UViT(nn.Module):
             self.channels += inputs
             self.stem_half = nn.Sequential(
                 nn.PixelUnshuffle(2),
-                ImageConv(4 * inputs, first),
-                ImageConv(first, first),
+                NormedConv(4 * inputs, first, 3),
+                NormedConv(first, first, 3),
                 ResidualConv(first),
             )
             self.stem_quarter = nn.Sequential(
-                ImageConv(first, second, stride=2), ImageConv(second, second), ResidualConv(second)
+                NormedConv(first, second, 3, stride=2), NormedConv(second, second, 3), ResidualConv(second)
             )
             self.patches = nn.Conv2d(second, config.width, 3, 2, 1)
             self.to_quarter = nn.Conv2d(config.width, 4 * second, 1)
@@ -162,7 +148,7 @@ class UViT(nn.Module):
 def _make_join(channels: int, outputs: int) -> nn.Sequential:
     """Join a grid with the one of the same size on the way in; draws `outputs` channels at twice the size."""
     return nn.Sequential(
-        ImageConv(2 * channels, channels), ResidualConv(channels), nn.Conv2d(channels, 4 * outputs, 1)
+        NormedConv(2 * channels, channels, 3), ResidualConv(channels), nn.Conv2d(channels, 4 * outputs, 1)
     )
 
 
