@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nsde_policy.bounds import SeedNumber
+from nsde_policy.bounds import Fraction, SeedNumber
 from nsde_policy.config import check_value
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import ConfigError
@@ -26,7 +26,7 @@ def split_episodes(
 
     `flag` is what errors call the fraction.
     """
-    check_fraction(fraction, flag)
+    check_value(flag, fraction, Fraction)
     check_value("--seed", seed, SeedNumber)
     if fraction == 0:
         return EpisodeSplit(demos, None, ())
@@ -40,9 +40,3 @@ def split_episodes(
     held_out = tuple(sorted(order[:count].tolist()))
     rest = sorted(order[count:].tolist())
     return EpisodeSplit(demos.select(rest), demos.select(held_out), held_out)
-
-
-def check_fraction(fraction: float, flag: str) -> None:
-    """Raise `ConfigError` if the fraction that a flag gives is not in [0, 1)."""
-    if not 0 <= fraction < 1:
-        raise ConfigError(f"need {flag} >= 0 and < 1, a fraction of the episodes, got {fraction:g}")

@@ -2,7 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
 
 from nsde_policy.config import BaseConfig
 from nsde_policy.errors import ConfigError
@@ -90,16 +92,8 @@ class CameraSpec(BaseConfig):
 
     name: str
     """Name in a dictionary of observations, such as `observation.images.top`."""
-    height: int
-    width: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (1 <= self.height <= LARGEST_SIDE and 1 <= self.width <= LARGEST_SIDE):
-            raise ConfigError(
-                f"a frame of {self.name} needs 1 to {LARGEST_SIDE} pixels a side, got "
-                f"{self.height} × {self.width}"
-            )
+    height: Annotated[int, Meta(ge=1, le=LARGEST_SIDE)]
+    width: Annotated[int, Meta(ge=1, le=LARGEST_SIDE)]
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from nsde_policy.bounds import Fraction
+from nsde_policy.config import check_value
 from nsde_policy.core.targets import Transitions
 from nsde_policy.data.angles import wrap_columns
-from nsde_policy.data.split import check_fraction
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import ConfigError
 from nsde_policy.inference.loading import load_model
@@ -31,7 +32,7 @@ BATCH_ROWS = 8192
 
 def check_std_scale(config: RunConfig, fraction: float) -> None:
     """Raise `ConfigError` if the fraction is invalid, or the method has no σ that can be scaled."""
-    check_fraction(fraction, "--scale-std")
+    check_value("--scale-std", fraction, Fraction)
     if fraction and not get_method(config.method).model_class().reports_std:
         raise ConfigError(f"the method {config.method} reports no σ to scale: leave out --scale-std")
     if fraction and config.demos.images:
