@@ -26,6 +26,7 @@ from nsde_policy.cli.serve import Serve
 from nsde_policy.cli.shared.options import Command, check_command
 from nsde_policy.cli.shared.ranks import get_rank, is_launched
 from nsde_policy.cli.train import Train
+from nsde_policy.cli.tune import Tune
 from nsde_policy.cli.video.models import VideoData, VideoEval, VideoTrain
 from nsde_policy.errors import ConfigError, NsdePolicyError, is_out_of_memory, suggest, summarize_error
 
@@ -33,7 +34,7 @@ DESCRIPTION = "Neural SDE policies: imitation learning with one small network ca
 COMMAND_GROUPS = {
     "start": ("play", "eval", "doctor"),
     "data": ("data", "collect"),
-    "train and score": ("train", "score", "compare", "report"),
+    "train and score": ("train", "tune", "score", "compare", "report"),
     "deploy": ("export", "serve"),
     "the paper's video experiment": ("video",),
 }
@@ -45,6 +46,7 @@ SUMMARIES = {
     "data": "Inspect, check, view, convert, edit, replay or download demonstrations.",
     "collect": "Record demonstrations on a web page, or with a policy or a script.",
     "train": "Fit a policy to demonstrations.",
+    "tune": "Search the best settings for demonstrations.",
     "score": "Score policies on recorded episodes, without an environment.",
     "compare": "Compare runs seed by seed: table, intervals, plots.",
     "report": "Write one HTML page about runs, with a player of their episodes.",
@@ -58,6 +60,7 @@ PIPE_CLOSED = 141
 CommandTree = Mapping[str, "type[Command] | CommandTree"]
 COMMANDS: CommandTree = {
     "train": Train,
+    "tune": Tune,
     "eval": Evaluate,
     "score": ScoreCommand,
     "data": {

@@ -3,9 +3,10 @@
 import logging
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from inspect import getdoc
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 import tyro
 
@@ -16,9 +17,11 @@ from nsde_policy.cli.shared.options import (
     EnvKwargsFlag,
     MethodName,
     check_command,
+    list_flags,
     parse_env_kwargs,
 )
 from nsde_policy.cli.shared.ranks import get_rank
+from nsde_policy.cli.shared.slurm import SlurmArgsFlag, SlurmFlag, check_slurm, submit_command
 from nsde_policy.encoders.keypoints.config import SMALL_ENCODER
 from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import ConfigError
@@ -26,7 +29,7 @@ from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.tasks import TASKS, find_task, get_task, with_observations
 from nsde_policy.tasks.gym import close_env, open_env
 from nsde_policy.tasks.training_defaults import AUTO_PRESET, CAMERA_PRESET
-from nsde_policy.training.presets import choose_preset, resolve_preset
+from nsde_policy.training.presets import choose_preset, read_preset, resolve_preset
 
 if TYPE_CHECKING:
     from nsde_policy.inference.policy import Policy
@@ -91,6 +94,7 @@ def expand_short_flags(args: Sequence[str]) -> list[str]:
 class Train:
     """Fit a policy to demonstrations; writes a run directory that `eval` and `Policy` load."""
 
+    examples: ClassVar[str] = EXAMPLES
     demos: Path | None = None
     """Demonstrations of any format; default: those of the task in this package. What they do not say:
     --obs-keys, --act-key, --images, --angles, --rate."""
@@ -98,7 +102,8 @@ class Train:
     """Method; neural_sde is ours."""
     preset: str | None = None
     """Settings to start from: default, paper, fast (a CPU), with --obs pixels: pixels, pixels-fast; auto,
-    the default for your own robot, measures the demonstrations; on a CPU with --images, pixels-fast."""
+    the default for your own robot, measures the demonstrations; on a CPU with --images, pixels-fast. Or the
+    file that `tune` wrote."""
     task: str = "auto"
     """Task, such as pusht or metaworld:reach-v3; auto: what the demonstrations record, else none."""
     obs: str = USUAL_OBSERVATIONS
@@ -116,17 +121,21 @@ class Train:
     """Fraction of the episodes to hold out of training, such as 0.1, for curves and `score`."""
     scale_std: Annotated[Fraction, tyro.conf.arg(aliases=["--calibration"])] = 0.0
     """Fraction of the other episodes to hold out too, such as 0.1; σ is scaled to fit them."""
+    slurm: SlurmFlag = None
+    slurm_args: SlurmArgsFlag = ()
+    dry_run: bool = False
+    """Print the settings, or with --slurm the script, and do nothing else."""
     settings: tyro.conf.Suppress[tyro.conf.Fixed[tuple[str, ...]]] = ()
     """The other flags, which `run` parses: their defaults depend on the demonstrations."""
 
     @classmethod
-    def parse(cls, args: Sequence[str], prog: str) -> "Train":
+    def parse(cls, args: Sequence[str], prog: str) -> Self:
         """Parse the flags, those of the settings only to refuse unknown ones; exit after a help text."""
         for flag in (arg.partition("=")[0] for arg in args):
             if flag in FOREIGN_FLAGS:
                 raise ConfigError(f"train has no flag {flag}: use {FOREIGN_FLAGS[flag]}")
         if {"-h", "--help"} & {*args}:
-            tyro.cli(cls, prog=prog, args=["--help"], description=f"{Train.__doc__}\n\n{EXAMPLES}")
+            tyro.cli(cls, prog=prog, args=["--help"], description=f"{getdoc(cls)}\n\n{cls.examples}")
         given, settings = tyro.cli(
             cls, prog=prog, args=expand_short_flags(args), return_unknown_args=True, add_help=False
         )
@@ -134,7 +143,8 @@ class Train:
         measured = (None, AUTO_PRESET, CAMERA_PRESET)
         preset = "default" if given.preset in measured else given.preset
         task = get_task(given.env or (SHIPPED_TASK if given.task == "auto" else given.task))
-        config = with_observations(task, given.obs).preset(preset, given.policy)
+        config = read_preset(preset, given.policy)
+        config = config or with_observations(task, given.obs).preset(preset, given.policy)
         if not {arg.partition("=")[0] for arg in settings if arg.startswith("--")} <= CHECKED_FLAGS:
             command.parse_settings(config)
         return command
@@ -146,7 +156,8 @@ class Train:
         printing the help text, or what is wrong with the flags.
         """
         config = add_cameras(config, self._parse_demos(config.demos), small=preset == CAMERA_PRESET)
-        default = TrainWithSettings(**vars(self), config=config)
+        own = {each.name: getattr(self, each.name) for each in fields(Train)}
+        default = TrainWithSettings(**own, config=config)
         parsed = tyro.cli(
             TrainWithSettings,
             default=default,
@@ -196,7 +207,13 @@ class Train:
         return name, config
 
     def run(self) -> None:
-        """Train, draw the curves and print the run directory."""
+        """Train, draw the curves and print the run directory; with --slurm, submit a job."""
+        if self.slurm is not None:
+            submit_command("train", self)
+            return
+        if self.dry_run:
+            print(self.prepare()[-1].to_json())
+            return
         from nsde_policy.training.progress import plot_training
 
         run = self.train()
@@ -211,18 +228,7 @@ class Train:
         from nsde_policy.training.run import TrainOptions
         from nsde_policy.training.train import train_task
 
-        if self.demos is None and self.obs != USUAL_OBSERVATIONS:
-            raise ConfigError(
-                "the demonstrations of this package have no camera frames: give others with --demos, or "
-                "record some with nsde-policy collect --policy shipped --obs pixels --out demos.zarr"
-            )
-        task, env_kwargs = self._choose_task()
-        if self.obs != USUAL_OBSERVATIONS:
-            observations = with_observations(get_task(task), self.obs).training.observations[self.obs]
-            env_kwargs = {**observations.env_kwargs, **env_kwargs}
-        if self.env is not None or self.env_kwargs is not None:
-            close_env(open_env(get_task(task), env_kwargs))  # its errors should not wait for the evaluation
-        preset, config = self.resolve_settings(task)
+        task, env_kwargs, preset, config = self.prepare()
         smaller = {"default": "fast", "pixels": "pixels-fast"}.get(preset)
         if smaller and self.device == "cpu":
             logger.info("preset %s is made for GPUs; on a CPU, --preset %s is much quicker", preset, smaller)
@@ -243,8 +249,25 @@ class Train:
             ),
         )
 
+    def prepare(self) -> tuple[str, dict[str, object], str, RunConfig]:
+        """Return the task, keyword arguments of its environment, and name and settings of the preset."""
+        if self.demos is None and self.obs != USUAL_OBSERVATIONS:
+            raise ConfigError(
+                "the demonstrations of this package have no camera frames: give others with --demos, or "
+                "record some with nsde-policy collect --policy shipped --obs pixels --out demos.zarr"
+            )
+        task, env_kwargs = self._choose_task()
+        if self.obs != USUAL_OBSERVATIONS:
+            observations = with_observations(get_task(task), self.obs).training.observations[self.obs]
+            env_kwargs = {**observations.env_kwargs, **env_kwargs}
+        if self.env is not None or self.env_kwargs is not None:
+            close_env(open_env(get_task(task), env_kwargs))  # its errors should not wait for the evaluation
+        return task, env_kwargs, *self.resolve_settings(task)
+
     def check(self) -> None:
         """Refuse cameras and arrays that the demonstrations do not have, before torch is imported."""
+        if self.slurm is not None:
+            check_slurm(self.out, resume=self.resume)
         from nsde_policy.data.readers import open_source
         from nsde_policy.data.roles import find_camera, find_keys
 
@@ -347,24 +370,9 @@ def train(
     show_log()
     try:
         command = Train.parse(
-            _list_flags({"demos": demos, "out": out, "images": images, **settings}), "nsde_policy.train"
+            list_flags({"demos": demos, "out": out, "images": images, **settings}), "nsde_policy.train"
         )
     except SystemExit:  # what is wrong has been printed
         names = ", ".join(settings) or "these arguments"
         raise ConfigError(f"train cannot use {names}: `nsde-policy train --help-all` lists all") from None
     return Policy.from_pretrained(check_command(command).train().path)
-
-
-def _list_flags(settings: dict[str, object]) -> list[str]:
-    """Return keyword arguments as flags of a command; None, and no values, leave one out."""
-    flags: list[str] = []
-    for name, value in settings.items():
-        group, _, last = name.replace("_", "-").rpartition(".")
-        prefix = f"--{group}." if group else "--"
-        if isinstance(value, bool):
-            flags += [f"{prefix}{last}" if value else f"{prefix}no-{last}"]
-        elif isinstance(value, list | tuple):
-            flags += [f"{prefix}{last}", *map(str, value)] if value else []
-        elif value is not None:
-            flags += [f"{prefix}{last}", str(value)]
-    return flags

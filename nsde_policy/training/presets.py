@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from nsde_policy.assets import find_demos
+from nsde_policy.errors import ConfigError
+from nsde_policy.files import read_json
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import RunConfig
 from nsde_policy.tasks import Task
@@ -36,6 +38,8 @@ def resolve_preset(
     that differ from the task's. Settings in `overridden` were set by flags and are not listed as chosen.
     """
     name = preset or choose_preset(task, method)
+    if (config := read_preset(name, method)) is not None:
+        return Path(name).stem, config
     if name != AUTO_PRESET and (name != CAMERA_PRESET or name in task.training.presets(method)):
         return name, task.preset(name, method)
     from nsde_policy.data.split import split_episodes
@@ -51,6 +55,16 @@ def resolve_preset(
     choice = _describe_choice(config, overridden)
     logger.info("preset %s: %s; chosen: %s", name, statistics.describe(), choice)
     return name, config
+
+
+def read_preset(preset: str | None, method: str) -> RunConfig | None:
+    """Read the settings of a preset that is a file, as `nsde-policy tune` writes it; None for names."""
+    if Path(preset or "").suffix != ".json":
+        return None
+    config = RunConfig.from_dict(read_json(Path(preset or ""), error=ConfigError))
+    if config.method != method:
+        raise ConfigError(f"{preset} holds settings of {config.method}: add --policy {config.method}")
+    return config
 
 
 def choose_preset(task: Task, method: str) -> str:

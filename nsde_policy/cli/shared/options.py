@@ -86,6 +86,8 @@ def check_command(command: CommandT) -> CommandT:
     check_paths(command)
     if hasattr(command, "check"):
         command.check()
+    if getattr(command, "slurm", None) is not None:  # a job chooses its device where it runs
+        return command
     device = getattr(command, "device", "cpu")
     if (ray := getattr(command, "ray", None)) is not None:
         import_optional("ray", "ray")
@@ -113,6 +115,21 @@ def choose_run(run: Path | None, obs: str) -> Path | None:
 def parse_env_kwargs(text: str | None) -> dict[str, Any]:
     """Parse the JSON object of `--env-kwargs`; an absent flag gives no arguments."""
     return {} if text is None else parse_json(text, name="--env-kwargs", error=ConfigError)
+
+
+def list_flags(settings: dict[str, object]) -> list[str]:
+    """Return keyword arguments as flags of a command; None, and no values, leave one out."""
+    flags: list[str] = []
+    for name, value in settings.items():
+        group, _, last = name.replace("_", "-").rpartition(".")
+        prefix = f"--{group}." if group else "--"
+        if isinstance(value, bool):
+            flags += [f"{prefix}{last}" if value else f"{prefix}no-{last}"]
+        elif isinstance(value, list | tuple):
+            flags += [f"{prefix}{last}", *map(str, value)] if value else []
+        elif value is not None:
+            flags += [f"{prefix}{last}", str(value)]
+    return flags
 
 
 def warn_if_unfinished(run: Path | None) -> None:

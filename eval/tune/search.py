@@ -1,0 +1,225 @@
+"""A deterministic search for the best settings, first of sampling, on one run, then of training.
+
+Candidates come from Optuna in generations of a fixed size. All are scored once, the best third again with the
+next training seed and on other initial states, and so on: successive halving. A search that is repeated asks
+for the same trials, whatever the number of processes, so it can be resumed from the file of finished trials.
+"""
+
+import dataclasses
+import json
+import logging
+import math
+import typing
+from collections.abc import Sequence
+from concurrent.futures import BrokenExecutor, as_completed
+from importlib.metadata import version
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from tqdm import tqdm
+
+from nsde_policy.errors import CheckpointError, NsdePolicyError, import_optional
+from nsde_policy.eval.ray_pool import RayPool
+from nsde_policy.eval.statistics import Estimate
+from nsde_policy.eval.tune.trial import Trial, TuneSetup, Values, apply_values, run_trial
+from nsde_policy.eval.workers import WorkerPool
+from nsde_policy.files import read_json, replace_file
+from nsde_policy.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+logger = logging.getLogger(__name__)
+
+TrialScore = Estimate | str
+"""Score of a trial, or why it has none."""
+Space = dict[str, tuple[float, "BaseDistribution"]]
+"""Present values and possible ones of settings, by their paths."""
+RUNGS, KEPT = 3, 3
+"""Number of times that the best candidates are scored, and one of how many goes on to the next time."""
+GENERATION = 8
+"""Candidates that are drawn before any of them has a score."""
+SAMPLING_TRIALS = 24
+"""Candidates of the settings that need no training."""
+TUNING_SEEDS, FRESH_SEEDS = 200_000, 250_000
+"""First seeds of the initial states that settings are chosen on, and of those that they are not."""
+FACTORS, LONGEST_CHUNK = (0.5, 1, 2), 16
+"""Factors on width and steps; chunks up to this one are tried, or up to twice the given one."""
+TRIALS_FILE, PRESET_FILE, BEST_RUN, DEFAULT_RUN = "trials.json", "preset.json", "best", "default"
+
+
+def make_sampling_space(config: RunConfig) -> Space:
+    """Return what needs no training: the chunk, and the settings of sampling that are not whole numbers.
+
+    Whole numbers, such as solver steps, choose the cost of a plan, which a score does not show.
+    """
+    distributions = import_optional("optuna.distributions", "tune")
+    space = {}
+    for name, hint in typing.get_type_hints(type(config.model.sampling), include_extras=True).items():
+        base, *bounds = typing.get_args(hint) or (hint,)
+        if base is float:
+            now = getattr(config.model.sampling, name)
+            high = min([max(2.0, 2 * now), *(each.le for each in bounds if each.le is not None)])
+            space[f"model.sampling.{name}"] = now, distributions.FloatDistribution(0.0, high)
+    chunk = max(LONGEST_CHUNK, 2 * config.chunk)
+    longest = min(chunk, config.model.longest_chunk or chunk)
+    return {**space, "chunk": (config.chunk, distributions.IntDistribution(1, longest, log=True))}
+
+
+def make_training_space(config: RunConfig) -> Space:
+    """Return blur, history, width and steps, if the method has them; nothing if it is not trained."""
+    distributions = import_optional("optuna.distributions", "tune")
+    model, steps = config.model, config.train.steps
+    space = {"model.history": (model.history, distributions.IntDistribution(1, max(3, model.history + 1)))}
+    if blur := getattr(model, "noise", 0.0):
+        space["model.noise"] = blur, distributions.FloatDistribution(blur / 4, 4 * blur, log=True)
+    network = getattr(model, "network", None)
+    sizes = {"train.steps": steps} | ({"model.network.width": network.width} if network else {})
+    for path, size in sizes.items():
+        choices = [max(1, round(size * factor)) for factor in FACTORS]
+        space[path] = size, distributions.CategoricalDistribution(choices)
+    return space if steps > 1 else {}
+
+
+def list_rungs(count: int) -> list[int]:
+    """Return how many of `count` candidates each rung scores, the given settings among them."""
+    return [count, *(min(count, 1 + max(1, count // KEPT**rung)) for rung in range(1, RUNGS))]
+
+
+def format_values(values: Values) -> str:
+    """Return settings in one line: "noise 0.7, history 2"."""
+    return ", ".join(f"{path.rpartition('.')[2]} {value:.4g}" for path, value in values.items())
+
+
+class Search:
+    """A search in a folder: `trials` candidates of the settings of training, `episodes` for each score."""
+
+    def __init__(self, setup: TuneSetup, out: Path, *, trials: int, episodes: int, seed: int) -> None:
+        self._setup, self._out = setup, out
+        self._trials, self._episodes, self._seed = trials, episodes, seed
+        about = {"trials": trials, "episodes": episodes, "seed": seed, "optuna": version("optuna")}
+        about |= dataclasses.asdict(setup) | {"demos": str(setup.demos), "config": setup.config.to_dict()}
+        self._about = json.loads(json.dumps(about))  # as it is read from the file
+        self._found: dict[str, TrialScore] = {}
+        self._values: dict[str, Values] = {}
+        self._sampling = {} if setup.offline else make_sampling_space(setup.config)
+        self._training = make_training_space(setup.config)
+
+    def count(self) -> tuple[int, int]:
+        """Return the number of trainings and of episodes that the search takes."""
+        trained = sum(list_rungs(self._trials)) if self._training else 1
+        scored = trained + sum(list_rungs(SAMPLING_TRIALS)) + 2 * RUNGS
+        return trained + 2, 0 if self._setup.offline else scored * self._episodes
+
+    def run(self, pool: WorkerPool | RayPool, *, resume: bool) -> tuple[Values, TrialScore, TrialScore]:
+        """Search, write the preset and train a run with it; raise `CheckpointError` for another search.
+
+        Return the best settings, and the scores of a run with them and of one with the given settings, whose
+        training seed and initial states have chosen nothing.
+        """
+        self._pool = pool
+        self._read_trials(resume=resume)
+        values: Values = {}
+        if self._sampling:
+            values = self._search("sampling", self._sampling, SAMPLING_TRIALS, values)
+        if self._training:
+            values = {**values, **self._search("training", self._training, self._trials, values)}
+        config = apply_values(self._setup.config, values)
+        replace_file(self._out / PRESET_FILE, config.to_json())
+        seed, seeds = self._seed + RUNGS, range(FRESH_SEEDS, FRESH_SEEDS + RUNGS * self._episodes)
+        runs: dict[str, Values] = {BEST_RUN: values, DEFAULT_RUN: {}}
+        final = {key: Trial(self._out / key, each, {}, seed, seeds) for key, each in runs.items()}
+        with tqdm(desc="final runs", total=2, unit="run", disable=None) as bar:
+            self._evaluate(final, bar)
+        return values, self._found[BEST_RUN], self._found[DEFAULT_RUN]
+
+    def _search(self, phase: str, space: Space, count: int, fixed: Values) -> Values:
+        """Return the best of `count` candidates by successive halving, with `fixed` settings of sampling."""
+        optuna = import_optional("optuna", "tune")
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        sampler = optuna.samplers.TPESampler(seed=self._seed, n_startup_trials=GENERATION)
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        study.enqueue_trial({path: now for path, (now, _) in space.items()})
+        distributions = {path: distribution for path, (_, distribution) in space.items()}
+        candidates: list[Values] = []
+        scores: list[list[float]] = []
+        bar = tqdm(desc=phase, total=sum(list_rungs(count)), unit="trial", disable=None)
+
+        def score(chosen: Sequence[int], rung: int) -> None:
+            first, trials = TUNING_SEEDS + rung * self._episodes, {}
+            for i in chosen:
+                run, trained, sampled, seed = f"trial-{i:02d}-{rung}", candidates[i], fixed, self._seed + rung
+                if phase == "sampling":  # all share the first run
+                    run, trained, sampled, seed = "trial-00-0", {}, candidates[i], self._seed
+                seeds = range(first, first + self._episodes)
+                trials[f"{phase}-{i:02d}-{rung}"] = Trial(self._out / run, trained, sampled, seed, seeds)
+            for i, value in zip(chosen, self._evaluate(trials, bar), strict=True):
+                scores[i].append(value)
+
+        while len(candidates) < count:
+            first = len(candidates)
+            size = min(GENERATION, count - first) if first else 1  # the given ones train what others share
+            asked = [study.ask(distributions) for _ in range(size)]
+            candidates += [each.params for each in asked]
+            scores += [[] for _ in asked]
+            score(range(first, first + size), 0)
+            for each, (value,) in zip(asked, scores[first:], strict=True):
+                failed = optuna.trial.TrialState.FAIL if value == -math.inf else None
+                study.tell(each, None if failed else value, state=failed)
+        kept = list(range(count))
+        for rung, size in enumerate(list_rungs(count)[1:], 1):
+            others = sorted(kept[1:], key=lambda i: -fmean(scores[i]))
+            kept = [0, *others[: size - 1]]  # the given settings stay in the race
+            score(kept, rung)
+        bar.close()
+        return candidates[max(kept, key=lambda i: fmean(scores[i]))]
+
+    def _evaluate(self, trials: dict[str, Trial], bar: "tqdm[Any]") -> list[float]:
+        """Return the scores of trials, from the file or the pool; write and show each when it is known."""
+        self._values |= {key: {**trial.sampled, **trial.trained} for key, trial in trials.items()}
+        missing = [key for key in trials if key not in self._found]
+        bar.update(len(trials) - len(missing))
+        keys = {self._pool.submit(run_trial, self._setup, trials[key]): key for key in missing}
+        try:
+            for future in as_completed(keys):
+                key = keys[future]
+                self._found[key] = future.result()
+                self._write_trials()
+                bar.update()
+                best = max(_value(each) for other, each in self._found.items() if other[:8] == key[:8])
+                settings = format_values(self._values[key])
+                logger.info("%s | %s | %s | best %.4g", key, settings, self._found[key], best)
+        except BrokenExecutor as error:
+            raise NsdePolicyError(
+                "a process of the search has died, perhaps for lack of memory: continue with --resume and "
+                "fewer --workers"
+            ) from error
+        if all(isinstance(self._found[key], str) for key in trials):
+            raise NsdePolicyError(str(self._found[next(iter(trials))]))
+        return [_value(self._found[key]) for key in trials]
+
+    def _read_trials(self, *, resume: bool) -> None:
+        """Read the finished trials; raise `CheckpointError` if the folder holds another search."""
+        path = self._out / TRIALS_FILE
+        if not resume and any(self._out.iterdir()):
+            raise CheckpointError(f"{self._out} is not empty; continue with --resume or choose another --out")
+        if not path.exists():
+            return
+        saved = read_json(path, error=CheckpointError)
+        if saved.get("search") != self._about:
+            raise CheckpointError(f"{path} is of a search with other flags, or damaged; choose another --out")
+        self._values = saved["settings"]
+        self._found = msgspec.convert(saved["scores"], dict[str, TrialScore])
+
+    def _write_trials(self) -> None:
+        """Replace the file of finished trials; failed ones are tried again by a search that is resumed."""
+        scores = {key: vars(each) for key, each in self._found.items() if isinstance(each, Estimate)}
+        whole = {"search": self._about, "settings": self._values, "scores": scores}
+        replace_file(self._out / TRIALS_FILE, json.dumps(whole, indent=1, allow_nan=False, sort_keys=True))
+
+
+def _value(score: TrialScore) -> float:
+    """Return the value of a score; minus infinity for a trial that failed."""
+    return score.value if isinstance(score, Estimate) else -math.inf

@@ -1,0 +1,186 @@
+"""Tests for `nsde-policy tune`: the same result with any number of processes, resuming, presets, errors."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nsde_policy.cli.main import main
+from nsde_policy.data import DemoWriter, Episode
+from nsde_policy.eval.tune.search import list_rungs, make_sampling_space, make_training_space
+from nsde_policy.run_directory import RunDirectory, fingerprint
+from nsde_policy.tasks import get_task
+from tests.helpers.shared_files import make_once
+
+QUICK = ["--steps", "30", "--width", "16", "--select", "none", "--preset", "auto", "--device", "cpu"]
+ENV = ["--env", "Pendulum-v1", "--env-kwargs", '{"max_episode_steps": 8}']
+SEARCH = ["--trials", "2", "--episodes", "1", *ENV, *QUICK]
+STORE = "pendulum.zarr"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Record a swinging pendulum with a torque that follows from its speed."""
+    path, rng = tmp_path_factory.mktemp("demos") / STORE, np.random.default_rng(0)
+    with DemoWriter(path, rate_hz=20) as writer:
+        for phase in rng.uniform(0, 6, 8):
+            angle = np.sin(np.arange(40) / 5 + phase)
+            speed = np.gradient(angle) * 20
+            obs = np.stack([np.cos(angle), np.sin(angle), speed], 1).astype(np.float32)
+            writer.append(Episode(obs, np.clip(-speed, -2, 2)[:, None].astype(np.float32)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def searches(store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """Run the same search with one process and with two."""
+
+    def fill(folder: Path) -> None:
+        shutil.copytree(store, folder / STORE)
+        for workers in (1, 2):
+            flags = ["--workers", str(workers), "--out", str(folder / str(workers)), *SEARCH]
+            assert main(["tune", "--demos", str(folder / STORE), *flags]) == 0
+
+    folder = make_once(tmp_path_factory.getbasetemp().parent / "searches", fill)
+    return {workers: folder / str(workers) for workers in (1, 2)}
+
+
+def read(folder: Path, name: str) -> dict:
+    return json.loads((folder / name).read_text())
+
+
+@pytest.mark.slow
+def test_number_of_processes_does_not_change_the_result(searches: dict[int, Path]):
+    one, two = searches[1], searches[2]
+    assert (one / "trials.json").read_bytes() == (two / "trials.json").read_bytes()
+    assert (one / "preset.json").read_bytes() == (two / "preset.json").read_bytes()
+    weights = [fingerprint(RunDirectory(folder / "best").read_weights()) for folder in (one, two)]
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.slow
+def test_winner_scored_best_of_the_candidates_that_reached_the_last_rung(searches: dict[int, Path]):
+    found, preset = read(searches[1], "trials.json"), read(searches[1], "preset.json")
+    finalists = [
+        key.split("-")[1] for key in found["scores"] if key.startswith("training") and key.endswith("2")
+    ]
+    assert "00" in finalists  # the given settings
+    means = {
+        index: np.mean([found["scores"][f"training-{index}-{rung}"]["value"] for rung in range(3)])
+        for index in finalists
+    }
+    best = found["settings"][f"training-{max(means, key=means.__getitem__)}-2"]
+    assert preset["model"]["noise"] == best["model.noise"]
+    assert preset["model"]["sampling"]["alpha"] == best["model.sampling.alpha"]
+    assert preset["chunk"] == best["chunk"]
+
+
+@pytest.mark.slow
+def test_search_that_was_interrupted_repeats_no_training(
+    searches: dict[int, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    out = tmp_path / "search"
+    shutil.copytree(searches[1], out)
+    whole = read(out, "trials.json")
+    lost = [key for key in whole["scores"] if key.startswith("training-01") or key in ("best", "default")]
+    for key in lost:
+        del whole["scores"][key]
+    (out / "trials.json").write_text(json.dumps(whole))
+    shutil.rmtree(out / "trial-01-0")
+    shutil.rmtree(out / "best")
+    kept = {path: path.stat().st_mtime_ns for path in out.glob("*/model.safetensors")}
+    flags = ["--demos", str(searches[1].with_name(STORE)), "--workers", "1", "--out", str(out), *SEARCH]
+    assert main(["tune", *flags]) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert main(["tune", *flags, "--resume", "--seed", "1"]) == 2
+    assert "other flags" in capsys.readouterr().err
+    assert main(["tune", *flags, "--resume", "--json", "-"]) == 0
+    printed = capsys.readouterr()
+    assert {line.split(" | ")[0] for line in printed.err.splitlines() if " | " in line} == set(lost)
+    assert json.loads(printed.out)["best"] == read(searches[1], "trials.json")["scores"]["best"]
+    assert (out / "trials.json").read_bytes() == (searches[1] / "trials.json").read_bytes()
+    assert kept == {path: path.stat().st_mtime_ns for path in kept}
+
+
+@pytest.mark.slow
+def test_train_takes_the_preset_that_a_search_wrote(
+    searches: dict[int, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    preset = searches[1] / "preset.json"
+    flags = ["--demos", str(searches[1].with_name(STORE)), "--preset", str(preset), "--device", "cpu"]
+    assert main(["train", *flags, "--out", str(tmp_path / "run"), "--seed", "3", *ENV]) == 0
+    weights = [
+        fingerprint(RunDirectory(run).read_weights()) for run in (tmp_path / "run", searches[1] / "best")
+    ]
+    assert weights[0] == weights[1]
+    capsys.readouterr()
+    assert main(["train", *flags, "--steps", "7", "--dry-run"]) == 0
+    assert json.loads(capsys.readouterr().out)["train"]["steps"] == 7
+    assert main(["train", *flags, "--policy", "knn"]) == 2
+    assert "add --policy neural_sde" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_settings_are_searched_on_held_out_episodes_without_an_environment(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    out = tmp_path / "search"
+    flags = ["--demos", str(store), "--task", "none", "--workers", "2", "--out", str(out), "--trials", "2"]
+    assert main(["tune", *flags, *QUICK, "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["best"]["value"] < 0
+    assert found["settings"].keys() == {"model.noise", "model.history", "model.network.width", "train.steps"}
+    assert len(RunDirectory(out / "best").read_record().demos.held_out) == 2
+
+
+def test_budget_is_printed_and_nothing_is_written(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    out = tmp_path / "search"
+    flags = ["--demos", str(store), "--out", str(out), *ENV, *QUICK, "--trials", "24", "--episodes", "10"]
+    assert main(["tune", *flags, "--dry-run"]) == 0
+    trainings = 24 + 9 + 3 + 2
+    episodes = 10 * (24 + 9 + 3 + 24 + 9 + 3 + 6)
+    expected = f"budget: {trainings} trainings of about 30 steps, {episodes} episodes\n"
+    assert capsys.readouterr().out == expected
+    assert not out.exists()
+
+
+def test_the_given_settings_are_among_the_candidates():
+    config = get_task("pusht").preset("default")
+    for space in (make_sampling_space(config), make_training_space(config)):
+        assert all(
+            distribution._contains(distribution.to_internal_repr(now)) for now, distribution in space.values()
+        )
+    assert make_training_space(get_task("pusht").preset("default", "knn")) == {}
+    assert list_rungs(1) == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--demos", "nowhere.zarr"], "nowhere.zarr does not exist"),
+        (["--env", "Nothing-v9"], "Nothing-v9"),
+        (["--preset", "lost.json"], "lost.json cannot be read"),
+        (["--trials", "0"], "--trials"),
+    ],
+)
+def test_wrong_flags_are_refused(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["tune", *flags]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("package", "flags"), [("optuna", []), ("submitit", ["--slurm", "gpu"])])
+def test_a_missing_package_is_named_before_torch_is_imported(package: str, flags: list[str]):
+    code = (
+        f"import sys; sys.modules[{package!r}] = None\n"
+        "from nsde_policy.cli.main import main\n"
+        f"code = main(['tune', *{flags}]); assert 'torch' not in sys.modules; sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2, done.stderr
+    assert f"this needs {package}" in done.stderr
