@@ -140,8 +140,9 @@ class Train:
             cls, prog=prog, args=expand_short_flags(args), return_unknown_args=True, add_help=False
         )
         command = replace(given, settings=tuple(settings))
-        measured = (None, AUTO_PRESET, CAMERA_PRESET)
-        preset = "default" if given.preset in measured else given.preset
+        preset = given.preset or AUTO_PRESET
+        is_missing = preset.endswith(".json") and not Path(preset).exists()  # `check` refuses it
+        preset = "default" if preset in (AUTO_PRESET, CAMERA_PRESET) or is_missing else preset
         task = get_task(given.env or (SHIPPED_TASK if given.task == "auto" else given.task))
         config = read_preset(preset, given.policy)
         config = config or with_observations(task, given.obs).preset(preset, given.policy)
@@ -271,6 +272,7 @@ class Train:
         from nsde_policy.data.readers import open_source
         from nsde_policy.data.roles import find_camera, find_keys
 
+        read_preset(self.preset, self.policy)
         given = self._parse_demos(DemoConfig())
         if self.preset == CAMERA_PRESET and self.obs == USUAL_OBSERVATIONS and not given.images:
             raise ConfigError(
