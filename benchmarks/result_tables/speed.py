@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from functools import partial
 
+from timing.scaling import measure_scaling
+
 from nsde_policy.eval.statistics import proportion
 from result_tables.files import number, read, tabulate
 
@@ -77,6 +79,20 @@ def server() -> str:
     return tabulate([read("serve_soak")], {name.replace("_", " "): name for name in counts})
 
 
+def scaling() -> str:
+    """Tabulate predicted steps, times and costs of training on several H200."""
+    columns = {
+        "training": "workload",
+        "GPUs": "GPUs",
+        "step, ms": number("step, ms", 2),
+        "whole training, s": number("training, s"),
+        "cost, $": number("cost, $", 2),
+        "efficiency, same batch": lambda row: f"{row['efficiency, same batch']:.1%}",
+        "same batch per GPU": lambda row: f"{row['efficiency, same batch per GPU']:.1%}",
+    }
+    return tabulate(measure_scaling(None), columns)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "latency": latency,
     "runtime_latency": partial(runtime_latency, "runtime_latency"),
@@ -85,5 +101,6 @@ TABLES: dict[str, Callable[[], str]] = {
     ),
     "training_cost": training_cost,
     "short_training": short_training,
+    "scaling": scaling,
     "server": server,
 }

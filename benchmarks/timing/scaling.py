@@ -19,7 +19,7 @@ ENCODER_MS, ENCODER_STEPS, ENCODER_WEIGHTS = 57e3 / 2430, 2430, 331_180
 """Keypoint encoder of Push-T: docs/results/pixels.md, encoders/keypoints/config.py."""
 
 
-def measure_scaling(options: Options) -> list[dict[str, Any]]:
+def measure_scaling(options: Options | None) -> list[dict[str, Any]]:
     """Predict steps, times and costs of two workloads on one GPU, one machine and 64 machines."""
     fixed, work = fit_widths()
     encoder_work = ENCODER_MS - fixed  # assumed: what does not shrink is as long as in a small policy
