@@ -12,9 +12,9 @@ from torch import Tensor
 from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.offline.sums import EpisodeSums
 from nsde_policy.eval.statistics import Estimate
-from nsde_policy.eval.tables import format_markdown
+from nsde_policy.eval.tables import format_markdown, format_mean
 from nsde_policy.eval.video.i3d import FeatureNetwork
-from nsde_policy.eval.video.metrics import Features, estimate_distance, measure_motion, ssim
+from nsde_policy.eval.video.metrics import Features, frechet_distance, measure_motion, ssim
 from nsde_policy.video.base import VideoModel, psnr, to_unit
 from nsde_policy.video.windows import Videos
 
@@ -105,14 +105,13 @@ class VideoRow:
 
     sums: Mapping[str, EpisodeSums]
     """Sums over each video by figure, (videos, steps)."""
-    fvd: Estimate | None = None
+    fvd: float | None = None
     """Fréchet distance between the predicted and the true videos, if a network for features was given."""
 
     @property
     def estimates(self) -> dict[str, Estimate]:
-        """Means of the figures over all frames with their intervals, and FVD, by name."""
-        found = {name: sums.pool(1).at() for name, sums in self.sums.items()}
-        return found | ({"fvd": self.fvd} if self.fvd else {})
+        """Means of the figures over all frames with their intervals, by name."""
+        return {name: sums.pool(1).at() for name, sums in self.sums.items()}
 
     def to_dict(self) -> dict[str, object]:
         """Return means over all frames and by frame as plain numbers and lists, None for unknown ones."""
@@ -120,7 +119,7 @@ class VideoRow:
             name: {**sums.pool(1).intervals.to_dict(), "per_frame": sums.intervals.to_dict()}
             for name, sums in self.sums.items()
         }
-        return {**frames, **({"fvd": vars(self.fvd)} if self.fvd else {})}
+        return {**frames, **({} if self.fvd is None else {"fvd": self.fvd})}
 
 
 @dataclass(frozen=True)
@@ -145,9 +144,11 @@ class VideoScores:
 
     def format_table(self) -> str:
         """Format the means over all frames as a Markdown table with 95 % intervals over videos."""
-        head = ["predictor", *(VIDEO_FIGURES[name] for name in next(iter(self.rows.values())).estimates)]
-        lines = [[label, *map(str, row.estimates.values())] for label, row in self.rows.items()]
-        return format_markdown(head, lines)
+        lines = [
+            [label, *map(str, row.estimates.values()), *([] if row.fvd is None else [format_mean(row.fvd)])]
+            for label, row in self.rows.items()
+        ]
+        return format_markdown(["predictor", *VIDEO_FIGURES.values()][: len(lines[0])], lines)
 
 
 def evaluate_video(
@@ -191,7 +192,7 @@ def evaluate_video(
     for label in all_predictors:
         fvd = None
         if network is not None:
-            fvd = estimate_distance(np.concatenate(features[label]), np.concatenate(features[TRUE_VIDEOS]))
+            fvd = frechet_distance(np.concatenate(features[label]), np.concatenate(features[TRUE_VIDEOS]))
         rows[label] = VideoRow(_add_up(sums[label], windows), fvd)
     return VideoScores(context, steps, len(distinct), len(videos), rows)
 

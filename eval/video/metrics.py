@@ -17,12 +17,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from nsde_policy.errors import ComparisonError, ConfigError
-from nsde_policy.eval.statistics import Estimate
 from nsde_policy.video.base import DATA_RANGE
 
 Features = npt.NDArray[np.float64]
 """One row per video, (n, d)."""
-DISTANCE_RESAMPLES = 100
 SSIM_WINDOW, SSIM_SIGMA = 11, 1.5
 """Side and standard deviation of the Gaussian window of SSIM, pixels."""
 MOTION_CELL = 4
@@ -94,19 +92,3 @@ def frechet_distance(a: Features, b: Features) -> float:
     overlap = np.linalg.norm(first @ second.T, "nuc")
     distance = np.square(a.mean(0) - b.mean(0)).sum() + spread - 2 * overlap
     return float(max(distance, 0.0))
-
-
-def estimate_distance(
-    predicted: Features, true: Features, *, resamples: int = DISTANCE_RESAMPLES
-) -> Estimate:
-    """Return the Fréchet distance with its 95 % bootstrap interval over videos.
-
-    A prediction and the true video of its context are resampled together. A resample holds fewer different
-    videos and so lies too far away on average; the interval is shifted by that.
-    """
-    n = len(true)
-    value = frechet_distance(predicted, true)
-    rng = np.random.default_rng(0)
-    found = [frechet_distance(predicted[rows], true[rows]) for rows in rng.integers(n, size=(resamples, n))]
-    low, high = np.quantile(found, [0.025, 0.975]) - np.mean(found) + value
-    return Estimate(value, max(float(low), 0.0), float(high), n)
