@@ -17,7 +17,6 @@ ObsType = Literal[
     "state",
     "keypoints",
     "pixels",
-    "pixels_agent",
     "pixels_agent_pos",
     "pixels_state",
     "environment_state_agent_pos",
@@ -53,7 +52,7 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
     - `state`: [agent x, agent y, block x, block y, block angle], pixels and radians in [0, 2π]
     - `keypoints`: nine points on the block, in the order of the demonstrations, then the agent, (20,)
     - `pixels`: the benchmark's frame, (96, 96, 3) uint8, or (`observation_height`, `observation_width`, 3)
-    - `pixels_agent_pos`, or `pixels_agent`: {"pixels": that frame, "agent_pos": [x, y]}
+    - `pixels_agent_pos`: {"pixels": that frame, "agent_pos": [x, y]}
     - `pixels_state`: {"pixels": that frame, "state": the five numbers of `state`}, for recordings
     - `environment_state_agent_pos`: {"environment_state": eight corners of the block, (16,), "agent_pos":
       [x, y]}
@@ -74,16 +73,15 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
       the human set starts where seed k does
     - `gym_pusht`: the starts that gym-pusht 0.1.8 draws from the same seed
     Without a seed, the next start is drawn from the environment's own generator. With
-    `options={"state": [5 numbers]}` the episode starts exactly there, at rest, with either rule; with
-    `options={"reset_to_state": [5 numbers]}` it starts where gym-pusht does (see the quirks below).
+    `options={"state": [5 numbers]}` the episode starts exactly there, at rest, with either rule.
 
     ## Rendering
     `render_size` is the side of the picture; `visualization_width` and `visualization_height` replace it.
     Gymnasium shows pictures in a window if the environment is made with `render_mode="human"`.
 
     ## Quirks of the benchmark
-    Both rules, and `reset_to_state`, set the block's position before its angle, which moves it, since a
-    body turns about its centre of gravity. Every reset runs one physics step before the first
+    Both rules set the block's position before its angle, which moves it, since a body turns about its
+    centre of gravity. Every reset runs one physics step before the first
     observation: nothing moves in it, but a block that overlaps the agent gets the impulse that moves it
     next.
     """
@@ -129,9 +127,9 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         """Start an episode; see the class for `seed` and `options`."""
         super().reset(seed=seed)
         given = _parse_options(options)
-        start, position_first = (self._draw_start(seed), True) if given is None else given
+        start = self._draw_start(seed) if given is None else given
         self._dynamics = PushTDynamics()  # only now: a rejected start leaves the table as it is
-        self._dynamics.place(start, position_first=position_first)
+        self._dynamics.place(start, position_first=given is None)
         self._dynamics.settle()
         self._target = None
         obs, info = self._observe_table()
@@ -261,17 +259,15 @@ def _make_box(limits: Sequence[tuple[float, float]]) -> spaces.Box:
     return spaces.Box(low, high, dtype=np.float64)
 
 
-def _parse_options(options: dict[str, object] | None) -> tuple[list[float], bool] | None:
-    """Return the state to start from and whether the position is set before the angle; None to draw one."""
-    given = {key: state for key, state in (options or {}).items() if state is not None}
-    if not given:
+def _parse_options(options: dict[str, object] | None) -> list[float] | None:
+    """Return the state to start from; None to draw one."""
+    if not options:
         return None
-    if [*given] not in (["state"], ["reset_to_state"]):
-        raise EnvError(f"reset takes one of the options 'state' and 'reset_to_state', got {[*given]}")
-    ((key, value),) = given.items()
-    state = parse_floats(value, 5, f"options[{key!r}]")
+    if [*options] != ["state"]:
+        raise EnvError(f"reset takes the option 'state', got {[*options]}")
+    state = parse_floats(options["state"], 5, "options['state']")
     names, ranges = ("agent x", "agent y", "block x", "block y"), [_AGENT_RANGE] * 2 + [BLOCK_RANGE] * 2
     for name, (low, high), value in zip(names, ranges, state[:4], strict=True):
         if not low <= value <= high:
-            raise EnvError(f"options[{key!r}]: {name} must lie in [{low:g}, {high:g}], got {value:g}")
-    return state, key == "reset_to_state"
+            raise EnvError(f"options['state']: {name} must lie in [{low:g}, {high:g}], got {value:g}")
+    return state
