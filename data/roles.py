@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from nsde_policy.data.source import MAX_COLUMNS, Source, get_short_name
 from nsde_policy.errors import DemoError, suggest
@@ -85,3 +86,12 @@ def find_keys(source: Source, obs_keys: Sequence[str], act_key: str) -> tuple[li
             others = [name for name in actions if name not in obs]
             raise DemoError(source.describe_missing(key), f"use --act-key {' or '.join(others or actions)}")
     return obs, act
+
+
+def check_robot(path: Path, found: tuple[int, int], expected: tuple[int, int]) -> None:
+    """Raise `DemoError` unless observations and actions have the sizes that a run was trained on."""
+    if found != expected:
+        raise DemoError(
+            f"{path} has observations of {found[0]} and actions of {found[1]} numbers, the run was trained "
+            f"on {expected[0]} and {expected[1]}: give --demos a store of the same robot"
+        )

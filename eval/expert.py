@@ -4,7 +4,6 @@ import inspect
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any, NoReturn
 
 import gymnasium as gym
@@ -18,11 +17,6 @@ from nsde_policy.tasks.gym import import_user_module, run_env_code
 
 ACTING = ("select_action", "get_action", "__call__")
 """Methods that give an action, the first that an expert has is used."""
-
-
-def is_expert(name: str) -> bool:
-    """Return whether `--policy` names a scripted expert, `module:Class`, instead of a run directory."""
-    return ":" in name and not Path(name).exists()
 
 
 class ScriptedExpert:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from nsde_policy.assets import USUAL_OBSERVATIONS, get_shipped_name, resolve_run
+from nsde_policy.assets import USUAL_OBSERVATIONS, get_shipped_name, is_expert, resolve_run
 from nsde_policy.bounds import Natural
 from nsde_policy.data import Episode
 from nsde_policy.data.collection import Collection, EpisodeInfo
@@ -18,7 +18,7 @@ from nsde_policy.data.types import MIN_STEPS
 from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.evaluate import EvaluationConfig, change_sampling
-from nsde_policy.eval.expert import ScriptedExpert, is_expert
+from nsde_policy.eval.expert import ScriptedExpert
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.rollout import RolloutConfig, make_adapter
 from nsde_policy.inference.policy import Policy

@@ -14,6 +14,7 @@ from tqdm import tqdm
 from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.core.targets import Transitions
 from nsde_policy.data import Demonstrations, LazyFrames
+from nsde_policy.data.roles import check_robot
 from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.inference.policy import Policy
 from nsde_policy.planner.interface import PolicySpec
@@ -82,12 +83,7 @@ def select_episodes(policy: Policy, path: Path, *, accept_omitted_chunks: bool =
     settings = replace(settings, accept_omitted_chunks=accept)
     demos = _load_recorded(settings, path)
     spec = record.spec
-    found, expected = (demos.obs.shape[1], demos.act.shape[1]), (spec.plain_dim, spec.act_dim)
-    if found != expected:
-        raise DemoError(
-            f"{path} has observations of {found[0]} and actions of {found[1]} numbers, the run was trained "
-            f"on {expected[0]} and {expected[1]}: give --demos a store of the same robot"
-        )
+    check_robot(path, (demos.obs.shape[1], demos.act.shape[1]), (spec.plain_dim, spec.act_dim))
     trained = _find_trained(record.demos, demos)
     if not trained:
         rate_hz = settings.rate_hz or policy.calibration.rate_hz

@@ -47,6 +47,11 @@ def resolve_run(name: Path) -> Path:
     return find_shipped(obs if dash else USUAL_OBSERVATIONS)
 
 
+def is_expert(name: str) -> bool:
+    """Return whether `--policy` names a scripted expert, `module:Class`, instead of a run directory."""
+    return ":" in name and not Path(name).exists()
+
+
 def get_shipped_name(path: Path | None) -> str | None:
     """Return the name of a shipped policy on the command line; None for the run directory of another one."""
     if path is None or path == SHIPPED_POLICY:

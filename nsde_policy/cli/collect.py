@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsde_policy.assets import is_expert
 from nsde_policy.bounds import Count
 from nsde_policy.cli.shared import options
 from nsde_policy.cli.shared.page import PageFlags, PageSeed
@@ -41,6 +42,13 @@ class Collect(PageFlags):
     chunk: options.ChunkFlag = None
     sampling: options.SamplingFlag = ()
     workers: options.WorkersFlag = 0
+
+    def check(self) -> None:
+        """Refuse a policy that does not exist or lacks its environment, before torch is imported."""
+        if self.policy is not None and not is_expert(self.policy):
+            options.check_run(Path(self.policy))
+        elif self.policy is not None and self.env is None:
+            raise ConfigError(f"the expert {self.policy} needs an environment: give one with --env")
 
     def run(self) -> None:
         """Collect episodes and print how many the store holds."""

@@ -1,6 +1,8 @@
 """`nsde-policy eval` and `nsde-policy score`: score policies in an environment, or on recorded episodes."""
 
+import math
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -9,6 +11,8 @@ from tyro.conf import Positional
 from nsde_policy.assets import resolve_run
 from nsde_policy.bounds import Count, Natural, NonNegative, Occluder, SeedNumber
 from nsde_policy.cli.shared import options
+from nsde_policy.errors import CheckpointError
+from nsde_policy.files import read_json
 from nsde_policy.selection.rule import Choice
 
 
@@ -114,6 +118,20 @@ class ScoreCommand:
     verbose: bool = False
     """Print the tables of a single run too."""
     json: options.JsonFileFlag = None
+
+    def check(self) -> None:
+        """Refuse demonstrations of another robot before torch is imported."""
+        from nsde_policy.data.readers import open_source
+        from nsde_policy.data.roles import check_robot, read_shapes
+
+        for run in self.runs:
+            record = read_json(resolve_run(run) / "config.json", error=CheckpointError)
+            with suppress(KeyError, TypeError), open_source(self.demos) as source:  # `run` reports the rest
+                demos, layout, shapes = record["config"]["demos"], record["layout"], read_shapes(source)
+                names = [[*map(source.resolve, keys)] for keys in (demos["obs_keys"], [demos["act_key"]])]
+                obs, act = (sum(math.prod(shapes[key][1:]) for key in sum(each, ())) for each in names)
+                if demos["encoder"] == "identity" and not demos["obs_columns"]:
+                    check_robot(self.demos, (obs, act), (layout["obs_dim"], layout["act_dim"]))
 
     def run(self) -> None:
         """Score and print the tables."""

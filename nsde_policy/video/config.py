@@ -9,6 +9,8 @@ from nsde_policy.errors import ConfigError
 from nsde_policy.methods.registry import Method, find_method_name
 from nsde_policy.registry import Registry
 
+VIDEO_KEY = "img"
+"""Array of a store that video models are trained on; of several cameras, this one is predicted."""
 VIDEO_METHODS: Registry[Method] = Registry(
     "video method", "nsde_policy.video.methods", group="nsde_policy.video_methods"
 )

@@ -21,11 +21,10 @@ from nsde_policy.data.types import Ints
 from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.training.batches import BatchSource
 from nsde_policy.video.base import VideoBatch, to_unit
+from nsde_policy.video.config import VIDEO_KEY
 
 logger = logging.getLogger(__name__)
 
-VIDEO_KEY = "img"
-"""Array of a store that video models are trained on; of several cameras, this one is predicted."""
 SAMPLED_WINDOWS, SAMPLED_FRAMES = 64, 9
 """Windows that increments and the fingerprint are measured on, and most frames of one."""
 

@@ -1,5 +1,6 @@
 """Bad invocations: flags, numbers, devices and paths that no command can use."""
 
+import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
@@ -42,14 +43,16 @@ def test_invalid_flags_are_explained_with_exit_code_2(args, expected, capsys):
 
 
 DEVICE_COMMANDS = (
-    *("train", "eval", "score --demos .", "compare shipped", "report shipped", "serve"),
-    *("video train .", "video eval shipped"),
+    *("train", "eval", "score --demos STORE", "compare shipped", "report shipped", "serve"),
+    *("video train STORE", "video eval shipped"),
 )
 
 
 @pytest.mark.parametrize("command", DEVICE_COMMANDS)
-def test_a_device_that_torch_cannot_use_is_refused_before_the_work(command, capsys):
-    error = refuse([*command.split(), "--device", "cuda:99"], capsys)
+def test_a_device_that_torch_cannot_use_is_refused_before_the_work(command, capsys, tmp_path):
+    store, sizes = tmp_path / "store.npz", {"state": (9, 5), "action": (9, 2), "img": (9, 8, 8, 3)}
+    np.savez(store, episode_ends=[9], **{name: np.zeros(size, np.uint8) for name, size in sizes.items()})
+    error = refuse([*command.replace("STORE", str(store)).split(), "--device", "cuda:99"], capsys)
     assert "device 'cuda:99' cannot be used here" in error
     assert "--device cpu" in error
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tqdm import tqdm
 
@@ -93,12 +94,25 @@ def test_the_help_of_train_is_short(capsys):
         ("train --demos demos.zar", "did you mean demos.zarr"),
         ("eval runs/nothing", "runs/nothing does not exist; there are runs/first"),
         ("export runs", "runs is not a run directory.*there are runs/first"),
+        ("video eval runs/nothing", "runs/nothing does not exist; there are runs/first$"),
+        ("video train arm.npz", "no array 'img' in arm.npz"),
+        ("collect --out new --policy my:Expert", "needs an environment: give one with --env"),
+        ("collect --out new --policy runs/nothing", "runs/nothing does not exist; there are runs/first"),
+        (
+            "score --demos arm.npz",
+            "observations of 6 and actions of 3 numbers, the run was trained on 5 and 2",
+        ),
+        ("data convert arm.npz new.zarr --obs-keys joints", "no array 'joints'.*use --obs-keys state"),
+        ("data edit arm.npz new.zarr --act-key joints", "no array 'joints'.*use --act-key action"),
+        ("data view arm.npz --obs-keys joints", "no array 'joints'.*use --obs-keys state"),
     ],
 )
 def test_slips_are_answered_before_torch_is_imported(args, message, tmp_path):
     (tmp_path / "demos.zarr").mkdir()
     (tmp_path / "runs/first").mkdir(parents=True)
     (tmp_path / "runs/first/config.json").touch()
+    arrays = {"state": np.zeros((8, 6)), "action": np.zeros((8, 3)), "episode_ends": np.array([4, 8])}
+    np.savez(tmp_path / "arm.npz", **arrays)
     code = (
         "import sys\nfrom nsde_policy.cli.main import main\nassert main(sys.argv[1:]) == 2\n"
         "assert not {'torch', 'gymnasium', 'zarr', 'pygame'} & set(sys.modules)"
@@ -107,7 +121,7 @@ def test_slips_are_answered_before_torch_is_imported(args, message, tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert re.search(message, done.stderr)
-    assert {path.name for path in tmp_path.iterdir()} == {"demos.zarr", "runs"}
+    assert {path.name for path in tmp_path.iterdir()} == {"demos.zarr", "runs", "arm.npz"}
 
 
 def test_only_debug_shows_the_traceback(capsys):

@@ -168,11 +168,11 @@ def test_windows_of_one_video_count_as_one_for_intervals(tmp_path: Path):
             "has no preset 'paper'; available: default, fast",
         ),
         (["train", "x.zarr", "--size", "60"], "size must be a multiple of 8"),
-        (["eval", "nowhere"], "holds no video model"),
+        (["eval", "nowhere"], "nowhere does not exist"),
         (["eval"], "name at least one run"),
         (["eval", "a", "--substeps", "0"], "need --substeps >= 1, got 0"),
         (["eval", "a", "--seed", "-1"], "need --seed >= 0, got -1"),
-        (["eval", "a", "--features", "no.safetensors"], "no.safetensors cannot be read: No such file"),
+        (["eval", "shipped", "--features", "no.safetensors"], "no.safetensors cannot be read: No such file"),
     ],
 )
 def test_bad_video_flags_are_refused(

@@ -170,9 +170,10 @@ def read_token(path: Path | None) -> str | None:
 
 def check_paths(command: object) -> None:
     """Raise if a run directory, demonstrations or an environment do not exist, with similar names."""
-    runs = getattr(command, "runs", None) or getattr(command, "run_dir", None) or ()
+    videos = getattr(command, "models", ())
+    runs = getattr(command, "runs", None) or getattr(command, "run_dir", None) or videos
     for run in (runs,) if isinstance(runs, Path) else runs:
-        _check_run(run)
+        check_run(run, "video train" if videos else "train")
     for name in ("demos", "path", "data"):
         given = getattr(command, name, None)
         if isinstance(given, Path) and not given.exists() and given.parts[:1] != ("hf:",):
@@ -183,8 +184,8 @@ def check_paths(command: object) -> None:
         get_task(command.env)  # type: ignore[attr-defined]
 
 
-def _check_run(run: Path) -> None:
-    """Raise `CheckpointError` unless a folder is a run directory."""
+def check_run(run: Path, written_by: str = "train") -> None:
+    """Raise `CheckpointError` unless a folder is a run directory of the command that writes it."""
     found = resolve_run(run)
     if (found / "config.json").exists() or not isinstance(run, Path):
         return
@@ -193,8 +194,9 @@ def _check_run(run: Path) -> None:
         {path.parent for folder in {found.parent, found, RUNS} for path in folder.glob("*/config.json")}
     )
     listed = ", ".join(map(str, others[:SHOWN_RUNS])) + (", …" if others[SHOWN_RUNS:] else "")
-    there_are = f"there are {listed}" if others else "`nsde-policy train` writes one"
-    raise CheckpointError(f"{run} {what}; {there_are}, and `shipped` is the policy of this package")
+    there_are = f"there are {listed}" if others else f"`nsde-policy {written_by}` writes one"
+    shipped = ", and `shipped` is the policy of this package" if written_by == "train" else ""
+    raise CheckpointError(f"{run} {what}; {there_are}{shipped}")
 
 
 def _suggest_demos(path: Path) -> str:

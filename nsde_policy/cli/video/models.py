@@ -12,7 +12,7 @@ from nsde_policy.bounds import Count, Fraction, NonNegative, SeedNumber
 from nsde_policy.cli.shared.options import DeviceFlag, JsonFileFlag, check_json_file, print_results
 from nsde_policy.cli.shared.ranks import get_rank
 from nsde_policy.errors import ConfigError
-from nsde_policy.video.config import VideoConfig
+from nsde_policy.video.config import VIDEO_KEY, VideoConfig
 
 if TYPE_CHECKING:
     from nsde_policy.eval.video.evaluate import VideosToScore
@@ -54,6 +54,12 @@ class VideoTrain(VideoPresetFlags):
         default = cls(**vars(start), data=tyro.MISSING, config=config)
         asks_help = {"-h", "--help"} & {*rest}
         return tyro.cli(cls, prog=prog, default=default, args=["--help"] if asks_help else rest)
+
+    def check(self) -> None:
+        """Refuse a store without videos before torch is imported."""
+        from nsde_policy.data.readers import open_source
+
+        open_source(self.data).open_episodes([VIDEO_KEY])
 
     def run(self) -> None:
         """Train with a progress bar and print the run directory."""
