@@ -26,6 +26,7 @@ CASES = {
     "training": ("training", "time and memory of training by the size of the state and of the data"),
     "short": ("short_training", "a short training on Push-T, from the start of the program, and its score"),
     "ranks": ("ranks", "training steps in one process, and in one and two processes of torchrun"),
+    "stream": ("streams", "training steps on a store that is read from disk, against one in memory"),
     "scaling": ("scaling", "a model of time and cost on many GPUs, from steps on one"),
     "fleet": ("fleets", "episodes on two processes, and on two local nodes of Ray"),
     "loop": ("loops", "a session at several rates in real time"),

@@ -100,9 +100,9 @@ def select_episodes(policy: Policy, path: Path, *, accept_omitted_chunks: bool =
     obs_angles = tuple(column for column in spec.circular if column < spec.obs_dim)
     act_angles = tuple(column - spec.obs_dim for column in spec.circular if column >= spec.obs_dim)
     demos = replace(demos, angles=obs_angles, act_angles=act_angles)
-    scored = ScoredEpisodes(
-        demos, everything, not unseen, note, cameras, tuple(demos.starts), is_known=trained is not None
-    )
+    ends = demos.episode_ends if demos.stream is None else demos.stream.episode_ends[[*demos.stream.sample]]
+    first = tuple((ends - demos.lengths).tolist())
+    scored = ScoredEpisodes(demos, everything, not unseen, note, cameras, first, is_known=trained is not None)
     return scored.select(unseen) if unseen and trained else scored
 
 

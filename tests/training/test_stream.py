@@ -15,7 +15,9 @@ from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.core.targets import Transitions, Windows
 from nsde_policy.data.formats.lerobot_writer import write_lerobot
 from nsde_policy.data.readers import open_source
+from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.errors import ConfigError, DemoError
+from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import DemoConfig, RunConfig
@@ -25,6 +27,7 @@ from nsde_policy.training.dataset import build_training_data, measure_demonstrat
 from nsde_policy.training.demos import load_training_demos
 from nsde_policy.training.run import TrainOptions, train_run
 from nsde_policy.training.stream import StreamSource, stream_rows
+from tests.helpers.camera_robot import SIZES, STATE, STEPS, train_camera_run, write_camera_store
 from tests.helpers.demo_stores import write_store
 
 BATCH, SEED, COLUMNS = 32, 5, 30
@@ -193,6 +196,34 @@ def test_settings_that_need_all_demonstrations_are_refused(store, tmp_path, caps
     assert "cannot take the first 99" in capsys.readouterr().err
 
 
+def test_features_of_streamed_frames_are_those_of_the_policy(tmp_path):
+    path = write_camera_store(tmp_path / "cameras.zarr")
+    config = replace(
+        SMALL,
+        demos=DemoConfig(images=tuple(SIZES), encoder="keypoints", window_mb=3),
+        encoder=KeypointConfig(
+            train=TrainConfig(steps=4, batch_size=4), size=32, keypoints=2, width=8, anchors=1
+        ),
+    )
+    run = train_camera_run(path, tmp_path / "run", config, validation=0.2)
+    policy = Policy.from_pretrained(run.path)
+    with open_source(path) as source:
+        arrays = {name: source.open_array(name)[:] for name in ("state", *SIZES)}
+    files = [*(run.encoder.path / "stream").iterdir()]
+    assert files
+    for file in files:
+        first, last = (int(number) for number in file.stem.split("-"))
+        rows = slice(first * STEPS, (last + 1) * STEPS)
+        given = {
+            camera.name: arrays[name][rows] for camera, name in zip(policy.spec.cameras, SIZES, strict=True)
+        }
+        expected = policy.encode({STATE: arrays["state"][rows], **given})[:, policy.spec.plain_dim :]
+        np.testing.assert_allclose(run.encoder.read_tensors(file)["codes"], expected, atol=1e-5)
+    before = run.model.read_bytes()
+    run.training.unlink()
+    assert train_camera_run(path, run.path, config, validation=0.2, resume=True).model.read_bytes() == before
+
+
 def write_sparse(path: Path, frames: int, length: int, columns: int, size: int = 0) -> Path:
     """Write a store of which few chunks exist; the others read as 0."""
     group = zarr.open_group(path, mode="w", zarr_format=2, attributes={"rate_hz": 10.0})
@@ -228,7 +259,7 @@ def test_a_store_of_50_gb_is_trained_in_1_gb(cameras, tmp_path):
         arrays = [source.open_array(name) for name in source.find_arrays()]
     assert sum(array.width * array.dtype.itemsize * array.shape[0] for array in arrays) > 49e9
     flags = ["--accept-omitted-chunks", "--device", "cpu", "--preset", "auto", "--validation", "0.1"]
-    flags += ["--steps", "100", "--batch-size", "128", "--width", "32", "--out", str(tmp_path / "run")]
+    flags += ["--steps", "200", "--batch-size", "64", "--width", "32", "--out", str(tmp_path / "run")]
     flags += ["--images", "img", "--encoder.train.steps", "20"] if cameras else []
     done = subprocess.run(
         [sys.executable, "-c", MEASURE, "train", "--demos", str(path), *flags], capture_output=True, text=True
