@@ -72,7 +72,9 @@ def make_training_space(config: RunConfig) -> Space:
     """Return blur, history, width and steps, if the method has them; nothing if it is not trained."""
     distributions = import_optional("optuna.distributions", "tune")
     model, steps = config.model, config.train.steps
-    space = {"model.history": (model.history, distributions.IntDistribution(1, max(3, model.history + 1)))}
+    space: Space = {
+        "model.history": (model.history, distributions.IntDistribution(1, max(3, model.history + 1)))
+    }
     if blur := getattr(model, "noise", 0.0):
         space["model.noise"] = blur, distributions.FloatDistribution(blur / 4, 4 * blur, log=True)
     network = getattr(model, "network", None)
