@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nsde_policy.data.images import LazyFrames
 
 Bytes = npt.NDArray[np.uint8]
+Spans = Sequence[tuple[int, int]]
 BLOCK_BYTES = 64 * 2**20
 """Frames are decoded in blocks of about this size."""
 DESCRIBED_ROWS = 64
@@ -89,20 +90,12 @@ class FrameFile:
 
     Reading frames in random order from a compressed store would decode a whole chunk for each. They are
     decoded once, block by block, and read back by position: memory does not grow with the number of frames.
-    The first `frames` frames of each camera, or those in `spans`, are resized to `size` × `size`; the file is
+    Spans of frames of each camera, first and one past the last, are resized to `size` × `size`; the file is
     made in `folder`.
     """
 
-    def __init__(
-        self,
-        cameras: Sequence["LazyFrames"],
-        frames: int,
-        *,
-        size: int,
-        folder: Path,
-        spans: Sequence[tuple[int, int]] = (),
-    ) -> None:
-        self.size, self._spans = size, spans or [(0, frames)]
+    def __init__(self, cameras: Sequence["LazyFrames"], spans: Spans, *, size: int, folder: Path) -> None:
+        self.size, self._spans, frames = size, spans, sum(last - first for first, last in spans)
         self.looks = np.zeros((len(cameras), frames, 3), np.float32)
         """Brightness, contrast and detail of each frame before it was resized, by camera."""
         self.repeats = np.zeros((len(cameras), frames), bool)

@@ -68,14 +68,12 @@ def load_training_demos(config: DemoConfig, path: Path, *, task: str = "none") -
 
 def report_store(demos: Demonstrations, config: DemoConfig, path: Path) -> None:
     """Log what is often a mistake in demonstrations, and the cameras of their store that are not used."""
-    if (stream := demos.stream) is not None:
+    if demos.stream is not None:
+        counts = demos.stream.window_mb, len(demos), len(demos.stream.episode_ends)
         logger.info(
             "%s is read from disk into a window of %d MB (--window-mb); statistics and held-out episodes are "
             "from %d of its %d episodes",
-            path,
-            stream.window_mb,
-            len(demos),
-            len(stream.episode_ends),
+            *(path, *counts),
         )
     for line in find_oddities(demos):
         logger.warning("%s: %s", path, line)

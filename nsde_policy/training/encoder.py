@@ -152,8 +152,8 @@ class EncoderTraining:
         folder, total = self._run.encoder.path, len(self._demos.obs)
         logger.info("decoding %d frames of %s", total, ", ".join(self._images))
         stream, cameras = self._demos.stream, list(self._images.values())
-        spans = [] if stream is None else stream.find_spans(stream.sample)
-        frames = FrameFile(cameras, total, size=self.model.size, folder=folder, spans=spans)
+        spans = [(0, total)] if stream is None else stream.find_spans(stream.sample)
+        frames = FrameFile(cameras, spans, size=self.model.size, folder=folder)
         file = folder / "frames.json"
         found = {"fingerprint": frames.fingerprint}
         if file.exists() and read_json(file, error=CheckpointError) != found:
@@ -274,16 +274,14 @@ class EncoderTraining:
         found: dict[str, list[Tensor]] = {}
         for rows in split_rows(len(demos.obs)):
             cameras = [torch.from_numpy(camera).to(self._device) for camera in read(rows)]
-            values, mirrored_values = (
-                torch.from_numpy(table[rows]).to(self._device) for table in (demos.obs, mirrored)
-            )
-            episode = torch.from_numpy(np.searchsorted(demos.episode_ends, rows, side="right"))
+            tables = (torch.from_numpy(table[rows]).to(self._device) for table in (demos.obs, mirrored))
+            values, mirrored_values = tables
+            number = np.searchsorted(demos.episode_ends, rows, side="right")
+            episode = torch.from_numpy(number).to(self._device)
             shown = {"": cameras}
             for k, covers in enumerate(copies):
                 pairs = zip(covers, cameras, strict=True)
-                shown[f"copy_{k}_"] = [
-                    cover.apply(camera, episode.to(self._device)) for cover, camera in pairs
-                ]
+                shown[f"copy_{k}_"] = [cover.apply(camera, episode) for cover, camera in pairs]
             for name, pictures in shown.items():
                 found.setdefault(f"{name}codes", []).append(model(values, *pictures).cpu())
                 if model.mirror is not None:
@@ -317,9 +315,8 @@ class EncoderTraining:
         file = self._run.encoder.path / STREAM_FOLDER / f"{episodes[0]}-{episodes[-1]}.safetensors"
         if not file.exists():
             frames = read()
-            self._run.encoder.save_tensors(
-                file, self._encode(demos, lambda rows: [camera[rows] for camera in frames])
-            )
+            found = self._encode(demos, lambda rows: [camera[rows] for camera in frames])
+            self._run.encoder.save_tensors(file, found)
         return self._add_features(demos, self._run.encoder.read_tensors(file))
 
     def close(self) -> None:
@@ -343,9 +340,7 @@ class EncoderTraining:
         if demos.stream is not None:
             self.model.load_state_dict(weights)
             demos = replace(demos, stream=replace(demos.stream, read=self._load_features))
-        names = [
-            name.removesuffix("codes") for name in sorted(found) if re.fullmatch(r"copy_\d+_codes", name)
-        ]
+        names = sorted(name[: -len("codes")] for name in found if re.fullmatch(r"copy_\d+_codes", name))
         copies = (self._add_features(self._demos, found, name) for name in names)
         return replace(demos, copies=tuple(copies))
 

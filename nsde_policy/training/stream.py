@@ -165,20 +165,17 @@ def stream_rows(
     stream, config = demos.stream, record.config
     if stream is None:
         return None
-    is_pairs = get_method(config.method).model_class().training_view == "transitions"
-    frames = stream.count_frames()
+    frames, view = stream.count_frames(), get_method(config.method).model_class().training_view
+    batch: type[Transitions | Windows] = Transitions if view == "transitions" else Windows
 
     def build_rows(episodes: range) -> Rows:
         return tuple(vars(build_training_data(stream.read(episodes), config, mirror)).values())
-
-    def build_batch(rows: Rows) -> Transitions | Windows:
-        return Transitions(*rows) if is_pairs else Windows(*rows)
 
     return StreamSource(
         stream,
         build_rows,
         count_rows(frames, config) * (frames > 0),
-        build_batch,
+        lambda rows: batch(*rows),
         batch_size=config.train.batch_size,
         device=device,
         seed=record.seed,

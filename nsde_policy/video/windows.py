@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,6 +16,7 @@ from torch import Tensor
 from nsde_policy.data.frames import BLOCK_BYTES, check_frames, resize_frames
 from nsde_policy.data.images import LazyFrames
 from nsde_policy.data.readers import open_source
+from nsde_policy.data.stream import measure_memory
 from nsde_policy.data.types import Ints
 from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.training.batches import BatchSource
@@ -207,8 +207,8 @@ def _load_frames(frames: LazyFrames, size: int, device: torch.device, name: str)
     return table
 
 
-def _measure_memory(device: torch.device) -> int:
+def _measure_memory(device: torch.device) -> float:
     """Return the free bytes of a GPU, or all bytes of this machine."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return measure_memory()
