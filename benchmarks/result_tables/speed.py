@@ -79,6 +79,20 @@ def server() -> str:
     return tabulate([read("serve_soak")], {name.replace("_", " "): name for name in counts})
 
 
+def ranks() -> str:
+    """Tabulate training steps in one and two processes, in processor time."""
+    columns = {
+        "machine": "device",
+        "method": "method",
+        "processes": "processes",
+        "batch": "batch",
+        "step, ms of a processor": number("cpu_ms"),
+        "predicted": number("cpu_ms_predicted"),
+        "efficiency": lambda row: f"{row['cpu_efficiency']:.0%}",
+    }
+    return tabulate(read("ranks"), columns)
+
+
 def scaling() -> str:
     """Tabulate predicted steps, times and costs of training on several H200."""
     columns = {
@@ -101,6 +115,7 @@ TABLES: dict[str, Callable[[], str]] = {
     ),
     "training_cost": training_cost,
     "short_training": short_training,
+    "ranks": ranks,
     "scaling": scaling,
     "server": server,
 }
