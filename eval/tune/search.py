@@ -105,7 +105,7 @@ class Search:
         about |= dataclasses.asdict(setup) | {"demos": str(setup.demos), "config": setup.config.to_dict()}
         self._about = json.loads(json.dumps(about))  # as it is read from the file
         self._found: dict[str, TrialScore] = {}
-        self._values: dict[str, Values] = {}
+        self._values: dict[str, Any] = {}
         self._sampling = {} if setup.offline else make_sampling_space(setup.config)
         self._training = make_training_space(setup.config)
 
@@ -210,10 +210,13 @@ class Search:
         if not path.exists():
             return
         saved = read_json(path, error=CheckpointError)
+        try:
+            self._values = msgspec.convert(saved.get("settings"), dict[str, dict[str, int | float]])
+            self._found = msgspec.convert(saved.get("scores"), dict[str, TrialScore])
+        except msgspec.ValidationError:
+            saved = {}
         if saved.get("search") != self._about:
             raise CheckpointError(f"{path} is of a search with other flags, or damaged; choose another --out")
-        self._values = saved["settings"]
-        self._found = msgspec.convert(saved["scores"], dict[str, TrialScore])
 
     def _write_trials(self) -> None:
         """Replace the file of finished trials; failed ones are tried again by a search that is resumed."""

@@ -98,6 +98,11 @@ def test_search_that_was_interrupted_repeats_no_training(
     assert "--resume" in capsys.readouterr().err
     assert main(["tune", *flags, "--resume", "--seed", "1"]) == 2
     assert "other flags" in capsys.readouterr().err
+    damaged = json.dumps({**whole, "scores": {"best": {"value": "high"}}})
+    (out / "trials.json").write_text(damaged)
+    assert main(["tune", *flags, "--resume"]) == 2
+    assert "damaged" in capsys.readouterr().err
+    (out / "trials.json").write_text(json.dumps(whole))
     assert main(["tune", *flags, "--resume", "--json", "-"]) == 0
     printed = capsys.readouterr()
     assert {line.split(" | ")[0] for line in printed.err.splitlines() if " | " in line} == set(lost)
