@@ -47,9 +47,10 @@ def connect(address: str, workers: int) -> ModuleType:
             socket.create_connection((host.removeprefix("ray://"), int(port)), timeout=20).close()
         ray.init(address or "auto", log_to_driver=False, logging_level=logging.ERROR, **settings)
     except (Exception, SystemExit) as error:  # of many types, by what is wrong or found at the address
+        found = describe_problem(error).partition(". ")[0]  # the rest is about flags of Ray
         raise ConfigError(
-            f"no Ray cluster at {address}: {describe_problem(error)}; expected --ray local, auto, HOST:6379 "
-            "or ray://HOST:10001. `ray start --head` starts a cluster"
+            f"no Ray cluster at {address}: {found}; expected --ray local, auto, HOST:6379 or "
+            "ray://HOST:10001. `ray start --head` starts a cluster"
         ) from error
     return ray
 

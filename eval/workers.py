@@ -9,6 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any
 
+from tqdm import tqdm
+
 
 class WorkerPool(ProcessPoolExecutor):
     """Executor of spawned processes that leave Ctrl-C to their parent and end when it does, even if killed.
@@ -44,6 +46,7 @@ class WorkerPool(ProcessPoolExecutor):
 
 def _start_process(prepare: Callable[..., None] | None, arguments: tuple[object, ...]) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    tqdm.set_lock(threading.RLock())  # its own one would be left over when this process is ended
     if prepare is not None:
         prepare(*arguments)
 

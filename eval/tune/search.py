@@ -191,7 +191,7 @@ class Search:
                 self._write_trials()
                 bar.update()
                 best = max(_value(each) for other, each in self._found.items() if other[:8] == key[:8])
-                settings = format_values(self._values[key])
+                settings = format_values(self._values[key]) or "as given"
                 logger.info("%s | %s | %s | best %.4g", key, settings, self._found[key], best)
         except BrokenExecutor as error:
             raise NsdePolicyError(

@@ -101,9 +101,9 @@ class Train:
     policy: MethodName = "neural_sde"
     """Method; neural_sde is ours."""
     preset: str | None = None
-    """Settings to start from: default, paper, fast (a CPU), with --obs pixels: pixels, pixels-fast; auto,
-    the default for your own robot, measures the demonstrations; on a CPU with --images, pixels-fast. Or the
-    file that `tune` wrote."""
+    """Settings to start from: default, paper, fast (a CPU), with --obs pixels: pixels, pixels-fast;
+    auto, the default for your own robot, measures the demonstrations; on a CPU with --images, pixels-fast;
+    or the file that `tune` wrote."""
     task: str = "auto"
     """Task, such as pusht or metaworld:reach-v3; auto: what the demonstrations record, else none."""
     obs: str = USUAL_OBSERVATIONS
@@ -116,7 +116,7 @@ class Train:
     """Seed of weights, batches and noise."""
     device: DeviceFlag = "auto"
     resume: bool = False
-    """Continue the run in --out from its last checkpoint."""
+    """Continue what is in --out from its last checkpoint."""
     validation: Fraction = 0.0
     """Fraction of the episodes to hold out of training, such as 0.1, for curves and `score`."""
     scale_std: Annotated[Fraction, tyro.conf.arg(aliases=["--calibration"])] = 0.0
@@ -133,7 +133,7 @@ class Train:
         """Parse the flags, those of the settings only to refuse unknown ones; exit after a help text."""
         for flag in (arg.partition("=")[0] for arg in args):
             if flag in FOREIGN_FLAGS:
-                raise ConfigError(f"train has no flag {flag}: use {FOREIGN_FLAGS[flag]}")
+                raise ConfigError(f"{prog.split()[-1]} has no flag {flag}: use {FOREIGN_FLAGS[flag]}")
         if {"-h", "--help"} & {*args}:
             tyro.cli(cls, prog=prog, args=["--help"], description=f"{getdoc(cls)}\n\n{cls.examples}")
         given, settings = tyro.cli(
@@ -163,7 +163,7 @@ class Train:
             TrainWithSettings,
             default=default,
             args=["--help"] if HELP_ALL in self.settings else self.settings,  # tyro omits given flags
-            prog="nsde-policy train",
+            prog=f"nsde-policy {type(self).__name__.lower()}",
             description=Train.__doc__,
         )
         given = {flag.partition("=")[0] for flag in self.settings}
@@ -175,7 +175,7 @@ class Train:
             WithDemos,
             default=WithDemos(demos),
             args=self.settings,
-            prog="nsde-policy train",
+            prog=f"nsde-policy {type(self).__name__.lower()}",
             return_unknown_args=True,
             add_help=False,
         )
@@ -269,6 +269,8 @@ class Train:
         """Refuse cameras and arrays that the demonstrations do not have, before torch is imported."""
         if self.slurm is not None:
             check_slurm(self.out, resume=self.resume)
+        elif self.slurm_args:
+            raise ConfigError("--slurm-args is for jobs: add --slurm PARTITION")
         from nsde_policy.data.readers import open_source
         from nsde_policy.data.roles import find_camera, find_keys
 

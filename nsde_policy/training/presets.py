@@ -61,7 +61,11 @@ def read_preset(preset: str | None, method: str) -> RunConfig | None:
     """Read the settings of a preset that is a file, as `nsde-policy tune` writes it; None for names."""
     if Path(preset or "").suffix != ".json":
         return None
-    config = RunConfig.from_dict(read_json(Path(preset or ""), error=ConfigError))
+    settings = read_json(Path(preset or ""), error=ConfigError)
+    try:
+        config = RunConfig.from_dict(settings)
+    except ConfigError as error:
+        raise ConfigError(f"{preset} is no preset: {error}; expected a file that `tune` wrote") from None
     if config.method != method:
         raise ConfigError(f"{preset} holds settings of {config.method}: add --policy {config.method}")
     return config

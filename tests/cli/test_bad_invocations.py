@@ -32,6 +32,7 @@ def refuse(args, capsys):
         ("train --train.stps 5", "--train.steps"),
         ("train --preset", "--preset"),
         ("train --policy telepathy", "neural_sde"),
+        ("tune --telepathy", "nsde-policy tune --help"),
     ],
 )
 def test_invalid_flags_are_explained_with_exit_code_2(args, expected, capsys):
@@ -74,6 +75,8 @@ def test_a_device_that_torch_cannot_use_is_refused_before_the_work(command, caps
         ("data info /nowhere/demos.zarr", "/nowhere/demos.zarr"),
         ("serve --max-clients 0", "need --max-clients >= 1, got 0"),
         ("serve --patience-s inf", "need --patience-s <= 1e+30"),
+        ("tune --epochs 5", "tune has no flag --epochs: use --steps"),
+        ("train --slurm-args time=60", "add --slurm PARTITION"),
         ("collect --out x.zarr --chunk 3", "--chunk requires --policy RUN"),
     ],
 )
@@ -92,6 +95,13 @@ def test_a_name_that_is_too_long_is_refused(command, capsys, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     assert "ame too long" in refuse(command.replace("NAME", "n" * 300).split(), capsys)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_preset_file_with_unknown_settings_is_refused(capsys, tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text('{"widht": 64}')
+    error = refuse(["train", "--preset", str(path), "--dry-run"], capsys)
+    assert f"{path} is no preset: RunConfig has no setting 'widht'" in error
 
 
 def test_an_error_is_one_line_without_control_characters(capsys):

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import os, sys, time
+from tqdm import tqdm
 from nsde_policy.eval.workers import WorkerPool
 
 if __name__ != "__main__":
@@ -19,6 +20,7 @@ if __name__ != "__main__":
     time.sleep(0.3)  # as if imports took long
 
 def work(number):
+    tqdm.get_lock()  # as a progress bar does
     os.write(1, b"%d\\n" % os.getpid())
     time.sleep(60)
 
@@ -68,6 +70,7 @@ def test_workers_end_with_their_parent(number, to_group, after, code, tmp_path):
         errors = parent.communicate(timeout=60)[1]  # workers share the streams: they have ended too
     assert parent.returncode == code
     assert "Traceback" not in errors
+    assert "leaked" not in errors or number == signal.SIGKILL
     ends = time.monotonic() + 30
     while any(map(is_running, processes)):
         assert time.monotonic() < ends, "a worker outlived its parent"

@@ -78,12 +78,14 @@ def _make_executor(folder: Path, command: "Train") -> "SlurmExecutor":
     if command.dry_run:  # a script can be written where SLURM is not installed
         slurm = type("ScriptWriter", (slurm,), {"affinity": classmethod(lambda cls: 1)})
     given = dict(option.partition("=")[::2] for option in command.slurm_args)
+    known = slurm._valid_parameters()
+    if wrong := [option for option, value in given.items() if option not in known or not value]:
+        names = f"NAME=VALUE with one of {', '.join(sorted(known))}"
+        raise ConfigError(f"--slurm-args has {wrong[0]!r}, expected {names}")
     options = {option: int(value) if value.isdecimal() else value for option, value in given.items()}
     try:
         executor = slurm(folder, max_num_timeout=MOST_REQUEUES)
         executor.update_parameters(**{**USUAL, "partition": command.slurm, **options})
     except RuntimeError as error:  # there is no srun
         raise ConfigError(f"{error} --dry-run prints the script") from None
-    except ValueError as error:  # it lists the options
-        raise ConfigError(f"--slurm-args takes NAME=VALUE: {error}") from None
     return executor
