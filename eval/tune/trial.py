@@ -3,7 +3,6 @@
 import io
 import math
 import os
-import threading
 from collections.abc import Mapping
 from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from nsde_policy.assets import find_demos
 from nsde_policy.errors import NsdePolicyError
@@ -72,7 +70,6 @@ def run_trial(setup: TuneSetup, trial: Trial) -> Estimate | str:
     """
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
-    tqdm.set_lock(threading.RLock())  # the usual one is left behind by processes that are terminated
     with redirect_stderr(io.StringIO()):
         try:
             _train(setup, trial)

@@ -136,7 +136,7 @@ def show_log() -> None:
     """Print the log of the package to stderr."""
     if not any(isinstance(handler, ProgressBarHandler) for handler in logger.handlers):
         logger.addHandler(ProgressBarHandler())
-        logger.setLevel(logging.INFO if get_rank() == 0 else logging.WARNING)
+        logger.setLevel(logging.INFO if get_rank() == 0 else logging.ERROR)
 
 
 def parse_command(args: list[str]) -> Command:
