@@ -93,6 +93,37 @@ def ranks() -> str:
     return tabulate(read("ranks"), columns)
 
 
+def fleet() -> str:
+    """Tabulate episodes on two nodes of Ray, relative to two processes, by turn."""
+    columns = {"wall-clock time": number("wall_s_ratio", 2), "processor time": number("cpu_s_ratio", 2)}
+    return tabulate(read("fleet"), columns)
+
+
+def robots() -> str:
+    """Tabulate how many robots one server holds."""
+    columns = {
+        "robots": "robots",
+        "plans": number("plans"),
+        "in time": lambda row: f"{row['in_time']:.1%}",
+        "median, ms": number("p50_ms"),
+        "p99, ms": number("p99_ms"),
+        "plans per batch": number("rows_per_batch", 1),
+    }
+    return tabulate(sorted(read("robots"), key=lambda row: row["robots"]), columns)
+
+
+def stream() -> str:
+    """Tabulate training on a store that is read from disk."""
+    columns = {
+        "step in memory, ms": number("step_ms_in_memory", 1),
+        "step from disk, ms": number("step_ms_streamed", 1),
+        "throughput": number("throughput_ratio", 2),
+        "memory, MB": number("memory_mb_in_memory"),
+        "memory from disk, MB": number("memory_mb_streamed"),
+    }
+    return tabulate(read("stream"), columns)
+
+
 def scaling() -> str:
     """Tabulate predicted steps, times and costs of training on several H200."""
     columns = {
@@ -116,6 +147,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "training_cost": training_cost,
     "short_training": short_training,
     "ranks": ranks,
+    "fleet": fleet,
+    "robots": robots,
+    "stream": stream,
     "scaling": scaling,
     "server": server,
 }

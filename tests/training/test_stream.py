@@ -262,7 +262,7 @@ def test_a_store_of_50_gb_is_trained_in_1_gb(cameras, tmp_path):
         arrays = [source.open_array(name) for name in source.find_arrays()]
     assert sum(array.width * array.dtype.itemsize * array.shape[0] for array in arrays) > 49e9
     flags = ["--accept-omitted-chunks", "--device", "cpu", "--preset", "auto", "--validation", "0.1"]
-    flags += ["--steps", "200", "--batch-size", "64", "--width", "32", "--out", str(tmp_path / "run")]
+    flags += ["--steps", "100", "--batch-size", "64", "--width", "32", "--out", str(tmp_path / "run")]
     flags += ["--images", "img", "--encoder.train.steps", "20"] if cameras else []
     done = subprocess.run(
         [sys.executable, "-c", MEASURE, "train", "--demos", str(path), *flags], capture_output=True, text=True
