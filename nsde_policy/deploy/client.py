@@ -266,6 +266,8 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
             with contextlib.suppress(OSError):
                 connection.socket.shutdown(socket.SHUT_RDWR)
             connection.close()
+            # Its thread must not read from the next connection, which may get the same file descriptor.
+            connection.recv_events_thread.join(0.2)
 
     def _build_error(self, refusal: Refusal) -> RemoteError:
         reason = _REASONS.get(refusal.code, "refused")
