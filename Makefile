@@ -8,8 +8,8 @@ PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 VENV := .venv
 BIN := $(VENV)/bin
-# Two test processes for each core, with that of the browser: many tests wait for a clock or a server.
-WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN) - 1)
+# Two test processes for each core: many tests wait for a clock or a server.
+WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
 
 # Without compiled modules on disk, every process of a test would compile torch again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -27,7 +27,8 @@ demo: $(VENV)/installed
 	$(BIN)/nsde-policy eval out/demo --render --videos 2 --out out/eval
 
 test: lint
-	$(MAKE) -j3 types pytest browser
+	$(MAKE) -j2 types pytest
+	$(MAKE) browser
 	$(MAKE) ray
 
 quick: lint
@@ -52,7 +53,7 @@ types: $(VENV)/tested
 pytest: $(VENV)/tested
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not browser and not ray"
 
-# One browser at a time: several of them, which draw without a GPU, leave nothing of two cores.
+# One browser at a time, after all others: it draws without a GPU, and pages that wait for a core are late.
 browser: $(VENV)/tested
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m browser
 
