@@ -137,7 +137,8 @@ class Task(abc.ABC):
         defaults = self.training
         presets = defaults.presets(method)
         if name == AUTO_PRESET and statistics is not None:
-            return RunConfig.from_preset(get_method(method).auto_preset(statistics), defaults.demos)
+            chosen = defaults.adapt(get_method(method).auto_preset(statistics))
+            return RunConfig.from_preset(chosen, defaults.demos)
         if name not in presets:
             raise ConfigError(
                 f"no preset {name!r} for task {self.name}, method {method}; available: {', '.join(presets)}, "

@@ -207,6 +207,10 @@ class PushTTraining(TrainingDefaults):
             return {**presets, "pixels": pixels}
         return {**presets, "pixels": _take_images(presets["default"])}
 
+    def adapt(self, preset: Preset) -> Preset:
+        """Align the ends of demonstrations, unless a camera sees the block or no plans are selected."""
+        return preset if self.demos.images or preset.selection.select == "none" else _align(preset)
+
 
 @register_task
 class PushTTask(Task):

@@ -69,6 +69,10 @@ class TrainingDefaults:
         """Return a method's presets; a task may override or add some."""
         return get_method(method).presets
 
+    def adapt(self, preset: Preset) -> Preset:
+        """Return what `auto` chose, changed by what is known about the task; by default unchanged."""
+        return preset
+
     def without_observations(self, env_kwargs: Mapping[str, object]) -> dict[str, object]:
         """Return keyword arguments of the environment, except those that choose what is observed.
 

@@ -24,7 +24,7 @@ from nsde_policy.deploy.runtime import RuntimePolicy
 
 DATA = Path(__file__).parent / "data"
 ASSETS = Path(nsde_policy.__file__).parent / "assets"
-DEMOS = ASSETS / "pusht_demos.zarr.zip"
+DEMOS = DATA / "pusht_demos.zarr.zip"
 SHIPPED = {"state": ASSETS / "pusht", "pixels": ASSETS / "pusht_pixels"}
 TINY = ("--model.network.width", 24, "--model.network.depth", 2)
 TRAIN = ("train", "--task", "pusht", "--device", "cpu", "--select", "none", *TINY)
@@ -71,10 +71,10 @@ def run_command(*args: object) -> None:
 
 
 def train(folder: Path) -> Path:
-    """Train a tiny Neural SDE for 200 steps on the embedded demonstrations."""
+    """Train a tiny Neural SDE for 200 steps."""
     steps = ("--train.steps", 200, "--train.batch-size", 64, "--validation", 0.02)
     as_recorded = ("--demos.no-align-ends", "--model.noise-factors", *(1.0,) * 5)
-    run_command(*TRAIN, *steps, *as_recorded, "--out", folder)
+    run_command(*TRAIN, *steps, *as_recorded, "--demos", DEMOS, "--out", folder)
     return folder
 
 

@@ -3,7 +3,8 @@
 They record what the package does. Run this only when behaviour changes on purpose, and say in the commit
 message which files changed and why. A refactoring leaves them alone.
 
-`data/observations.npz` and `data/camera_demos.zarr.zip` are inputs. They are not written again.
+`data/observations.npz`, `data/pusht_demos.zarr.zip` and `data/camera_demos.zarr.zip` are inputs. They are not
+written again.
 """
 
 import json
