@@ -61,6 +61,7 @@ def short_training() -> str:
     """Tabulate short trainings on Push-T: seconds from the start of the program, and scores."""
     columns = {
         "machine": "device",
+        "demonstrations": "demos",
         "training seed": "seed",
         "steps": number("steps"),
         "steps of the dynamics model": number("dynamics_steps"),
