@@ -101,5 +101,5 @@ def find_runs(episodes: Sequence[int] | Ints) -> list[range]:
 
 
 def measure_memory() -> float:
-    """Return all bytes of this machine; infinite where the system does not tell."""
+    """Return the memory of this machine in bytes; infinity if unknown."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else math.inf

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.2.0"
 
-# pyproject.toml installs envs/, data/ and eval/ as sub-packages of this one; in a checkout they stand beside
+# pyproject.toml installs envs/, data/ and eval/ as sub-packages of this one; in a checkout they are next to
 # this folder, so let the checkout find them there.
 _here = Path(__file__).parent
 if __name__ == "nsde_policy" and not (_here / "envs").is_dir():

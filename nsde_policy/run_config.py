@@ -41,11 +41,11 @@ class DemoConfig(BaseConfig):
     episodes: Natural = 0
     """Number of demonstrations to use, from the first on; 0 for all."""
     angles: tuple[Natural, ...] = ()
-    """Columns of the observation that are angles, radians; empty: as the store says; short --angles."""
+    """Columns of the observation that are angles, radians; empty: as recorded; short --angles."""
     accept_omitted_chunks: bool = False
     """Read missing chunks of a zarr store as the fill value, not as damage; short --accept-omitted-chunks."""
     rate_hz: NonNegative = 0.0
-    """Frames per second; 0 for what the store says; short --rate."""
+    """Frames per second; 0: as recorded; short --rate."""
     first_action_from: tuple[Annotated[int, Meta(ge=-1, le=MAX_INTEGER)], ...] | None = None
     """For each action column, the column of the first observation that replaces the action before it; -1 for
     a value of `first_action`. None infers them from the demonstrations; empty for zeros."""
@@ -61,7 +61,7 @@ class DemoConfig(BaseConfig):
     align_ends: bool = False
     """Move each demonstration as a whole so that all end alike, if the task allows such motions."""
     window_mb: Natural = 0
-    """Memory for training data, MB; larger stores are read from disk while training goes on. 0: the memory of
+    """Memory for training data, MB; larger stores are read from disk during training. 0: the memory of
     this machine, and 512 for stores that do not fit; short --window-mb."""
 
     def __post_init__(self) -> None:

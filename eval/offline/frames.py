@@ -109,12 +109,17 @@ def select_episodes(policy: Policy, path: Path, *, accept_omitted_chunks: bool =
 def _find_trained(record: DemoRecord, demos: Demonstrations) -> set[int] | None:
     """Return which episodes a run was trained on; None if that cannot be known.
 
+    Runs that read a store from disk record a sample of its episodes: only those held out are known to be new.
     Runs of earlier versions record no episodes: they recognise only their own store, with others appended.
     """
-    held_out = set(record.held_out)
-    if record.episode_fingerprints:
-        trained = {each for i, each in enumerate(record.episode_fingerprints) if i not in held_out}
-        return {i for i, each in enumerate(demos.episode_fingerprints) if each in trained}
+    held_out, known = set(record.held_out), record.episode_fingerprints
+    if known and len(known) < record.episodes:
+        new = {each for i, each in enumerate(known) if i in held_out}
+        trained = {i for i, each in enumerate(demos.episode_fingerprints) if each not in new}
+        return trained if len(trained) < len(demos) else None
+    if known:
+        seen = {each for i, each in enumerate(known) if i not in held_out}
+        return {i for i, each in enumerate(demos.episode_fingerprints) if each in seen}
     if 0 < record.episodes <= len(demos) and demos.take(record.episodes).fingerprint == record.fingerprint:
         return set(range(record.episodes)) - held_out
     return None

@@ -44,7 +44,7 @@ GENERATION = 8
 SAMPLING_TRIALS = 24
 """Candidates of the settings that need no training."""
 TUNING_SEEDS, FRESH_SEEDS = 200_000, 250_000
-"""First seeds of the initial states that settings are chosen on, and of those that they are not."""
+"""First seeds of the initial states for the search, and for the final comparison."""
 FACTORS, LONGEST_CHUNK = (0.5, 1, 2), 16
 """Factors on width and steps; chunks up to this one are tried, or up to twice the given one."""
 TRIALS_FILE, PRESET_FILE, BEST_RUN, DEFAULT_RUN = "trials.json", "preset.json", "best", "default"

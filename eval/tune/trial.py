@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from nsde_policy.assets import find_demos
-from nsde_policy.errors import NsdePolicyError
+from nsde_policy.errors import NsdePolicyError, is_out_of_memory, summarize_error
 from nsde_policy.eval.evaluate import MAX_BATCH, score_episodes
 from nsde_policy.eval.offline.score import evaluate
 from nsde_policy.eval.pool import RolloutPool
@@ -76,6 +76,10 @@ def run_trial(setup: TuneSetup, trial: Trial) -> Estimate | str:
             found = _score_recorded(setup, trial) if setup.offline else _roll_out(setup, trial)
         except NsdePolicyError as error:
             return str(error)
+        except Exception as error:
+            if is_out_of_memory(error):
+                return f"out of memory: {summarize_error(error)}"
+            raise
     low, high = (found.value if math.isnan(bound) else bound for bound in (found.low, found.high))
     return replace(found, low=low, high=high)
 
@@ -95,7 +99,9 @@ def _roll_out(setup: TuneSetup, trial: Trial) -> Estimate:
     record, device = RunDirectory(trial.run).read_record(), setup.options.device
     task, config = get_task_of_run(record, setup.env), apply_values(record.config, trial.sampled)
     env_kwargs = {} if setup.env is None else setup.env_kwargs
-    rollout = RolloutConfig(task, env_kwargs, config.chunk, config.model.sampling)
+    policy = Policy.from_pretrained(trial.run)
+    policy.model.config = config.model  # with plan selection, sampling follows from it and from the rule
+    rollout = RolloutConfig(task, env_kwargs, config.chunk, policy.sampling)
     batch = 1 if device == "cpu" else min(len(trial.seeds), MAX_BATCH)
     pool = RolloutPool(trial.run, rollout, device=device, batch=batch)
     scores = score_episodes(list(pool.evaluate(trial.seeds)), task)

@@ -139,9 +139,10 @@ class ReportCommand(ComparisonFlags):
         from nsde_policy.viewer.episodes import EpisodePage
 
         check_writable(self.out)
-        run, *others = self.list_runs()
-        if others:
-            raise ConfigError("--demos reports one run; `nsde-policy score` compares several")
+        runs = self.list_runs()
+        if len(runs) != 1:
+            raise ConfigError("--demos needs one run directory; `nsde-policy score` compares several")
+        (run,) = runs
         policy = Policy.from_pretrained(run).to(self.device)
         score = policy.evaluate(demos)
         verdict, notes = repr(score).splitlines(), describe_episodes(score)

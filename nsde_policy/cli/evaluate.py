@@ -45,7 +45,7 @@ class Evaluate:
     camera_occlusion: NonNegative = 0.0
     """Share of the picture that is hidden, at a random place."""
     camera_occluder: Occluder = "square"
-    """What --camera-occlusion hides it with: a grey square, which may move, a yellow one, another shape."""
+    """Occluder of --camera-occlusion: a grey square, which may move, a yellow one, or another shape."""
     workers: options.WorkersFlag = 0
     device: options.DeviceFlag = "cpu"
     ray: options.RayFlag = None

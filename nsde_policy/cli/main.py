@@ -46,7 +46,7 @@ SUMMARIES = {
     "data": "Inspect, check, view, convert, edit, replay or download demonstrations.",
     "collect": "Record demonstrations on a web page, or with a policy or a script.",
     "train": "Fit a policy to demonstrations.",
-    "tune": "Search the best settings for demonstrations.",
+    "tune": "Search for the best settings for your demonstrations.",
     "score": "Score policies on recorded episodes, without an environment.",
     "compare": "Compare runs seed by seed: table, intervals, plots.",
     "report": "Write one HTML page about runs, with a player of their episodes.",

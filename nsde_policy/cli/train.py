@@ -96,8 +96,8 @@ class Train:
 
     examples: ClassVar[str] = EXAMPLES
     demos: Path | None = None
-    """Demonstrations of any format; default: those of the task in this package. What they do not say:
-    --obs-keys, --act-key, --images, --angles, --rate."""
+    """Demonstrations of any format; default: those of the task in this package. Flags for what
+    they do not record: --obs-keys, --act-key, --images, --angles, --rate."""
     policy: MethodName = "neural_sde"
     """Method; neural_sde is ours."""
     preset: str | None = None

@@ -23,9 +23,9 @@ HELD_OUT = 0.2
 
 @dataclass(frozen=True)
 class Tune(Train):
-    """Search the best settings, starting from those that `train` would use with the same flags.
+    """Search for the best settings, starting from those that `train` would use with the same flags.
 
-    First those that need no training (chunk and sampling), then blur, history, width and steps. The score is
+    Chunk and sampling, which need no training, come first, then blur, history, width and steps. The score is
     success × entropy of tasks with modes, success or the return, on seeds 200000+; without an environment
     minus the error on held-out episodes. Writes OUT/preset.json and OUT/best, a run with it.
     """

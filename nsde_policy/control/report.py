@@ -74,7 +74,7 @@ class CameraReport:
         text = f"{name}: frames up to {1e3 * self.largest_age_s:.0f} ms old"
         if not self.lost_commands:
             return text
-        now = "not back since" if self.is_lost else "back since then"
+        now = "still lost" if self.is_lost else "recovered"
         lost = f"{self.lost_commands} commands without it, lost at {self.lost_at_s:.2f} s by {self.reason}"
         return f"{text}; {lost}, {now}"
 

@@ -96,7 +96,7 @@ class Welcome(Message, frozen=True, tag="welcome"):
 
 
 class PlanRequest(Message, frozen=True, tag="plan"):
-    """Request of a plan; the same request gets the same plan."""
+    """Request of a plan; the same request gets the same plan, up to rounding."""
 
     id: NonNegativeInt64
     """Repeated in the reply."""

@@ -100,9 +100,9 @@ class EncoderModel(TrainableModel[CameraBatch]):
         """Encode observations (n, plain_dim) and frames (n, size, size, 3) uint8 as (n, feature_dim)."""
 
     def summarize(self, values: Tensor, *frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode as `forward`, and return also what tells which features are wrong, (n, summary_dim).
+        """Encode as `forward`, and also return a summary that predicts wrong features, (n, summary_dim).
 
-        By default these are the features; means of the maps of a network tell more.
+        By default the summary is the features; means of the maps of a network predict better.
         """
         features = self(values, *frames)
         return features, features

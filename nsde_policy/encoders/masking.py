@@ -91,7 +91,7 @@ def change_light(frames: Tensor, gain: Tensor, noise: Tensor | float = 0.0) -> T
 
 
 def disturb_frames(frames: Tensor, generator: torch.Generator) -> Tensor:
-    """Hide parts of frames (n, size, size, 3) uint8, and change their light, each for itself."""
+    """Hide parts of frames (n, size, size, 3) uint8, and change their light, each independently."""
     for share, areas in (FIRST, SECOND):
         frames = hide_parts(frames, share, areas, generator)
 

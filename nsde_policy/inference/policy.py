@@ -222,28 +222,16 @@ class Policy(BasePolicy[torch.Generator]):
     def plan_rows(self, states: Sequence[np.ndarray], *, steps: int, seeds: Sequence[int]) -> list[Plan]:
         """Plan for several robots together, each from its states and seed; `check_plan` checks the plans.
 
-        Matrix products round differently with the number of rows. On a CPU that number is fixed: rows are
-        repeated to fill a batch. A plan then has the same bits whatever the other rows are, and differs from
-        that of `plan_from` by rounding.
+        A plan equals that of `plan_from` up to rounding, which depends on the number of rows.
         """
         given, steps = np.stack(states), self.check_steps(steps)
-        plans: dict[int, Plan] = {}
-        for rows in self._split_rows(given):
-            draws = Draws([self._make_generator(seeds[row]) for row in rows], self.device)
-            found = self._run(partial(self._plan_with_std, given[rows], draws, steps))
-            plans |= zip(rows, found, strict=True)
-        return [plans[row] for row in range(len(given))]
-
-    def _split_rows(self, given: np.ndarray) -> list[list[int]]:
-        """Split rows into batches: one on a GPU, on a CPU batches with a fixed number of network inputs."""
-        size, rows = self.largest_batch, [*range(len(given))]
-        if size is None:
-            return [rows]
-        near = self.selector and self.selector.compares(torch.from_numpy(given).float()).tolist()
-        compared = [row for row in rows if near and near[row]]  # the candidates of a row are a batch
-        single = [row for row in rows if row not in compared]
-        blocks = (single[first : first + size] for first in range(0, len(single), size))
-        return [[row] for row in compared] + [(block + block[-1:] * size)[:size] for block in blocks]
+        size = self.largest_batch or len(given)
+        plans: list[Plan] = []
+        for first in range(0, len(given), size):
+            rows = slice(first, first + size)
+            draws = Draws([self._make_generator(seed) for seed in seeds[rows]], self.device)
+            plans += self._run(partial(self._plan_with_std, given[rows], draws, steps))
+        return plans
 
     def encode_rows(self, rows: Sequence[Mapping[str, object]]) -> list[tuple[np.ndarray, float | None]]:
         """Encode observations of several robots in one batch, each as `encode_and_see` does."""

@@ -119,8 +119,8 @@ class Calibration(BaseConfig):
     frames: tuple[CameraRange, ...] = ()
     """Range of the frames of each camera; empty without cameras or if not measured."""
     usually_visible: Annotated[float, Meta(ge=0, le=1)] | None = None
-    """Share of what the policy relies on that is visible in 99 % of undisturbed frames of held-out episodes;
-    None if the policy does not report it."""
+    """Share of what the policy relies on that is visible in 99 % of undisturbed frames of held-out episodes,
+    or without any of every fifth training episode; None if the policy does not report it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

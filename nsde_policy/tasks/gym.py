@@ -133,7 +133,7 @@ def choose_mujoco_renderer() -> None:
 
 
 def find_rate(task: Task, env: AnyEnv) -> float | None:
-    """Return the control periods per second of an environment, None if nothing says.
+    """Return the control periods per second of an environment, None if unknown.
 
     They are `task.rate_hz`, else 1 / `env.unwrapped.dt`, else `env.metadata["render_fps"]`.
     """

@@ -32,7 +32,7 @@ from nsde_policy.run_config import DemoConfig, RunConfig
 
 
 def resolve_first_action(demos: Demonstrations, config: RunConfig) -> RunConfig:
-    """Return the settings with the action before the first one inferred, as far as they leave it open.
+    """Return the settings with the action before the first one inferred where they leave it open.
 
     The demonstrations must not hold mirror images yet.
     """

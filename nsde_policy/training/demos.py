@@ -174,7 +174,7 @@ def _check_actions(demos: Demonstrations, task: str, low: np.ndarray, high: np.n
 
 
 def find_env_rate(task: Task) -> float | None:
-    """Return the control periods per second of a task or its environment, None if nothing says."""
+    """Return the control periods per second of a task or its environment, None if unknown."""
     if task.rate_hz or task.env_id is None:
         return task.rate_hz
     with _try_env(task) as env:

@@ -122,8 +122,9 @@ def find_own_rows(batch_size: int) -> range:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     if batch_size % ranks:
         raise ConfigError(
-            f"a batch of {batch_size} cannot be divided evenly among {ranks} processes: choose --batch-size "
-            f"{batch_size - batch_size % ranks or ranks}, or another number of processes"
+            f"a batch of {batch_size} cannot be divided evenly among {ranks} processes: choose "
+            f"{batch_size - batch_size % ranks or ranks} (--batch-size, --encoder.train.batch-size or "
+            "--selection.train.batch-size), or another number of processes"
         )
     rows = batch_size // ranks
     return range(rank * rows, (rank + 1) * rows)
@@ -169,7 +170,7 @@ def share_rows(batch_size: int) -> AbstractContextManager[object]:
 
 
 def copy_first_rank(model: nn.Module) -> None:
-    """Give a model the weights that it has in rank 0; other machines may have computed other last digits."""
+    """Give a model the weights that it has in rank 0; other machines may round differently."""
     if is_distributed():
         for tensor in model.state_dict().values():
             dist.broadcast(tensor, 0)
@@ -178,7 +179,8 @@ def copy_first_rank(model: nn.Module) -> None:
 def average_ranks(parameters: Sequence[nn.Parameter], losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Replace gradients by their means over all ranks, and return the mean losses.
 
-    Everything is exchanged at once. A loss that is not finite in one rank is so in all of them.
+    Everything is exchanged at once. A loss that is not finite in one rank makes the mean
+    non-finite in every rank.
 
     Raises:
         NsdePolicyError: If another process has ended.

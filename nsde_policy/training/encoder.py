@@ -338,7 +338,7 @@ class EncoderTraining:
             check_encoder(self._run.model, weights)
         demos = self._add_features(self._demos, found)
         if demos.stream is not None:
-            self.model.load_state_dict(weights)
+            self.model.to(self._device).load_state_dict(weights)
             demos = replace(demos, stream=replace(demos.stream, read=self._load_features))
         names = sorted(name[: -len("codes")] for name in found if re.fullmatch(r"copy_\d+_codes", name))
         copies = (self._add_features(self._demos, found, name) for name in names)

@@ -65,7 +65,7 @@ def read_preset(preset: str | None, method: str) -> RunConfig | None:
     try:
         config = RunConfig.from_dict(settings)
     except ConfigError as error:
-        raise ConfigError(f"{preset} is no preset: {error}; expected a file that `tune` wrote") from None
+        raise ConfigError(f"{preset} is not a preset: {error}; expected a file that `tune` wrote") from None
     if config.method != method:
         raise ConfigError(f"{preset} holds settings of {config.method}: add --policy {config.method}")
     return config

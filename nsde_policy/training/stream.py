@@ -1,4 +1,4 @@
-"""Training on stores larger than memory: shards are read from disk in random order while training goes on.
+"""Training on stores larger than memory: shards are read from disk in random order, during training.
 
 The rows of a store are cut into equal lanes, which all give the same share of every batch, and lanes into
 equal shards of consecutive rows. A lane has one shard in memory, with its rows shuffled. When all of them are
@@ -33,8 +33,8 @@ from nsde_policy.training.dataset import build_training_data, count_rows
 from nsde_policy.training.distributed import find_own_rows
 
 MAX_LANES, SHARDS = 8, 16
-"""Most lanes, of which as many are used as divide a batch evenly. A window holds more shards: the next ones,
-and what it takes to make them."""
+"""Most lanes, of which as many are used as divide a batch evenly. The window also covers
+the next shards and the memory to build them."""
 LARGEST_EPISODE, LOAD_AHEAD = 0.25, 0.25
 """Share of the window that an episode may fill; share of a shard that is left when the next one is loaded."""
 
@@ -66,7 +66,7 @@ class Lane:
         )
 
     def read(self, first: int, count: int) -> Rows:
-        """Return rows by their numbers in that order, which goes on for ever."""
+        """Return `count` rows from number `first` on; the order never ends."""
         epoch, row = divmod(first, int(self._sizes.sum()))
         ends = np.cumsum(self._sizes[self._draw_order(epoch)])
         nth = int(np.searchsorted(ends, row, side="right"))

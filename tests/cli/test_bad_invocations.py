@@ -101,7 +101,7 @@ def test_a_preset_file_with_unknown_settings_is_refused(capsys, tmp_path):
     path = tmp_path / "mine.json"
     path.write_text('{"widht": 64}')
     error = refuse(["train", "--preset", str(path), "--dry-run"], capsys)
-    assert f"{path} is no preset: RunConfig has no setting 'widht'" in error
+    assert f"{path} is not a preset: RunConfig has no setting 'widht'" in error
 
 
 def test_an_error_is_one_line_without_control_characters(capsys):

@@ -116,3 +116,21 @@ def test_older_run_says_what_it_cannot_know(older_run: RunDirectory, run: RunDir
     compared = compare_offline([run.path, older_run.path], store, config=OfflineConfig(samples=2, stride=9))
     assert "may have TRAINED on some" in compared.note
     assert len(compared.runs[0].context["episodes"]) == 8
+
+
+@pytest.mark.parametrize(("order", "scored_ones"), [(range(12), "held out"), (NEW, "all")])
+def test_run_that_read_its_store_from_disk_knows_only_what_it_held_out(
+    run: RunDirectory, tmp_path: Path, order, scored_ones: str
+):
+    streamed = RunDirectory(tmp_path / "streamed")
+    shutil.copytree(run.path, streamed.path)
+    record = json.loads(streamed.config.read_text())
+    record["demos"]["episodes"] = 60  # of which a sample of 8 was recorded
+    streamed.config.write_text(json.dumps(record))
+    scored, found = select(streamed, write_demos(tmp_path / "demos.zarr", DEMOS.select(order)))
+    if scored_ones == "all":
+        assert found == name(NEW)
+        assert "may have been trained on some" in scored.note
+    else:
+        assert found == name(record["demos"]["held_out"])
+        assert not scored.seen

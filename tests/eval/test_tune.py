@@ -9,11 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.cli.main import main
 from nsde_policy.data import DemoWriter, Episode
+from nsde_policy.eval.evaluate import EvaluationConfig, evaluate_policy
+from nsde_policy.eval.tune import trial as tune_trial
 from nsde_policy.eval.tune.search import list_rungs, make_sampling_space, make_training_space
+from nsde_policy.eval.tune.trial import Trial, TuneSetup, run_trial
 from nsde_policy.run_directory import RunDirectory, fingerprint
 from nsde_policy.tasks import get_task
+from nsde_policy.training.run import TrainOptions
 from tests.helpers.shared_files import make_once
 
 QUICK = ["--steps", "30", "--width", "16", "--select", "none", "--preset", "auto", "--device", "cpu"]
@@ -189,3 +194,38 @@ def test_a_missing_package_is_named_before_torch_is_imported(package: str, flags
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 2, done.stderr
     assert f"this needs {package}" in done.stderr
+
+
+@pytest.fixture
+def shipped_trial(tmp_path: Path) -> tuple[TuneSetup, Trial]:
+    """Return a trial whose run is the shipped policy, which selects plans by their goal."""
+    run = tmp_path / "run"
+    shutil.copytree(SHIPPED_POLICY, run)
+    config = RunDirectory(run).read_record().config
+    setup = TuneSetup(config, TrainOptions(device="cpu"), None, "pusht", None, {}, offline=False)
+    return setup, Trial(run, {}, {}, 0, range(200_000, 200_002))
+
+
+def test_trial_scores_a_policy_that_selects_plans_as_eval_does(shipped_trial, monkeypatch):
+    setup, trial = shipped_trial
+    monkeypatch.setattr(tune_trial, "_train", lambda setup, trial: None)
+    seen = []
+    make_pool = tune_trial.RolloutPool
+
+    def note_pool(run, rollout, **kwargs):
+        seen.append(rollout.sampling)
+        return make_pool(run, rollout, **kwargs)
+
+    monkeypatch.setattr(tune_trial, "RolloutPool", note_pool)
+    found = run_trial(setup, trial)
+    wanted = evaluate_policy(trial.run, EvaluationConfig(2, 200_000))
+    assert seen[0].diffusion == 1.0, "not the 0.5 of one plan"
+    assert found.value == wanted.scores.success.value
+
+
+def test_trial_without_enough_memory_gets_a_reason_instead_of_a_score(shipped_trial, monkeypatch):
+    def run_out(setup, trial):
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(tune_trial, "_train", run_out)
+    assert "out of memory" in run_trial(*shipped_trial)

@@ -1,7 +1,7 @@
 """ResNet-18 (He et al. 2016) with GroupNorm and spatial softmax, as in Diffusion Policy (Chi et al. 2023).
 
-Weights start at random, and the policy's loss trains them. Frames are cropped at random places, each for
-itself, which is all the augmentation there is; a policy sees the centre.
+Weights start at random, and the policy's loss trains them. Frames are cropped at random places, each
+independently, without other augmentation; a policy sees the centre.
 """
 
 from collections.abc import Sequence
