@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from nsde_policy.assets import EMBEDDED_DEMOS
 from nsde_policy.cli.main import main
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare import run as comparing
@@ -183,7 +184,12 @@ def test_earlier_comparison_adds_its_entries(runs: list[Path], tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("args", "message"), [([], "nothing to compare"), (["shipped", "--out", "/proc"], "it is a folder")]
+    ("args", "message"),
+    [
+        ([], "nothing to compare"),
+        (["shipped", "--out", "/proc"], "it is a folder"),
+        (["--demos", str(EMBEDDED_DEMOS), "--from-json", "results.json"], "--demos needs one run directory"),
+    ],
 )
 def test_bad_input_exits_with_code_2(args: list[str], message: str, capsys: pytest.CaptureFixture[str]):
     assert main(["report", *args]) == 2
