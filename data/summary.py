@@ -112,7 +112,7 @@ class StoreSummary:
         if self.videos and is_low_dimensional:
             yield f"can be cameras: --images {' '.join(self.videos)}"
         if self.videos:
-            yield f"can be videos: {' or '.join(self.videos)}"
+            yield f"for `nsde-policy video train`: {' or '.join(self.videos)}"
         if self.positions is not None:
             matches = format_matches(self.positions)
             yield f"absolute positions: {matches}" if matches else "no action is an observed position"

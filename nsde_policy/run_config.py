@@ -25,13 +25,13 @@ class DemoConfig(BaseConfig):
     """Selection of the demonstrations and content of a state."""
 
     obs_keys: tuple[str, ...] = ("state",)
-    """Arrays below data/ that are concatenated to an observation; short --obs-keys."""
+    """Arrays of the store that are concatenated to an observation; short --obs-keys."""
     act_key: str = "action"
-    """Array below data/ with the actions; short --act-key."""
+    """Array of the store with the actions; short --act-key."""
     obs_columns: tuple[Natural, ...] = ()
     """Columns of the observation to use; empty for all. Other settings count the selected columns."""
     images: tuple[str, ...] = ()
-    """Arrays below data/ with camera frames, which --encoder encodes; short --images."""
+    """Arrays of the store with camera frames, which --encoder encodes; short --images."""
     images_dropout: Annotated[float, Meta(ge=0, le=0.9)] = 0.0
     """Share of the training data without one of the cameras: the policy then goes on if it loses one; short
     --images-dropout."""

@@ -52,6 +52,8 @@ class Store(Source):
             raise DemoError(f"{path} does not exist; expected a zarr directory or a zip of one")
         self._root: Path | zipfile.Path = path
         if path.is_file():
+            if path.suffix != ".zip" and not zipfile.is_zipfile(path):
+                raise DemoError(f"{path} is neither a zarr directory nor a zip of one", OTHER_FORMATS)
             with wrap_read_errors(f"{path} is neither a zarr directory nor an undamaged zip of one"):
                 archive = zipfile.ZipFile(path)
                 roots = [name for name in archive.namelist() if name.rpartition("/")[2] in ROOT_KEYS]

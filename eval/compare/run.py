@@ -145,7 +145,7 @@ def load_records(runs: Sequence[Path], *, env: str | None = None) -> dict[Path, 
         if task.env_id is None:
             raise ComparisonError(
                 f"{run} was trained without a task, so it has no environment to roll out in: give one with "
-                "--env, or use `nsde-policy score` on recorded episodes"
+                "--env, or use recorded episodes: `nsde-policy score` or `report` with --demos STORE"
             )
         if (stopped := RunDirectory(run).describe_unfinished()) is not None:
             raise ComparisonError(stopped)

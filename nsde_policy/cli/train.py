@@ -131,6 +131,8 @@ class Train:
     @classmethod
     def parse(cls, args: Sequence[str], prog: str) -> Self:
         """Parse the flags, those of the settings only to refuse unknown ones; exit after a help text."""
+        if args and not args[0].startswith("-"):
+            raise ConfigError(f"{prog.split()[-1]} takes flags only: use --demos {args[0]}")
         for flag in (arg.partition("=")[0] for arg in args):
             if flag in FOREIGN_FLAGS:
                 raise ConfigError(f"{prog.split()[-1]} has no flag {flag}: use {FOREIGN_FLAGS[flag]}")

@@ -90,7 +90,8 @@ class InputMonitor:
 
     def score_state(self, state: np.ndarray, now: float) -> list[Fault]:
         """Update the out-of-distribution score; return the faults of a state that the session demands."""
-        self.ood = None if self.lost else self._ood_detector.distance(state)
+        is_complete = not (self.lost or self._lost_before)  # a plan may be of an earlier observation
+        self.ood = self._ood_detector.distance(state) if is_complete else None
         faults, least = [], self._min_visible
         if self._fault_when_ood and self.is_ood:
             faults.append(Fault(FaultKind.OUT_OF_DISTRIBUTION, now, f"distance {self.ood or 0.0:.3g}"))

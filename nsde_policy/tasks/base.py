@@ -86,7 +86,7 @@ class Task(abc.ABC):
         if self.env_id is None:
             raise ConfigError(
                 f"the task {self.name!r} has no environment to play in: give one with --env, or score "
-                "recorded episodes with --demos STORE"
+                "recorded episodes with `nsde-policy score RUN --demos STORE`"
             )
         from nsde_policy.tasks.gym import make_gym_env
 
@@ -141,7 +141,7 @@ class Task(abc.ABC):
             return RunConfig.from_preset(chosen, defaults.demos)
         if name not in presets:
             raise ConfigError(
-                f"no preset {name!r} for task {self.name}, method {method}; available: {', '.join(presets)}, "
+                f"{method} has no preset {name!r}; available: {', '.join(presets)}, "
                 f"and {AUTO_PRESET} for given demonstrations"
             )
         preset = presets[name]

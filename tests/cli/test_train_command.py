@@ -112,7 +112,7 @@ def test_observations_are_not_suggested_as_actions(tmp_path: Path, capsys: pytes
         (["--demos", "ARM", "--task", "none", "--demos.mirror"], "no mirror symmetry"),
         (["--demos", "ARM", "--task", "none", "--model.network.dropout", "1.5"], "dropout"),
         (["--demos", "ARM", "--task", "none", "--out", "/proc/x"], "/proc/x cannot be created"),
-        (["--preset", "fsat"], "no preset 'fsat'"),
+        (["--preset", "fsat"], "has no preset 'fsat'"),
         (["--task", "psht"], "the closest are pusht"),
         (["--task", "pusht", "--preset", "pixels-fast"], "add --obs pixels or --images"),
         (["--task", "avoiding", "--env-kwargs", '{"start": 3}'], "start must be one of 'fixed', 'varied'"),

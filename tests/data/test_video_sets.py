@@ -163,7 +163,7 @@ def test_commands_print_what_the_store_holds(kth, tmp_path, capsys):
     assert "holds 2 videos (0 new)" in capsys.readouterr().out
     assert main(["data", "info", out]) == 0
     text = capsys.readouterr().out
-    assert "can be videos: img" in text
+    assert "for `nsde-policy video train`: img" in text
     assert "--obs-keys" not in text
     assert "--images" not in text
     assert main(["data", "check", out]) == 0

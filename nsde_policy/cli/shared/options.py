@@ -205,4 +205,4 @@ def _suggest_demos(path: Path) -> str:
         return f": `nsde-policy data download {SHIPPED_TASK} --out {path}` writes human demonstrations there"
     names = (each.name for each in path.parent.glob("*")) if path.parent.is_dir() else ()
     similar = suggest(path.name, names)
-    return f"{similar}; expected a file or folder of demonstrations"
+    return f"; expected a file or folder of demonstrations{similar}"

@@ -28,8 +28,8 @@ def adapt_to_demos(statistics: "DemoStatistics") -> Preset:
     """Choose settings.
 
     - Predictable demonstrations need no sampling noise, which only costs success, and no dropout. Each action
-      follows from the observation, and the policy should not rely on what it did before: more blur on the
-      previous action prevents that if actions are smooth, no history if they jump, as those of a switch do.
+      follows from the observation; more blur on the previous action keeps the policy from relying on it,
+      unless actions jump, as those of a switch do.
     - Demonstrations that end alike: plans are selected by their goal (`SelectionConfig`), and final actions,
       which complete it, weigh more.
     - Forks: a large blur trains flow and denoiser between the ways as well, a strong denoiser leads back to
@@ -42,17 +42,12 @@ def adapt_to_demos(statistics: "DemoStatistics") -> Preset:
     chunk = choose_chunk(statistics)
     has_goal = statistics.goal_frames >= chunk
     forking = 0.0 if has_goal else statistics.forking
-    dropout, diffusion = 0.1 * (1 - forking), 0.5 + 2 * forking
-    action_noise, history = 1.0, 2
+    dropout, diffusion, action_noise = 0.1 * (1 - forking), 0.5 + 2 * forking, 1.0
     if statistics.is_predictable:
         dropout, diffusion = 0.0, 0.0
-        if statistics.action_step < SMOOTH:
-            action_noise = 3.0
-        else:
-            history = 1
+        action_noise = 3.0 if statistics.action_step < SMOOTH else 1.0
     width = next((width for dims, width in WIDTHS if statistics.dim <= dims), 1024)
     model = NeuralSDEConfig(
-        history=history,
         noise=0.7 + 0.8 * forking,
         action_noise=action_noise,
         network=NetworkConfig(width=width, dropout=dropout),
