@@ -228,9 +228,12 @@ class Train:
     def train(self) -> "RunDirectory":
         """Train with a progress bar, and return the run directory."""
         from nsde_policy.run_directory import RunDirectory
+        from nsde_policy.training.checkpoints import check_files
         from nsde_policy.training.run import TrainOptions
         from nsde_policy.training.train import train_task
 
+        if self.out is not None and not self.resume:
+            check_files(RunDirectory(self.out), resume=False)  # before demonstrations are measured
         task, env_kwargs, preset, config = self.prepare()
         smaller = {"default": "fast", "pixels": "pixels-fast"}.get(preset)
         if smaller and self.device == "cpu":
