@@ -233,6 +233,7 @@ def test_presets_for_cameras_are_trained_scored_and_driven(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_samples")
 def test_cameras_of_two_sizes_are_lost_in_turn(
     run_script: RunScript, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

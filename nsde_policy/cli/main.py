@@ -11,6 +11,7 @@ import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import TextIO
 
 import tyro
 
@@ -127,6 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             check_command(command).run()
         sys.stdout.flush()
+        _flush_or_discard(sys.stderr)
     except BaseException as error:
         return _report_error(error, debug)
     return code
@@ -180,7 +182,7 @@ def _list_commands(commands: CommandTree, prog: str) -> str:
 def _report_error(error: BaseException, debug: bool) -> int:
     """Print why a command ended, and return its exit code."""
     if isinstance(error, BrokenPipeError):  # the reader of our output has closed it, as `| head` does
-        _discard_output()
+        _flush_or_discard(sys.stdout)
         return PIPE_CLOSED
     if isinstance(error, KeyboardInterrupt):
         return _fail(str(error) or "interrupted", 130, debug)
@@ -189,7 +191,7 @@ def _report_error(error: BaseException, debug: bool) -> int:
     if isinstance(error, NsdePolicyError):
         return _fail(str(error), 2, debug)
     if isinstance(error, OSError):
-        _discard_output()  # perhaps it is what cannot be written
+        _flush_or_discard(sys.stdout)  # perhaps it is what cannot be written
         return _fail(f"{error.filename or 'the output'} cannot be used: {error.strerror or error}", 2, debug)
     if is_out_of_memory(error):
         return _fail(f"out of memory: {summarize_error(error)}; use smaller settings", 2, debug)
@@ -199,12 +201,13 @@ def _report_error(error: BaseException, debug: bool) -> int:
     return _fail(f"unexpected {type(error).__name__}: {error} (a bug; --debug shows where)", 1, debug)
 
 
-def _discard_output() -> None:
-    """Print what is left of the output, or discard it, so that Python does not fail to print it at exit."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _flush_or_discard(stream: TextIO | None) -> None:
+    """Print what is left in a stream, or discard it: what Python fails to print at exit changes its code."""
+    if stream is not None:
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _fail(message: str, code: int, debug: bool) -> int:
@@ -214,6 +217,7 @@ def _fail(message: str, code: int, debug: bool) -> int:
             traceback.print_exc()
         name = f"nsde-policy (rank {get_rank()})" if is_launched() else "nsde-policy"
         print(f"{name}: {line}", file=sys.stderr, flush=True)
+    _flush_or_discard(sys.stderr)
     return code
 
 

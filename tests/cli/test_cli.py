@@ -171,13 +171,14 @@ def test_output_works_on_ascii_terminals(tmp_path):
     [
         ("data info /nowhere 2>/dev/full", 2, ""),
         ("data info /nowhere 2>&-", 2, ""),
+        ("train --dry-run 2>/dev/full", 0, ""),
         (f"{INFO} >&-", 0, ""),
         (f"{INFO} >/dev/full", 2, "nsde-policy: the output cannot be used: No space left on device\n"),
         (f"{INFO} | true", 141, ""),
     ],
 )
 def test_standard_streams_may_be_closed_or_full(line, code, error):
-    script = f"set -o pipefail; {' '.join(PROGRAM)} {line}"
+    script = f"unset PYTHONUNBUFFERED; set -o pipefail; {' '.join(PROGRAM)} {line}"
     done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert done.stderr == error
     assert done.returncode == code
