@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from nsde_policy.eval.ray_pool import open_pool
 NOT_STARTED = os.EX_TEMPFAIL
 KILL_AFTER = 60
 """Episodes whose results have come before a node is killed."""
+FIND_S = 30.0
+"""Seconds to look for a task that the node runs."""
 STORE_BYTES = 80 * 2**20
 
 
@@ -64,6 +67,7 @@ def run(out: Path, flags: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="ray") as temporary:
         settings = {"num_cpus": 1, "object_store_memory": STORE_BYTES, "include_dashboard": False}
         cluster = Cluster()
+        Path("/tmp/ray").mkdir(exist_ok=True)  # Ray writes the address there, but does not make the folder
         try:
             cluster.add_node(**settings, temp_dir=temporary, num_gpus=1)
             doomed = cluster.add_node(**settings)
@@ -74,16 +78,29 @@ def run(out: Path, flags: list[str]) -> None:
         threading.Thread(target=watch, daemon=True).start()
         raylet = doomed.all_processes["raylet"][0].process.pid
 
+        def kill_node() -> None:
+            """Kill the node with the task that it runs; slow machines may run none there."""
+            found: list[int] = []
+            ends = time.monotonic() + FIND_S
+            while not found and time.monotonic() < ends:
+                processes = find_session(os.getsid(0)).items()
+                found = [
+                    each for each, command in processes if command.startswith(f"{raylet} ray::_run_task")
+                ]
+            for process in found:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGSTOP)  # its task cannot end: another node has to
+            cluster.remove_node(doomed, allow_graceful=False)
+            for process in found:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+
         def show_progress(episodes: Iterable[Any], *args: object, **settings: object) -> Iterator[Any]:
             """Take the place of the progress bar: kill the node while it plays."""
             for count, episode in enumerate(episodes):
-                while count == KILL_AFTER and "killed" not in facts:
-                    for process, command in find_session(os.getsid(0)).items():
-                        if command.startswith(f"{raylet} ray::_run_task"):
-                            os.kill(process, signal.SIGSTOP)  # its task cannot end: another node has to
-                            cluster.remove_node(doomed, allow_graceful=False)
-                            os.kill(process, signal.SIGKILL)
-                            facts["killed"] = count
+                if count == KILL_AFTER:
+                    kill_node()
+                    facts["killed"] = count
                 yield episode
 
         nsde_policy.eval.evaluate.tqdm = show_progress
