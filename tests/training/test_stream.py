@@ -249,7 +249,7 @@ code = main(sys.argv[1:])
 print("peak", int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) // 1024)
 raise SystemExit(code)
 """
-"""The peak of `getrusage` would be that of the test process, if it is larger."""
+"""`getrusage` would return the peak of the test process if that is larger."""
 
 
 @pytest.mark.slow
