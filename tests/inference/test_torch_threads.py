@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from nsde_policy.control.config import SessionConfig
+from nsde_policy.control.session import Session
 from nsde_policy.core.networks import MLP
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.torch_threads import count_cores, count_threads
@@ -38,7 +40,7 @@ def count_in_new_thread() -> int:
 
 
 def plan_in_a_session(policy: Policy) -> None:
-    with policy.session(deadline_s=60.0) as session:
+    with Session(policy, SessionConfig(), calibration=policy.calibration, clock=lambda: 0.0) as session:
         session.step(START)
         assert session.last.source == "plan"
 
