@@ -12,6 +12,8 @@ from nsde_policy.deploy.server.config import ServeSettings
 SWITCH_INTERVAL_S = 5e-4
 """Longest wait of the thread that answers clients for the one that plans, seconds; Python's default of 5 ms,
 several times per request, would use up a robot's deadline."""
+WARM_ROWS = 64
+"""Robots that a GPU plans for together before the server starts: the first plan of each size is slow."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Serve(ServeSettings):
 
         from nsde_policy import __version__
         from nsde_policy.cli.shared.page import run_until_signal
+        from nsde_policy.control.clock import freeze_objects
         from nsde_policy.deploy.protocol import PROTOCOL
         from nsde_policy.deploy.server.config import build_json_log
         from nsde_policy.deploy.server.server import PolicyServer
@@ -50,6 +53,8 @@ class Serve(ServeSettings):
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         policy = Policy.from_pretrained(self.run_dir and resolve_run(self.run_dir)).to(self.device)
         policy.threads = self.threads
+        if policy.device != "cpu":
+            policy.warm_up(WARM_ROWS)
         server = PolicyServer(policy, settings, build_json_log(sys.stderr), calibration=policy.calibration)
 
         def announce(port: int) -> None:
@@ -60,6 +65,7 @@ class Serve(ServeSettings):
             text = f"serving {spec.method}, {spec.obs_dim} numbers in, {spec.act_dim} out, at {url}"
             print(json.dumps(facts | {"spec": spec.to_dict()}) if self.json else text, flush=True)
 
-        run_until_signal(server, announce)
+        with freeze_objects():
+            run_until_signal(server, announce)
         if server.hangs:  # Python would wait for the thread, or abort
             os._exit(1)

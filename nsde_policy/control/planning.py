@@ -16,6 +16,7 @@ from nsde_policy.control.faults import Fault, FaultKind, describe_error
 from nsde_policy.control.interpolation import PlanJob, TimedPlan
 from nsde_policy.control.report import Recorder
 from nsde_policy.errors import PlanError
+from nsde_policy.planner.candidates import CandidateBudget
 from nsde_policy.planner.interface import History, Plan, Planner
 from nsde_policy.planner.worker import PlannerThread
 
@@ -26,11 +27,6 @@ RECENT_LATENCIES = 10
 """Number of plans whose longest latency is expected of the next one."""
 LONGEST_WAIT_S = 60.0
 """How long a session waits for a plan if its clock stands still, as in a simulation; real seconds."""
-SLOW, QUICK, QUICK_SAMPLE = 0.5, 0.25, 0.125
-"""Fractions of the deadline: a slower plan halves the number of candidates, a few quicker ones double it. A
-comparison takes several times as long as one sample, so a plan without comparison has to be quicker."""
-QUICK_PLANS = 3
-"""Successive quick plans after which more candidates are compared again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +61,7 @@ class PlanScheduler:
     A method that predicts no states plans from now; commands whose period has passed when the plan arrives
     are dropped.
 
-    A planner that compares plans has `candidates`, their number, and takes a smaller one as an argument of
-    `plan_from`. It compares fewer plans before a plan is late.
+    A planner that compares plans compares fewer of them before a plan is late, see `CandidateBudget`.
     """
 
     def __init__(
@@ -85,9 +80,7 @@ class PlanScheduler:
         self._longest_wait = min(self._deadline, 1 / config.rate_hz) if config.plan_ahead else self._deadline
         self._clock, self._recorder, self._ahead = clock, recorder, config.plan_ahead
         self._latencies: deque[float] = deque(maxlen=RECENT_LATENCIES)
-        most = getattr(planner, "candidates", 1)  # of planners that compare plans
-        self._candidates = self._most_candidates = most if isinstance(most, int) else 1
-        self._quick_plans = 0
+        self._candidates = CandidateBudget(planner)
         self.requested = 0
         """Number of plans requested so far, which is the index of the next."""
         self.pending: tuple[PlanJob, Future[PlanJobResult]] | None = None
@@ -249,8 +242,8 @@ class PlanScheduler:
             if job.predict is not None:
                 states = job.predict(states)
             seed = int(np.random.SeedSequence([self._seed, job.index]).generate_state(1)[0])
-            most = {"candidates": self._candidates} if self._most_candidates > 1 else {}
-            plan = self._planner.plan_from(states, steps=job.steps, seed=seed, **most)
+            fewer = self._candidates.argument
+            plan = self._planner.plan_from(states, steps=job.steps, seed=seed, **fewer)
         except BaseException as error:
             failure = error
         return PlanJobResult(job, plan, failure, self._clock() - job.requested_at, newest)
@@ -274,7 +267,9 @@ class PlanScheduler:
         plan = self._to_timed_plan(result)
         if isinstance(plan, Fault):
             return [*faults, plan]
-        self._adapt_candidates(plan.compared, latency)
+        if plan.compared:
+            self._recorder.record_selection(plan.compared)
+        self._candidates.update(latency, self._deadline, compared=plan.compared > 0)
         if plan.last < period:
             detail = f"planning took {latency:.4g} s, all commands of the plan have passed"
             return [*faults, Fault(FaultKind.LATE_PLAN, now, detail)]
@@ -283,18 +278,6 @@ class PlanScheduler:
         else:
             self.current, self._next = plan, None
         return faults
-
-    def _adapt_candidates(self, compared: int, latency: float) -> None:
-        """Choose how many plans are compared next, after a plan that compared some or none."""
-        if compared:
-            self._recorder.record_selection(compared)
-        is_quick = latency < (QUICK if compared else QUICK_SAMPLE) * self._deadline
-        self._quick_plans = self._quick_plans + 1 if is_quick else 0
-        if latency > SLOW * self._deadline:
-            self._candidates = max(self._candidates // 2, 1)
-        elif self._quick_plans == QUICK_PLANS:
-            self._candidates = min(2 * self._candidates, self._most_candidates)
-            self._quick_plans = 0
 
     def _to_timed_plan(self, result: PlanJobResult) -> TimedPlan | Fault:
         if result.error is not None:

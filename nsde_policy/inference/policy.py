@@ -1,7 +1,6 @@
 """A trained run as a policy: takes observations, returns actions."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -219,7 +218,14 @@ class Policy(BasePolicy[torch.Generator]):
         small = self.count_parameters() <= SMALL_NETWORK
         return None if self.device != "cpu" else CPU_ROWS if small else 1
 
-    def plan_rows(self, states: Sequence[np.ndarray], *, steps: int, seeds: Sequence[int]) -> list[Plan]:
+    def plan_rows(
+        self,
+        states: Sequence[np.ndarray],
+        *,
+        steps: int,
+        seeds: Sequence[int],
+        candidates: int | None = None,
+    ) -> list[Plan]:
         """Plan for several robots together, each from its states and seed; `check_plan` checks the plans.
 
         A plan equals that of `plan_from` up to rounding, which depends on the number of rows.
@@ -230,8 +236,18 @@ class Policy(BasePolicy[torch.Generator]):
         for first in range(0, len(given), size):
             rows = slice(first, first + size)
             draws = Draws([self._make_generator(seed) for seed in seeds[rows]], self.device)
-            plans += self._run(partial(self._plan_with_std, given[rows], draws, steps))
+            plans += self._run(partial(self._plan_with_std, given[rows], draws, steps, candidates))
         return plans
+
+    def warm_up(self, rows: int) -> None:
+        """Plan for each number of robots up to `rows`, also with half of them where plans are compared."""
+        far = np.tile(np.add(self.spec.low, self.spec.high) / 2, (self.spec.history, 1))
+        near = far.copy()
+        if self.selector is not None and self.rule.kind == "goal":
+            near[:, list(self.rule.columns)] = self.selector.goal.cpu().numpy()
+        for size in range(1, rows + 1):
+            for states in ([far] * size, [near, far] * size):
+                self.plan_rows(states[:size], steps=self.chunk, seeds=range(size))
 
     def encode_rows(self, rows: Sequence[Mapping[str, object]]) -> list[tuple[np.ndarray, float | None]]:
         """Encode observations of several robots in one batch, each as `encode_and_see` does."""
@@ -252,7 +268,7 @@ class Policy(BasePolicy[torch.Generator]):
 
     def _run(self, function: Callable[[], Returned]) -> Returned:
         """Call a function of the model with `threads` torch threads."""
-        with nullcontext() if self.device != "cpu" else use_threads(self.threads), torch.no_grad():
+        with use_threads(self.threads), torch.no_grad():
             return function()
 
     def _plan_states(
@@ -267,7 +283,7 @@ class Policy(BasePolicy[torch.Generator]):
         sampling = self.sampling if sampling is None else sampling
         selector, most = self.selector, self.candidates
         most = most if candidates is None else max(1, min(candidates, most))
-        if selector is None or selector.rule.kind == "none":
+        if selector is None or selector.rule.kind == "none" or most == 1:
             return _list_plans(*self._sample(states, draws, steps, sampling))
         compared = selector.compares(states).tolist()
         plans: dict[int, Plan] = {}

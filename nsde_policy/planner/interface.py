@@ -183,8 +183,10 @@ class BatchPlanner(Planner, Protocol):
     def largest_batch(self) -> int | None:
         """Most rows that are computed together; None for any number."""
 
-    def plan_rows(self, states: Sequence[np.ndarray], *, steps: int, seeds: Sequence[int]) -> list[Plan]:
-        """Plan from each row's states and seed."""
+    def plan_rows(
+        self, states: Sequence[np.ndarray], *, steps: int, seeds: Sequence[int], **candidates: int
+    ) -> list[Plan]:
+        """Plan from each row's states and seed; `candidates` as in `CandidateBudget`."""
 
     def encode_rows(self, rows: Sequence[Mapping[str, object]]) -> list[tuple[np.ndarray, float | None]]:
         """Encode each row's observations, and return its visible share if it is known."""

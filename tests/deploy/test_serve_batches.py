@@ -1,6 +1,7 @@
 """Tests of batched serving: bits, turns, deadlines and failing rows, over real websockets."""
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -245,3 +246,47 @@ def test_frames_are_encoded_together_where_any_number_of_rows_is(monkeypatch: py
         assert all(threads.map(ask, [running.url] * 8, range(8)))
     assert sum(counts) == 80
     assert max(counts) > 1
+
+
+class SelectingPlanner(BatchPlanner):
+    """A planner whose plans take as long as it has candidates."""
+
+    candidates = 16
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds, self.compared = seconds, list[int]()
+
+    def plan_rows(self, states, *, steps, seeds, candidates):  # type: ignore[no-untyped-def, override]
+        self.compared.append(candidates)
+        time.sleep(self.seconds * candidates)
+        plans = super().plan_rows(states, steps=steps, seeds=seeds)
+        return [plan._replace(candidates=np.stack([plan.states] * candidates)) for plan in plans]
+
+
+@pytest.mark.parametrize(("seconds", "is_slow"), [(0.08, True), (0.0, False)])
+def test_fewer_plans_are_compared_before_one_is_late(seconds: float, is_slow: bool):
+    planner = SelectingPlanner(seconds)
+    with (
+        serve_in_thread(planner, deadline_s=2.0 if is_slow else 20.0) as running,
+        RemotePolicy.connect(running.url, deadline_s=20, timeout_s=20) as policy,
+    ):
+        for seed in range(3):
+            plan = policy.plan_from(STATES, steps=4, seed=seed)
+            assert len(plan.candidates) == planner.compared[-1]
+    assert planner.compared[0] == 16
+    assert (planner.compared[-1] < 16) == is_slow
+
+
+def test_warming_up_plans_for_every_number_of_robots_also_near_the_goal(monkeypatch):
+    policy, seen = Policy.from_pretrained(), list[tuple[int, int]]()
+    plan_rows = policy.plan_rows
+
+    def record(states, **arguments):
+        plans = plan_rows(states, **arguments)
+        seen.append((len(plans), sum(plan.candidates is not None for plan in plans)))
+        return plans
+
+    monkeypatch.setattr(policy, "plan_rows", record)
+    policy.warm_up(3)
+    assert seen == [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 2)]

@@ -65,7 +65,7 @@ SLOW = """
 import sys, time
 from nsde_policy.cli.main import main
 from nsde_policy.inference.policy import Policy
-Policy.plan_rows = lambda self, states, *, steps, seeds: time.sleep(seeds[0])
+Policy.plan_rows = lambda self, states, *, steps, seeds, candidates: time.sleep(seeds[0])
 sys.exit(main(["serve", "--port", "0", "--json", *sys.argv[1:]]))
 """
 

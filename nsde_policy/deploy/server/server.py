@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
@@ -31,6 +32,7 @@ from nsde_policy.deploy.server.config import Log, ServeSettings, compute_max_mes
 from nsde_policy.deploy.server.connection import WebsocketServer
 from nsde_policy.errors import ConfigError, PlanError, RemoteError
 from nsde_policy.planner.calibration import Calibration
+from nsde_policy.planner.candidates import CandidateBudget
 from nsde_policy.planner.checks import check_plan
 from nsde_policy.planner.interface import BatchPlanner, Plan, Planner, find_encoder
 
@@ -46,7 +48,8 @@ class PolicyServer(WebsocketServer):
     """Server that answers plan requests and stores nothing about its clients.
 
     Each client has one request in the queue at a time, so clients are served in turn. What waits together is
-    one batch of a `BatchPlanner`. A planner with cameras must also have the method `encode` of a policy.
+    one batch of a `BatchPlanner`. Fewer plans are compared before one is late. A planner with cameras must
+    also have the method `encode` of a policy.
 
     log = build_json_log(sys.stderr)
     server = PolicyServer(policy, ServeSettings(port=0), log, calibration=policy.calibration)
@@ -75,6 +78,7 @@ class PolicyServer(WebsocketServer):
         )
         self._planner = planner
         self._batch_planner = planner if isinstance(planner, BatchPlanner) else None
+        self._candidates = CandidateBudget(planner)
         self._queue: BatchQueue[AnyRequest, Answer] = BatchQueue(self._compute, self._find_largest)
         self._in_flight = 0
         self._last_client = 0
@@ -237,15 +241,25 @@ class PolicyServer(WebsocketServer):
         """Plan or encode requests of one kind; a frame that cannot be decompressed gives its error."""
         together = self._batch_planner
         if plans := [each for each in requests if isinstance(each, PlanRequest)]:
-            states, seeds = [each.states.unpack() for each in plans], [each.seed for each in plans]
-            if together is None:
-                return [self._planner.plan_from(*states, steps=plans[0].steps, seed=seeds[0])]
-            return together.plan_rows(states, steps=plans[0].steps, seeds=seeds)
+            return self._plan(plans)
         rows = [self._unpack(each) for each in requests if isinstance(each, EncodeRequest)]
         good = [each for each in rows if not isinstance(each, RemoteError)]
         assert self._encode is not None
         found = iter(together.encode_rows(good) if together and len(good) > 1 else map(self._encode, good))
         return [each if isinstance(each, RemoteError) else next(found) for each in rows]
+
+    def _plan(self, requests: list[PlanRequest]) -> list[Plan]:
+        """Plan for one or several robots, and compare fewer plans next time if this took too long."""
+        states, seeds = [each.states.unpack() for each in requests], [each.seed for each in requests]
+        steps, fewer, began = requests[0].steps, self._candidates.argument, time.monotonic()
+        if self._batch_planner is None:
+            plans = [self._planner.plan_from(states[0], steps=steps, seed=seeds[0], **fewer)]
+        else:
+            plans = self._batch_planner.plan_rows(states, steps=steps, seeds=seeds, **fewer)
+        deadline_s = min(self._settings.deadline_s, *(each.deadline_s for each in requests))
+        compared = any(getattr(plan, "candidates", None) is not None for plan in plans)
+        self._candidates.update(time.monotonic() - began, deadline_s, compared=compared)
+        return plans
 
     def _unpack(self, request: EncodeRequest) -> dict[str, np.ndarray] | RemoteError:
         """Decompress the frames of an observation, or return the error."""
