@@ -1,8 +1,9 @@
 """A deterministic search for the best settings, first of sampling, on one run, then of training.
 
-Candidates come from Optuna in generations of a fixed size. All are scored once, the best third again with the
-next training seed and on other initial states, and so on: successive halving. A search that is repeated asks
-for the same trials, whatever the number of processes, so it can be resumed from the file of finished trials.
+Optuna draws each candidate from the scores of those before it, except the last few, which are being tried.
+All are scored once, the best third again with the next training seed and on other initial states, and so on:
+successive halving. A search that is repeated asks for the same trials, whatever the number of processes, so
+it can be resumed from the file of finished trials.
 """
 
 import dataclasses
@@ -11,7 +12,7 @@ import logging
 import math
 import typing
 from collections.abc import Sequence
-from concurrent.futures import BrokenExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
@@ -39,8 +40,8 @@ Space = dict[str, tuple[float, "BaseDistribution"]]
 """Present values and possible ones of settings, by their paths."""
 RUNGS, KEPT = 3, 3
 """Number of times that the best candidates are scored, and one of how many goes on to the next time."""
-GENERATION = 8
-"""Candidates that are drawn before any of them has a score."""
+AT_ONCE = 8
+"""Candidates that are tried at the same time, on as many processes."""
 SAMPLING_TRIALS = 24
 """Candidates of the settings that need no training."""
 TUNING_SEEDS, FRESH_SEEDS = 200_000, 250_000
@@ -101,10 +102,12 @@ class Search:
     def __init__(self, setup: TuneSetup, out: Path, *, trials: int, episodes: int, seed: int) -> None:
         self._setup, self._out = setup, out
         self._trials, self._episodes, self._seed = trials, episodes, seed
-        about = {"trials": trials, "episodes": episodes, "seed": seed, "optuna": version("optuna")}
+        about: dict[str, Any] = {"trials": trials, "episodes": episodes, "seed": seed}
+        about |= {"at_once": AT_ONCE, "optuna": version("optuna")}  # which decide what is drawn
         about |= dataclasses.asdict(setup) | {"demos": str(setup.demos), "config": setup.config.to_dict()}
         self._about = json.loads(json.dumps(about))  # as it is read from the file
         self._found: dict[str, TrialScore] = {}
+        self._jobs: dict[Future[TrialScore], str] = {}
         self._values: dict[str, Any] = {}
         self._sampling = {} if setup.offline else make_sampling_space(setup.config)
         self._training = make_training_space(setup.config)
@@ -134,73 +137,98 @@ class Search:
         runs: dict[str, Values] = {BEST_RUN: values, DEFAULT_RUN: {}}
         final = {key: Trial(self._out / key, each, {}, seed, seeds) for key, each in runs.items()}
         with tqdm(desc="final runs", total=2, unit="run", disable=None) as bar:
-            self._evaluate(final, bar)
+            self._submit(final, bar)
+            for key in final:
+                self._wait_for(key, bar)
+        self._refuse_failures(*final)
         return values, self._found[BEST_RUN], self._found[DEFAULT_RUN]
 
     def _search(self, phase: str, space: Space, count: int, fixed: Values) -> Values:
         """Return the best of `count` candidates by successive halving, with `fixed` settings of sampling."""
         optuna = import_optional("optuna", "tune")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        sampler = optuna.samplers.TPESampler(seed=self._seed, n_startup_trials=GENERATION)
+        sampler = optuna.samplers.TPESampler(seed=self._seed, n_startup_trials=AT_ONCE)
         study = optuna.create_study(direction="maximize", sampler=sampler)
         study.enqueue_trial({path: now for path, (now, _) in space.items()})
         distributions = {path: distribution for path, (_, distribution) in space.items()}
         candidates: list[Values] = []
-        scores: list[list[float]] = []
+        scores: list[list[float]] = [[] for _ in range(count)]
+        asked: list[Any] = []
         bar = tqdm(desc=phase, total=sum(list_rungs(count)), unit="trial", disable=None)
 
-        def score(chosen: Sequence[int], rung: int) -> None:
+        def name(i: int, rung: int) -> str:
+            return f"{phase}-{i:02d}-{rung}"
+
+        def submit(chosen: Sequence[int], rung: int) -> None:
             first, trials = TUNING_SEEDS + rung * self._episodes, {}
             for i in chosen:
                 run, trained, sampled, seed = f"trial-{i:02d}-{rung}", candidates[i], fixed, self._seed + rung
                 if phase == "sampling":  # all share the first run
                     run, trained, sampled, seed = "trial-00-0", {}, candidates[i], self._seed
                 seeds = range(first, first + self._episodes)
-                trials[f"{phase}-{i:02d}-{rung}"] = Trial(self._out / run, trained, sampled, seed, seeds)
-            for i, value in zip(chosen, self._evaluate(trials, bar), strict=True):
-                scores[i].append(value)
+                trials[name(i, rung)] = Trial(self._out / run, trained, sampled, seed, seeds)
+            self._submit(trials, bar)
 
-        while len(candidates) < count:
-            first = len(candidates)
-            size = min(GENERATION, count - first) if first else 1  # the given ones train what others share
-            asked = [study.ask(distributions) for _ in range(size)]
-            candidates += [each.params for each in asked]
-            scores += [[] for _ in asked]
-            score(range(first, first + size), 0)
-            for each, (value,) in zip(asked, scores[first:], strict=True):
-                failed = optuna.trial.TrialState.FAIL if value == -math.inf else None
-                study.tell(each, None if failed else value, state=failed)
+        def score(chosen: Sequence[int], rung: int) -> None:
+            for i in chosen:
+                scores[i].append(self._wait_for(name(i, rung), bar))
+
+        def tell(i: int) -> None:
+            """Tell Optuna the next score: in order, so that it knows the same on fast and slow processes."""
+            score([i], 0)
+            if i == 0:
+                self._refuse_failures(name(0, 0))
+            failed = optuna.trial.TrialState.FAIL if scores[i] == [-math.inf] else None
+            study.tell(asked[i], None if failed else scores[i][0], state=failed)
+
+        for i in range(count):
+            if i == 1 or i > AT_ONCE:  # the given settings train what others share, and must not fail
+                tell(max(0, i - AT_ONCE))
+            asked.append(study.ask(distributions))
+            candidates.append(asked[i].params)
+            submit([i], 0)
+        for i in range(sum(map(bool, scores)), count):
+            tell(i)
         kept = list(range(count))
         for rung, size in enumerate(list_rungs(count)[1:], 1):
             others = sorted(kept[1:], key=lambda i: -fmean(scores[i]))
             kept = [0, *others[: size - 1]]  # the given settings stay in the race
+            submit(kept, rung)
             score(kept, rung)
         bar.close()
         return candidates[max(kept, key=lambda i: fmean(scores[i]))]
 
-    def _evaluate(self, trials: dict[str, Trial], bar: "tqdm[Any]") -> list[float]:
-        """Return the scores of trials, from the file or the pool; write and show each when it is known."""
+    def _submit(self, trials: dict[str, Trial], bar: "tqdm[Any]") -> None:
+        """Start trials that are not in the file."""
         self._values |= {key: {**trial.sampled, **trial.trained} for key, trial in trials.items()}
         missing = [key for key in trials if key not in self._found]
         bar.update(len(trials) - len(missing))
-        keys = {self._pool.submit(run_trial, self._setup, trials[key]): key for key in missing}
-        try:
-            for future in as_completed(keys):
-                key = keys[future]
-                self._found[key] = future.result()
+        self._jobs |= {self._pool.submit(run_trial, self._setup, trials[key]): key for key in missing}
+
+    def _wait_for(self, key: str, bar: "tqdm[Any]") -> float:
+        """Return the score of a trial; write and show each one that becomes known meanwhile."""
+        while key not in self._found:
+            for future in wait(self._jobs, return_when=FIRST_COMPLETED).done:
+                other = self._jobs.pop(future)
+                try:
+                    self._found[other] = future.result()
+                except BrokenExecutor as error:
+                    raise NsdePolicyError(
+                        "a process of the search has died, perhaps for lack of memory: continue with "
+                        "--resume and fewer --workers"
+                    ) from error
                 self._write_trials()
                 bar.update()
-                best = max(_value(each) for other, each in self._found.items() if other[:8] == key[:8])
-                settings = format_values(self._values[key]) or "as given"
-                logger.info("%s | %s | %s | best %.4g", key, settings, self._found[key], best)
-        except BrokenExecutor as error:
-            raise NsdePolicyError(
-                "a process of the search has died, perhaps for lack of memory: continue with --resume and "
-                "fewer --workers"
-            ) from error
-        if all(isinstance(self._found[key], str) for key in trials):
-            raise NsdePolicyError(str(self._found[next(iter(trials))]))
-        return [_value(self._found[key]) for key in trials]
+                best = max(_value(each) for name, each in self._found.items() if name[:8] == other[:8])
+                settings = format_values(self._values[other]) or "as given"
+                logger.info("%s | %s | %s | best %.4g", other, settings, self._found[other], best)
+        return _value(self._found[key])
+
+    def _refuse_failures(self, *keys: str) -> None:
+        """Raise the error of trials that all failed."""
+        found = [self._found[key] for key in keys]
+        if all(isinstance(each, str) for each in found):
+            raise NsdePolicyError(str(found[0]))
 
     def _read_trials(self, *, resume: bool) -> None:
         """Read the finished trials; raise `CheckpointError` if the folder holds another search."""
