@@ -8,6 +8,7 @@ examples = 12.8e6                   # training examples of each method; without 
 [trainings.NAME]                    # all optional: method (default: the name), preset, seeds, change
 change.train.steps = 25000          # settings that differ from the preset
 large = true                        # trained alone on the device
+encoder_of = "NAME"                 # uses the encoder of camera frames of another training, which comes first
 
 [[rollouts]]                        # ways to sample a training; without any, each is sampled as trained
 trainings = ["diffusion"]
@@ -100,6 +101,8 @@ class Training:
     large: bool = False
     examples: float | None = None
     """Training examples; None for those of the task, 0 for the steps of the preset."""
+    encoder_of: str = ""
+    """Row whose encoder of camera frames it uses; empty to train its own."""
     smoke: bool = False
 
     @property
@@ -121,8 +124,10 @@ class Training:
         if not self.smoke:
             return config.replace_parts(train={"steps": steps})
         tiny = {"steps": min(steps, SMOKE["steps"]), "batch_size": min(config.train.batch_size, 32)}
-        if hasattr(config.encoder, "train"):
-            encoder = {"train": replace(config.encoder.train, **tiny), "masked_steps": 0}
+        if self.task.obs:
+            encoder: dict[str, Any] = {"masked_steps": 2 * bool(config.encoder.masked_steps)}
+            if hasattr(config.encoder, "train"):
+                encoder["train"] = replace(config.encoder.train, **tiny)
             config = config.replace_parts(encoder=encoder, demos={"episodes": SMOKE["episodes"] + 4})
         selection = {"train": replace(config.selection.train, **tiny)}
         return config.replace_parts(train=tiny, selection=selection)

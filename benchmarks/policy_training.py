@@ -1,12 +1,15 @@
 """Train one policy of an experiment, in a process of its own."""
 
+import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from experiment import Training
 
 from nsde_policy.eval.latency import device_name
 from nsde_policy.files import replace_file
+from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.checkpoints import TrainingProgress
 from nsde_policy.training.demos import load_training_demos, open_training_images
 from nsde_policy.training.run import TrainOptions, train_run
@@ -27,6 +30,13 @@ def train_policy(training: Training, path: Path, demos: Path, device: str, stop_
         stop_at: Wall-clock time, `time.time`, at which the training is saved and ends.
     """
     config, task = training.make_config(demos), training.task.make_task()
+    if training.encoder_of:
+        other = RunDirectory(path.parent / Path(replace(training, row=training.encoder_of).folder).name)
+        known = other.read_record().config
+        config = replace(
+            config, encoder=known.encoder, demos=replace(config.demos, encoder=known.demos.encoder)
+        )
+        shutil.copytree(other.encoder.path, path / "encoder", dirs_exist_ok=True)
 
     def stop(progress: TrainingProgress) -> None:
         if progress.step < progress.steps and time.time() > stop_at:

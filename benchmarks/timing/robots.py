@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from websockets.asyncio.client import connect
 
+from nsde_policy.control.clock import freeze_objects
 from nsde_policy.deploy.protocol import (
     PROTOCOL,
     Array,
@@ -38,10 +39,11 @@ def measure_robots(options: Options) -> list[dict[str, Any]]:
         assert server.stdout is not None
         try:
             url = json.loads(server.stdout.readline())["url"]
-            asyncio.run(_ask_all(options, url, 2, 1.0))  # the first plans are slow
-            if options.smoke or options.robots:
-                return [_measure(options, url, options.robots or 2)]
-            return _search(options, url)
+            with freeze_objects():
+                asyncio.run(_ask_all(options, url, 2, 1.0))  # the first plans are slow
+                if options.smoke or options.robots:
+                    return [_measure(options, url, options.robots or 2)]
+                return _search(options, url)
         finally:
             server.terminate()
 
@@ -83,11 +85,19 @@ def _read_health(url: str) -> dict[str, Any]:
     return found
 
 
+def make_requests(options: Options) -> list[PlanRequest]:
+    """Return requests, one in five from the goal, where plans are compared: as in demonstrations."""
+    policy = Policy.from_pretrained(options.run)
+    states = [make_states(policy, seed) for seed in range(64)]
+    if policy.selector is not None and policy.rule.kind == "goal":
+        for near in states[::5]:
+            near[:, list(policy.rule.columns)] = policy.selector.goal.numpy()
+    return [PlanRequest(1, Array.pack(each), policy.spec.chunk, 0, options.deadline) for each in states]
+
+
 async def _ask_all(options: Options, url: str, robots: int, seconds: float) -> list[float]:
     """Return the time of every plan, infinite for those that the server refuses."""
-    local = Policy.from_pretrained(options.run)
-    states = [Array.pack(make_states(local, seed)) for seed in range(64)]
-    plans = [encode(PlanRequest(1, each, local.spec.chunk, 0, options.deadline)) for each in states]
+    plans = [encode(each) for each in make_requests(options)]
     latencies, clock, ready = list[float](), asyncio.get_running_loop().time, asyncio.Barrier(robots)
 
     async def ask(robot: int) -> None:

@@ -1,0 +1,87 @@
+"""A search for settings, and the same trials by a schedule that knows all of them beforehand."""
+
+import tempfile
+import time
+from concurrent.futures import Future, as_completed
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from gpu_sharing import share_gpu
+
+from nsde_policy.cli.tune import Tune
+from nsde_policy.eval.generate import GenerateConfig, generate
+from nsde_policy.eval.latency import device_name
+from nsde_policy.eval.tune.search import Search
+from nsde_policy.eval.tune.trial import Trial, TuneSetup, apply_values, run_trial
+from nsde_policy.eval.workers import WorkerPool
+from nsde_policy.training.run import TrainOptions
+from timing.common import Options
+
+TRIALS, EPISODES, WORKERS, STEPS = 24, 40, 8, 5_000
+ENV, EXPERT, DEMONSTRATIONS = "Pendulum-v1", "experts:swing_up", 30
+
+
+class RecordingPool(WorkerPool):
+    """Processes that remember the trials they were given."""
+
+    def __init__(self) -> None:
+        super().__init__(WORKERS)
+        self.trials: list[Trial] = []
+
+    def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Queue a trial."""
+        self.trials.append(args[1])
+        return super().submit(function, *args, **kwargs)
+
+
+def measure_search(options: Options) -> list[dict[str, Any]]:
+    """Search settings for a pendulum on processes that share the device, then repeat its trials."""
+    trials, episodes, demonstrations = (2, 1, 2) if options.smoke else (TRIALS, EPISODES, DEMONSTRATIONS)
+    with tempfile.TemporaryDirectory() as folder, share_gpu() if options.device == "cuda" else nullcontext():
+        store, out = Path(folder) / "demos.zarr", Path(folder) / "search"
+        generate(EXPERT, store, GenerateConfig(demonstrations, env=ENV, only_success=False))
+        _, _, _, config = Tune(demos=store, env=ENV).prepare()
+        config = config.replace_parts(train={"steps": 4 if options.smoke else STEPS})
+        training = TrainOptions(options.device, resume=True)
+        setup = TuneSetup(config, training, store, ENV, ENV, {}, offline=False)
+        out.mkdir()
+        began = time.perf_counter()
+        with RecordingPool() as pool:
+            search = Search(setup, out, trials=trials, episodes=episodes, seed=0)
+            values, best, default = search.run(pool, resume=False)
+        searched = time.perf_counter()
+        repeat_trials(setup, pool.trials, Path(folder) / "repeated")
+        repeated = time.perf_counter()
+    return [
+        {
+            "device": device_name(options.device),
+            "trainings": len({trial.run for trial in pool.trials}),
+            "rollouts": sum(len(trial.seeds) for trial in pool.trials),
+            "search_s": searched - began,
+            "schedule_s": repeated - searched,
+            "ratio": (searched - began) / (repeated - searched),
+            "settings": values,
+            "before": str(default),
+            "tuned": str(best),
+        }
+    ]
+
+
+def repeat_trials(setup: TuneSetup, trials: list[Trial], out: Path) -> None:
+    """Run known trials in other runs: the longest trainings first, rollouts of a trained run when they can.
+
+    No schedule without gaps is shorter by more than its last training.
+    """
+    moved = [Trial(out / t.run.name, t.trained, t.sampled, t.seed, t.seeds) for t in trials]
+    first = {trial.run: trial for trial in reversed(moved)}
+    others = [trial for trial in moved if trial is not first[trial.run]]
+    longest = sorted(first.values(), key=lambda t: -apply_values(setup.config, t.trained).train.steps)
+    with WorkerPool(WORKERS) as pool:
+        jobs = {pool.submit(run_trial, setup, trial): trial.run for trial in longest}
+        waiting = list[Future[Any]]()
+        for job in as_completed(jobs):
+            ready = [trial for trial in others if trial.run == jobs[job]]
+            waiting += [pool.submit(run_trial, setup, trial) for trial in ready]
+        for job in as_completed(waiting):
+            job.result()
