@@ -132,7 +132,19 @@ def test_every_target_of_attacks_can_be_prepared(target: str, monkeypatch: pytes
 
 @pytest.mark.parametrize(
     "case",
-    ["methods", "latency", "training", "short", "ranks", "fleet", "loop", "cameras", "serve", "robots"],
+    [
+        "methods",
+        "latency",
+        "training",
+        "short",
+        "ranks",
+        "fleet",
+        "loop",
+        "cameras",
+        "serve",
+        "robots",
+        "search",
+    ],
 )
 def test_every_case_of_speed_has_a_function(case: str, run_script: RunScript):
     module, _ = run_script("speed.py", name="speed")["CASES"][case]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nsde_policy.eval.statistics import proportion
-from result_tables.files import NONE, cell, group, markdown, read
+from result_tables.files import NONE, cell, group, markdown, read, tabulate
 
 HORIZONS = (1, 4, 8, 16)
 """Control periods ahead whose errors are shown."""
@@ -138,6 +138,14 @@ def control_realtime() -> str:
     return markdown(head, lines)
 
 
+def camera_loop() -> str:
+    """Tabulate a session with two cameras next to busy processes, with and without encoding."""
+    names = ["commands", "encoded", "long_steps", "long_in_processor_time", "periods_without_command"]
+    names += ["plans", "late_plans"]
+    columns = {"encodes frames": "encodes", **{name.replace("_", " "): name for name in names}}
+    return tabulate(read("camera_loop"), columns)
+
+
 def recovery() -> str:
     """Tabulate relative errors of the learned drift and diffusion of a known SDE, each seed in brackets."""
 
@@ -171,6 +179,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "control_delays": control_delays,
     "control_rates": control_rates,
     "control_realtime": control_realtime,
+    "camera_loop": camera_loop,
     "recovery": recovery,
     "entropy_intervals": entropy_intervals,
 }

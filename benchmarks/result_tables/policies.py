@@ -246,6 +246,36 @@ def auto_tasks() -> str:
     return markdown(["task", "training steps", "n", "success", "score"], lines)
 
 
+def arm_cameras() -> str:
+    """Tabulate a simulated arm with two cameras: training on a CPU, and driving without one of them."""
+    head = ["training", "seconds", "error 16 periods ahead ÷ repeating", "lost camera", "delivered"]
+    head += ["commands", "without it", "held", "outside limits"]
+    lines = []
+    for name, found in read("arm_cameras").items():
+        errors, (delivered, trials) = found["errors"], found.get("delivered", (0, 0))
+        driven = found.get("lost") or {"none": {"delivered": delivered, "trials": trials}}
+        shown = [name, f"{found['seconds']:.0f}", f"{errors['sample'][1] / errors['repeat'][1]:.2f}"]
+        for camera, counts in driven.items():
+            cells = [counts.get(key, NONE) for key in ("commands", "without_camera", "held", "outside")]
+            lines.append([*shown, camera, f"{counts['delivered']} of {counts['trials']}", *cells])
+    return markdown(head, lines)
+
+
+def tuned() -> str:
+    """Tabulate what `tune` found, against settings that were tuned by hand."""
+    lines = []
+    for task, found in read("tune").items():
+        rows = msgspec.convert(found, Comparison).main_rows()
+        by_hand = next(row for row in rows if row.name == "by hand")
+        for row in rows:
+            scores = {"success × entropy": row.product, "success": row.success, "return": row.score}
+            what, score = next((what, each) for what, each in scores.items() if each is not None)
+            column = {"success × entropy": "product", "return": "score"}.get(what, what)
+            difference = "reference" if row is by_hand else _format_difference(row, by_hand, column)
+            lines.append([task, row.name, what, row.episodes, score, difference])
+    return markdown(["task", "settings", "score", "n", "value", "− by hand"], lines)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "pusht_methods": pusht_methods,
     "pusht_treatments": pusht_treatments,
@@ -264,5 +294,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "metaworld": metaworld,
     "auto_tasks": auto_tasks,
     "auto_forks": partial(mode_settings, "auto_avoiding", "auto_avoiding_long", "auto_forks"),
+    "arm_cameras": arm_cameras,
+    "tuned": tuned,
     "auto_forks_tuning": partial(mode_settings, "auto_forks_tuning"),
 }

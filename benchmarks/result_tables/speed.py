@@ -103,6 +103,7 @@ def fleet() -> str:
 def robots() -> str:
     """Tabulate how many robots one server holds."""
     columns = {
+        "device": "device",
         "robots": "robots",
         "plans": number("plans"),
         "in time": lambda row: f"{row['in_time']:.1%}",
@@ -110,7 +111,22 @@ def robots() -> str:
         "p99, ms": number("p99_ms"),
         "plans per batch": number("rows_per_batch", 1),
     }
-    return tabulate(sorted(read("robots"), key=lambda row: row["robots"]), columns)
+    return tabulate(sorted(read("robots"), key=lambda row: (row["device"], row["robots"])), columns)
+
+
+def search() -> str:
+    """Tabulate a search, and its trials by a schedule that knows them beforehand."""
+    columns = {
+        "device": "device",
+        "trainings": "trainings",
+        "episodes": number("rollouts"),
+        "search, s": number("search_s"),
+        "schedule, s": number("schedule_s"),
+        "ratio": number("ratio", 2),
+        "return before": "before",
+        "return after": "tuned",
+    }
+    return tabulate(read("search"), columns)
 
 
 def stream() -> str:
@@ -150,6 +166,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "ranks": ranks,
     "fleet": fleet,
     "robots": robots,
+    "search": search,
     "stream": stream,
     "scaling": scaling,
     "server": server,

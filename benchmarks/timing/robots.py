@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import subprocess
 import sys
 import urllib.request
@@ -21,6 +22,7 @@ from nsde_policy.deploy.protocol import (
     decode,
     encode,
 )
+from nsde_policy.eval.latency import device_name
 from nsde_policy.inference.policy import Policy
 from timing.common import Options
 from timing.servers import make_states
@@ -70,11 +72,12 @@ def _measure(options: Options, url: str, robots: int) -> dict[str, Any]:
     batches = after["batches"] - before["batches"]
     rows = [each["batches"] * each["mean_rows"] for each in (before, after)]
     return {
+        "device": device_name(options.device),
         "robots": robots,
         "plans": len(latencies),
         "in_time": float((np.array(latencies) <= options.deadline).mean()),
         "p50_ms": 1e3 * p50,
-        "p99_ms": 1e3 * p99,
+        "p99_ms": 1e3 * p99 if math.isfinite(p99) else None,
         "rows_per_batch": (rows[1] - rows[0]) / max(batches, 1),
     }
 
