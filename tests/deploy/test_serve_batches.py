@@ -183,6 +183,13 @@ def test_slow_batch_counts_little_and_is_forgotten():
     assert queue._seconds[(0, 8)] < 0.005
 
 
+def test_first_batch_of_a_size_counts_at_most_as_two_of_half_the_size():
+    queue: BatchQueue[int, int] = BatchQueue(lambda requests: requests, lambda kind: None)
+    for rows, seconds in ((4, 0.01), (8, 0.3)):
+        queue._measure(0, rows, seconds)
+    assert queue._seconds[(0, 8)] < 0.03
+
+
 @pytest.fixture(scope="module")
 def shipped() -> Policy:
     return Policy.from_pretrained()

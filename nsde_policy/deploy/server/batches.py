@@ -1,5 +1,6 @@
 """Batches of requests: what waits while the planner thread computes is its next batch."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -70,10 +71,14 @@ class BatchQueue(Generic[Request, Result]):
         return best or [*left_s][:1]
 
     def _measure(self, kind: int, rows: int, seconds: float) -> None:
-        """Update the time of a size and the sizes so far; a time much longer than usual counts less."""
+        """Update the time of a size and the sizes so far; a time much longer than usual counts less.
+
+        The first batch of a size may be slow, as on a GPU; it counts no longer than two of half the size.
+        """
         self._seconds = {key: 0.98 * known for key, known in self._seconds.items()}  # retry slow sizes
         key = kind, 1 << (rows - 1).bit_length()
-        usual = self._seconds.get(key, seconds)
+        half = self._seconds.get((kind, key[1] // 2), math.inf)
+        usual = self._seconds.get(key, min(seconds, 2 * half))
         self._seconds[key] = usual + 0.3 * (min(seconds, 2 * usual) - usual)
         count, mean, most = self.sizes.values()
         mean += (rows - mean) / (count + 1)
