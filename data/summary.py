@@ -35,6 +35,8 @@ class ArraySummary:
     """Columns that the store declares to be angles."""
     looks_like_angles: list[int]
     """Columns that jump by about 2π within an episode and are not declared to be angles."""
+    columns: tuple[str, ...] = ()
+    """Names of the columns; empty if the store does not say."""
     fault: str | None = None
     """First missing or damaged chunk of images; damage of any other array is an error."""
 
@@ -47,8 +49,9 @@ class ArraySummary:
             lines.append(f"  all columns  {min(self.minimum):.6g} … {max(self.maximum):.6g}")
         else:
             for column, (low, high) in enumerate(zip(self.minimum, self.maximum, strict=True)):
+                name = self.columns[column] if self.columns else f"[{column}]"
                 angle = "  angle" if column in self.angles else ""
-                lines.append(f"  [{column}]  {low:.6g} … {high:.6g}{angle}")
+                lines.append(f"  {name}  {low:.6g} … {high:.6g}{angle}")
         hint = "jumps by 2π and looks like an angle: name it for training (--angles)"
         return "\n".join(lines + [f"  [{column}] {hint}" for column in self.looks_like_angles])
 
@@ -180,8 +183,8 @@ def _summarize_array(array: SourceArray, ends: Ints) -> ArraySummary:
     shape, dtype, angles = (int(ends[-1]), *array.shape[1:]), str(array.dtype), array.angles
     if array.width > MAX_COLUMNS or is_camera(array.shape):
         fault = next(array.find_faults(shape[0]), None)
-        return ArraySummary(array.name, shape, dtype, None, None, angles, [], fault)
+        return ArraySummary(array.name, shape, dtype, None, None, angles, [], fault=fault)
     values = read_columns(array, ends)
     suspects = [column for column in find_wrapped_columns(values, ends) if column not in angles]
     low, high = values.min(0).tolist(), values.max(0).tolist()
-    return ArraySummary(array.name, shape, dtype, low, high, angles, suspects)
+    return ArraySummary(array.name, shape, dtype, low, high, angles, suspects, array.columns)

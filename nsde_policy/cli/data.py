@@ -57,6 +57,8 @@ class DataInfo(StoreFlags):
             print(summary.to_text())
             if summary.observations and summary.actions:
                 flags = summary.train_flags + ("" if summary.rate_hz or found.env_id else " --rate HZ")
+                if not found.env_id and summary.episodes > 1:
+                    flags += " --validation 0.1"  # without an environment, unseen episodes judge it
                 command = f"nsde-policy train --demos {shlex.quote(summary.path)}{flags}"
                 print(f"\n{found.reason}\ntrain: {command}")
                 if summary.videos and not found.env_id:

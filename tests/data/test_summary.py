@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 
 from nsde_policy.assets import find_demos
 from nsde_policy.cli.main import main
@@ -55,6 +56,13 @@ def test_info_says_what_training_would_take(tmp_path: Path) -> None:
     text = summary.to_text()
     for part in ("--obs-keys state\n", "--act-key action\n", "action 0-6 = observation 0-6", "train --rate"):
         assert part in text
+
+
+def test_info_calls_columns_by_their_names(store: Path) -> None:
+    assert "\n  [0]  " in summarize(store).to_text()
+    zarr.open_group(store, mode="a").attrs["columns"] = {"state": ["x", "y", "block x", "block y", "angle"]}
+    text = summarize(store).to_text()
+    assert all(f"\n  {name}  " in text for name in ("x", "block y", "angle"))
 
 
 def test_info_says_that_actions_are_changes() -> None:
