@@ -272,8 +272,11 @@ def tuned() -> str:
             what, score = next((what, each) for what, each in scores.items() if each is not None)
             column = {"success × entropy": "product", "return": "score"}.get(what, what)
             difference = "reference" if row is by_hand else _format_difference(row, by_hand, column)
-            lines.append([task, row.name, what, row.episodes, score, difference])
-    return markdown(["task", "settings", "score", "n", "value", "− by hand"], lines)
+            means = row.means_by_seed("success" if row.success else "score").values()
+            by_training = ", ".join(f"{mean:.4g}".replace("-", "−") for mean in means)
+            lines.append([task, row.name, what, row.episodes, score, difference, by_training])
+    head = ["task", "settings", "score", "n", "value", "− by hand", "success or return by training"]
+    return markdown(head, lines)
 
 
 TABLES: dict[str, Callable[[], str]] = {
