@@ -2,8 +2,9 @@
 
 import tempfile
 import time
-from concurrent.futures import Future, as_completed
+from concurrent.futures import Future, as_completed, wait
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ class RecordingPool(WorkerPool):
         self.trials: list[Trial] = []
 
     def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Queue a trial."""
+        """Remember the trial, which is the second argument, and queue it."""
         self.trials.append(args[1])
         return super().submit(function, *args, **kwargs)
 
@@ -69,11 +70,8 @@ def measure_search(options: Options) -> list[dict[str, Any]]:
 
 
 def repeat_trials(setup: TuneSetup, trials: list[Trial], out: Path) -> None:
-    """Run known trials in other runs: the longest trainings first, rollouts of a trained run when they can.
-
-    No schedule without gaps is shorter by more than its last training.
-    """
-    moved = [Trial(out / t.run.name, t.trained, t.sampled, t.seed, t.seeds) for t in trials]
+    """Run known trials in new runs: the longest trainings first, further rollouts of each run after it."""
+    moved = [replace(trial, run=out / trial.run.name) for trial in trials]
     first = {trial.run: trial for trial in reversed(moved)}
     others = [trial for trial in moved if trial is not first[trial.run]]
     longest = sorted(first.values(), key=lambda t: -apply_values(setup.config, t.trained).train.steps)
@@ -83,5 +81,4 @@ def repeat_trials(setup: TuneSetup, trials: list[Trial], out: Path) -> None:
         for job in as_completed(jobs):
             ready = [trial for trial in others if trial.run == jobs[job]]
             waiting += [pool.submit(run_trial, setup, trial) for trial in ready]
-        for job in as_completed(waiting):
-            job.result()
+        wait(waiting)

@@ -41,7 +41,7 @@ Space = dict[str, tuple[float, "BaseDistribution"]]
 RUNGS, KEPT = 3, 3
 """Number of times that the best candidates are scored, and one of how many goes on to the next time."""
 AT_ONCE = 8
-"""Candidates that are tried at the same time, on as many processes."""
+"""Most candidates that are tried at the same time."""
 SAMPLING_TRIALS = 24
 """Candidates of the settings that need no training."""
 TUNING_SEEDS, FRESH_SEEDS = 200_000, 250_000
