@@ -1,6 +1,6 @@
 """A trained run as a policy: takes observations, returns actions."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -15,6 +15,7 @@ from nsde_policy.data.frames import resize_frames
 from nsde_policy.encoders.base_model import EncoderModel
 from nsde_policy.errors import ConfigError
 from nsde_policy.inference.base import BasePolicy, require_int, require_seed
+from nsde_policy.inference.graphs import Function, GraphCache
 from nsde_policy.inference.loading import LoadedModel, build_policy_spec, load_encoder, load_model
 from nsde_policy.inference.selection import load_selector
 from nsde_policy.inference.torch_threads import use_threads
@@ -64,6 +65,7 @@ class Policy(BasePolicy[torch.Generator]):
         """Torch threads of a plan on a CPU."""
         self.device = "cpu"
         """Where the model runs; `to` moves it."""
+        self._graphs: GraphCache | None = None
 
     @classmethod
     def from_pretrained(cls, path: Path | str | None = None) -> Self:
@@ -80,6 +82,7 @@ class Policy(BasePolicy[torch.Generator]):
             if part is not None:
                 part.to(device)
         self.device = device
+        self._graphs = GraphCache() if torch.device(device).type == "cuda" else None
         return self
 
     def evaluate(self, demos: Path | str, **settings: int | None) -> "nsde_policy.OfflineScore":
@@ -154,7 +157,15 @@ class Policy(BasePolicy[torch.Generator]):
         resized = [resize_frames(camera, encoder.size) for camera in frames]
         given = [torch.from_numpy(camera).to(self.device) for camera in resized]
         rows = torch.from_numpy(values).to(self.device, torch.float32)
-        features, summary = self._run(lambda: encoder.summarize(rows, *given))
+
+        def summarize(tensors: Sequence[Tensor], _: Draws) -> tuple[Tensor, ...]:
+            return encoder.summarize(*tensors)
+
+        if encoder.measures_shift:  # waits for the GPU
+            features, summary = self._run(lambda: encoder.summarize(rows, *given))
+        else:
+            none = Draws([])
+            features, summary = self._run(lambda: self._compute("encode", summarize, [rows, *given], none))
         head, visible = encoder.visibility, None
         if head is not None:
             visible = np.asarray(self._run(lambda: head(summary)).double().cpu())
@@ -240,14 +251,17 @@ class Policy(BasePolicy[torch.Generator]):
         return plans
 
     def warm_up(self, rows: int) -> None:
-        """Plan for each number of robots up to `rows`, also with half of them where plans are compared."""
+        """Plan for up to `rows` robots, in all sizes and with all numbers of candidates that are captured."""
         far = np.tile(np.add(self.spec.low, self.spec.high) / 2, (self.spec.history, 1))
         near = far.copy()
         if self.selector is not None and self.rule.kind == "goal":
             near[:, list(self.rule.columns)] = self.selector.goal.cpu().numpy()
-        for size in range(1, rows + 1):
-            for states in ([far] * size, [near, far] * size):
-                self.plan_rows(states[:size], steps=self.chunk, seeds=range(size))
+        for power in range(rows.bit_length()):
+            size = 1 << power
+            self.plan_rows([far] * size, steps=self.chunk, seeds=range(size))
+            for halved in range(self.candidates.bit_length() - 1):
+                count = self.candidates >> halved
+                self.plan_rows([near] * size, steps=self.chunk, seeds=range(size), candidates=count)
 
     def encode_rows(self, rows: Sequence[Mapping[str, object]]) -> list[tuple[np.ndarray, float | None]]:
         """Encode observations of several robots in one batch, each as `encode_and_see` does."""
@@ -262,9 +276,23 @@ class Policy(BasePolicy[torch.Generator]):
         paths = [plan.states for plan in plans if plan.states is not None]
         if not self.model.reports_std or not paths:
             return plans
-        given = (torch.from_numpy(x).to(self.device, torch.float32) for x in (states, np.stack(paths)))
-        std = self.model.futures_std(*given, sampling=self.sampling)[..., self.obs_dim :].double().cpu()
-        return [plan._replace(std=each) for plan, each in zip(plans, std.numpy(), strict=True)]
+        sampling = self.sampling
+
+        def measure(tensors: Sequence[Tensor], _: Draws) -> tuple[Tensor, ...]:
+            return (self.model.futures_std(*tensors, sampling=sampling),)
+
+        given = [torch.from_numpy(x).to(self.device, torch.float32) for x in (states, np.stack(paths))]
+        (std,) = self._compute(("std", sampling), measure, given, Draws([]))
+        found = std[..., self.obs_dim :].double().cpu().numpy()
+        return [plan._replace(std=each) for plan, each in zip(plans, found, strict=True)]
+
+    def _compute(
+        self, name: Hashable, function: Function, tensors: Sequence[Tensor], draws: Draws
+    ) -> tuple[Tensor, ...]:
+        """Call a function of tensors with independent rows, as a CUDA graph on a GPU."""
+        if self._graphs is None:
+            return function(tensors, draws)
+        return self._graphs.call(name, function, tensors, draws)
 
     def _run(self, function: Callable[[], Returned]) -> Returned:
         """Call a function of the model with `threads` torch threads."""
@@ -283,47 +311,53 @@ class Policy(BasePolicy[torch.Generator]):
         sampling = self.sampling if sampling is None else sampling
         selector, most = self.selector, self.candidates
         most = most if candidates is None else max(1, min(candidates, most))
+        sample = partial(self._sample, steps=steps, sampling=sampling)
         if selector is None or selector.rule.kind == "none" or most == 1:
-            return _list_plans(*self._sample(states, draws, steps, sampling))
+            return _list_plans(*self._compute((steps, sampling), sample, [states], draws))
         compared = selector.compares(states).tolist()
         plans: dict[int, Plan] = {}
         for wanted, count in ((False, 1), (True, most)):
             rows = [row for row, compare in enumerate(compared) if compare is wanted]
-            chosen, numbers = states[rows], draws.repeat(rows, count)
+            given_rows, numbers = [states[rows]], draws.repeat(rows, count)
             if rows and count == 1:
-                plans |= zip(rows, _list_plans(*self._sample(chosen, numbers, steps, sampling)), strict=True)
-            elif rows:
-                found = self._select_plans(selector, chosen, numbers, steps, sampling, count)
+                found = _list_plans(*self._compute((steps, sampling), sample, given_rows, numbers))
                 plans |= zip(rows, found, strict=True)
+            elif rows:
+                select = partial(self._select, selector, steps=steps, sampling=sampling, count=count)
+                key = selector.rule, steps, sampling, count
+                led_to, *chosen = self._compute(key, select, given_rows, numbers)
+                pairs = zip(_list_plans(*chosen), led_to.double().cpu().numpy(), strict=True)
+                plans |= zip(rows, (plan._replace(candidates=each) for plan, each in pairs), strict=True)
         return [plans[row] for row in range(len(states))]
 
     def _sample(
-        self, states: Tensor, draws: Draws, steps: int, sampling: Sampling | None
-    ) -> tuple[Tensor, Tensor | None]:
+        self, tensors: Sequence[Tensor], draws: Draws, *, steps: int, sampling: Sampling | None
+    ) -> tuple[Tensor, ...]:
         """Sample actions (rows, steps, act_dim), and the path (rows, steps + 1, d) if the method has it."""
+        (states,) = tensors
         if not self.model.foresees_states:
-            return self.model.plan(states, steps=steps, draws=draws, sampling=sampling), None
+            return (self.model.plan(states, steps=steps, draws=draws, sampling=sampling),)
         paths = self.model.sample_futures(states, steps=steps, draws=draws, sampling=sampling)
         return paths[:, 1:, self.obs_dim :], paths
 
-    def _select_plans(
+    def _select(
         self,
         selector: PlanSelector,
-        states: Tensor,
+        tensors: Sequence[Tensor],
         draws: Draws,
+        *,
         steps: int,
         sampling: Sampling | None,
         count: int,
-    ) -> list[Plan]:
-        """Sample `count` plans for each row, and keep the one that the selector chooses."""
-        horizon = self.find_horizon(steps)
+    ) -> tuple[Tensor, ...]:
+        """Sample `count` plans for each row; return where they lead, and the one that is chosen."""
+        (states,) = tensors
         repeated = states.repeat_interleave(count, dim=0)
-        actions, paths = self._sample(repeated, draws, horizon, sampling)
+        actions, *paths = self._sample([repeated], draws, steps=self.find_horizon(steps), sampling=sampling)
         led_to, costs = selector.compare(repeated, actions, count)
         chosen = selector.choose(costs) + count * torch.arange(len(states), device=states.device)
-        plans = _list_plans(actions[chosen, :steps], None if paths is None else paths[chosen, : steps + 1])
-        compared = led_to[:, : steps + 1].double().cpu().numpy().reshape(len(states), count, steps + 1, -1)
-        return [plan._replace(candidates=each) for plan, each in zip(plans, compared, strict=True)]
+        led_to = led_to[:, : steps + 1].unflatten(0, (len(states), count))
+        return led_to, actions[chosen, :steps], *(path[chosen, : steps + 1] for path in paths)
 
     def check_steps(self, steps: int) -> int:
         """Return `steps`, or raise `ConfigError` if one plan cannot hold that many actions."""
@@ -357,7 +391,7 @@ class Policy(BasePolicy[torch.Generator]):
         return np.asarray(std.double())
 
 
-def _list_plans(actions: Tensor, paths: Tensor | None) -> list[Plan]:
+def _list_plans(actions: Tensor, paths: Tensor | None = None) -> list[Plan]:
     """Return one plan for each row of actions, and of paths if the method has them."""
     found = [None] * len(actions) if paths is None else paths.double().cpu().numpy()
     rows = zip(actions.double().cpu().numpy(), found, strict=True)

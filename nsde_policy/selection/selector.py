@@ -15,6 +15,7 @@ class PlanSelector(nn.Module):
     goal: Tensor
     whitening: Tensor
     is_angle: Tensor
+    columns: Tensor
     references: Tensor
     """Demonstrated observations in typical increments, as `_scale` returns them, (references, features)."""
 
@@ -29,6 +30,7 @@ class PlanSelector(nn.Module):
         self.register_buffer("whitening", torch.zeros(size, directions))
         angles = [column in spec.circular for column in rule.columns]
         self.register_buffer("is_angle", torch.tensor(angles, dtype=torch.bool))
+        self.register_buffer("columns", torch.tensor(rule.columns, dtype=torch.long), persistent=False)
         self.register_buffer("references", torch.zeros(references, dynamics.layout.obs_feature_dim))
 
     def set_goal(self, goal: Goal) -> None:
@@ -51,7 +53,7 @@ class PlanSelector(nn.Module):
 
     def goal_distance(self, obs: Tensor) -> Tensor:
         """Return the squared Mahalanobis distance to the goal, per column, of (..., at least obs_dim)."""
-        difference = wrap_circular(obs[..., list(self.rule.columns)] - self.goal, self.is_angle)
+        difference = wrap_circular(obs.index_select(-1, self.columns) - self.goal, self.is_angle)
         return (difference @ self.whitening).square().mean(-1)
 
     def support_distance(self, obs: Tensor) -> Tensor:
@@ -85,9 +87,9 @@ class PlanSelector(nn.Module):
 
     def _scale(self, obs: Tensor) -> Tensor:
         """Return observations in typical increments, with angles as points on a circle of that scale."""
-        layout = self.dynamics.layout
-        angles = [column for column in layout.spec.circular if column < layout.spec.obs_dim]
-        others = [column for column in range(layout.spec.obs_dim) if column not in angles]
-        std, turned = layout.increment_std[angles], obs[..., angles]
-        parts = [obs[..., others] / layout.increment_std[others], turned.sin() / std, turned.cos() / std]
-        return torch.cat(parts, dim=-1)
+        layout, size = self.dynamics.layout, self.dynamics.layout.spec.obs_dim
+        angles = layout.circular_index[: layout.obs_feature_dim - size]
+        others = layout.linear_index[: size - len(angles)]
+        std, turned = layout.increment_std[angles], obs.index_select(-1, angles)
+        straight = obs.index_select(-1, others) / layout.increment_std[others]
+        return torch.cat([straight, turned.sin() / std, turned.cos() / std], dim=-1)

@@ -14,30 +14,12 @@ from nsde_policy.core.networks import weights_from
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.base_model import EncoderModel, to_unit_rgb
 from nsde_policy.encoders.keypoints.networks import average_maps, locate_peaks
+from nsde_policy.encoders.norm import ImageNorm
 from nsde_policy.encoders.resnet.config import CHANNELS_PER_GROUP, ResNetConfig
 
 
-class ImageNorm(nn.GroupNorm):
-    """GroupNorm with 16 channels per group; on CUDA without torch's copies between memory layouts."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__(channels // CHANNELS_PER_GROUP, channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise (n, channels, h, w)."""
-        return self.normalize_channels_last(x) if x.is_cuda else super().forward(x)
-
-    def normalize_channels_last(self, x: Tensor) -> Tensor:
-        """Normalise with reductions over a view of images whose channels are adjacent in memory."""
-        n, channels, height, width = x.shape
-        pixels = x.permute(0, 2, 3, 1).reshape(n, height * width, self.num_groups, -1)
-        with torch.autocast(x.device.type, enabled=False):
-            pixels = pixels.float()
-            variance, mean = torch.var_mean(pixels, dim=(1, 3), correction=0, keepdim=True)
-            scale = (variance + self.eps).rsqrt() * self.weight.view(self.num_groups, -1)
-            shift = self.bias.view(self.num_groups, -1) - mean * scale
-            out = torch.addcmul(shift, pixels, scale).to(x.dtype)
-        return out.view(n, height, width, channels).permute(0, 3, 1, 2)
+def _normalize(channels: int) -> ImageNorm:
+    return ImageNorm(channels // CHANNELS_PER_GROUP, channels)
 
 
 class BasicBlock(nn.Module):
@@ -47,15 +29,15 @@ class BasicBlock(nn.Module):
         super().__init__()
         self.body = nn.Sequential(
             nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
-            ImageNorm(outputs),
+            _normalize(outputs),
             nn.ReLU(),
             nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
-            ImageNorm(outputs),
+            _normalize(outputs),
         )
         same = inputs == outputs and stride == 1
         self.skip: nn.Module = nn.Identity()
         if not same:
-            self.skip = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), ImageNorm(outputs))
+            self.skip = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), _normalize(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (n, inputs, h, w) to (n, outputs, h / stride, w / stride)."""
@@ -66,7 +48,7 @@ class ResNet18(nn.Sequential):
     """The convolutions of ResNet-18: (n, 3, h, w) to (n, 8·width, h / 32, w / 32)."""
 
     def __init__(self, width: int) -> None:
-        stem = (nn.Conv2d(3, width, 7, 2, 3, bias=False), ImageNorm(width), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+        stem = (nn.Conv2d(3, width, 7, 2, 3, bias=False), _normalize(width), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
         sizes = [(width, width, 1), *((width << i, width << i + 1, 2) for i in range(3))]
         blocks = [
             block

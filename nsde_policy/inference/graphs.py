@@ -1,0 +1,108 @@
+"""Computations of a policy on a GPU as CUDA graphs: one call starts all of their small kernels."""
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+
+import torch
+from torch import Tensor
+
+from nsde_policy.methods.base import Draws
+
+Function = Callable[[Sequence[Tensor], Draws], tuple[Tensor, ...]]
+
+
+class _BufferedDraws(Draws):
+    """Random numbers of a captured computation: buffers that are filled before each replay."""
+
+    def __init__(self, rows: int, device: torch.device) -> None:
+        super().__init__([], device)
+        self._rows, self._buffers, self._next = rows, list[tuple[str, Tensor]](), 0
+
+    def normal(self, *shape: int) -> Tensor:
+        """Return the buffer of the next call."""
+        return self._take("normal", shape)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Return the buffer of the next call."""
+        return self._take("uniform", shape)
+
+    def _take(self, kind: str, shape: tuple[int, ...]) -> Tensor:
+        if self._next == len(self._buffers):
+            self._buffers.append((kind, torch.rand(self._rows, *shape, device=self._device)))
+        self._next += 1
+        return self._buffers[self._next - 1][1]
+
+    def rewind(self) -> None:
+        """Return the same buffers again, from the first one."""
+        self._next = 0
+
+    def fill(self, draws: Draws) -> None:
+        """Draw the numbers of the first rows, in the order of the computation."""
+        for kind, buffer in self._buffers:
+            drawn = draws.normal if kind == "normal" else draws.uniform
+            buffer[: len(draws)] = drawn(*buffer.shape[1:])
+
+
+class _Graph:
+    """A captured computation of a fixed number of rows."""
+
+    def __init__(
+        self, function: Function, tensors: Sequence[Tensor], draws: Draws, rows: int, pool: object
+    ) -> None:
+        """Compute once, as CUDA libraries need it, and capture; rows are added by repeating the first."""
+        given = len(tensors[0])
+        fill = [0] * (rows - given)
+        self._inputs = [tensor[[*range(given), *fill]].clone() for tensor in tensors]
+        self._draws = _BufferedDraws(rows * len(draws) // given, tensors[0].device)
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            function(self._inputs, self._draws)
+        torch.cuda.current_stream().wait_stream(stream)
+        self._draws.rewind()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
+            self._outputs = function(self._inputs, self._draws)
+
+    def replay(self, tensors: Sequence[Tensor], draws: Draws) -> tuple[Tensor, ...]:
+        """Compute up to as many rows as were captured."""
+        rows = len(tensors[0])
+        for buffer, tensor in zip(self._inputs, tensors, strict=True):
+            buffer[:rows] = tensor
+        self._draws.fill(draws)
+        self._graph.replay()
+        return tuple(output[:rows].clone() for output in self._outputs)
+
+
+class GraphCache:
+    """CUDA graphs of functions whose rows are independent, by name and size, a power of two."""
+
+    def __init__(self) -> None:
+        self._graphs: dict[Hashable, _Graph | None] = {}
+        self._lock = threading.Lock()
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def call(
+        self, name: Hashable, function: Function, tensors: Sequence[Tensor], draws: Draws
+    ) -> tuple[Tensor, ...]:
+        """Compute rows of tensors with their draws, of which each row may have several.
+
+        A name stands for one function and its settings. The first call of a size captures it; what waits for
+        the GPU in between cannot be captured and is computed as usual.
+        """
+        rows = len(tensors[0])
+        size = 1 << (rows - 1).bit_length()
+        key = name, size, *(tensor.shape[1:] for tensor in tensors)
+        with self._lock:
+            if key not in self._graphs:
+                self._graphs[key] = self._capture(function, tensors, draws, size)
+            graph = self._graphs[key]
+            return function(tensors, draws) if graph is None else graph.replay(tensors, draws)
+
+    def _capture(
+        self, function: Function, tensors: Sequence[Tensor], draws: Draws, size: int
+    ) -> _Graph | None:
+        try:
+            return _Graph(function, tensors, draws, size, self._pool)
+        except RuntimeError:
+            return None

@@ -1,0 +1,69 @@
+"""Tests for plans as CUDA graphs: the same plans as without them; skipped without a GPU."""
+
+import numpy as np
+import pytest
+import torch
+
+from nsde_policy.inference.graphs import GraphCache
+from nsde_policy.inference.policy import Policy
+from nsde_policy.methods.base import Draws
+
+pytestmark = pytest.mark.gpu
+
+
+def draw(count: int) -> Draws:
+    return Draws([torch.Generator().manual_seed(seed) for seed in range(count)], "cuda")
+
+
+def test_replays_compute_the_rows_and_draws_they_are_given():
+    cache, calls = GraphCache(), []
+
+    def add(tensors, draws):
+        calls.append(len(tensors[0]))
+        return tensors[0] + draws.normal(3).unflatten(0, (-1, 2)).sum(1), draws.uniform().unflatten(
+            0, (-1, 2)
+        )
+
+    for rows in (5, 7, 8, 3):
+        given = torch.arange(3.0 * rows, device="cuda").view(rows, 3)
+        found = cache.call("add", add, [given], draw(2 * rows))
+        for one, other in zip(found, add([given], draw(2 * rows)), strict=True):
+            torch.testing.assert_close(one, other)
+    assert [size for size in calls if size not in (5, 7, 3)] == [
+        8,
+        8,
+        8,
+        4,
+        4,
+    ]  # captured for 8 and for 4 rows
+
+
+def test_what_waits_for_the_gpu_is_computed_without_a_graph():
+    cache, given = GraphCache(), [torch.ones(3, 2, device="cuda")]
+    for _ in range(2):
+        (found,) = cache.call(
+            "wait", lambda tensors, _: (tensors[0] * tensors[0].sum().item(),), given, draw(0)
+        )
+        assert found.tolist() == [[6.0, 6.0]] * 3
+    (found,) = cache.call("double", lambda tensors, _: (2 * tensors[0],), given, draw(0))
+    assert found.tolist() == [[2.0, 2.0]] * 3
+
+
+def test_plans_near_the_goal_and_far_from_it_are_those_of_the_cpu():
+    policies = [Policy.from_pretrained(None).to(device) for device in ("cpu", "cuda")]
+    spec, rule, selector = policies[0].spec, policies[0].rule, policies[0].selector
+    assert selector is not None
+    far = np.tile(np.add(spec.low, spec.high) / 2, (spec.history, 1))
+    near = far.copy()
+    near[:, list(rule.columns)] = selector.goal.numpy()
+    states = [near, far, far, near, far]
+    for candidates in (16, 4, 1):
+        plans = [
+            policy.plan_rows(states, steps=8, seeds=range(5), candidates=candidates) for policy in policies
+        ]
+        for one, other in zip(*plans, strict=True):
+            np.testing.assert_allclose(other.actions, one.actions, atol=0.05)  # of a table of 512
+            np.testing.assert_allclose(other.std, one.std, rtol=0.01)
+        assert [plan.candidates is not None for plan in plans[1]] == [
+            candidates > 1 and state is near for state in states
+        ]
