@@ -54,7 +54,8 @@ class PrefetchSource(BatchSource[Batch]):
         *,
         ahead: int = 3,
     ) -> None:
-        self._load, self._build, self._device, self._ahead = load, build, device, ahead
+        self._build, self._device, self._ahead = build, device, ahead
+        self._load = load if device.type == "cpu" else lambda step: tuple(t.pin_memory() for t in load(step))
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self._loading: dict[int, Future[tuple[Tensor, ...]]] = {}
         self._buffers: tuple[Tensor, ...] = ()
@@ -68,7 +69,7 @@ class PrefetchSource(BatchSource[Batch]):
         if not self._buffers:
             self._buffers = tuple(tensor.to(self._device) for tensor in tensors)
         for buffer, tensor in zip(self._buffers, tensors, strict=True):
-            buffer.copy_(tensor)
+            buffer.copy_(tensor, non_blocking=True)
 
     def draw(self, generator: torch.Generator) -> Batch:
         """Return the batch in the buffers."""

@@ -23,8 +23,8 @@ FEATURES_FILE = "codes.safetensors"
 COPIES, COPY_AREAS, COPY_GAIN = 2, (0.03, 0.15), 0.15
 """Copies of each demonstration with partly hidden frames: the share that is hidden, and the largest change of
 the brightness, are constant in an episode."""
-READ_BLOCK = 256
-"""Frames that are encoded, or copied to the device, at once."""
+READ_BLOCK, GPU_BLOCK = 256, 1024
+"""Frames that are encoded, or copied to the device, at once; and those that a GPU encodes."""
 
 
 class EncoderPhase(NamedTuple):
@@ -141,9 +141,9 @@ def list_rows(demos: Demonstrations, episodes: Sequence[int]) -> Ints:
     return np.concatenate(spans) if spans else np.arange(0)
 
 
-def split_rows(count: int) -> list[Ints]:
+def split_rows(count: int, block: int = READ_BLOCK) -> list[Ints]:
     """Divide the indices from 0 to `count` into blocks."""
-    return np.split(np.arange(count), range(READ_BLOCK, count, READ_BLOCK))
+    return np.split(np.arange(count), range(block, count, block))
 
 
 def look_ahead(values: Floats, demos: Demonstrations) -> Floats:

@@ -237,11 +237,11 @@ class KeypointModel(StagedEncoderModel):
             colour = torch.randint(0, 256, (n, 1, 1, 3), device=device, generator=generator)
             plain = torch.rand(n, device=device, generator=generator) < 0.5
             shifted = shift_frames(frames, shift, colour.to(torch.uint8), plain)
-            _, anchors = camera.find_points(shifted)
-            error = camera.measure_shift(anchors, values) * (config.size / 2) - shift
+            views = torch.cat([shifted, frames, shift_frames(shifted, -shift)])
+            points, anchors = camera.find_points(views)
+            _, steady, keypoints = points.chunk(3)
+            error = camera.measure_shift(anchors[:n], values) * (config.size / 2) - shift
             losses["shift"] = error.square().sum(-1).mean()
-            steady, _ = camera.find_points(frames)
-            keypoints, _ = camera.find_points(shift_frames(shifted, -shift))
             change = (keypoints - steady) * (config.size / 2)
             losses["steadiness"] = change.square().sum((1, 2)).mean() / config.keypoints
             shift = torch.zeros_like(shift)
