@@ -12,6 +12,8 @@ from nsde_policy.deploy.server.config import ServeSettings
 SWITCH_INTERVAL_S = 5e-4
 """Longest wait of the thread that answers clients for the one that plans, seconds; Python's default of 5 ms,
 several times per request, would use up a robot's deadline."""
+RARE_COLLECTIONS = 1000
+"""Collections of young objects between two full ones, ten by default: a full one stops plans for a while."""
 WARM_ROWS = 64
 """Robots that a GPU plans for together before the server starts: the first plan of each size is slow."""
 
@@ -36,6 +38,7 @@ class Serve(ServeSettings):
 
     def run(self) -> None:
         """Load the policy and serve it until a signal."""
+        import gc
         import json
         import os
         import sys
@@ -51,6 +54,7 @@ class Serve(ServeSettings):
         given = {each.name: getattr(self, each.name) for each in fields(ServeSettings)}
         settings = ServeSettings(**given | {"token": options.read_token(self.token_file)})
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        gc.set_threshold(*gc.get_threshold()[:2], RARE_COLLECTIONS)
         policy = Policy.from_pretrained(self.run_dir and resolve_run(self.run_dir)).to(self.device)
         policy.threads = self.threads
         if policy.device != "cpu":
