@@ -31,8 +31,9 @@ class RecordingPool(WorkerPool):
         self.trials: list[Trial] = []
 
     def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Remember the trial, which is the second argument, and queue it."""
-        self.trials.append(args[1])
+        """Remember a trial that is scored, which is the second argument, and queue it."""
+        if function is run_trial:
+            self.trials.append(args[1])
         return super().submit(function, *args, **kwargs)
 
 

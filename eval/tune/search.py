@@ -3,7 +3,7 @@
 Optuna draws each candidate from the scores of those before it, except the last few, which are being tried.
 All are scored once, the best third again with the next training seed and on other initial states, and so on:
 successive halving. A search that is repeated asks for the same trials, whatever the number of processes, so
-it can be resumed from the file of finished trials.
+it can be resumed from the file of finished trials. Processes without a trial train runs that will be needed.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from tqdm import tqdm
@@ -24,7 +24,7 @@ from tqdm import tqdm
 from nsde_policy.errors import CheckpointError, NsdePolicyError, import_optional
 from nsde_policy.eval.ray_pool import RayPool
 from nsde_policy.eval.statistics import Estimate
-from nsde_policy.eval.tune.trial import Trial, TuneSetup, Values, apply_values, run_trial
+from nsde_policy.eval.tune.trial import Trial, TuneSetup, Values, apply_values, run_trial, train_trial
 from nsde_policy.eval.workers import WorkerPool
 from nsde_policy.files import read_json, replace_file
 from nsde_policy.run_config import RunConfig
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
 TrialScore = Estimate | str
 """Score of a trial, or why it has none."""
 Space = dict[str, tuple[float, "BaseDistribution"]]
@@ -108,6 +109,8 @@ class Search:
         self._about = json.loads(json.dumps(about))  # as it is read from the file
         self._found: dict[str, TrialScore] = {}
         self._jobs: dict[Future[TrialScore], str] = {}
+        self._ahead: dict[Path, Future[None]] = {}
+        self._finalists: dict[Path, Values] = {}
         self._values: dict[str, Any] = {}
         self._sampling = {} if setup.offline else make_sampling_space(setup.config)
         self._training = make_training_space(setup.config)
@@ -126,6 +129,7 @@ class Search:
         """
         self._pool = pool
         self._read_trials(resume=resume)
+        self._train_ahead(self._list_first()[: pool.capacity * 3 // 2])
         values: Values = {}
         if self._sampling:
             values = self._search("sampling", self._sampling, SAMPLING_TRIALS, values)
@@ -133,9 +137,12 @@ class Search:
             values = {**values, **self._search("training", self._training, self._trials, values)}
         config = apply_values(self._setup.config, values)
         replace_file(self._out / PRESET_FILE, config.to_json())
-        seed, seeds = self._seed + RUNGS, range(FRESH_SEEDS, FRESH_SEEDS + RUNGS * self._episodes)
         runs: dict[str, Values] = {BEST_RUN: values, DEFAULT_RUN: {}}
-        final = {key: Trial(self._out / key, each, {}, seed, seeds) for key, each in runs.items()}
+        final = {key: self._make_final(key, each) for key, each in runs.items()}
+        for run in [run for run, each in self._finalists.items() if each == values]:
+            self._wait_ahead(run)
+            if run.exists():
+                run.rename(final[BEST_RUN].run)
         with tqdm(desc="final runs", total=2, unit="run", disable=None) as bar:
             self._submit(final, bar)
             for key in final:
@@ -143,14 +150,58 @@ class Search:
         self._refuse_failures(*final)
         return values, self._found[BEST_RUN], self._found[DEFAULT_RUN]
 
-    def _search(self, phase: str, space: Space, count: int, fixed: Values) -> Values:
-        """Return the best of `count` candidates by successive halving, with `fixed` settings of sampling."""
+    def _make_final(self, name: str, values: Values) -> Trial:
+        """Return the trial of a final run; nothing was chosen with its training seed and initial states."""
+        seeds = range(FRESH_SEEDS, FRESH_SEEDS + RUNGS * self._episodes)
+        return Trial(self._out / name, values, {}, self._seed + RUNGS, seeds)
+
+    def _list_first(self) -> list[Trial]:
+        """List trainings that are known beforehand: random candidates, and the given settings."""
+        if not self._training:
+            return []
+        study, distributions = self._start_study(self._training)
+        drawn = [study.ask(distributions).params for _ in range(min(self._trials, AT_ONCE + 1))]
+        places = [*((i, 0) for i in range(len(drawn))), *((0, rung) for rung in range(1, RUNGS))]
+        known = [self._make_trial(i, rung, drawn[i], {}) for i, rung in places]
+        return [*known, self._make_final(DEFAULT_RUN, {})]
+
+    def _make_trial(self, i: int, rung: int, trained: Values, sampled: Values) -> Trial:
+        """Return the trial of a candidate's training settings in a rung."""
+        first = TUNING_SEEDS + rung * self._episodes
+        seeds, run = range(first, first + self._episodes), f"trial-{i:02d}-{rung}"
+        return Trial(self._out / run, trained, sampled, self._seed + rung, seeds)
+
+    def _train_ahead(self, trials: Sequence[Trial]) -> None:
+        """Start to train runs that do not exist yet."""
+        for trial in trials:
+            if not trial.run.exists():
+                self._ahead[trial.run] = self._pool.submit(train_trial, self._setup, trial)
+
+    def _wait_ahead(self, run: Path) -> None:
+        """Wait for a run that is trained ahead."""
+        if run in self._ahead:
+            self._read_result(self._ahead.pop(run))
+
+    def _start_finals(self, candidates: dict[str, Values]) -> None:
+        """Train final runs of the last candidates, of which one is used, if processes have nothing to do."""
+        if self._pool.capacity >= 2 + 2 * len(candidates) and not (self._out / BEST_RUN).exists():
+            trials = [self._make_final(name, values) for name, values in candidates.items()]
+            self._finalists = {trial.run: trial.trained for trial in trials}
+            self._train_ahead(trials)
+
+    def _start_study(self, space: Space) -> tuple[Any, dict[str, "BaseDistribution"]]:
+        """Return a study of Optuna whose first candidate are the present values, and what it may draw."""
         optuna = import_optional("optuna", "tune")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         sampler = optuna.samplers.TPESampler(seed=self._seed, n_startup_trials=AT_ONCE)
         study = optuna.create_study(direction="maximize", sampler=sampler)
         study.enqueue_trial({path: now for path, (now, _) in space.items()})
-        distributions = {path: distribution for path, (_, distribution) in space.items()}
+        return study, {path: distribution for path, (_, distribution) in space.items()}
+
+    def _search(self, phase: str, space: Space, count: int, fixed: Values) -> Values:
+        """Return the best of `count` candidates by successive halving, with `fixed` settings of sampling."""
+        failed_state = import_optional("optuna.trial", "tune").TrialState.FAIL
+        study, distributions = self._start_study(space)
         candidates: list[Values] = []
         scores: list[list[float]] = [[] for _ in range(count)]
         asked: list[Any] = []
@@ -160,13 +211,13 @@ class Search:
             return f"{phase}-{i:02d}-{rung}"
 
         def submit(chosen: Sequence[int], rung: int) -> None:
-            first, trials = TUNING_SEEDS + rung * self._episodes, {}
+            trials = {}
             for i in chosen:
-                run, trained, sampled, seed = f"trial-{i:02d}-{rung}", candidates[i], fixed, self._seed + rung
+                trial = self._make_trial(i, rung, candidates[i], fixed)
                 if phase == "sampling":  # all share the first run
-                    run, trained, sampled, seed = "trial-00-0", {}, candidates[i], self._seed
-                seeds = range(first, first + self._episodes)
-                trials[name(i, rung)] = Trial(self._out / run, trained, sampled, seed, seeds)
+                    shared = self._make_trial(0, 0, {}, candidates[i])
+                    trial = dataclasses.replace(shared, seeds=trial.seeds)
+                trials[name(i, rung)] = trial
             self._submit(trials, bar)
 
         def score(chosen: Sequence[int], rung: int) -> None:
@@ -178,7 +229,7 @@ class Search:
             score([i], 0)
             if i == 0:
                 self._refuse_failures(name(0, 0))
-            failed = optuna.trial.TrialState.FAIL if scores[i] == [-math.inf] else None
+            failed = failed_state if scores[i] == [-math.inf] else None
             study.tell(asked[i], None if failed else scores[i][0], state=failed)
 
         for i in range(count):
@@ -194,6 +245,8 @@ class Search:
             others = sorted(kept[1:], key=lambda i: -fmean(scores[i]))
             kept = [0, *others[: size - 1]]  # the given settings stay in the race
             submit(kept, rung)
+            if phase == "training" and rung == RUNGS - 1:
+                self._start_finals({f"final-{i:02d}": {**fixed, **candidates[i]} for i in kept[1:]})
             score(kept, rung)
         bar.close()
         return candidates[max(kept, key=lambda i: fmean(scores[i]))]
@@ -203,6 +256,8 @@ class Search:
         self._values |= {key: {**trial.sampled, **trial.trained} for key, trial in trials.items()}
         missing = [key for key in trials if key not in self._found]
         bar.update(len(trials) - len(missing))
+        for key in missing:
+            self._wait_ahead(trials[key].run)
         self._jobs |= {self._pool.submit(run_trial, self._setup, trials[key]): key for key in missing}
 
     def _wait_for(self, key: str, bar: "tqdm[Any]") -> float:
@@ -210,19 +265,23 @@ class Search:
         while key not in self._found:
             for future in wait(self._jobs, return_when=FIRST_COMPLETED).done:
                 other = self._jobs.pop(future)
-                try:
-                    self._found[other] = future.result()
-                except BrokenExecutor as error:
-                    raise NsdePolicyError(
-                        "a process of the search has died, perhaps for lack of memory: continue with "
-                        "--resume and fewer --workers"
-                    ) from error
+                self._found[other] = self._read_result(future)
                 self._write_trials()
                 bar.update()
                 best = max(_value(each) for name, each in self._found.items() if name[:8] == other[:8])
                 settings = format_values(self._values[other]) or "as given"
                 logger.info("%s | %s | %s | best %.4g", other, settings, self._found[other], best)
         return _value(self._found[key])
+
+    @staticmethod
+    def _read_result(future: Future[Result]) -> Result:
+        try:
+            return future.result()
+        except BrokenExecutor as error:
+            raise NsdePolicyError(
+                "a process of the search has died, perhaps for lack of memory: continue with --resume and "
+                "fewer --workers"
+            ) from error
 
     def _refuse_failures(self, *keys: str) -> None:
         """Raise the error of trials that all failed."""

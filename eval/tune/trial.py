@@ -3,8 +3,8 @@
 import io
 import math
 import os
-from collections.abc import Mapping
-from contextlib import redirect_stderr
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -62,15 +62,18 @@ class Trial:
     """Seeds of the episodes; held-out episodes have none."""
 
 
+def train_trial(setup: TuneSetup, trial: Trial) -> None:
+    """Train in a process of a pool, ahead of the score; an error comes again when the run is scored."""
+    with _quietly(), suppress(Exception):
+        _train(setup, trial)
+
+
 def run_trial(setup: TuneSetup, trial: Trial) -> Estimate | str:
     """Train and score in a process of a pool, without progress bars; higher scores are better.
 
-    On one thread, because the score must not depend on the number of cores. Settings that cannot be trained
-    or rolled out get the reason instead of a score.
+    Settings that cannot be trained or rolled out get the reason instead of a score.
     """
-    os.environ["OMP_NUM_THREADS"] = "1"
-    torch.set_num_threads(1)
-    with redirect_stderr(io.StringIO()):
+    with _quietly():
         try:
             _train(setup, trial)
             found = _score_recorded(setup, trial) if setup.offline else _roll_out(setup, trial)
@@ -82,6 +85,15 @@ def run_trial(setup: TuneSetup, trial: Trial) -> Estimate | str:
             raise
     low, high = (found.value if math.isnan(bound) else bound for bound in (found.low, found.high))
     return replace(found, low=low, high=high)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Use one thread, because the score must not depend on the number of cores, and no progress bars."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
+    with redirect_stderr(io.StringIO()):
+        yield
 
 
 def _train(setup: TuneSetup, trial: Trial) -> None:

@@ -256,8 +256,7 @@ class Policy(BasePolicy[torch.Generator]):
         near = far.copy()
         if self.selector is not None and self.rule.kind == "goal":
             near[:, list(self.rule.columns)] = self.selector.goal.cpu().numpy()
-        for power in range(rows.bit_length()):
-            size = 1 << power
+        for size in (1 << power for power in range((rows - 1).bit_length() + 1)):
             self.plan_rows([far] * size, steps=self.chunk, seeds=range(size))
             for halved in range(self.candidates.bit_length() - 1):
                 count = self.candidates >> halved

@@ -285,15 +285,18 @@ def test_fewer_plans_are_compared_before_one_is_late(seconds: float, is_slow: bo
     assert (planner.compared[-1] < 16) == is_slow
 
 
-def test_warming_up_plans_for_every_number_of_robots_also_near_the_goal(monkeypatch):
-    policy, seen = Policy.from_pretrained(), list[tuple[int, int]]()
+def test_warming_up_plans_in_every_size_also_near_the_goal_with_fewer_candidates(monkeypatch):
+    policy, seen = Policy.from_pretrained(), list[tuple[int, int, int]]()
     plan_rows = policy.plan_rows
 
     def record(states, **arguments):
         plans = plan_rows(states, **arguments)
-        seen.append((len(plans), sum(plan.candidates is not None for plan in plans)))
+        compared = [len(plan.candidates) for plan in plans if plan.candidates is not None]
+        seen.append((len(plans), len(compared), max(compared, default=1)))
         return plans
 
     monkeypatch.setattr(policy, "plan_rows", record)
     policy.warm_up(3)
-    assert seen == [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 2)]
+    assert seen == [
+        (size, size if count > 1 else 0, count) for size in (1, 2, 4) for count in (1, 16, 8, 4, 2)
+    ]

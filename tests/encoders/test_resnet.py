@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from nsde_policy.core.image_norm import ImageNorm
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.encoders.norm import ImageNorm
 from nsde_policy.encoders.resnet.config import ResNetConfig
 from nsde_policy.encoders.resnet.model import ResNet18, ResNetModel
 from nsde_policy.errors import ConfigError

@@ -42,16 +42,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def searches(store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """Run the same search with one process and with two."""
+    """Run the same search with one process, and with four, of which some train ahead."""
 
     def fill(folder: Path) -> None:
         shutil.copytree(store, folder / STORE)
-        for workers in (1, 2):
+        for workers in (1, 4):
             flags = ["--workers", str(workers), "--out", str(folder / str(workers)), *SEARCH]
             assert main(["tune", "--demos", str(folder / STORE), *flags]) == 0
 
     folder = make_once(tmp_path_factory.getbasetemp().parent / "searches", fill)
-    return {workers: folder / str(workers) for workers in (1, 2)}
+    return {workers: folder / str(workers) for workers in (1, 4)}
 
 
 def read(folder: Path, name: str) -> dict:
@@ -60,11 +60,13 @@ def read(folder: Path, name: str) -> dict:
 
 @pytest.mark.slow
 def test_number_of_processes_does_not_change_the_result(searches: dict[int, Path]):
-    one, two = searches[1], searches[2]
+    one, two = searches[1], searches[4]
     assert (one / "trials.json").read_bytes() == (two / "trials.json").read_bytes()
     assert (one / "preset.json").read_bytes() == (two / "preset.json").read_bytes()
     weights = [fingerprint(RunDirectory(folder / "best").read_weights()) for folder in (one, two)]
     assert weights[0] == weights[1]
+    trained = {path.parent.name for path in one.glob("*/model.safetensors")}
+    assert {path.parent.name for path in two.glob("*/model.safetensors")} <= trained | {"final-01"}
 
 
 @pytest.mark.slow
