@@ -8,9 +8,9 @@ batch, matrix products round differently with the number of rows.
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +64,20 @@ def make_generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+class FrameObservation:
+    """An observation with frames, which is encoded when a plan needs it."""
+
+    def __init__(self, policy: Policy, parts: Mapping[str, np.ndarray]) -> None:
+        self._policy, self.parts = policy, parts
+        self.encoded: np.ndarray | None = None
+
+    def __call__(self) -> np.ndarray:
+        """Return the observation as the vector that the policy was trained on."""
+        if self.encoded is None:
+            self.encoded = self._policy.encode(self.parts)
+        return self.encoded
+
+
 class EpisodeRunner:
     """One episode in progress; a plan is requested every `chunk` control periods."""
 
@@ -71,6 +85,8 @@ class EpisodeRunner:
         policy, config = player.policy, player.config
         self.generator = make_generator(seed)
         self.history = policy.spec.new_history()
+        self.seen: deque[FrameObservation] = deque(maxlen=policy.spec.history)
+        """The last observations with frames."""
         self._policy = policy
         self._env = env
         self._frames = frames
@@ -111,10 +127,13 @@ class EpisodeRunner:
             picture = self._env.render() if picture is None else picture
             self.log.trace.frames.append(picture)
 
-    def _encode(self, obs: np.ndarray) -> np.ndarray | Callable[[], np.ndarray]:
+    def _encode(self, obs: np.ndarray) -> np.ndarray | FrameObservation:
         """Return the observation, or a function that encodes its frames if a plan needs it."""
         frames = self._camera.change(self._env.last_frames)
-        return partial(self._policy.encode, {STATE_KEY: obs, **frames}) if frames else obs
+        if not frames:
+            return obs
+        self.seen.append(FrameObservation(self._policy, {STATE_KEY: obs, **frames}))
+        return self.seen[-1]
 
 
 class Player:
@@ -175,6 +194,8 @@ class Player:
         steps = count_planned(chunk, config.condition.latency_steps, longest)
         while running := [episode for episode in episodes if not episode.log.ended]:
             started = time.perf_counter()
+            if len(running) > 1:
+                self._encode([seen for episode in running for seen in episode.seen])
             plans = policy.plan_batch(
                 [episode.history for episode in running],
                 generators=[episode.generator for episode in running],
@@ -189,6 +210,13 @@ class Player:
                 )
                 episode.run(plan.actions)
         return [episode.log.score() for episode in episodes]
+
+    def _encode(self, seen: Sequence[FrameObservation]) -> None:
+        """Encode the frames of several episodes in one batch, unless that was done before."""
+        new = [each for each in seen if each.encoded is None]
+        found = self.policy.encode_rows([each.parts for each in new]) if new else []
+        for each, (encoded, _) in zip(new, found, strict=True):
+            each.encoded = encoded
 
 
 def check_push(env: EnvAdapter, config: RolloutConfig) -> None:

@@ -18,7 +18,7 @@ from nsde_policy.eval.disturbances import OCCLUDER, YELLOW, CameraCondition, Cam
 from nsde_policy.eval.episode import CompressedFrames
 from nsde_policy.eval.evaluate import EvaluationConfig
 from nsde_policy.eval.pool import RolloutPool
-from nsde_policy.eval.rollout import RolloutConfig
+from nsde_policy.eval.rollout import Player, RolloutConfig
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
 from nsde_policy.tasks import find_task, get_task, with_observations
 from nsde_policy.training.demos import load_training_demos, open_training_images
@@ -122,3 +122,15 @@ def test_collected_frames_can_be_trained_on(driver: str, pixel_run: Path, tmp_pa
     for frame in drawn[:3]:
         seen.append(frame)
     assert np.array_equal(seen[1:3], drawn[1:3])
+
+
+def test_frames_of_several_episodes_are_encoded_together(pixel_run: Path, monkeypatch):
+    config = RolloutConfig(env_kwargs={"max_episode_steps": 20})
+    player, sizes = Player(pixel_run, config, batch=3), list[int]()
+    alone = [player.play(seed).trace.actions for seed in range(3)]
+    encode = player.policy.encode_rows
+    monkeypatch.setattr(player.policy, "encode_rows", lambda rows: (sizes.append(len(rows)), encode(rows))[1])
+    together = [result.trace.actions for result in player.play_batch(range(3))]
+    assert sizes == [3 * player.policy.spec.history] * 2, "the first frames are encoded at the start"
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_allclose(other, one, atol=0.05)  # of a table of 512
