@@ -19,7 +19,7 @@ class ImageNorm(nn.GroupNorm):
         pixels = x.permute(0, 2, 3, 1).reshape(n, height * width, self.num_groups, -1)
         parameters = (each.view(self.num_groups, -1) for each in (self.weight, self.bias))
         with torch.autocast(x.device.type, enabled=False):
-            out: Tensor = _Normalize.apply(pixels, *parameters, self.eps)
+            out: Tensor = _Normalize.apply(pixels, *parameters, self.eps)  # type: ignore[no-untyped-call]
         return out.view(n, height, width, channels).permute(0, 3, 1, 2)
 
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,7 +48,7 @@ class _Graph:
     """A captured computation of a fixed number of rows."""
 
     def __init__(
-        self, function: Function, tensors: Sequence[Tensor], draws: Draws, rows: int, pool: object
+        self, function: Function, tensors: Sequence[Tensor], draws: Draws, rows: int, pool: Any
     ) -> None:
         """Compute once, as CUDA libraries need it, and capture; rows are added by repeating the first."""
         given = len(tensors[0])

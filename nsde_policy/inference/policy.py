@@ -355,7 +355,7 @@ class Policy(BasePolicy[torch.Generator]):
         actions, *paths = self._sample([repeated], draws, steps=self.find_horizon(steps), sampling=sampling)
         led_to, costs = selector.compare(repeated, actions, count)
         chosen = selector.choose(costs) + count * torch.arange(len(states), device=states.device)
-        led_to = led_to[:, : steps + 1].unflatten(0, (len(states), count))
+        led_to = led_to[:, : steps + 1].reshape(len(states), count, steps + 1, -1)
         return led_to, actions[chosen, :steps], *(path[chosen, : steps + 1] for path in paths)
 
     def check_steps(self, steps: int) -> int:
