@@ -268,10 +268,10 @@ class Search:
                 self._found[other] = self._read_result(future)
                 self._write_trials()
                 bar.update()
-                best = max(_value(each) for name, each in self._found.items() if name[:8] == other[:8])
+                best = max(rank_score(each) for name, each in self._found.items() if name[:8] == other[:8])
                 settings = format_values(self._values[other]) or "as given"
                 logger.info("%s | %s | %s | best %.4g", other, settings, self._found[other], best)
-        return _value(self._found[key])
+        return rank_score(self._found[key])
 
     @staticmethod
     def _read_result(future: Future[Result]) -> Result:
@@ -312,6 +312,6 @@ class Search:
         replace_file(self._out / TRIALS_FILE, json.dumps(whole, indent=1, allow_nan=False, sort_keys=True))
 
 
-def _value(score: TrialScore) -> float:
+def rank_score(score: TrialScore) -> float:
     """Return the value of a score; minus infinity for a trial that failed."""
     return score.value if isinstance(score, Estimate) else -math.inf

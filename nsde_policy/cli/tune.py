@@ -33,6 +33,7 @@ class Tune(Train):
     examples: ClassVar[str] = """Examples:
   nsde-policy tune --demos pendulum.zarr --env Pendulum-v1 --dry-run    # prints the budget
   nsde-policy tune --demos my_robot --trials 12 --out out/arm           # --resume continues
+  nsde-policy tune --demos my_robot --steps 2000 --workers 2            # shorter trainings
   nsde-policy train --demos my_robot --preset out/arm/preset.json"""
     out: Path = Path("out/tune")
     """Folder of trials, preset and final run."""
@@ -58,7 +59,7 @@ class Tune(Train):
             return
         from nsde_policy.eval.pool import GPU_SHARE
         from nsde_policy.eval.ray_pool import open_pool
-        from nsde_policy.eval.tune.search import PRESET_FILE, Search, format_values
+        from nsde_policy.eval.tune.search import PRESET_FILE, Search, format_values, rank_score
         from nsde_policy.files import lock_directory
         from nsde_policy.inference.torch_threads import count_cores
 
@@ -83,6 +84,8 @@ class Tune(Train):
         results = {"settings": values, "best": best, "default": default}
         table = f"settings  {format_values(values)}\nbefore    {default}\ntuned     {best}"
         options.print_results(self.json, json.dumps(results, indent=2, default=vars), table)
+        if rank_score(best) <= rank_score(default):
+            print("on fresh starts, the tuned settings are not better than the given ones", file=sys.stderr)
         print(f"wrote {out}; nsde-policy train --preset {out / PRESET_FILE}", file=sys.stderr)
 
     def _make_setup(self) -> "TuneSetup":

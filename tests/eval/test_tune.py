@@ -113,7 +113,10 @@ def test_search_that_was_interrupted_repeats_no_training(
     assert main(["tune", *flags, "--resume", "--json", "-"]) == 0
     printed = capsys.readouterr()
     assert {line.split(" | ")[0] for line in printed.err.splitlines() if " | " in line} == set(lost)
-    assert json.loads(printed.out)["best"] == read(searches[1], "trials.json")["scores"]["best"]
+    found = json.loads(printed.out)
+    assert found["best"] == read(searches[1], "trials.json")["scores"]["best"]
+    is_better = found["best"]["value"] > found["default"]["value"]
+    assert ("not better than the given ones" in printed.err) != is_better
     assert (out / "trials.json").read_bytes() == (searches[1] / "trials.json").read_bytes()
     assert kept == {path: path.stat().st_mtime_ns for path in kept}
 
