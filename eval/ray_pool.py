@@ -1,6 +1,7 @@
 """Tasks on a Ray cluster, with the interface of `WorkerPool`; Ray is imported when a pool is opened."""
 
 import logging
+import math
 import os
 import socket
 from collections.abc import Callable
@@ -64,7 +65,8 @@ class RayPool(Executor):
         found = ray.cluster_resources()
         if gpus > found.get("GPU", 0):
             raise ConfigError("this Ray cluster has no GPU: use --device cpu")
-        self.capacity = max(1, int(found.get("CPU", 1)))
+        on_gpus = found.get("GPU", 0) / gpus if gpus else math.inf
+        self.capacity = max(1, int(min(found.get("CPU", 1), on_gpus)))
         self._ray = ray
         self._setup = ray.put((__version__, prepare, args))
         self._task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=5)(_run_task)

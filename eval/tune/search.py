@@ -129,6 +129,7 @@ class Search:
         """
         self._pool = pool
         self._read_trials(resume=resume)
+        self._write_trials()
         self._train_ahead(self._list_first()[: pool.capacity * 3 // 2])
         values: Values = {}
         if self._sampling:
@@ -139,11 +140,11 @@ class Search:
         replace_file(self._out / PRESET_FILE, config.to_json())
         runs: dict[str, Values] = {BEST_RUN: values, DEFAULT_RUN: {}}
         final = {key: self._make_final(key, each) for key, each in runs.items()}
-        for run in [run for run, each in self._finalists.items() if each == values]:
-            self._wait_ahead(run)
-            if run.exists():
-                run.rename(final[BEST_RUN].run)
         with tqdm(desc="final runs", total=2, unit="run", disable=None) as bar:
+            for run in [run for run, each in self._finalists.items() if each == values]:
+                self._wait_ahead(run, bar)
+                if run.exists():
+                    run.rename(final[BEST_RUN].run)
             self._submit(final, bar)
             for key in final:
                 self._wait_for(key, bar)
@@ -177,15 +178,18 @@ class Search:
             if not trial.run.exists():
                 self._ahead[trial.run] = self._pool.submit(train_trial, self._setup, trial)
 
-    def _wait_ahead(self, run: Path) -> None:
+    def _wait_ahead(self, run: Path, bar: "tqdm[Any]") -> None:
         """Wait for a run that is trained ahead."""
-        if run in self._ahead:
-            self._read_result(self._ahead.pop(run))
+        if (job := self._ahead.pop(run, None)) is not None:
+            while not job.done():
+                self._collect([job, *self._jobs], bar)
+            self._read_result(job)
 
     def _start_finals(self, candidates: dict[str, Values]) -> None:
         """Train final runs of the last candidates, of which one is used, if processes have nothing to do."""
         if self._pool.capacity >= 2 + 2 * len(candidates) and not (self._out / BEST_RUN).exists():
-            trials = [self._make_final(name, values) for name, values in candidates.items()]
+            different = {format_values(values): (name, values) for name, values in candidates.items()}
+            trials = [self._make_final(*each) for each in different.values()]
             self._finalists = {trial.run: trial.trained for trial in trials}
             self._train_ahead(trials)
 
@@ -257,21 +261,25 @@ class Search:
         missing = [key for key in trials if key not in self._found]
         bar.update(len(trials) - len(missing))
         for key in missing:
-            self._wait_ahead(trials[key].run)
+            self._wait_ahead(trials[key].run, bar)
         self._jobs |= {self._pool.submit(run_trial, self._setup, trials[key]): key for key in missing}
 
     def _wait_for(self, key: str, bar: "tqdm[Any]") -> float:
-        """Return the score of a trial; write and show each one that becomes known meanwhile."""
+        """Return the score of a trial."""
         while key not in self._found:
-            for future in wait(self._jobs, return_when=FIRST_COMPLETED).done:
-                other = self._jobs.pop(future)
-                self._found[other] = self._read_result(future)
-                self._write_trials()
-                bar.update()
-                best = max(rank_score(each) for name, each in self._found.items() if name[:8] == other[:8])
-                settings = format_values(self._values[other]) or "as given"
-                logger.info("%s | %s | %s | best %.4g", other, settings, self._found[other], best)
+            self._collect([*self._jobs], bar)
         return rank_score(self._found[key])
+
+    def _collect(self, jobs: Sequence[Future[Any]], bar: "tqdm[Any]") -> None:
+        """Wait until one of some jobs ends; write and show the scores among them."""
+        for future in wait(jobs, return_when=FIRST_COMPLETED).done & self._jobs.keys():
+            other = self._jobs.pop(future)
+            self._found[other] = self._read_result(future)
+            self._write_trials()
+            bar.update()
+            best = max(rank_score(each) for name, each in self._found.items() if name[:8] == other[:8])
+            settings = format_values(self._values[other]) or "as given"
+            logger.info("%s | %s | %s | best %.4g", other, settings, self._found[other], best)
 
     @staticmethod
     def _read_result(future: Future[Result]) -> Result:

@@ -57,8 +57,6 @@ class Serve(ServeSettings):
         gc.set_threshold(*gc.get_threshold()[:2], RARE_COLLECTIONS)
         policy = Policy.from_pretrained(self.run_dir and resolve_run(self.run_dir)).to(self.device)
         policy.threads = self.threads
-        if policy.device != "cpu":
-            policy.warm_up(WARM_ROWS)
         server = PolicyServer(policy, settings, build_json_log(sys.stderr), calibration=policy.calibration)
 
         def announce(port: int) -> None:
@@ -70,6 +68,8 @@ class Serve(ServeSettings):
             print(json.dumps(facts | {"spec": spec.to_dict()}) if self.json else text, flush=True)
 
         with freeze_objects():
+            if policy.device != "cpu":
+                policy.warm_up(WARM_ROWS)
             run_until_signal(server, announce)
         if server.hangs:  # Python would wait for the thread, or abort
             os._exit(1)

@@ -17,12 +17,9 @@ from nsde_policy.control.interpolation import PlanJob, TimedPlan
 from nsde_policy.control.report import Recorder
 from nsde_policy.errors import PlanError
 from nsde_policy.planner.candidates import CandidateBudget
-from nsde_policy.planner.interface import History, Plan, Planner
+from nsde_policy.planner.interface import SPARE_COMMANDS, History, Plan, Planner
 from nsde_policy.planner.worker import PlannerThread
 
-SPARE_COMMANDS = 1
-"""Commands planned beyond those to execute: for a plan that is a little late, and to interpolate to the end
-of the last period."""
 RECENT_LATENCIES = 10
 """Number of plans whose longest latency is expected of the next one."""
 LONGEST_WAIT_S = 60.0

@@ -11,6 +11,10 @@ from nsde_policy.methods.base import Draws
 
 Function = Callable[[Sequence[Tensor], Draws], tuple[Tensor, ...]]
 
+MOST_GRAPHS = 512
+"""Graphs that a policy keeps; with more, all are captured anew."""
+_LOCK = threading.Lock()
+
 
 class _BufferedDraws(Draws):
     """Random numbers of a captured computation: buffers that are filled before each replay."""
@@ -62,7 +66,7 @@ class _Graph:
         torch.cuda.current_stream().wait_stream(stream)
         self._draws.rewind()
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(self._graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             self._outputs = function(self._inputs, self._draws)
 
     def replay(self, tensors: Sequence[Tensor], draws: Draws) -> tuple[Tensor, ...]:
@@ -79,8 +83,7 @@ class GraphCache:
     """CUDA graphs of functions whose rows are independent, by name and size, a power of two."""
 
     def __init__(self) -> None:
-        self._graphs: dict[Hashable, _Graph | None] = {}
-        self._lock = threading.Lock()
+        self._graphs: dict[tuple[Hashable, ...], _Graph | None] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
     def call(
@@ -94,7 +97,9 @@ class GraphCache:
         rows = len(tensors[0])
         size = 1 << (rows - 1).bit_length()
         key = name, size, *(tensor.shape[1:] for tensor in tensors)
-        with self._lock:
+        with _LOCK, torch.cuda.device(tensors[0].device):
+            if len(self._graphs) >= MOST_GRAPHS:
+                self._graphs.clear()
             if key not in self._graphs:
                 self._graphs[key] = self._capture(function, tensors, draws, size)
             graph = self._graphs[key]
@@ -103,7 +108,11 @@ class GraphCache:
     def _capture(
         self, function: Function, tensors: Sequence[Tensor], draws: Draws, size: int
     ) -> _Graph | None:
+        """Return a graph; None after a capture that failed, which leaves its stream and its pool unusable."""
+        stream = torch.cuda.current_stream()
         try:
             return _Graph(function, tensors, draws, size, self._pool)
         except RuntimeError:
+            torch.cuda.set_stream(stream)
+            self._pool = torch.cuda.graph_pool_handle()
             return None

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.config import Sampling
+from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.data.frames import resize_frames
 from nsde_policy.encoders.base_model import EncoderModel
 from nsde_policy.errors import ConfigError
@@ -22,7 +23,7 @@ from nsde_policy.inference.torch_threads import use_threads
 from nsde_policy.methods.base import Draws
 from nsde_policy.planner.calibration import Calibration
 from nsde_policy.planner.checks import check_plan
-from nsde_policy.planner.interface import History, Plan
+from nsde_policy.planner.interface import SPARE_COMMANDS, History, Plan
 from nsde_policy.run_directory import RunDirectory, RunRecord
 from nsde_policy.selection.rule import SUPPORT_NOISE, Choice, SelectionRule
 from nsde_policy.selection.selector import PlanSelector
@@ -251,16 +252,23 @@ class Policy(BasePolicy[torch.Generator]):
         return plans
 
     def warm_up(self, rows: int) -> None:
-        """Plan for up to `rows` robots, in all sizes and with all numbers of candidates that are captured."""
-        far = np.tile(np.add(self.spec.low, self.spec.high) / 2, (self.spec.history, 1))
+        """Plan for up to `rows` robots, in all sizes, lengths and numbers of candidates that are usual."""
+        spec, longest = self.spec, self.model.config.longest_chunk
+        middle = np.add(spec.low, spec.high) / 2
+        frames = {camera.name: np.zeros(camera.shape, np.uint8) for camera in spec.cameras}
+        far = np.tile(middle, (spec.history, 1))
         near = far.copy()
         if self.selector is not None and self.rule.kind == "goal":
             near[:, list(self.rule.columns)] = self.selector.goal.cpu().numpy()
+        lengths = sorted({self.chunk, min(self.chunk + SPARE_COMMANDS, longest or self.chunk + 1)})
+        counts = [self.candidates >> halved for halved in range(self.candidates.bit_length() - 1)]
         for size in (1 << power for power in range((rows - 1).bit_length() + 1)):
-            self.plan_rows([far] * size, steps=self.chunk, seeds=range(size))
-            for halved in range(self.candidates.bit_length() - 1):
-                count = self.candidates >> halved
-                self.plan_rows([near] * size, steps=self.chunk, seeds=range(size), candidates=count)
+            if frames:
+                self.encode_rows([{STATE_KEY: middle[: spec.plain_dim], **frames}] * size)
+            for steps in lengths:
+                self.plan_rows([far] * size, steps=steps, seeds=range(size))
+                for count in counts:
+                    self.plan_rows([near] * size, steps=steps, seeds=range(size), candidates=count)
 
     def encode_rows(self, rows: Sequence[Mapping[str, object]]) -> list[tuple[np.ndarray, float | None]]:
         """Encode observations of several robots in one batch, each as `encode_and_see` does."""
@@ -322,8 +330,11 @@ class Policy(BasePolicy[torch.Generator]):
                 found = _list_plans(*self._compute((steps, sampling), sample, given_rows, numbers))
                 plans |= zip(rows, found, strict=True)
             elif rows:
-                select = partial(self._select, selector, steps=steps, sampling=sampling, count=count)
-                key = selector.rule, steps, sampling, count
+                horizon = self.find_horizon(steps)
+                select = partial(
+                    self._select, selector, steps=steps, sampling=sampling, count=count, horizon=horizon
+                )
+                key = selector.rule, steps, sampling, count, horizon
                 led_to, *chosen = self._compute(key, select, given_rows, numbers)
                 pairs = zip(_list_plans(*chosen), led_to.double().cpu().numpy(), strict=True)
                 plans |= zip(rows, (plan._replace(candidates=each) for plan, each in pairs), strict=True)
@@ -348,11 +359,12 @@ class Policy(BasePolicy[torch.Generator]):
         steps: int,
         sampling: Sampling | None,
         count: int,
+        horizon: int,
     ) -> tuple[Tensor, ...]:
-        """Sample `count` plans for each row; return where they lead, and the one that is chosen."""
+        """Sample `count` plans of `horizon` actions for each row; return where they lead, and the best."""
         (states,) = tensors
         repeated = states.repeat_interleave(count, dim=0)
-        actions, *paths = self._sample([repeated], draws, steps=self.find_horizon(steps), sampling=sampling)
+        actions, *paths = self._sample([repeated], draws, steps=horizon, sampling=sampling)
         led_to, costs = selector.compare(repeated, actions, count)
         chosen = selector.choose(costs) + count * torch.arange(len(states), device=states.device)
         led_to = led_to[:, : steps + 1].reshape(len(states), count, steps + 1, -1)

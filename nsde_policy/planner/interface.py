@@ -13,6 +13,10 @@ import numpy as np
 from nsde_policy.core.spec import LARGEST_SIZE, CameraSpec, StateSpec
 from nsde_policy.errors import ConfigError, PolicyInputError
 
+SPARE_COMMANDS = 1
+"""Commands planned beyond those to execute: for a plan that is a little late, and to interpolate to the end
+of the last period."""
+
 
 class History:
     """The last states of an episode, where a state is x = (observation, previous action).

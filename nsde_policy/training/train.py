@@ -112,4 +112,6 @@ def pick_device(name: str) -> str:
     except Exception as error:  # of several types, by the backend that is missing
         reason = str(error).splitlines()[0][:100]
         raise ConfigError(f"device {name!r} cannot be used here ({reason}); try --device cpu") from None
+    if name.startswith("cuda:"):
+        torch.cuda.set_device(name)  # where streams and graphs are made
     return "cpu" if torch.device(name).type == "cpu" else name

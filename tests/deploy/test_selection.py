@@ -61,6 +61,7 @@ def assert_equal_plans(policy, graph):
         graph.run()
         states, *noise = (torch.from_numpy(values) for values in graph.inputs.values())
         settings = {"steps": STEPS, "sampling": policy.sampling, "count": policy.candidates}
+        settings["horizon"] = policy.find_horizon(STEPS)
         with torch.no_grad():
             found = policy._select(policy.selector, [states[None]], FixedDraws(noise), **settings)
         expected = dict(zip(("candidates", "actions", "path"), (each[0] for each in found), strict=False))

@@ -286,17 +286,20 @@ def test_fewer_plans_are_compared_before_one_is_late(seconds: float, is_slow: bo
 
 
 def test_warming_up_plans_in_every_size_also_near_the_goal_with_fewer_candidates(monkeypatch):
-    policy, seen = Policy.from_pretrained(), list[tuple[int, int, int]]()
+    policy, seen = Policy.from_pretrained(), list[tuple[int, int, int, int]]()
     plan_rows = policy.plan_rows
 
     def record(states, **arguments):
         plans = plan_rows(states, **arguments)
         compared = [len(plan.candidates) for plan in plans if plan.candidates is not None]
-        seen.append((len(plans), len(compared), max(compared, default=1)))
+        seen.append((len(plans), len(plans[0].actions), len(compared), max(compared, default=1)))
         return plans
 
     monkeypatch.setattr(policy, "plan_rows", record)
     policy.warm_up(3)
     assert seen == [
-        (size, size if count > 1 else 0, count) for size in (1, 2, 4) for count in (1, 16, 8, 4, 2)
+        (size, steps, size if count > 1 else 0, count)
+        for size in (1, 2, 4)
+        for steps in (8, 9)  # sessions ask for a spare action
+        for count in (1, 16, 8, 4, 2)
     ]

@@ -47,6 +47,8 @@ def test_what_waits_for_the_gpu_is_computed_without_a_graph():
         assert found.tolist() == [[6.0, 6.0]] * 3
     (found,) = cache.call("double", lambda tensors, _: (2 * tensors[0],), given, draw(0))
     assert found.tolist() == [[2.0, 2.0]] * 3
+    assert [graph is None for graph in cache._graphs.values()] == [True, False]
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
 
 
 def test_plans_near_the_goal_and_far_from_it_are_those_of_the_cpu():

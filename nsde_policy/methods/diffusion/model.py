@@ -137,7 +137,8 @@ class Diffusion(PolicyModel[Windows]):
         noise = draws.normal(1 + noisy, self.config.horizon, self.layout.spec.act_dim).transpose(0, 1)
         x, remaining = noise[0], iter(noise[1:])
         context = self.network.embed_observations(self._observations(states))
-        levels = self.network.embed_levels(torch.tensor([step.t for step in chain], device=states.device))
+        given = torch.stack([states.new_full((), step.t) for step in chain])  # without a copy to a GPU
+        levels = self.network.embed_levels(given)
         for step, level in zip(chain, torch.split(levels, 1), strict=True):
             x = step.apply(
                 x, self.network(x, level, context), next(remaining) if step.noise_std > 0 else None
