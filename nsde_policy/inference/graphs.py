@@ -98,9 +98,9 @@ class GraphCache:
         size = 1 << (rows - 1).bit_length()
         key = name, size, *(tensor.shape[1:] for tensor in tensors)
         with _LOCK, torch.cuda.device(tensors[0].device):
-            if len(self._graphs) >= MOST_GRAPHS:
-                self._graphs.clear()
             if key not in self._graphs:
+                if len(self._graphs) >= MOST_GRAPHS:
+                    self._graphs.clear()
                 self._graphs[key] = self._capture(function, tensors, draws, size)
             graph = self._graphs[key]
             return function(tensors, draws) if graph is None else graph.replay(tensors, draws)
