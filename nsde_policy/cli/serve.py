@@ -13,7 +13,7 @@ SWITCH_INTERVAL_S = 5e-4
 """Longest wait of the thread that answers clients for the one that plans, seconds; Python's default of 5 ms,
 several times per request, would use up a robot's deadline."""
 RARE_COLLECTIONS = 1000
-"""Collections of young objects between two full ones, ten by default: a full one stops plans for a while."""
+"""Partial garbage collections before a full one, which delays plans; Python's default is 10."""
 WARM_ROWS = 64
 """Robots that a GPU plans for together before the server starts: the first plan of each size is slow."""
 
@@ -49,6 +49,7 @@ class Serve(ServeSettings):
         from nsde_policy.deploy.protocol import PROTOCOL
         from nsde_policy.deploy.server.config import build_json_log
         from nsde_policy.deploy.server.server import PolicyServer
+        from nsde_policy.deploy.server.warm_up import warm_up
         from nsde_policy.inference.policy import Policy
 
         given = {each.name: getattr(self, each.name) for each in fields(ServeSettings)}
@@ -69,7 +70,7 @@ class Serve(ServeSettings):
 
         with freeze_objects():
             if policy.device != "cpu":
-                policy.warm_up(WARM_ROWS)
+                warm_up(policy, WARM_ROWS)
             run_until_signal(server, announce)
         if server.hangs:  # Python would wait for the thread, or abort
             os._exit(1)

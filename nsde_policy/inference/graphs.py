@@ -11,8 +11,10 @@ from nsde_policy.methods.base import Draws
 
 Function = Callable[[Sequence[Tensor], Draws], tuple[Tensor, ...]]
 
+NO_DRAWS = Draws([])
+"""For functions without random numbers."""
 MOST_GRAPHS = 512
-"""Graphs that a policy keeps; with more, all are captured anew."""
+"""Graphs in the cache of a policy; a full cache is cleared."""
 _LOCK = threading.Lock()
 
 

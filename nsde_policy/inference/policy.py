@@ -11,19 +11,18 @@ from torch import Tensor
 
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.config import Sampling
-from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.data.frames import resize_frames
 from nsde_policy.encoders.base_model import EncoderModel
 from nsde_policy.errors import ConfigError
 from nsde_policy.inference.base import BasePolicy, require_int, require_seed
-from nsde_policy.inference.graphs import Function, GraphCache
+from nsde_policy.inference.graphs import NO_DRAWS, Function, GraphCache
 from nsde_policy.inference.loading import LoadedModel, build_policy_spec, load_encoder, load_model
 from nsde_policy.inference.selection import load_selector
 from nsde_policy.inference.torch_threads import use_threads
 from nsde_policy.methods.base import Draws
 from nsde_policy.planner.calibration import Calibration
 from nsde_policy.planner.checks import check_plan
-from nsde_policy.planner.interface import SPARE_COMMANDS, History, Plan
+from nsde_policy.planner.interface import History, Plan
 from nsde_policy.run_directory import RunDirectory, RunRecord
 from nsde_policy.selection.rule import SUPPORT_NOISE, Choice, SelectionRule
 from nsde_policy.selection.selector import PlanSelector
@@ -159,14 +158,12 @@ class Policy(BasePolicy[torch.Generator]):
         given = [torch.from_numpy(camera).to(self.device) for camera in resized]
         rows = torch.from_numpy(values).to(self.device, torch.float32)
 
-        def summarize(tensors: Sequence[Tensor], _: Draws) -> tuple[Tensor, ...]:
-            return encoder.summarize(*tensors)
-
         if encoder.measures_shift:  # waits for the GPU
             features, summary = self._run(lambda: encoder.summarize(rows, *given))
         else:
-            none = Draws([])
-            features, summary = self._run(lambda: self._compute("encode", summarize, [rows, *given], none))
+            features, summary = self._run(
+                lambda: self._compute("encode", lambda seen, _: encoder.summarize(*seen), [rows, *given])
+            )
         head, visible = encoder.visibility, None
         if head is not None:
             visible = np.asarray(self._run(lambda: head(summary)).double().cpu())
@@ -251,25 +248,6 @@ class Policy(BasePolicy[torch.Generator]):
             plans += self._run(partial(self._plan_with_std, given[rows], draws, steps, candidates))
         return plans
 
-    def warm_up(self, rows: int) -> None:
-        """Plan for up to `rows` robots, in all sizes, lengths and numbers of candidates that are usual."""
-        spec, longest = self.spec, self.model.config.longest_chunk
-        middle = np.add(spec.low, spec.high) / 2
-        frames = {camera.name: np.zeros(camera.shape, np.uint8) for camera in spec.cameras}
-        far = np.tile(middle, (spec.history, 1))
-        near = far.copy()
-        if self.selector is not None and self.rule.kind == "goal":
-            near[:, list(self.rule.columns)] = self.selector.goal.cpu().numpy()
-        lengths = sorted({self.chunk, min(self.chunk + SPARE_COMMANDS, longest or self.chunk + 1)})
-        counts = [self.candidates >> halved for halved in range(self.candidates.bit_length() - 1)]
-        for size in (1 << power for power in range((rows - 1).bit_length() + 1)):
-            if frames:
-                self.encode_rows([{STATE_KEY: middle[: spec.plain_dim], **frames}] * size)
-            for steps in lengths:
-                self.plan_rows([far] * size, steps=steps, seeds=range(size))
-                for count in counts:
-                    self.plan_rows([near] * size, steps=steps, seeds=range(size), candidates=count)
-
     def encode_rows(self, rows: Sequence[Mapping[str, object]]) -> list[tuple[np.ndarray, float | None]]:
         """Encode observations of several robots in one batch, each as `encode_and_see` does."""
         batch = {name: np.stack([np.asarray(each[name]) for each in rows]) for name in rows[0]}
@@ -284,17 +262,15 @@ class Policy(BasePolicy[torch.Generator]):
         if not self.model.reports_std or not paths:
             return plans
         sampling = self.sampling
-
-        def measure(tensors: Sequence[Tensor], _: Draws) -> tuple[Tensor, ...]:
-            return (self.model.futures_std(*tensors, sampling=sampling),)
-
         given = [torch.from_numpy(x).to(self.device, torch.float32) for x in (states, np.stack(paths))]
-        (std,) = self._compute(("std", sampling), measure, given, Draws([]))
+        (std,) = self._compute(
+            ("std", sampling), lambda seen, _: (self.model.futures_std(*seen, sampling=sampling),), given
+        )
         found = std[..., self.obs_dim :].double().cpu().numpy()
         return [plan._replace(std=each) for plan, each in zip(plans, found, strict=True)]
 
     def _compute(
-        self, name: Hashable, function: Function, tensors: Sequence[Tensor], draws: Draws
+        self, name: Hashable, function: Function, tensors: Sequence[Tensor], draws: Draws = NO_DRAWS
     ) -> tuple[Tensor, ...]:
         """Call a function of tensors with independent rows, as a CUDA graph on a GPU."""
         if self._graphs is None:

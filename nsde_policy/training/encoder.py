@@ -53,8 +53,6 @@ from nsde_policy.training.dataset import augment, build_training_data, find_wind
 from nsde_policy.training.distributed import find_own_rows
 from nsde_policy.training.frames import (
     FEATURES_FILE,
-    GPU_BLOCK,
-    READ_BLOCK,
     EncoderPhase,
     FrameWindows,
     PolicyWithEncoder,
@@ -274,8 +272,7 @@ class EncoderTraining:
         """Encode frames, read by their index, their mirror images, and copies with hidden parts."""
         model, mirrored = self.model.eval(), self._flip(demos).obs
         found: dict[str, list[Tensor]] = {}
-        block = READ_BLOCK if self._device.type == "cpu" else GPU_BLOCK
-        for rows in split_rows(len(demos.obs), block):
+        for rows in split_rows(len(demos.obs), self._device):
             cameras = [torch.from_numpy(camera).to(self._device) for camera in read(rows)]
             tables = (torch.from_numpy(table[rows]).to(self._device) for table in (demos.obs, mirrored))
             values, mirrored_values = tables

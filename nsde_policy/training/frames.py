@@ -24,7 +24,7 @@ COPIES, COPY_AREAS, COPY_GAIN = 2, (0.03, 0.15), 0.15
 """Copies of each demonstration with partly hidden frames: the share that is hidden, and the largest change of
 the brightness, are constant in an episode."""
 READ_BLOCK, GPU_BLOCK = 256, 1024
-"""Frames that are encoded, or copied to the device, at once; and those that a GPU encodes."""
+"""Frames per block when frames are read or encoded, and when a GPU encodes them."""
 
 
 class EncoderPhase(NamedTuple):
@@ -141,8 +141,9 @@ def list_rows(demos: Demonstrations, episodes: Sequence[int]) -> Ints:
     return np.concatenate(spans) if spans else np.arange(0)
 
 
-def split_rows(count: int, block: int = READ_BLOCK) -> list[Ints]:
-    """Divide the indices from 0 to `count` into blocks."""
+def split_rows(count: int, device: torch.device | None = None) -> list[Ints]:
+    """Divide the indices from 0 to `count` into blocks, which are larger for encoding on a GPU."""
+    block = GPU_BLOCK if device is not None and device.type == "cuda" else READ_BLOCK
     return np.split(np.arange(count), range(block, count, block))
 
 

@@ -13,6 +13,7 @@ from websockets.sync.client import ClientConnection
 from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.deploy.protocol import PlanReply, Refusal
 from nsde_policy.deploy.server.batches import BatchQueue
+from nsde_policy.deploy.server.warm_up import warm_up
 from nsde_policy.inference.policy import Policy
 from nsde_policy.planner.interface import Plan
 from tests.helpers.exported_policies import build_camera_policy, observe_robot
@@ -296,7 +297,7 @@ def test_warming_up_plans_in_every_size_also_near_the_goal_with_fewer_candidates
         return plans
 
     monkeypatch.setattr(policy, "plan_rows", record)
-    policy.warm_up(3)
+    warm_up(policy, 3)
     assert seen == [
         (size, steps, size if count > 1 else 0, count)
         for size in (1, 2, 4)
