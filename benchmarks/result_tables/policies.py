@@ -285,7 +285,7 @@ TABLES: dict[str, Callable[[], str]] = {
     **{f"pusht_{axis}": partial(pusht_sweep, axis) for axis in SWEEPS},
     "pusht_settings": pusht_settings,
     "pixels_results": partial(
-        pixels_settings, "pixels", "pixels_gym_pusht", "pixels_fast", "pixels_diffusion"
+        pixels_settings, "pixels", "pixels_baselines", "pixels_gym_pusht", "pixels_fast", "pixels_diffusion"
     ),
     "pixels_tuning": partial(pixels_settings, "pixels_tuning"),
     "avoiding_methods": avoiding_methods,
