@@ -1,19 +1,33 @@
 """Frames as cameras in real rooms see them: something in front of the scene, another light."""
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 NOISE_CELLS = 6
 """Random colours of a noisy occluder along each side of the frame; pixels between them are interpolated."""
-WIDEST = 2.0
-"""Largest ratio of the sides of an occluder."""
-FIRST, SECOND = (0.65, (0.02, 0.22)), (0.15, (0.01, 0.08))
-"""Share of the frames with an occluder, and the share of the frame that it hides; the same for a second."""
 RELIT, GAIN = 0.6, 0.2
 """Share of the frames in another light, and the largest relative change of their brightness."""
 NOISY, NOISE = 0.3, 0.06
 """Share of the frames with noise, and its largest standard deviation."""
+
+
+class Occluder(NamedTuple):
+    """A rectangle or an ellipse in front of some of the frames."""
+
+    frequency: float
+    """Share of the frames that have it."""
+    areas: tuple[float, float]
+    """Smallest and largest share of a frame that it covers."""
+    widest: float = 2.0
+    """Largest ratio of its sides."""
+
+
+OCCLUDERS = (Occluder(0.5, (0.02, 0.22)), *[Occluder(0.5, (0.005, 0.05), 16.0)] * 4)
+"""A large occluder and a few small ones, most of them narrow; each is in a frame or not."""
 
 
 def shift_frames(
@@ -36,21 +50,19 @@ def shift_frames(
     return torch.where((outside & is_filled[:, None, None])[..., None], colour, moved)
 
 
-def draw_masks(n: int, size: int, areas: tuple[float, float], generator: torch.Generator) -> Tensor:
-    """Draw a rectangle or an ellipse in each frame, (n, size, size) bool; some reach beyond the edge.
-
-    `areas` are the smallest and the largest share of a frame that it covers.
-    """
+def draw_masks(n: int, size: int, occluder: Occluder, generator: torch.Generator) -> Tensor:
+    """Draw an occluder for each of n frames, (n, size, size) bool; some reach beyond the edge."""
 
     def draw(low: float, high: float, *shape: int) -> Tensor:
         return low + (high - low) * torch.rand(n, *shape, device=generator.device, generator=generator)
 
-    area, ratio = draw(*areas, 1), WIDEST ** draw(-1.0, 1.0, 1)
+    area, ratio = draw(*occluder.areas, 1), occluder.widest ** draw(-1.0, 1.0, 1)
     grid, centre = torch.linspace(-1, 1, size, device=generator.device), draw(-1.0, 1.0, 2)
     x = ((grid - centre[:, :1]) / (area * ratio).sqrt()).abs()[:, None, :]
     y = ((grid - centre[:, 1:]) / (area / ratio).sqrt()).abs()[:, :, None]
     is_round = (draw(0.0, 1.0) < 0.5)[:, None, None]
-    return torch.where(is_round, x.square() + y.square() <= 4 / torch.pi, torch.maximum(x, y) <= 1)
+    masks = torch.where(is_round, x.square() + y.square() <= 4 / torch.pi, torch.maximum(x, y) <= 1)
+    return masks & (draw(0.0, 1.0) < occluder.frequency)[:, None, None]
 
 
 def draw_fill(frames: Tensor, generator: torch.Generator) -> Tensor:
@@ -75,13 +87,10 @@ def draw_fill(frames: Tensor, generator: torch.Generator) -> Tensor:
     return fill
 
 
-def hide_parts(
-    frames: Tensor, share: float, areas: tuple[float, float], generator: torch.Generator
-) -> Tensor:
-    """Hide a part of each of a `share` of the frames, (n, size, size, 3) uint8."""
-    chosen = torch.rand(len(frames), device=frames.device, generator=generator) < share
-    masks = draw_masks(len(frames), frames.shape[1], areas, generator) & chosen[:, None, None]
-    return torch.where(masks[..., None], draw_fill(frames, generator), frames)
+def hide_parts(frames: Tensor, occluders: Sequence[Occluder], generator: torch.Generator) -> Tensor:
+    """Put occluders in front of frames, (n, size, size, 3) uint8; those in one frame look alike."""
+    drawn = [draw_masks(len(frames), frames.shape[1], each, generator) for each in occluders]
+    return torch.where(torch.stack(drawn).any(0)[..., None], draw_fill(frames, generator), frames)
 
 
 def change_light(frames: Tensor, gain: Tensor, noise: Tensor | float = 0.0) -> Tensor:
@@ -92,8 +101,7 @@ def change_light(frames: Tensor, gain: Tensor, noise: Tensor | float = 0.0) -> T
 
 def disturb_frames(frames: Tensor, generator: torch.Generator) -> Tensor:
     """Hide parts of frames (n, size, size, 3) uint8, and change their light, each independently."""
-    for share, areas in (FIRST, SECOND):
-        frames = hide_parts(frames, share, areas, generator)
+    frames = hide_parts(frames, OCCLUDERS, generator)
 
     def draw() -> Tensor:
         return torch.rand(len(frames), device=frames.device, generator=generator)
@@ -107,15 +115,14 @@ def disturb_frames(frames: Tensor, generator: torch.Generator) -> Tensor:
 class Covers:
     """A plain occluder and a light for each of `n` episodes, which stay the same in all its frames.
 
-    `areas` are the smallest and the largest share of a frame that is hidden, `gain` is the largest relative
-    change of the brightness.
+    `gain` is the largest relative change of the brightness.
     """
 
     def __init__(
-        self, n: int, size: int, areas: tuple[float, float], gain: float, generator: torch.Generator
+        self, n: int, size: int, occluder: Occluder, gain: float, generator: torch.Generator
     ) -> None:
         device = generator.device
-        self._masks = draw_masks(n, size, areas, generator)[..., None]
+        self._masks = draw_masks(n, size, occluder, generator)[..., None]
         self._colours = torch.randint(
             0, 256, (n, 1, 1, 3), device=device, generator=generator, dtype=torch.uint8
         )

@@ -15,14 +15,14 @@ from nsde_policy.data.frames import FrameFile
 from nsde_policy.data.types import Demonstrations, Floats, Ints
 from nsde_policy.encoders.base_model import EncoderModel, mirror_frames
 from nsde_policy.encoders.keypoints.config import FORESEEN
-from nsde_policy.encoders.masking import Covers
+from nsde_policy.encoders.masking import Covers, Occluder
 from nsde_policy.methods.base import LossParts, PolicyModel, Stage, TrainableModel
 from nsde_policy.run_directory import RunDirectory
 
 FEATURES_FILE = "codes.safetensors"
-COPIES, COPY_AREAS, COPY_GAIN = 2, (0.03, 0.15), 0.15
-"""Copies of each demonstration with partly hidden frames: the share that is hidden, and the largest change of
-the brightness, are constant in an episode."""
+COPIES, COPY_OCCLUDER, COPY_GAIN = 2, Occluder(1.0, (0.03, 0.15)), 0.15
+"""Copies of each demonstration with partly hidden frames: what hides them, and the largest change of the
+brightness, are constant in an episode."""
 READ_BLOCK, GPU_BLOCK = 256, 1024
 """Frames per block when frames are read or encoded, and when a GPU encodes them."""
 
@@ -162,7 +162,7 @@ def append_features(demos: Demonstrations, features: Tensor) -> Demonstrations:
 
 def draw_copies(episodes: int, cameras: int, size: int, generator: torch.Generator) -> list[list[Covers]]:
     """Draw what hides each episode from each camera, for several copies of the demonstrations."""
-    drawn = episodes, size, COPY_AREAS, COPY_GAIN, generator
+    drawn = episodes, size, COPY_OCCLUDER, COPY_GAIN, generator
     return [[Covers(*drawn) for _ in range(cameras)] for _ in range(COPIES)]
 
 
