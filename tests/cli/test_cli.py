@@ -14,7 +14,16 @@ import pytest
 from tqdm import tqdm
 
 from nsde_policy import __version__
-from nsde_policy.cli.main import COMMAND_GROUPS, COMMANDS, SUMMARIES, _list_commands, main, show_log
+from nsde_policy.cli.evaluate import Evaluate
+from nsde_policy.cli.main import (
+    COMMAND_GROUPS,
+    COMMANDS,
+    SUMMARIES,
+    _list_commands,
+    main,
+    parse_command,
+    show_log,
+)
 from tests.helpers.demo_stores import write_store
 
 ROOT = Path(__file__).parents[2]
@@ -81,6 +90,16 @@ def test_help_lists_all_settings_of_the_named_method(capsys):
 def test_the_help_of_train_is_short(capsys):
     assert main(["train", "--help"]) == 0
     assert len(capsys.readouterr().out.splitlines()) <= 60
+
+
+def test_a_flag_that_may_be_none_shows_and_takes_its_other_values(capsys):
+    assert main(["eval", "--help"]) == 0
+    assert "--chunk INT" in capsys.readouterr().out
+    assert main(["eval", "--chunk", "x"]) == 2
+    assert "invalid literal for int() with base 10: 'x'" in " ".join(capsys.readouterr().err.split())
+    given = parse_command(["eval", "--chunk", "3", "--env", "None"])
+    assert isinstance(given, Evaluate)
+    assert (given.chunk, given.env, given.out) == (3, None, None)
 
 
 @pytest.mark.parametrize(
