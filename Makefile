@@ -1,6 +1,7 @@
 # Commands; each sets up .venv on a fresh machine with Python ≥ 3.11 and make:
 #   make demo    show the shipped policy, train on the embedded demonstrations, evaluate, write videos to out/
-#   make test    ruff, mypy on the installed package, and all tests
+#   make test    ruff, mypy on the installed package, and the tests, without the slow ones
+#   make slow    slow tests, and those in a browser and on a Ray cluster
 #   make quick   ruff and the fast tests of mathematics, methods, environments and inference, in half a minute
 #   make docs    build the documentation in out/site
 #   make lock    pin the newest versions, with hashes, for `make test` and `make quick`
@@ -20,7 +21,7 @@ LOCK := $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --g
 # On a busy machine a test that goes by the clock can fail: tests that failed run once more, by themselves.
 OR_AGAIN := || { test $$? = 1 && OMP_NUM_THREADS=1 $(BIN)/pytest --last-failed --last-failed-no-failures none; }
 
-.PHONY: demo test quick docs lint types pytest browser ray lock clean
+.PHONY: demo test slow quick docs lint types pytest browser ray lock clean
 
 demo: $(VENV)/installed
 	$(BIN)/nsde-policy doctor
@@ -30,6 +31,9 @@ demo: $(VENV)/installed
 
 test: lint
 	$(MAKE) -j2 types pytest
+
+slow: $(VENV)/tested
+	$(MAKE) pytest CHOSEN=slow
 	$(MAKE) browser
 	$(MAKE) ray
 
@@ -52,8 +56,9 @@ types: $(VENV)/tested
 	$(BIN)/pip install -q --no-compile --no-deps --no-build-isolation --target $(VENV)/wheel .
 	cd $(VENV)/wheel && ../bin/mypy --config-file ../../pyproject.toml nsde_policy
 
+CHOSEN := not slow
 pytest: $(VENV)/tested
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not browser and not ray" $(OR_AGAIN)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "$(CHOSEN) and not browser and not ray" $(OR_AGAIN)
 
 # One browser at a time, after all others: it draws without a GPU, and pages that wait for a core are late.
 browser: $(VENV)/tested

@@ -24,7 +24,7 @@ from nsde_policy.cli.evaluate import Evaluate, ScoreCommand
 from nsde_policy.cli.export import Export
 from nsde_policy.cli.play import Play
 from nsde_policy.cli.serve import Serve
-from nsde_policy.cli.shared.flags import REGISTRY
+from nsde_policy.cli.shared.flags import FLAG_RULES
 from nsde_policy.cli.shared.options import Command, check_command
 from nsde_policy.cli.shared.ranks import get_rank, is_launched
 from nsde_policy.cli.train import Train
@@ -163,7 +163,7 @@ def parse_command(args: list[str]) -> Command:
         return chosen.parse(args, prog)
     if {"-h", "--help"} & {*args}:  # tyro leaves flags that are given out of the help text
         args = ["--help"]
-    return tyro.cli(chosen, args=args, prog=prog, registry=REGISTRY)
+    return tyro.cli(chosen, args=args, prog=prog, registry=FLAG_RULES)
 
 
 def _list_commands(commands: CommandTree, prog: str) -> str:

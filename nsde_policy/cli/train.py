@@ -12,7 +12,7 @@ import tyro
 
 from nsde_policy.assets import SHIPPED_TASK, USUAL_OBSERVATIONS, find_demos
 from nsde_policy.bounds import Fraction, SeedNumber
-from nsde_policy.cli.shared.flags import REGISTRY
+from nsde_policy.cli.shared.flags import FLAG_RULES
 from nsde_policy.cli.shared.options import (
     DeviceFlag,
     EnvKwargsFlag,
@@ -139,14 +139,14 @@ class Train:
                 raise ConfigError(f"{prog.split()[-1]} has no flag {flag}: use {FOREIGN_FLAGS[flag]}")
         if {"-h", "--help"} & {*args}:
             text = f"{getdoc(cls)}\n\n{cls.examples}"
-            tyro.cli(cls, prog=prog, args=["--help"], description=text, registry=REGISTRY)
+            tyro.cli(cls, prog=prog, args=["--help"], description=text, registry=FLAG_RULES)
         given, settings = tyro.cli(
             cls,
             prog=prog,
             args=expand_short_flags(args),
             return_unknown_args=True,
             add_help=False,
-            registry=REGISTRY,
+            registry=FLAG_RULES,
         )
         command = replace(given, settings=tuple(settings))
         preset = given.preset or AUTO_PRESET
@@ -174,7 +174,7 @@ class Train:
             args=["--help"] if HELP_ALL in self.settings else self.settings,  # tyro omits given flags
             prog=f"nsde-policy {type(self).__name__.lower()}",
             description=Train.__doc__,
-            registry=REGISTRY,
+            registry=FLAG_RULES,
         )
         given = {flag.partition("=")[0] for flag in self.settings}
         return _shorten_parts(parsed.config, parsed.config.train.steps / config.train.steps, given)
@@ -188,7 +188,7 @@ class Train:
             prog=f"nsde-policy {type(self).__name__.lower()}",
             return_unknown_args=True,
             add_help=False,
-            registry=REGISTRY,
+            registry=FLAG_RULES,
         )
         return found.demos
 

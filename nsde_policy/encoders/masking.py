@@ -15,7 +15,7 @@ NOISY, NOISE = 0.3, 0.06
 """Share of the frames with noise, and its largest standard deviation."""
 
 
-class Occluder(NamedTuple):
+class RandomOccluder(NamedTuple):
     """A rectangle or an ellipse in front of some of the frames."""
 
     frequency: float
@@ -26,7 +26,7 @@ class Occluder(NamedTuple):
     """Largest ratio of its sides."""
 
 
-OCCLUDERS = (Occluder(0.5, (0.02, 0.22)), *[Occluder(0.5, (0.005, 0.05), 16.0)] * 4)
+OCCLUDERS = (RandomOccluder(0.5, (0.02, 0.22)), *[RandomOccluder(0.5, (0.005, 0.05), 16.0)] * 4)
 """A large occluder and a few small ones, most of them narrow; each is in a frame or not."""
 
 
@@ -50,7 +50,7 @@ def shift_frames(
     return torch.where((outside & is_filled[:, None, None])[..., None], colour, moved)
 
 
-def draw_masks(n: int, size: int, occluder: Occluder, generator: torch.Generator) -> Tensor:
+def draw_masks(n: int, size: int, occluder: RandomOccluder, generator: torch.Generator) -> Tensor:
     """Draw an occluder for each of n frames, (n, size, size) bool; some reach beyond the edge."""
 
     def draw(low: float, high: float, *shape: int) -> Tensor:
@@ -87,7 +87,7 @@ def draw_fill(frames: Tensor, generator: torch.Generator) -> Tensor:
     return fill
 
 
-def hide_parts(frames: Tensor, occluders: Sequence[Occluder], generator: torch.Generator) -> Tensor:
+def hide_parts(frames: Tensor, occluders: Sequence[RandomOccluder], generator: torch.Generator) -> Tensor:
     """Put occluders in front of frames, (n, size, size, 3) uint8; those in one frame look alike."""
     drawn = [draw_masks(len(frames), frames.shape[1], each, generator) for each in occluders]
     return torch.where(torch.stack(drawn).any(0)[..., None], draw_fill(frames, generator), frames)
@@ -119,7 +119,7 @@ class Covers:
     """
 
     def __init__(
-        self, n: int, size: int, occluder: Occluder, gain: float, generator: torch.Generator
+        self, n: int, size: int, occluder: RandomOccluder, gain: float, generator: torch.Generator
     ) -> None:
         device = generator.device
         self._masks = draw_masks(n, size, occluder, generator)[..., None]

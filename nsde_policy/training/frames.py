@@ -15,12 +15,12 @@ from nsde_policy.data.frames import FrameFile
 from nsde_policy.data.types import Demonstrations, Floats, Ints
 from nsde_policy.encoders.base_model import EncoderModel, mirror_frames
 from nsde_policy.encoders.keypoints.config import FORESEEN
-from nsde_policy.encoders.masking import Covers, Occluder
+from nsde_policy.encoders.masking import Covers, RandomOccluder
 from nsde_policy.methods.base import LossParts, PolicyModel, Stage, TrainableModel
 from nsde_policy.run_directory import RunDirectory
 
 FEATURES_FILE = "codes.safetensors"
-COPIES, COPY_OCCLUDER, COPY_GAIN = 2, Occluder(1.0, (0.03, 0.15)), 0.15
+COPIES, COPY_OCCLUDER, COPY_GAIN = 2, RandomOccluder(1.0, (0.03, 0.15)), 0.15
 """Copies of each demonstration with partly hidden frames: what hides them, and the largest change of the
 brightness, are constant in an episode."""
 READ_BLOCK, GPU_BLOCK = 256, 1024

@@ -197,6 +197,7 @@ def assert_loses_top(planner: BasePolicy, policy: Policy) -> None:
         planner.select_action(paint(WRIST, 0)(without(TOP)(obs)))
 
 
+@pytest.mark.slow
 def test_features_of_a_lost_camera_are_in_mid_range_also_in_a_graph_and_behind_a_server(
     policy: Policy, tmp_path: Path, onnx_operators: None
 ):
@@ -213,6 +214,7 @@ def test_features_of_a_lost_camera_are_in_mid_range_also_in_a_graph_and_behind_a
             assert_goes_on(robot, without(WRIST))
 
 
+@pytest.mark.slow
 def test_encoder_that_is_trained_with_the_policy_loses_cameras_too(store: Path, tmp_path: Path):
     train_camera_run(store, tmp_path / "run", JOINT)
     policy = Policy.from_pretrained(tmp_path / "run")

@@ -43,6 +43,7 @@ def write_formats(folder: Path, demos: Demonstrations, cameras: dict[str, np.nda
     return paths
 
 
+@pytest.mark.slow
 def test_public_demonstrations_are_recognised_in_other_formats(human_demos: Path, tmp_path: Path) -> None:
     demos = replace(load_demonstrations(human_demos), rate_hz=10.0)
     write_hdf5(tmp_path / "pusht.hdf5", demos, {})

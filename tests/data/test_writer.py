@@ -131,6 +131,7 @@ COMMITTED = [[], [0], [0, 1], [0], [0, 2]]
 """Episodes in the store after each step of the test below: append, append, drop, append."""
 
 
+@pytest.mark.slow
 def test_crash_before_any_write_loses_at_most_the_current_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ def assert_same_features(policy: Policy, graph: EncoderGraph, n: int) -> None:
     assert np.ptp(features, axis=0).max() > 0.01, "features do not depend on the frames"
 
 
+@pytest.mark.slow
 def test_shift_of_two_cameras_is_undone_as_in_the_policy(
     policy: Policy, exported: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -7,7 +7,14 @@ import torch
 
 from nsde_policy.encoders.base_model import CameraBatch
 from nsde_policy.encoders.keypoints.model import KeypointModel
-from nsde_policy.encoders.masking import OCCLUDERS, Covers, Occluder, change_light, draw_masks, hide_parts
+from nsde_policy.encoders.masking import (
+    OCCLUDERS,
+    Covers,
+    RandomOccluder,
+    change_light,
+    draw_masks,
+    hide_parts,
+)
 from nsde_policy.training.batches import BatchSource
 from nsde_policy.training.loop import Training
 from tests.encoders.test_keypoints import SMALL, make_scenes, train_model
@@ -15,7 +22,7 @@ from tests.helpers.rng import make_rng
 
 
 def test_masks_cover_the_given_share_of_frames_inside_the_edge():
-    shares = draw_masks(2000, 64, Occluder(1.0, (0.1, 0.1)), make_rng(0)).float().mean((1, 2))
+    shares = draw_masks(2000, 64, RandomOccluder(1.0, (0.1, 0.1)), make_rng(0)).float().mean((1, 2))
     assert shares.max() == pytest.approx(0.1, abs=0.01)
     assert shares.quantile(0.5) > 0.08
     assert shares.min() > 0.02  # at a corner, a quarter of it is left
@@ -23,11 +30,11 @@ def test_masks_cover_the_given_share_of_frames_inside_the_edge():
 
 def test_parts_of_a_share_of_the_frames_are_hidden():
     _, frames = make_scenes(400, seed=0)
-    hidden = hide_parts(frames, [Occluder(0.6, (0.05, 0.2))], make_rng(0))
+    hidden = hide_parts(frames, [RandomOccluder(0.6, (0.05, 0.2))], make_rng(0))
     changed = (hidden != frames).flatten(1).any(1).float().mean()
     assert changed == pytest.approx(0.6, abs=0.08)
-    assert torch.equal(hide_parts(frames, [Occluder(0.0, (0.05, 0.2))], make_rng(0)), frames)
-    assert torch.equal(hide_parts(frames, [Occluder(0.6, (0.05, 0.2))], make_rng(0)), hidden)
+    assert torch.equal(hide_parts(frames, [RandomOccluder(0.0, (0.05, 0.2))], make_rng(0)), frames)
+    assert torch.equal(hide_parts(frames, [RandomOccluder(0.6, (0.05, 0.2))], make_rng(0)), hidden)
 
 
 def test_a_frame_may_have_several_occluders_which_look_alike():
@@ -50,7 +57,7 @@ def test_light_is_a_gain_within_the_range_of_a_frame():
 
 
 def test_covers_are_the_same_in_all_frames_of_an_episode():
-    covers = Covers(2, 32, Occluder(1.0, (0.1, 0.2)), 0.15, make_rng(0))
+    covers = Covers(2, 32, RandomOccluder(1.0, (0.1, 0.2)), 0.15, make_rng(0))
     frames = torch.full((4, 32, 32, 3), 128, dtype=torch.uint8)
     seen = covers.apply(frames, torch.tensor([0, 1, 0, 1]))
     assert torch.equal(seen[0], seen[2])
@@ -80,7 +87,10 @@ def test_an_encoder_that_learned_from_a_teacher_sees_past_what_hides_a_part_of_t
     model = train_model(SMALL, is_measured=False).train()
     lessons = Lessons(model)
     _, frames = make_scenes(200, seed=5)
-    values, hidden = torch.full((200, 2), 0.5), hide_parts(frames, [Occluder(1.0, (0.05, 0.1))], make_rng(1))
+    values, hidden = (
+        torch.full((200, 2), 0.5),
+        hide_parts(frames, [RandomOccluder(1.0, (0.05, 0.1))], make_rng(1)),
+    )
 
     @torch.no_grad()
     def measure_error() -> float:

@@ -211,6 +211,7 @@ def shipped_trial(tmp_path: Path) -> tuple[TuneSetup, Trial]:
     return setup, Trial(run, {}, {}, 0, range(200_000, 200_002))
 
 
+@pytest.mark.slow
 def test_trial_scores_a_policy_that_selects_plans_as_eval_does(shipped_trial, monkeypatch):
     setup, trial = shipped_trial
     monkeypatch.setattr(tune_trial, "_train", lambda setup, trial: None)

@@ -138,6 +138,7 @@ def test_run_interrupted_in_either_stage_resumes_bit_for_bit(
     assert_same_weights(run, train(store, tmp_path / "run", resume=True))
 
 
+@pytest.mark.slow
 def test_policy_learns_from_copies_with_hidden_parts_and_resumes_in_each_phase(store: Path, tmp_path: Path):
     config = replace(STAGED, encoder=replace(STAGED.encoder, masked_steps=4))
     run = train(store, tmp_path / "run", config, validation=0.3)
@@ -153,6 +154,7 @@ def test_policy_learns_from_copies_with_hidden_parts_and_resumes_in_each_phase(s
         assert_same_weights(run, train(store, path, config, resume=True, validation=0.3))
 
 
+@pytest.mark.slow
 def test_encoder_that_a_policy_trains_learns_from_it_as_a_teacher_and_resumes(store: Path, tmp_path: Path):
     config = replace(JOINT, encoder=replace(JOINT.encoder, masked_steps=4))
     run = train(store, tmp_path / "run", config)

@@ -92,6 +92,7 @@ def list_rows(table: Transitions | Windows) -> list[bytes]:
     return [row.numpy().tobytes() for row in flat]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["store", "lerobot"])
 @pytest.mark.parametrize("method", ["neural_sde", "regression"])
 def test_every_row_of_a_store_is_drawn_equally_often(kind, method, request):
@@ -117,6 +118,7 @@ def test_a_real_lerobot_data_set_gives_the_rows_that_it_gives_in_memory(shared_d
     assert len({*drawn}) > 0.8 * len(table)  # lanes begin within a shard, which comes again at the end
 
 
+@pytest.mark.slow
 def test_rows_depend_on_the_seed_and_the_step_alone(store, monkeypatch):
     whole, _ = open_rows(store, SMALL)
     rows = draw_rows(whole, range(150))
@@ -196,6 +198,7 @@ def test_settings_that_need_all_demonstrations_are_refused(store, tmp_path, caps
     assert "cannot take the first 99" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_features_of_streamed_frames_are_those_of_the_policy(tmp_path):
     path = write_camera_store(tmp_path / "cameras.zarr")
     config = replace(

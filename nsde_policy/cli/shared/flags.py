@@ -6,10 +6,10 @@ from typing import Any, get_args
 
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-REGISTRY = ConstructorRegistry()
+FLAG_RULES = ConstructorRegistry()
 
 
-@REGISTRY.primitive_rule
+@FLAG_RULES.primitive_rule
 def _parse_optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """Parse `T | None` as T, or as the word None."""
     kinds = [kind for kind in get_args(info.type) if kind is not NoneType]

@@ -9,7 +9,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from nsde_policy.bounds import Count, Fraction, NonNegative, SeedNumber
-from nsde_policy.cli.shared.flags import REGISTRY
+from nsde_policy.cli.shared.flags import FLAG_RULES
 from nsde_policy.cli.shared.options import DeviceFlag, JsonFileFlag, check_json_file, print_results
 from nsde_policy.cli.shared.ranks import get_rank
 from nsde_policy.errors import ConfigError
@@ -51,13 +51,13 @@ class VideoTrain(VideoPresetFlags):
     def parse(cls, args: Sequence[str], prog: str) -> "VideoTrain":
         """Parse the flags; the defaults of the settings are those of the method and the preset."""
         start, rest = tyro.cli(
-            VideoPresetFlags, args=args, return_unknown_args=True, add_help=False, registry=REGISTRY
+            VideoPresetFlags, args=args, return_unknown_args=True, add_help=False, registry=FLAG_RULES
         )
         config = VideoConfig.from_preset(start.preset, start.method)
         default = cls(**vars(start), data=tyro.MISSING, config=config)
         asks_help = {"-h", "--help"} & {*rest}
         return tyro.cli(
-            cls, prog=prog, default=default, args=["--help"] if asks_help else rest, registry=REGISTRY
+            cls, prog=prog, default=default, args=["--help"] if asks_help else rest, registry=FLAG_RULES
         )
 
     def check(self) -> None:
