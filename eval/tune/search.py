@@ -45,8 +45,9 @@ AT_ONCE = 8
 """Most candidates that are tried at the same time."""
 SAMPLING_TRIALS = 24
 """Candidates of the settings that need no training."""
-TUNING_SEEDS, FRESH_SEEDS = 200_000, 250_000
-"""First seeds of the initial states for the search, and for the final comparison."""
+SAMPLING_SEEDS, TRAINING_SEEDS, FRESH_SEEDS = 200_000, 225_000, 250_000
+"""First seeds of the initial states: for the settings of sampling, of training, and for the final comparison.
+The sampling that was chosen on some states would favour the given settings on them."""
 FACTORS, LONGEST_CHUNK = (0.5, 1, 2), 16
 """Factors on width and steps; chunks up to this one are tried, or up to twice the given one."""
 TRIALS_FILE, PRESET_FILE, BEST_RUN, DEFAULT_RUN = "trials.json", "preset.json", "best", "default"
@@ -104,7 +105,11 @@ class Search:
         self._setup, self._out = setup, out
         self._trials, self._episodes, self._seed = trials, episodes, seed
         about: dict[str, Any] = {"trials": trials, "episodes": episodes, "seed": seed}
-        about |= {"at_once": AT_ONCE, "optuna": version("optuna")}  # which decide what is drawn
+        about |= {
+            "at_once": AT_ONCE,
+            "first_seeds": [SAMPLING_SEEDS, TRAINING_SEEDS],
+            "optuna": version("optuna"),
+        }
         about |= dataclasses.asdict(setup) | {"demos": str(setup.demos), "config": setup.config.to_dict()}
         self._about = json.loads(json.dumps(about))  # as it is read from the file
         self._found: dict[str, TrialScore] = {}
@@ -168,9 +173,12 @@ class Search:
 
     def _make_trial(self, i: int, rung: int, trained: Values, sampled: Values) -> Trial:
         """Return the trial of a candidate's training settings in a rung."""
-        first = TUNING_SEEDS + rung * self._episodes
-        seeds, run = range(first, first + self._episodes), f"trial-{i:02d}-{rung}"
+        run, seeds = f"trial-{i:02d}-{rung}", self._list_seeds(TRAINING_SEEDS, rung)
         return Trial(self._out / run, trained, sampled, self._seed + rung, seeds)
+
+    def _list_seeds(self, first: int, rung: int) -> range:
+        """Return the seeds of the initial states in a rung."""
+        return range(first + rung * self._episodes, first + (rung + 1) * self._episodes)
 
     def _train_ahead(self, trials: Sequence[Trial]) -> None:
         """Start to train runs that do not exist yet."""
@@ -220,7 +228,7 @@ class Search:
                 trial = self._make_trial(i, rung, candidates[i], fixed)
                 if phase == "sampling":  # all share the first run
                     shared = self._make_trial(0, 0, {}, candidates[i])
-                    trial = dataclasses.replace(shared, seeds=trial.seeds)
+                    trial = dataclasses.replace(shared, seeds=self._list_seeds(SAMPLING_SEEDS, rung))
                 trials[name(i, rung)] = trial
             self._submit(trials, bar)
 

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,10 @@ from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.cli.main import main
 from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.eval.evaluate import EvaluationConfig, evaluate_policy
+from nsde_policy.eval.statistics import Estimate
+from nsde_policy.eval.tune import search
 from nsde_policy.eval.tune import trial as tune_trial
-from nsde_policy.eval.tune.search import list_rungs, make_sampling_space, make_training_space
+from nsde_policy.eval.tune.search import Search, list_rungs, make_sampling_space, make_training_space
 from nsde_policy.eval.tune.trial import Trial, TuneSetup, run_trial
 from nsde_policy.run_directory import RunDirectory, fingerprint
 from nsde_policy.tasks import get_task
@@ -150,6 +153,29 @@ def test_settings_are_searched_on_held_out_episodes_without_an_environment(
     assert found["best"]["value"] < 0
     assert found["settings"].keys() == {"model.noise", "model.history", "model.network.width", "train.steps"}
     assert len(RunDirectory(out / "best").read_record().demos.held_out) == 2
+
+
+def test_sampling_training_and_the_final_runs_are_scored_on_different_initial_states(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    found = list[Trial]()
+
+    def score(_: TuneSetup, trial: Trial) -> Estimate:
+        found.append(trial)
+        return Estimate(float(trial.sampled.get("chunk", 0)), 0.0, 0.0, len(trial.seeds))
+
+    monkeypatch.setattr(search, "run_trial", score)
+    monkeypatch.setattr(search, "train_trial", lambda *_: None)
+    config = get_task("pusht").preset("default")
+    setup = TuneSetup(config, TrainOptions("cpu"), store, "pusht", None, {}, offline=False)
+    with ThreadPoolExecutor(1) as pool:
+        pool.capacity = 1  # type: ignore[attr-defined]
+        Search(setup, tmp_path, trials=4, episodes=5, seed=0).run(pool, resume=False)  # type: ignore[arg-type]
+    finals = {seed for trial in found[-2:] for seed in trial.seeds}
+    sampling = {seed for trial in found[:-2] if not trial.trained for seed in trial.seeds}
+    training = {seed for trial in found[:-2] if trial.trained for seed in trial.seeds}
+    assert [len(sampling), len(training), len(finals)] == [15, 15, 15]
+    assert len(sampling | training | finals) == 45
 
 
 def test_budget_is_printed_and_nothing_is_written(
