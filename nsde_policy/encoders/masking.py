@@ -56,13 +56,14 @@ def draw_masks(n: int, size: int, occluder: RandomOccluder, generator: torch.Gen
     def draw(low: float, high: float, *shape: int) -> Tensor:
         return low + (high - low) * torch.rand(n, *shape, device=generator.device, generator=generator)
 
-    area, ratio = draw(*occluder.areas, 1), occluder.widest ** draw(-1.0, 1.0, 1)
-    grid, centre = torch.linspace(-1, 1, size, device=generator.device), draw(-1.0, 1.0, 2)
-    x = ((grid - centre[:, :1]) / (area * ratio).sqrt()).abs()[:, None, :]
-    y = ((grid - centre[:, 1:]) / (area / ratio).sqrt()).abs()[:, :, None]
-    is_round = (draw(0.0, 1.0) < 0.5)[:, None, None]
-    masks = torch.where(is_round, x.square() + y.square() <= 4 / torch.pi, torch.maximum(x, y) <= 1)
-    return masks & (draw(0.0, 1.0) < occluder.frequency)[:, None, None]
+    area, ratio, centre = draw(*occluder.areas, 1), occluder.widest ** draw(-1.0, 1.0, 1), draw(-1.0, 1.0, 2)
+    grid = torch.linspace(-1, 1, size, device=generator.device)
+    x = (grid - centre[:, :1]) / (area * ratio).sqrt()  # from -1 to 1 inside a rectangle
+    y = (grid - centre[:, 1:]) / (area / ratio).sqrt()
+    is_round, is_absent = draw(0.0, 1.0, 1) < 0.5, draw(0.0, 1.0, 1) >= occluder.frequency
+    # Inside are the pixels whose two distances have a sum of at most 1.
+    across, down = (torch.where(is_round, torch.pi / 4 * z.square(), 2.0 * (z.abs() > 1)) for z in (x, y))
+    return (across + 2.0 * is_absent)[:, None, :] + down[:, :, None] <= 1
 
 
 def draw_fill(frames: Tensor, generator: torch.Generator) -> Tensor:
