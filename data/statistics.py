@@ -86,10 +86,10 @@ class DemoStatistics:
         return self.unexplained_share < PREDICTABLE and not self.has_forks
 
 
-def measure_statistics(demos: Demonstrations, *, seed: int = 0) -> DemoStatistics:
-    """Measure the statistics of demonstrations; `seed` selects the frames that are compared."""
+def measure_statistics(demos: Demonstrations) -> DemoStatistics:
+    """Measure the statistics of demonstrations."""
     states, goal = _scale_states(demos), find_goal(demos)
-    unexplained, forks = _compare_neighbours(demos, states, np.random.default_rng(seed))
+    unexplained, forks = _compare_neighbours(demos, states, np.random.default_rng(0))
     return DemoStatistics(
         frames=len(demos.obs),
         dim=demos.obs.shape[1] + demos.act.shape[1],

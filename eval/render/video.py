@@ -149,7 +149,7 @@ def format_outcome(result: EpisodeResult) -> str:
     return f"seed-{result.seed}-failure{rounded}"
 
 
-def encode_video(episode: RenderedEpisode, *, size: int = FRAME_SIDE) -> bytes:
+def encode_video(episode: RenderedEpisode) -> bytes:
     """Encode an episode as an MP4 file, H.264 in real time."""
     imageio, rate = import_video_writer(), max(round(episode.rate_hz), 1)
     try:
@@ -165,7 +165,7 @@ def encode_video(episode: RenderedEpisode, *, size: int = FRAME_SIDE) -> bytes:
                 output_params=["-r", str(VIDEO_FPS), *_ENCODING],
             )
             with closing(writer):  # its own `with` leaves the encoder running after an error
-                for frame in episode.frames(size):
+                for frame in episode.frames(FRAME_SIDE):
                     writer.append_data(frame)
                 for _ in range(HOLD_S * rate):
                     writer.append_data(frame)

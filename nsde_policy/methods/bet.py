@@ -23,6 +23,8 @@ from nsde_policy.methods.registry import register_method
 
 INITIAL_STD = 0.02
 """Standard deviation of initial weights; biases and positions start at zero."""
+MOST_ROUNDS = 100
+"""Most rounds of k-means."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +229,7 @@ class CausalTransformer(nn.Module):
         return outputs[-1], [(attention[i], outputs[2 * i], outputs[2 * i + 1]) for i in range(depth)]
 
 
-def k_means(points: Tensor, bins: int, *, generator: torch.Generator, rounds: int = 100) -> Tensor:
+def k_means(points: Tensor, bins: int, *, generator: torch.Generator) -> Tensor:
     """Cluster points (n, dim) into centres (bins, dim): k-means++ (Arthur & Vassilvitskii 2007), then Lloyd.
 
     An empty cluster moves to the point that is farthest from its centre.
@@ -235,7 +237,7 @@ def k_means(points: Tensor, bins: int, *, generator: torch.Generator, rounds: in
     points = points.double()
     centres = _initialize_centres(points, bins, generator)
     before = torch.full((len(points),), -1)
-    for _ in range(rounds):
+    for _ in range(MOST_ROUNDS):
         distance, chosen = torch.cdist(points, centres).min(dim=1)
         if torch.equal(chosen, before):
             break

@@ -22,8 +22,8 @@ Result = TypeVar("Result")
 class _JobLoop(threading.Thread):
     """The thread itself; it does not refer to its `PlannerThread`, which can be garbage-collected."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name=name, daemon=True)
+    def __init__(self) -> None:
+        super().__init__(name="nsde-policy planner", daemon=True)
         self.jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self.busy_since: float | None = None
 
@@ -51,8 +51,8 @@ class PlannerThread:
     a thread is inside torch.
     """
 
-    def __init__(self, name: str = "nsde-policy planner") -> None:
-        self._thread, self._lock, self._closed = _JobLoop(name), threading.Lock(), False
+    def __init__(self) -> None:
+        self._thread, self._lock, self._closed = _JobLoop(), threading.Lock(), False
         weakref.finalize(self, self._thread.jobs.put, None).atexit = False
 
     def submit(self, function: Callable[[], Result]) -> Future[Result]:

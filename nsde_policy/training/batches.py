@@ -13,6 +13,9 @@ from nsde_policy.core.targets import TensorRows
 Batch = TypeVar("Batch")
 Data = TypeVar("Data", bound=TensorRows)
 
+BATCHES_AHEAD = 3
+"""Batches that are loaded ahead of time."""
+
 
 class BatchSource(abc.ABC, Generic[Batch]):
     """Supplies the batch of each training step."""
@@ -40,7 +43,7 @@ class TableSource(BatchSource[Data]):
 
 
 class PrefetchSource(BatchSource[Batch]):
-    """Copies batches that a thread loads `ahead` of time into buffers on the device.
+    """Copies batches that a thread loads ahead of time into buffers on the device.
 
     `load` returns the tensors of the batch of a step, always the same ones, so that a resumed run continues
     with the batches that it would have had; `build` makes a batch of them.
@@ -51,10 +54,8 @@ class PrefetchSource(BatchSource[Batch]):
         load: Callable[[int], tuple[Tensor, ...]],
         build: Callable[[tuple[Tensor, ...]], Batch],
         device: torch.device,
-        *,
-        ahead: int = 3,
     ) -> None:
-        self._build, self._device, self._ahead = build, device, ahead
+        self._build, self._device = build, device
         self._load = load if device.type == "cpu" else lambda step: tuple(t.pin_memory() for t in load(step))
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self._loading: dict[int, Future[tuple[Tensor, ...]]] = {}
@@ -62,7 +63,7 @@ class PrefetchSource(BatchSource[Batch]):
 
     def prepare(self, step: int) -> None:
         """Wait for the batch of this step, copy it to the device and start to load later ones."""
-        for later in range(step, step + 1 + self._ahead):
+        for later in range(step, step + 1 + BATCHES_AHEAD):
             if later not in self._loading:
                 self._loading[later] = self._executor.submit(self._load, later)
         tensors = self._loading.pop(step).result()
