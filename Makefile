@@ -4,7 +4,7 @@
 #   make slow    slow tests, and those in a browser and on a Ray cluster
 #   make quick   ruff and the fast tests of mathematics, methods, environments and inference, in half a minute
 #   make docs    build the documentation in out/site
-#   make lock    pin the newest versions, with hashes, for `make test` and `make quick`
+#   make lock    pin the newest versions, with hashes, for the tests
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 VENV := .venv
@@ -58,11 +58,11 @@ types: $(VENV)/tested
 
 CHOSEN := not slow
 pytest: $(VENV)/tested
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "$(CHOSEN) and not browser and not ray" $(OR_AGAIN)
+	OMP_NUM_THREADS=1 $(BIN)/pytest --cache-clear -n $(WORKERS) --dist worksteal -m "$(CHOSEN) and not browser and not ray" $(OR_AGAIN)
 
 # One browser at a time, after all others: it draws without a GPU, and pages that wait for a core are late.
 browser: $(VENV)/tested
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m browser $(OR_AGAIN)
+	OMP_NUM_THREADS=1 $(BIN)/pytest --cache-clear -q -m browser $(OR_AGAIN)
 
 # Alone, after all others: the start of Ray fails on a busy machine.
 ray: $(VENV)/tested

@@ -47,7 +47,7 @@ SAMPLING_TRIALS = 24
 """Candidates of the settings that need no training."""
 SAMPLING_SEEDS, TRAINING_SEEDS, FRESH_SEEDS = 200_000, 225_000, 250_000
 """First seeds of the initial states: for the settings of sampling, of training, and for the final comparison.
-The sampling that was chosen on some states would favour the given settings on them."""
+Sampling is chosen on a run with the given settings. On the same states, its score would be too high."""
 FACTORS, LONGEST_CHUNK = (0.5, 1, 2), 16
 """Factors on width and steps; chunks up to this one are tried, or up to twice the given one."""
 TRIALS_FILE, PRESET_FILE, BEST_RUN, DEFAULT_RUN = "trials.json", "preset.json", "best", "default"
@@ -107,7 +107,7 @@ class Search:
         about: dict[str, Any] = {"trials": trials, "episodes": episodes, "seed": seed}
         about |= {
             "at_once": AT_ONCE,
-            "first_seeds": [SAMPLING_SEEDS, TRAINING_SEEDS],
+            "first_seeds": [SAMPLING_SEEDS, TRAINING_SEEDS, FRESH_SEEDS],
             "optuna": version("optuna"),
         }
         about |= dataclasses.asdict(setup) | {"demos": str(setup.demos), "config": setup.config.to_dict()}
@@ -319,7 +319,9 @@ class Search:
         except msgspec.ValidationError:
             saved = {}
         if saved.get("search") != self._about:
-            raise CheckpointError(f"{path} is of a search with other flags, or damaged; choose another --out")
+            raise CheckpointError(
+                f"{path} is of a search with other flags or of another version, or damaged; use another --out"
+            )
 
     def _write_trials(self) -> None:
         """Replace the file of finished trials; failed ones are tried again by a search that is resumed."""

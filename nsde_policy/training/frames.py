@@ -21,8 +21,8 @@ from nsde_policy.run_directory import RunDirectory
 
 FEATURES_FILE = "codes.safetensors"
 COPIES, COPY_OCCLUDER, COPY_GAIN = 2, RandomOccluder(1.0, (0.03, 0.15)), 0.15
-"""Copies of each demonstration with partly hidden frames: what hides them, and the largest change of the
-brightness, are constant in an episode."""
+"""Copies of each demonstration with partly hidden frames, what hides them, and the largest change of their
+brightness; both stay the same in an episode."""
 READ_BLOCK, GPU_BLOCK = 256, 1024
 """Frames per block when frames are read or encoded, and when a GPU encodes them."""
 

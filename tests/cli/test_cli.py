@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 from tqdm import tqdm
+from tyro.constructors import PrimitiveTypeInfo
 
 from nsde_policy import __version__
 from nsde_policy.cli.evaluate import Evaluate
@@ -24,6 +26,7 @@ from nsde_policy.cli.main import (
     parse_command,
     show_log,
 )
+from nsde_policy.cli.shared.flags import _parse_optional
 from tests.helpers.demo_stores import write_store
 
 ROOT = Path(__file__).parents[2]
@@ -100,6 +103,11 @@ def test_a_flag_that_may_be_none_shows_and_takes_its_other_values(capsys):
     given = parse_command(["eval", "--chunk", "3", "--env", "None"])
     assert isinstance(given, Evaluate)
     assert (given.chunk, given.env, given.out) == (3, None, None)
+
+
+@pytest.mark.parametrize("kind", [tuple[int, int] | None, Literal["a", "b"] | None, int | str | None])
+def test_flags_that_would_refuse_the_word_none_are_left_to_tyro(kind: object):
+    assert _parse_optional(PrimitiveTypeInfo.make(kind, set())) is None
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """How tyro parses flags: one that may be None shows only its other values."""
 
 from dataclasses import replace
-from types import NoneType
-from typing import Any, get_args
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
 
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
@@ -11,12 +11,13 @@ FLAG_RULES = ConstructorRegistry()
 
 @FLAG_RULES.primitive_rule
 def _parse_optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """Parse `T | None` as T, or as the word None."""
-    kinds = [kind for kind in get_args(info.type) if kind is not NoneType]
-    if len(kinds) != 1 or len(get_args(info.type)) != 2:
+    """Parse `T | None` as T, or as the word None, if any word may be a value of T."""
+    given = get_args(info.type) if get_origin(info.type) in (Union, UnionType) else ()
+    kinds = [kind for kind in given if kind is not NoneType]
+    if len(kinds) != 1 or NoneType not in given:
         return None
     found = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(kinds[0], info.markers))
-    if not isinstance(found, PrimitiveConstructorSpec):
+    if not isinstance(found, PrimitiveConstructorSpec) or found.choices or found.nargs not in (1, "*"):
         return None
     return replace(
         found,
