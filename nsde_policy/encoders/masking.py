@@ -28,6 +28,8 @@ class RandomOccluder(NamedTuple):
 
 OCCLUDERS = (RandomOccluder(0.5, (0.02, 0.22)), *[RandomOccluder(0.5, (0.005, 0.05), 16.0)] * 4)
 """A large occluder and a few small ones, most of them narrow; each is in a frame or not."""
+UNHIDDEN = 0.3
+"""Share of the frames without any occluder."""
 
 
 def shift_frames(
@@ -101,12 +103,13 @@ def change_light(frames: Tensor, gain: Tensor, noise: Tensor | float = 0.0) -> T
 
 
 def disturb_frames(frames: Tensor, generator: torch.Generator) -> Tensor:
-    """Hide parts of frames (n, size, size, 3) uint8, and change their light, each independently."""
-    frames = hide_parts(frames, OCCLUDERS, generator)
+    """Hide parts of most frames (n, size, size, 3) uint8, and change their light, each independently."""
 
     def draw() -> Tensor:
         return torch.rand(len(frames), device=frames.device, generator=generator)
 
+    is_clean = (draw() < UNHIDDEN)[:, None, None, None]
+    frames = torch.where(is_clean, frames, hide_parts(frames, OCCLUDERS, generator))
     gain = 1 + GAIN * (2 * draw() - 1) * (draw() < RELIT)
     noise = torch.randn(frames.shape, device=frames.device, generator=generator)
     strength = NOISE * draw() * (draw() < NOISY)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from nsde_policy.encoders import masking
 from nsde_policy.encoders.base_model import CameraBatch
 from nsde_policy.encoders.keypoints.model import KeypointModel
 from nsde_policy.encoders.masking import (
@@ -47,6 +48,14 @@ def test_a_frame_may_have_several_occluders_which_look_alike():
     several = hide_parts(black, [small] * 3, make_rng(0)).flatten(1, 2)
     plain = [frame[(frame > 0).any(1)].unique(dim=0) for frame in several if frame.any()]
     assert sum(len(colours) == 1 for colours in plain) > 100  # of four kinds, two are of one colour
+
+
+def test_some_frames_are_not_hidden(monkeypatch: pytest.MonkeyPatch):
+    for name in ("GAIN", "NOISE"):
+        monkeypatch.setattr(masking, name, 0.0)
+    frames = torch.randint(0, 256, (1000, 32, 32, 3), generator=make_rng(1)).to(torch.uint8)
+    clean = (masking.disturb_frames(frames, make_rng(0)) == frames).flatten(1).all(1).float().mean()
+    assert clean == pytest.approx(0.3 + 0.7 * 0.5**5, abs=0.04)  # or each occluder is absent by chance
 
 
 def test_light_is_a_gain_within_the_range_of_a_frame():
