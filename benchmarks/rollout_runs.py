@@ -96,20 +96,25 @@ class Suite:
     def train(self) -> Iterator[str]:
         """Yield the folders of trained runs: finished, small, large ones, then ones with cameras.
 
-        With MPS, small runs, large ones and ones with cameras train at the same time.
+        With MPS, small runs, large ones and ones with cameras train at the same time. Runs that use the
+        encoder of another one come last.
         """
         found, args = self.trainings, self.args
         done = [folder for folder, each in found.items() if (self.run_path(each) / DEVICE_FILE).exists()]
         yield from done
         todo = [folder for folder in found if folder not in done] if "train" in args.only else []
+        later = [folder for folder in todo if found[folder].encoder_of]  # need an encoder of the others
+        todo = [folder for folder in todo if folder not in later]
         if args.mps:
             yield from self._train_group(todo, args.parallel)
+            yield from self._train_group(later, args.parallel)
             return
         cameras = [folder for folder in todo if found[folder].task.obs]
         states = [folder for folder in todo if folder not in cameras]
         yield from self._train_group([f for f in states if not found[f].large], args.parallel)
         yield from self._train_group([f for f in states if found[f].large], 1)
         yield from self._train_group(cameras, args.parallel_cameras)
+        yield from self._train_group(later, args.parallel_cameras)
 
     def _train_group(self, folders: list[str], count: int) -> Iterator[str]:
         """Train runs, `count` at a time, each in its own process; yield each run when it is finished."""
