@@ -46,8 +46,8 @@ AT_ONCE = 8
 SAMPLING_TRIALS = 24
 """Candidates of the settings that need no training."""
 SAMPLING_SEEDS, TRAINING_SEEDS, FRESH_SEEDS = 200_000, 225_000, 250_000
-"""First seeds of the initial states: for the settings of sampling, of training, and for the final comparison.
-Sampling is chosen on a run with the given settings. On the same states, its score would be too high."""
+"""First seeds of the initial states that score sampling settings, training settings and the final runs.
+Sampling is tuned on a run with the given settings, so that run would score too high on the same states."""
 FACTORS, LONGEST_CHUNK = (0.5, 1, 2), 16
 """Factors on width and steps; chunks up to this one are tried, or up to twice the given one."""
 TRIALS_FILE, PRESET_FILE, BEST_RUN, DEFAULT_RUN = "trials.json", "preset.json", "best", "default"

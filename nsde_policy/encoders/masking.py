@@ -29,7 +29,7 @@ class RandomOccluder(NamedTuple):
 OCCLUDERS = (RandomOccluder(0.5, (0.02, 0.22)), *[RandomOccluder(0.5, (0.005, 0.05), 16.0)] * 4)
 """A large occluder and a few small ones, most of them narrow; each is in a frame or not."""
 UNHIDDEN = 0.3
-"""Share of the frames without any occluder."""
+"""Share of the frames that are left clean."""
 
 
 def shift_frames(
@@ -63,7 +63,7 @@ def draw_masks(n: int, size: int, occluder: RandomOccluder, generator: torch.Gen
     x = (grid - centre[:, :1]) / (area * ratio).sqrt()  # from -1 to 1 inside a rectangle
     y = (grid - centre[:, 1:]) / (area / ratio).sqrt()
     is_round, is_absent = draw(0.0, 1.0, 1) < 0.5, draw(0.0, 1.0, 1) >= occluder.frequency
-    # Inside are the pixels whose two distances have a sum of at most 1.
+    # A pixel is covered if its two distances add up to at most 1.
     across, down = (torch.where(is_round, torch.pi / 4 * z.square(), 2.0 * (z.abs() > 1)) for z in (x, y))
     return (across + 2.0 * is_absent)[:, None, :] + down[:, :, None] <= 1
 

@@ -96,10 +96,8 @@ def test_an_encoder_that_learned_from_a_teacher_sees_past_what_hides_a_part_of_t
     model = train_model(SMALL, is_measured=False).train()
     lessons = Lessons(model)
     _, frames = make_scenes(200, seed=5)
-    values, hidden = (
-        torch.full((200, 2), 0.5),
-        hide_parts(frames, [RandomOccluder(1.0, (0.05, 0.1))], make_rng(1)),
-    )
+    values = torch.full((200, 2), 0.5)
+    hidden = hide_parts(frames, [RandomOccluder(1.0, (0.05, 0.1))], make_rng(1))
 
     @torch.no_grad()
     def measure_error() -> float:

@@ -1,4 +1,4 @@
-"""How tyro parses flags: one that may be None shows only its other values."""
+"""Rules for tyro: help pages and errors show an optional flag without None."""
 
 from dataclasses import replace
 from types import NoneType, UnionType
@@ -11,7 +11,7 @@ FLAG_RULES = ConstructorRegistry()
 
 @FLAG_RULES.primitive_rule
 def _parse_optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """Parse `T | None` as T, or as the word None, if any word may be a value of T."""
+    """Parse `T | None` like T, or as the word None; leave types with choices or several values to tyro."""
     given = get_args(info.type) if get_origin(info.type) in (Union, UnionType) else ()
     kinds = [kind for kind in given if kind is not NoneType]
     if len(kinds) != 1 or NoneType not in given:
