@@ -249,7 +249,7 @@ def auto_tasks() -> str:
 def arm_cameras() -> str:
     """Tabulate a simulated arm with two cameras: training on a CPU, and driving without one of them."""
     head = ["training", "seconds", "error 16 periods ahead ÷ repeating", "lost camera", "delivered"]
-    head += ["commands", "without it", "held", "outside limits"]
+    head += ["commands", "without that camera", "held", "outside limits"]
     lines = []
     for name, found in read("arm_cameras").items():
         errors, (delivered, trials) = found["errors"], found.get("delivered", (0, 0))

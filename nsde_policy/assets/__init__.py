@@ -10,7 +10,7 @@ SHIPPED_POLICY = ASSETS / "pusht"
 SHIPPED_POLICIES = {"state": SHIPPED_POLICY, "pixels": ASSETS / "pusht_pixels"}
 """Run directories of the shipped policies by what they observe."""
 SHIPPED = "shipped"
-"""Name of the shipped policy on the command line; "shipped-pixels" is the one that observes pixels."""
+"""Name of the shipped policy; "shipped-pixels" is the one that observes pixels."""
 SHIPPED_TASK = "pusht"
 """Task of the shipped policies, and of `train` without a task and without demonstrations."""
 USUAL_OBSERVATIONS = "state"
@@ -40,7 +40,7 @@ def find_shipped(obs: str = USUAL_OBSERVATIONS) -> Path:
 
 
 def resolve_run(name: Path) -> Path:
-    """Return the run directory for a command-line argument: a path, or the name of a shipped policy."""
+    """Return a run directory: a path, or that of a shipped policy by its name."""
     kind, dash, obs = str(name).partition("-")
     if kind != SHIPPED or name.exists():
         return name

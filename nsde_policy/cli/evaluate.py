@@ -11,7 +11,7 @@ from tyro.conf import Positional
 from nsde_policy.assets import resolve_run
 from nsde_policy.bounds import Count, Natural, NonNegative, Occluder, SeedNumber
 from nsde_policy.cli.shared import options
-from nsde_policy.errors import CheckpointError
+from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json
 from nsde_policy.selection.rule import Choice
 
@@ -63,6 +63,8 @@ class Evaluate:
         from nsde_policy.eval.evaluate import EvaluationConfig, evaluate_policy
 
         options.check_json_file(self.json)
+        if self.camera_occluder != "square" and not self.camera_occlusion:
+            raise ConfigError("--camera-occluder needs --camera-occlusion, such as 0.1")
         run = options.choose_run(self.run_dir, self.obs)
         options.warn_if_unfinished(run)
         cameras = fields(CameraCondition)

@@ -355,6 +355,9 @@ def _shorten_parts(config: RunConfig, share: float, given: Collection[str]) -> R
         if share < 1 and train is not None and f"--{name}.train.steps" not in given:
             shorter = replace(train, steps=max(1, round(share * train.steps)))
             config = config.replace_parts(**{name: {"train": shorter}})
+    masked = getattr(config.encoder, "masked_steps", 0)
+    if share < 1 and masked and "--encoder.masked-steps" not in given:
+        config = config.replace_parts(encoder={"masked_steps": max(1, round(share * masked))})
     return config
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nsde_policy.assets import SHIPPED_POLICY
+from nsde_policy.assets import SHIPPED_POLICY, resolve_run
 from nsde_policy.config import Sampling
 from nsde_policy.data.frames import resize_frames
 from nsde_policy.encoders.base_model import EncoderModel
@@ -69,8 +69,8 @@ class Policy(BasePolicy[torch.Generator]):
 
     @classmethod
     def from_pretrained(cls, path: Path | str | None = None) -> Self:
-        """Load a run directory; without a path, the policy shipped with the package."""
-        run = RunDirectory(SHIPPED_POLICY if path is None else Path(path))
+        """Load a run directory, or a policy of the package: "shipped", the default, or "shipped-pixels"."""
+        run = RunDirectory(SHIPPED_POLICY if path is None else resolve_run(Path(path)))
         record, model = load_model(run)
         calibration = Calibration.read(run.path, build_policy_spec(record))
         return cls(record, model, calibration, load_encoder(run, record), load_selector(run, record))

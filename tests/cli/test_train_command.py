@@ -13,6 +13,7 @@ from nsde_policy.cli.train import Train
 from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.inference.policy import Policy
 from nsde_policy.training.stage import StageRun
+from tests.golden.behaviour import DATA
 from tests.helpers.camera_robot import write_camera_store
 from tests.helpers.demo_stores import write_store
 
@@ -163,6 +164,16 @@ def test_cameras_on_a_cpu_get_a_small_encoder_and_fewer_steps_shorten_all_parts(
         assert config.encoder.size == size
         assert config.encoder.train.steps == encoder_steps
     assert config.selection.train.steps == selection_steps
+
+
+@pytest.mark.parametrize(
+    ("flags", "steps"),
+    [([], 5000), (["--steps", "250"], 50), (["--steps", "250", "--encoder.masked-steps", "7"], 7)],
+)
+def test_fewer_steps_also_shorten_the_training_on_hidden_parts(flags: list[str], steps: int):
+    args = ["--demos", str(DATA / "camera_demos.zarr.zip"), "--obs", "pixels", "--preset", "pixels"]
+    _, config = Train.parse([*args, *flags], "train").resolve_settings("pusht")
+    assert config.encoder.masked_steps == steps
 
 
 def test_a_wrong_camera_lists_the_cameras_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -82,6 +82,11 @@ def test_camera_is_disturbed_from_the_command_line(pixel_run: Path, tmp_path: Pa
     assert found["camera"] == CameraCondition(shift=2, occlusion=0.2).to_dict()
 
 
+def test_an_occluder_needs_a_size(capsys: pytest.CaptureFixture[str]):
+    assert main(["eval", "--obs", "pixels", "--camera-occluder", "bar"]) == 2
+    assert "--camera-occluder needs --camera-occlusion" in capsys.readouterr().err
+
+
 def test_only_policies_with_cameras_can_be_disturbed(capsys: pytest.CaptureFixture[str]):
     flags = ["--camera-shift", "2", "--camera-noise", "0.5"]
     assert main(["eval", "--episodes", "1", "--workers", "1", *flags]) == 2

@@ -71,9 +71,10 @@ def test_training_from_camera_frames_gives_the_same_policy(tmp_path: Path, is_ex
 
 
 @pytest.mark.parametrize("name", ["state", "pixels", "camera_run"])
-def test_policies_act_the_same(name: str):
+def test_policies_act_the_same(name: str, is_exact: bool):
     run = behaviour.SHIPPED.get(name, DATA / name)
-    assert_same(behaviour.act(run), read("actions")[name], exact=False)  # recorded on different machines
+    exact = is_exact and name != "pixels"  # recorded on another machine
+    assert_same(behaviour.act(run), read("actions")[name], exact=exact)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
