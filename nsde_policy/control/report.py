@@ -39,8 +39,8 @@ class CommandRecord:
     is_ood: bool
     """Whether the score exceeds the threshold."""
     visible: float | None
-    """Share of what the policy relies on that is visible in the newest encoded frames, from 0 to 1; None for
-    a policy that does not report it."""
+    """Share of what the policy relies on that is visible in the newest encoded frames, from 0 to 1; None if a
+    frame has a fault, or for a policy that does not report it."""
     source: str
     """One of plan, hold, callback and wait (for the first plan)."""
     plan: int | None

@@ -383,7 +383,7 @@ class Session:
             sigma=self._increment_std if plan is None else plan.accumulated_std(period, self._increment_std),
             ood=self._monitor.ood,
             is_ood=self._monitor.is_ood,
-            visible=self._monitor.visible,
+            visible=None if any(fault.camera for fault in faults) else self._monitor.visible,
             source=source,
             plan=None if plan is None else plan.job.index,
             planned_for=None if plan is None else self._grid.period_time(period),

@@ -297,7 +297,10 @@ def test_visible_share_is_reported_with_each_command_and_may_be_a_fault(policy: 
         report = robot.session.report()
         assert report.visible == report.least_visible == visible
         assert f"visible: {visible:.0%} on average" in report.to_text()
-    assert json.loads((tmp_path / "log.jsonl").read_text())["visible"] == visible
+        robot.step(paint(TOP, 0)(observe(1)))
+        assert robot.session.last.visible is None
+    logged = [json.loads(line)["visible"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert logged == [visible, None]
     assert 0 < policy.calibration.usually_visible <= 1
     with run_robot(policy, min_visible=0.5 * (1 + visible)) as robot:
         assert robot.step() == [("hidden_scene", None)]
