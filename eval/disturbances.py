@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta
 
-from nsde_policy.bounds import Occluder
+from nsde_policy.bounds import Fraction, Occluder, PixelShift
 from nsde_policy.config import BaseConfig
 
 PUSH_PERIODS = (10, 60)
@@ -97,13 +97,13 @@ class PlanQueue:
 class CameraCondition(BaseConfig):
     """Strength of each disturbance of the cameras; none by default."""
 
-    shift: Annotated[int, Meta(ge=0, le=64)] = 0
+    shift: PixelShift = 0
     """Pixels that the picture moves, in one of eight directions; pixels at the edge are repeated."""
-    brightness: Annotated[float, Meta(ge=0, le=0.9)] = 0.0
+    brightness: Fraction = 0.0
     """Largest relative change of the brightness."""
-    noise: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    noise: Fraction = 0.0
     """Standard deviation of the noise on every pixel of every frame; 1 is the range from black to white."""
-    occlusion: Annotated[float, Meta(ge=0, le=0.9)] = 0.0
+    occlusion: Fraction = 0.0
     """Share of the picture that is hidden, at a random place."""
     occluder: Occluder = "square"
     """What hides it: a grey square, which may move, a yellow one, or a grey disc, bar or stripes."""

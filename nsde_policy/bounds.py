@@ -20,5 +20,6 @@ Number = Annotated[float, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 Positive = Annotated[float, Meta(gt=0, le=MAX_NUMBER)]
 NonNegative = Annotated[float, Meta(ge=0, le=MAX_NUMBER)]
 Fraction = Annotated[float, Meta(ge=0, lt=1)]
+PixelShift = Annotated[int, Meta(ge=0, le=64)]
 Occluder = Literal["square", "moving", "yellow", "disc", "bar", "stripes"]
 """What hides a part of a camera's picture."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from nsde_policy.assets import resolve_run
-from nsde_policy.bounds import Count, Natural, NonNegative, Occluder, SeedNumber
+from nsde_policy.bounds import Count, Fraction, Natural, NonNegative, Occluder, PixelShift, SeedNumber
 from nsde_policy.cli.shared import options
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json
@@ -36,13 +36,13 @@ class Evaluate:
     """Observation noise, in standard deviations of the change over one control period."""
     push: NonNegative = 0.0
     """Disturb each episode once at a random time: move the object by this distance, in the task's unit."""
-    camera_shift: Natural = 0
+    camera_shift: PixelShift = 0
     """Move the camera's picture by this many pixels, in one of eight directions; edge pixels are repeated."""
-    camera_brightness: NonNegative = 0.0
+    camera_brightness: Fraction = 0.0
     """Largest relative change of the brightness of an episode's frames: 0.1 for 10 %."""
-    camera_noise: NonNegative = 0.0
+    camera_noise: Fraction = 0.0
     """Standard deviation of noise on every pixel of every frame; 1 is the range from black to white."""
-    camera_occlusion: NonNegative = 0.0
+    camera_occlusion: Fraction = 0.0
     """Share of the picture that is hidden, at a random place."""
     camera_occluder: Occluder = "square"
     """Occluder of --camera-occlusion: a grey square, which may move, a yellow one, or another shape."""

@@ -65,7 +65,7 @@ def test_a_device_that_torch_cannot_use_is_refused_before_the_work(command, caps
         (f"train --seed {2**64}", "need --seed <= 9223372036854775807"),
         ("eval --episodes 0", "need --episodes >= 1"),
         ("eval --push nan", "--push"),
-        ("eval --camera-noise inf", "need --camera-noise <= 1e+30"),
+        ("eval --camera-noise inf", "need --camera-noise < 1.0"),
         ("eval --obs-noise 500", "need obs_noise < 100.0, got 500.0"),
         (f"eval --latency-steps {'9' * 400}", "need --latency-steps <= 9223372036854775807"),
         ("eval --obs sounds", "no policy for the observations 'sounds'"),
