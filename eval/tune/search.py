@@ -1,10 +1,9 @@
 """A deterministic search for the best settings, first of sampling, on one run, then of training.
 
-The first candidates change one of the given settings each. Optuna draws the others from the scores of those
-before them, except the last few, which are being tried. All are scored once, the best third again with the
-next training seed and on other initial states, and so on: successive halving. A search that is repeated asks
-for the same trials, whatever the number of processes, so it can be resumed from the file of finished trials.
-Processes without a trial train runs that will be needed.
+Optuna draws each candidate from the scores of those before it, except the last few, which are being tried.
+All are scored once, the best third again with the next training seed and on other initial states, and so on:
+successive halving. A search that is repeated asks for the same trials, whatever the number of processes, so
+it can be resumed from the file of finished trials. Processes without a trial train runs that will be needed.
 """
 
 import dataclasses
@@ -89,25 +88,6 @@ def make_training_space(config: RunConfig) -> Space:
     return space if steps > 1 else {}
 
 
-def list_neighbours(now: float, distribution: Any) -> list[float]:
-    """Return values above and below the present one: half way to the bounds, or the other choices."""
-    if choices := getattr(distribution, "choices", ()):
-        return [each for each in choices if each != now]
-    bounds = distribution.low, distribution.high
-    found = [math.sqrt(now * each) if distribution.log else (now + each) / 2 for each in bounds]
-    if isinstance(now, int):
-        found = [math.floor(found[0]), math.ceil(found[1])]
-    return [each for each in found if each != now]
-
-
-def list_first(space: Space) -> list[Values]:
-    """Return the present values, then each of them increased alone, then each decreased."""
-    given = {path: now for path, (now, _) in space.items()}
-    changed = [(path, each) for path, known in space.items() for each in list_neighbours(*known)]
-    changed.sort(key=lambda change: change[1] < given[change[0]])
-    return [given, *({**given, path: value} for path, value in changed)]
-
-
 def list_rungs(count: int) -> list[int]:
     """Return how many of `count` candidates each rung scores, the given settings among them."""
     return [count, *(min(count, 1 + max(1, count // KEPT**rung)) for rung in range(1, RUNGS))]
@@ -127,7 +107,6 @@ class Search:
         about: dict[str, Any] = {"trials": trials, "episodes": episodes, "seed": seed}
         about |= {
             "at_once": AT_ONCE,
-            "version": 2,
             "first_seeds": [SAMPLING_SEEDS, TRAINING_SEEDS, FRESH_SEEDS],
             "optuna": version("optuna"),
         }
@@ -183,7 +162,7 @@ class Search:
         return Trial(self._out / name, values, {}, self._seed + RUNGS, seeds)
 
     def _list_first(self) -> list[Trial]:
-        """List trainings that are known beforehand: the first candidates, and the given settings."""
+        """List trainings that are known beforehand: random candidates, and the given settings."""
         if not self._training:
             return []
         study, distributions = self._start_study(self._training)
@@ -223,13 +202,12 @@ class Search:
             self._train_ahead(trials)
 
     def _start_study(self, space: Space) -> tuple[Any, dict[str, "BaseDistribution"]]:
-        """Return a study of Optuna with its first candidates, and what it may draw."""
+        """Return a study of Optuna whose first candidate are the present values, and what it may draw."""
         optuna = import_optional("optuna", "tune")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         sampler = optuna.samplers.TPESampler(seed=self._seed, n_startup_trials=AT_ONCE)
         study = optuna.create_study(direction="maximize", sampler=sampler)
-        for values in list_first(space):
-            study.enqueue_trial(dict(values))
+        study.enqueue_trial({path: now for path, (now, _) in space.items()})
         return study, {path: distribution for path, (_, distribution) in space.items()}
 
     def _search(self, phase: str, space: Space, count: int, fixed: Values) -> Values:

@@ -17,14 +17,7 @@ from nsde_policy.eval.evaluate import EvaluationConfig, evaluate_policy
 from nsde_policy.eval.statistics import Estimate
 from nsde_policy.eval.tune import search
 from nsde_policy.eval.tune import trial as tune_trial
-from nsde_policy.eval.tune.search import (
-    AT_ONCE,
-    Search,
-    list_first,
-    list_rungs,
-    make_sampling_space,
-    make_training_space,
-)
+from nsde_policy.eval.tune.search import Search, list_rungs, make_sampling_space, make_training_space
 from nsde_policy.eval.tune.trial import Trial, TuneSetup, run_trial
 from nsde_policy.run_directory import RunDirectory, fingerprint
 from nsde_policy.tasks import get_task
@@ -206,26 +199,6 @@ def test_the_given_settings_are_among_the_candidates():
         )
     assert make_training_space(get_task("pusht").preset("default", "knn")) == {}
     assert list_rungs(1) == [1, 1, 1]
-
-
-def test_first_candidates_change_one_setting_each():
-    config = get_task("pusht").preset("default")
-    for space, count in ((make_sampling_space(config), 6), (make_training_space(config), AT_ONCE)):
-        given, *others = list_first(space)
-        assert given == {path: now for path, (now, _) in space.items()}
-        assert len(others) == count
-        changes = [[path for path in given if other[path] != given[path]] for other in others]
-        assert changes == [[path] for path in given] * 2
-        assert [other[path] > given[path] for other, (path,) in zip(others, changes, strict=True)] == (
-            [True] * len(given) + [False] * len(given)
-        )
-        for other in others:
-            assert all(
-                distribution._contains(distribution.to_internal_repr(other[path]))
-                for path, (_, distribution) in space.items()
-            )
-    lowest = make_training_space(config.replace_parts(model={"history": 1}))
-    assert [each["model.history"] for each in list_first(lowest)] == [1, 2, *[1] * 6]
 
 
 @pytest.mark.parametrize(
