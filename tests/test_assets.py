@@ -1,18 +1,12 @@
-"""Tests for nsde_policy/assets: how shipped policies are found, and what frames the camera policy takes."""
+"""Tests for nsde_policy/assets: how shipped policies are found."""
 
-import typing
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from nsde_policy.assets import SHIPPED_POLICIES, get_shipped_name, resolve_run
-from nsde_policy.bounds import Occluder
 from nsde_policy.cli.main import main
-from nsde_policy.envs.pusht.drawing import benchmark_frame
-from nsde_policy.eval.disturbances import CameraCondition, CameraDisturbances
 from nsde_policy.inference.policy import Policy
-from nsde_policy.planner.observation import find_implausible_frame
 
 
 def test_shipped_policies_have_names_that_run_directories_may_take(
@@ -25,25 +19,12 @@ def test_shipped_policies_have_names_that_run_directories_may_take(
     ):
         assert resolve_run(Path(name)) == path
         assert get_shipped_name(path) == name
+        assert Policy.from_pretrained(name).spec == Policy.from_pretrained(path).spec
         assert (path / "config.json").is_file()
     assert get_shipped_name(tmp_path / "pusht_pixels") is None
     monkeypatch.chdir(tmp_path)
     (tmp_path / "shipped-pixels").mkdir()
     assert resolve_run(Path("shipped-pixels")) == Path("shipped-pixels")
-
-
-@pytest.mark.parametrize("share", [0.1, 0.3])
-@pytest.mark.parametrize("kind", typing.get_args(Occluder))
-def test_frames_with_hidden_parts_are_plausible(kind: Occluder, share: float):
-    policy = Policy.from_pretrained("shipped-pixels")
-    (seen,) = policy.calibration.frames
-    frame = benchmark_frame(np.array([100.0, 100.0]), np.array([256.0, 256.0, 0.5]))
-    for seed in range(5):
-        disturbed = CameraDisturbances(CameraCondition(occlusion=share, occluder=kind), seed)
-        hidden = disturbed.change_frame(frame, 1)
-        dark = np.where((hidden == frame).all(-1, keepdims=True), frame, 0)
-        assert not find_implausible_frame(hidden, seen)
-        assert not find_implausible_frame(dark, seen)
 
 
 @pytest.mark.parametrize("command", ["play", "eval"])

@@ -225,10 +225,11 @@ class Search:
         def submit(chosen: Sequence[int], rung: int) -> None:
             trials = {}
             for i in chosen:
-                trial = self._make_trial(i, rung, candidates[i], fixed)
                 if phase == "sampling":  # all share the first run
                     shared = self._make_trial(0, 0, {}, candidates[i])
                     trial = dataclasses.replace(shared, seeds=self._list_seeds(SAMPLING_SEEDS, rung))
+                else:
+                    trial = self._make_trial(i, rung, candidates[i], fixed)
                 trials[name(i, rung)] = trial
             self._submit(trials, bar)
 

@@ -40,7 +40,7 @@ def find_shipped(obs: str = USUAL_OBSERVATIONS) -> Path:
 
 
 def resolve_run(name: Path) -> Path:
-    """Return a run directory: a path, or that of a shipped policy by its name."""
+    """Return the run directory of a shipped policy by its name, or any other path as it is."""
     kind, dash, obs = str(name).partition("-")
     if kind != SHIPPED or name.exists():
         return name

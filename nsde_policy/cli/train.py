@@ -350,13 +350,15 @@ def add_cameras(config: RunConfig, demos: DemoConfig, *, small: bool = False) ->
 
 def _shorten_parts(config: RunConfig, share: float, given: Collection[str]) -> RunConfig:
     """Shorten what is trained before the policy to a share of its steps, unless a flag sets them."""
+    if share >= 1:
+        return config
     for name in ("encoder", "selection"):
         train = getattr(getattr(config, name), "train", None)
-        if share < 1 and train is not None and f"--{name}.train.steps" not in given:
+        if train is not None and f"--{name}.train.steps" not in given:
             shorter = replace(train, steps=max(1, round(share * train.steps)))
             config = config.replace_parts(**{name: {"train": shorter}})
     masked = getattr(config.encoder, "masked_steps", 0)
-    if share < 1 and masked and "--encoder.masked-steps" not in given:
+    if masked and "--encoder.masked-steps" not in given:
         config = config.replace_parts(encoder={"masked_steps": max(1, round(share * masked))})
     return config
 

@@ -23,8 +23,8 @@ FAR_OUTSIDE = 1.0
 TINY_FRACTION = 0.02
 """If all values are below this fraction of the demonstrated range, and most outside it, the unit is wrong."""
 MARGIN_FACTOR = 3.0
-"""Brightness, contrast and detail may be lower than in the demonstrations by this factor, and brightness and
-detail higher."""
+"""Brightness, contrast and detail may be this many times lower than in the demonstrations, and brightness and
+detail this many times higher."""
 NOISE_ALLOWANCE = 16.0
 """Detail that noise on every pixel may add, grey values; noise of 5 % of the range adds 14."""
 PROBLEMS = {

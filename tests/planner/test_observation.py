@@ -1,12 +1,18 @@
 """Tests for planner/observation.py: accepted types of observations, and errors."""
 
+import typing
+
 import numpy as np
 import pytest
 import torch
 
+from nsde_policy.assets import SHIPPED_POLICIES
+from nsde_policy.bounds import Occluder
+from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.errors import PolicyInputError
+from nsde_policy.eval.disturbances import CameraCondition, CameraDisturbances
 from nsde_policy.inference.policy import Policy
-from nsde_policy.planner.observation import convert_observation, find_implausible
+from nsde_policy.planner.observation import convert_observation, find_implausible, find_implausible_frame
 from tests.helpers.numpy_planner import SPEC
 
 START = np.array([235.0, 124.0, 299.6, 145.2, 5.378])
@@ -72,3 +78,16 @@ def test_only_values_far_outside_the_demonstrated_range_are_implausible():
 def test_bfloat16_tensors_are_accepted():
     half = torch.tensor([1.5, -2.25, 3.0], dtype=torch.bfloat16)
     assert convert_observation(half, SPEC).tolist() == [1.5, -2.25, 3.0]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3])
+@pytest.mark.parametrize("kind", typing.get_args(Occluder))
+def test_frames_with_hidden_parts_are_plausible(kind: Occluder, share: float):
+    (seen,) = Policy.from_pretrained(SHIPPED_POLICIES["pixels"]).calibration.frames
+    frame = benchmark_frame(np.array([100.0, 100.0]), np.array([256.0, 256.0, 0.5]))
+    for seed in range(5):
+        disturbed = CameraDisturbances(CameraCondition(occlusion=share, occluder=kind), seed)
+        hidden = disturbed.change_frame(frame, 1)
+        dark = np.where((hidden == frame).all(-1, keepdims=True), frame, 0)
+        assert not find_implausible_frame(hidden, seen)
+        assert not find_implausible_frame(dark, seen)
