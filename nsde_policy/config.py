@@ -268,6 +268,8 @@ class SelectionConfig(BaseConfig):
     """Rule that picks one of several sampled plans: `goal` the one that ends nearest to where demonstrations
     end, `support` the first that stays near demonstrated observations; `auto` chooses the rule by the
     demonstrations; `none` samples one plan; short --select."""
+    horizon: Natural = 0
+    """Actions of a plan that the rule judges, `goal` twice as many; 0 for those that are executed."""
     noise: NonNegative = 0.05
     """Standard deviation of the noise added to training states, in typical increments."""
     network: NetworkConfig = field(default_factory=lambda: NetworkConfig(dropout=0.0))

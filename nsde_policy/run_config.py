@@ -116,6 +116,12 @@ class RunConfig(BaseConfig):
             )
 
     @property
+    def horizon(self) -> int:
+        """Actions of a plan by which it is selected."""
+        wanted = self.selection.horizon or self.chunk
+        return min(wanted, self.model.longest_chunk or wanted)
+
+    @property
     def method(self) -> str:
         """Name of the registered method."""
         return find_method_name(self.model)

@@ -146,7 +146,7 @@ class Policy(BasePolicy[torch.Generator]):
     def find_horizon(self, steps: int) -> int:
         """Return how many actions of each candidate are sampled and judged."""
         assert self.selector is not None
-        wanted = max(steps, self.selector.rule.horizon(self.chunk))
+        wanted = max(steps, self.selector.rule.horizon(self.record.config.horizon))
         return min(wanted, self.model.config.longest_chunk or wanted)
 
     def _encode_frames(

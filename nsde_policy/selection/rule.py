@@ -31,12 +31,12 @@ class SelectionRule(BaseConfig):
         """Plans that are compared."""
         return {"none": 1, "goal": 16, "support": 8}[self.kind]
 
-    def horizon(self, chunk: int) -> int:
-        """Return how many actions of a plan are judged.
+    def horizon(self, steps: int) -> int:
+        """Return how many actions of a plan are judged, given those of the settings.
 
         A correction near the goal is to go round and then push, which takes longer than one chunk.
         """
-        return 2 * chunk if self.kind == "goal" else chunk
+        return 2 * steps if self.kind == "goal" else steps
 
     def choose(self, choice: Choice) -> "SelectionRule":
         """Return the rule with another kind; `auto` keeps the kind that training chose."""

@@ -100,7 +100,7 @@ class SelectionTraining:
         choice = config.selection.select
         if choice != "auto":
             return SelectionRule(columns=() if self._goal is None else self._goal.columns).choose(choice).kind
-        kind, reason = choose_rule(measure_statistics(demos), config.chunk)
+        kind, reason = choose_rule(measure_statistics(demos), config.horizon)
         logger.info("plan selection: %s (%s)", kind, reason)
         return kind
 
@@ -161,7 +161,7 @@ class SelectionTraining:
             -1, config.model.history, record.spec.dim
         )
         draws = Draws([torch.Generator().manual_seed(record.seed)] * len(trials), device)
-        plans = policy.to(device).plan(trials.to(device), steps=config.chunk, draws=draws)
+        plans = policy.to(device).plan(trials.to(device), steps=config.horizon, draws=draws)
         distance = selector.support_distance(self._dynamics.predict(trials.to(device), plans)).amax(1)
         threshold = float(distance.quantile(SUPPORT_SHARE))
         rule = replace(rule, threshold=threshold, kind=self._kind)

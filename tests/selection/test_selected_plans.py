@@ -1,5 +1,6 @@
 """Tests for plan selection in inference/policy.py: which plans a policy compares and executes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -104,3 +105,13 @@ def test_a_method_that_predicts_no_states_selects_plans_too(policy: Policy):
     plan = policy.plan_from(NEAR, steps=8, seed=3)
     assert plan.states is None
     assert plan.candidates.shape == (16, 9, 7)
+
+
+def test_settings_can_judge_more_actions_than_are_executed(policy: Policy):
+    assert (policy.chunk, policy.find_horizon(4)) == (8, 16)
+    config = policy.record.config.replace_parts(selection={"horizon": 12})
+    policy.record = replace(policy.record, config=config)
+    assert policy.find_horizon(4) == 24
+    longer = policy.plan_from(NEAR, steps=24, seed=3)
+    assert np.array_equal(policy.plan_from(NEAR, steps=8, seed=3).actions, longer.actions[:8])
+    assert policy.find_horizon(40) == 40

@@ -57,6 +57,13 @@ def test_a_run_holds_the_goal_of_its_demonstrations(goal_run: Path):
     assert steps == [5, 10, 15, 20]
 
 
+def test_the_threshold_belongs_to_the_actions_that_are_judged(goal_run: Path, tmp_path: Path):
+    path = train_tiny(tmp_path / "run", selection={"horizon": 2}).path
+    assert read_both(path)[0] == read_both(goal_run)[0], "the policy is the same"
+    rules = [Policy.from_pretrained(each).selector.rule for each in (path, goal_run)]
+    assert rules[0].threshold < rules[1].threshold, "two actions lead less far than eight"
+
+
 def test_an_interrupted_run_ends_with_the_weights_of_a_whole_one(
     goal_run: Path, begun_run: Path, tmp_path: Path
 ):
