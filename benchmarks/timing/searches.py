@@ -23,20 +23,6 @@ TRIALS, EPISODES, WORKERS, STEPS = 24, 40, 8, 5_000
 ENV, EXPERT, DEMONSTRATIONS = "Pendulum-v1", "experts:swing_up", 30
 
 
-class RecordingPool(WorkerPool):
-    """Processes that remember the trials they were given."""
-
-    def __init__(self) -> None:
-        super().__init__(WORKERS)
-        self.trials: list[Trial] = []
-
-    def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Remember a trial that is scored, which is the second argument, and queue it."""
-        if function is run_trial:
-            self.trials.append(args[1])
-        return super().submit(function, *args, **kwargs)
-
-
 def measure_search(options: Options) -> list[dict[str, Any]]:
     """Search settings for a pendulum on processes that share the device, then repeat its trials."""
     trials, episodes, demonstrations = (2, 1, 2) if options.smoke else (TRIALS, EPISODES, DEMONSTRATIONS)
@@ -49,17 +35,17 @@ def measure_search(options: Options) -> list[dict[str, Any]]:
         setup = TuneSetup(config, training, store, ENV, ENV, {}, offline=False)
         out.mkdir()
         began = time.perf_counter()
-        with RecordingPool() as pool:
-            search = Search(setup, out, trials=trials, episodes=episodes, seed=0)
+        search = Search(setup, out, trials=trials, episodes=episodes, seed=0)
+        with WorkerPool(WORKERS) as pool:
             values, best, default = search.run(pool, resume=False)
         searched = time.perf_counter()
-        repeat_trials(setup, pool.trials, Path(folder) / "repeated")
+        repeat_trials(setup, search.asked, Path(folder) / "repeated")
         repeated = time.perf_counter()
     return [
         {
             "device": device_name(options.device),
-            "trainings": len({trial.run for trial in pool.trials}),
-            "rollouts": sum(len(trial.seeds) for trial in pool.trials),
+            "trainings": len({trial.run for trial in search.asked}),
+            "rollouts": sum(len(trial.seeds) for trial in search.asked),
             "search_s": searched - began,
             "schedule_s": repeated - searched,
             "ratio": (searched - began) / (repeated - searched),

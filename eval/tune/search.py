@@ -3,15 +3,17 @@
 Optuna draws each candidate from the scores of those before it, except the last few, which are being tried.
 All are scored once, the best third again with the next training seed and on other initial states, and so on:
 successive halving. A search that is repeated asks for the same trials, whatever the number of processes, so
-it can be resumed from the file of finished trials. Processes without a trial train runs that will be needed.
+it can be resumed from the file of finished trials. Processes that would wait begin trials that are likely to
+be asked for: the next ones of the candidates in the lead.
 """
 
 import dataclasses
+import itertools
 import json
 import logging
 import math
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from importlib.metadata import version
 from pathlib import Path
@@ -98,11 +100,30 @@ def format_values(values: Values) -> str:
     return ", ".join(f"{path.rpartition('.')[2]} {value:.4g}" for path, value in values.items())
 
 
+@dataclasses.dataclass
+class Race:
+    """Candidates of a phase, "sampling" or "training", in which the first ones are the given settings."""
+
+    phase: str
+    sizes: Sequence[int]
+    """Number of candidates in each rung."""
+    fixed: Values
+    """Settings of sampling that all share."""
+    kept: list[int]
+    """Candidates of the present rung; not all of them have been drawn in the first."""
+    candidates: list[Values] = dataclasses.field(default_factory=list)
+
+    def name(self, i: int, rung: int) -> str:
+        """Return the key of a trial."""
+        return f"{self.phase}-{i:02d}-{rung}"
+
+
 class Search:
     """A search in a folder: `trials` candidates of the settings of training, `episodes` for each score."""
 
     def __init__(self, setup: TuneSetup, out: Path, *, trials: int, episodes: int, seed: int) -> None:
-        self._setup, self._out = setup, out
+        given = setup.config.replace_parts(selection={"horizon": setup.config.horizon})
+        self._setup, self._out = dataclasses.replace(setup, config=given), out
         self._trials, self._episodes, self._seed = trials, episodes, seed
         about: dict[str, Any] = {"trials": trials, "episodes": episodes, "seed": seed}
         about |= {
@@ -113,9 +134,12 @@ class Search:
         about |= dataclasses.asdict(setup) | {"demos": str(setup.demos), "config": setup.config.to_dict()}
         self._about = json.loads(json.dumps(about))  # as it is read from the file
         self._found: dict[str, TrialScore] = {}
+        self.asked: list[Trial] = []
+        """Trials that decide the search, in order; those in the file of finished ones among them."""
         self._jobs: dict[Future[TrialScore], str] = {}
         self._ahead: dict[Path, Future[None]] = {}
-        self._finalists: dict[Path, Values] = {}
+        self._early: dict[str, Future[TrialScore]] = {}
+        self._race: Race | None = None
         self._values: dict[str, Any] = {}
         self._sampling = {} if setup.offline else make_sampling_space(setup.config)
         self._training = make_training_space(setup.config)
@@ -137,19 +161,23 @@ class Search:
         self._write_trials()
         self._train_ahead(self._list_first()[: pool.capacity * 3 // 2])
         values: Values = {}
+        winner = 0
         if self._sampling:
-            values = self._search("sampling", self._sampling, SAMPLING_TRIALS, values)
+            _, values = self._search("sampling", self._sampling, SAMPLING_TRIALS, values)
         if self._training:
-            values = {**values, **self._search("training", self._training, self._trials, values)}
+            winner, trained = self._search("training", self._training, self._trials, values)
+            values = {**values, **trained}
         config = apply_values(self._setup.config, values)
         replace_file(self._out / PRESET_FILE, config.to_json())
         runs: dict[str, Values] = {BEST_RUN: values, DEFAULT_RUN: {}}
         final = {key: self._make_final(key, each) for key, each in runs.items()}
         with tqdm(desc="final runs", total=2, unit="run", disable=None) as bar:
-            for run in [run for run, each in self._finalists.items() if each == values]:
-                self._wait_ahead(run, bar)
-                if run.exists():
-                    run.rename(final[BEST_RUN].run)
+            early = self._make_final(f"final-{winner:02d}", values).run
+            if (job := self._early.pop(early.name, None)) is not None:
+                self._wait_until_done(job, bar)
+                self._early[BEST_RUN] = job
+            if early.exists():
+                early.rename(final[BEST_RUN].run)
             self._submit(final, bar)
             for key in final:
                 self._wait_for(key, bar)
@@ -171,6 +199,16 @@ class Search:
         known = [self._make_trial(i, rung, drawn[i], {}) for i, rung in places]
         return [*known, self._make_final(DEFAULT_RUN, {})]
 
+    def _make_trials(self, race: Race, chosen: Sequence[int], rung: int) -> dict[str, Trial]:
+        """Return trials of candidates in a rung; those of sampling share the run of the given settings."""
+        if race.phase == "training":
+            made = [self._make_trial(i, rung, race.candidates[i], race.fixed) for i in chosen]
+        else:
+            seeds = self._list_seeds(SAMPLING_SEEDS, rung)
+            shared = [self._make_trial(0, 0, {}, race.candidates[i]) for i in chosen]
+            made = [dataclasses.replace(trial, seeds=seeds) for trial in shared]
+        return {race.name(i, rung): trial for i, trial in zip(chosen, made, strict=True)}
+
     def _make_trial(self, i: int, rung: int, trained: Values, sampled: Values) -> Trial:
         """Return the trial of a candidate's training settings in a rung."""
         run, seeds = f"trial-{i:02d}-{rung}", self._list_seeds(TRAINING_SEEDS, rung)
@@ -189,89 +227,110 @@ class Search:
     def _wait_ahead(self, run: Path, bar: "tqdm[Any]") -> None:
         """Wait for a run that is trained ahead."""
         if (job := self._ahead.pop(run, None)) is not None:
-            while not job.done():
-                self._collect([job, *self._jobs], bar)
+            self._wait_until_done(job, bar)
             self._read_result(job)
 
-    def _start_finals(self, candidates: dict[str, Values]) -> None:
-        """Train final runs of the last candidates, of which one is used, if processes have nothing to do."""
-        if self._pool.capacity >= 2 + 2 * len(candidates) and not (self._out / BEST_RUN).exists():
-            different = {format_values(values): (name, values) for name, values in candidates.items()}
-            trials = [self._make_final(*each) for each in different.values()]
-            self._finalists = {trial.run: trial.trained for trial in trials}
-            self._train_ahead(trials)
+    def _wait_until_done(self, job: Future[Any], bar: "tqdm[Any]") -> None:
+        while not job.done():
+            self._collect([job, *self._jobs], bar)
+
+    def _start_likely(self) -> None:
+        """Begin trials that are likely to be asked for, if processes have nothing to do."""
+        others: list[Future[Any]] = [*self._early.values(), *self._ahead.values()]
+        busy = len(self._jobs) + sum(not job.done() for job in others)
+        idle = max(0, self._pool.capacity - busy)
+        training = {run for run, job in self._ahead.items() if not job.done()}
+        known = {*self._found, *self._jobs.values(), *self._early}
+        likely = ((key, t) for key, t in self._list_likely() if key not in known and t.run not in training)
+        for key, trial in itertools.islice(likely, idle):
+            self._early[key] = self._pool.submit(run_trial, self._setup, trial)
+
+    def _list_likely(self) -> Iterator[tuple[str, Trial]]:
+        """List trials of the next rungs, then final runs, of the candidates that lead at present."""
+        if (race := self._race) is None:
+            return
+        rung = race.sizes.index(len(race.kept))
+        found = {i: self._list_scores(race, i) for i in race.kept[1:] if i < len(race.candidates)}
+        best = sorted((i for i in found if found[i]), key=lambda i: -fmean(found[i]))
+        scored = sum(len(each) > rung for each in found.values()) / max(1, len(race.kept) - 1)
+        for later, size in enumerate(race.sizes[rung + 1 :], rung + 1):
+            yield from self._make_trials(race, [0, *best[: round(scored * size)]], later).items()
+        if race.phase == "training" and rung:
+            for i in [*best[: race.sizes[-1]], 0]:
+                final = self._make_final(f"final-{i:02d}", {**race.fixed, **race.candidates[i]})
+                yield final.run.name, final
+        yield DEFAULT_RUN, self._make_final(DEFAULT_RUN, {})
+
+    def _list_scores(self, race: Race, i: int) -> list[float]:
+        """List the scores of a candidate so far."""
+        keys = [race.name(i, rung) for rung in range(RUNGS)]
+        return [rank_score(self._found[key]) for key in keys if key in self._found]
 
     def _start_study(self, space: Space) -> tuple[Any, dict[str, "BaseDistribution"]]:
-        """Return a study of Optuna whose first candidate are the present values, and what it may draw."""
+        """Return a study of Optuna, and what it may draw after the present values and the largest sizes."""
         optuna = import_optional("optuna", "tune")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         sampler = optuna.samplers.TPESampler(seed=self._seed, n_startup_trials=AT_ONCE)
         study = optuna.create_study(direction="maximize", sampler=sampler)
-        study.enqueue_trial({path: now for path, (now, _) in space.items()})
-        return study, {path: distribution for path, (_, distribution) in space.items()}
+        given = {path: now for path, (now, _) in space.items()}
+        distributions = {path: distribution for path, (_, distribution) in space.items()}
+        sizes = {path: max(each.choices) for path, each in distributions.items() if hasattr(each, "choices")}
+        study.enqueue_trial(given)
+        if sizes:
+            study.enqueue_trial({**given, **sizes})
+        return study, distributions
 
-    def _search(self, phase: str, space: Space, count: int, fixed: Values) -> Values:
+    def _search(self, phase: str, space: Space, count: int, fixed: Values) -> tuple[int, Values]:
         """Return the best of `count` candidates by successive halving, with `fixed` settings of sampling."""
         failed_state = import_optional("optuna.trial", "tune").TrialState.FAIL
         study, distributions = self._start_study(space)
-        candidates: list[Values] = []
+        race = self._race = Race(phase, list_rungs(count), fixed, [*range(count)])
         scores: list[list[float]] = [[] for _ in range(count)]
         asked: list[Any] = []
-        bar = tqdm(desc=phase, total=sum(list_rungs(count)), unit="trial", disable=None)
-
-        def name(i: int, rung: int) -> str:
-            return f"{phase}-{i:02d}-{rung}"
-
-        def submit(chosen: Sequence[int], rung: int) -> None:
-            trials = {}
-            for i in chosen:
-                if phase == "sampling":  # all share the first run
-                    shared = self._make_trial(0, 0, {}, candidates[i])
-                    trial = dataclasses.replace(shared, seeds=self._list_seeds(SAMPLING_SEEDS, rung))
-                else:
-                    trial = self._make_trial(i, rung, candidates[i], fixed)
-                trials[name(i, rung)] = trial
-            self._submit(trials, bar)
+        bar = tqdm(desc=phase, total=sum(race.sizes), unit="trial", disable=None)
 
         def score(chosen: Sequence[int], rung: int) -> None:
             for i in chosen:
-                scores[i].append(self._wait_for(name(i, rung), bar))
+                scores[i].append(self._wait_for(race.name(i, rung), bar))
 
         def tell(i: int) -> None:
             """Tell Optuna the next score: in order, so that it knows the same on fast and slow processes."""
             score([i], 0)
             if i == 0:
-                self._refuse_failures(name(0, 0))
+                self._refuse_failures(race.name(0, 0))
             failed = failed_state if scores[i] == [-math.inf] else None
             study.tell(asked[i], None if failed else scores[i][0], state=failed)
 
         for i in range(count):
-            if i == 1 or i > AT_ONCE:  # the given settings train what others share, and must not fail
-                tell(max(0, i - AT_ONCE))
+            # the given settings train the run on which all others are sampled
+            at_once = 1 if phase == "sampling" and i == 1 else AT_ONCE
+            if (told := sum(map(bool, scores))) <= i - at_once:
+                tell(told)
             asked.append(study.ask(distributions))
-            candidates.append(asked[i].params)
-            submit([i], 0)
+            race.candidates.append(asked[i].params)
+            self._submit(self._make_trials(race, [i], 0), bar)
         for i in range(sum(map(bool, scores)), count):
             tell(i)
-        kept = list(range(count))
-        for rung, size in enumerate(list_rungs(count)[1:], 1):
-            others = sorted(kept[1:], key=lambda i: -fmean(scores[i]))
-            kept = [0, *others[: size - 1]]  # the given settings stay in the race
-            submit(kept, rung)
-            if phase == "training" and rung == RUNGS - 1:
-                self._start_finals({f"final-{i:02d}": {**fixed, **candidates[i]} for i in kept[1:]})
-            score(kept, rung)
+        for rung, size in enumerate(race.sizes[1:], 1):
+            others = sorted(race.kept[1:], key=lambda i: -fmean(scores[i]))
+            race.kept = [0, *others[: size - 1]]  # the given settings stay in the race
+            self._submit(self._make_trials(race, race.kept, rung), bar)
+            score(race.kept, rung)
         bar.close()
-        return candidates[max(kept, key=lambda i: fmean(scores[i]))]
+        self._race = None
+        best = max(race.kept, key=lambda i: fmean(scores[i]))
+        return best, race.candidates[best]
 
     def _submit(self, trials: dict[str, Trial], bar: "tqdm[Any]") -> None:
         """Start trials that are not in the file."""
         self._values |= {key: {**trial.sampled, **trial.trained} for key, trial in trials.items()}
+        self.asked += trials.values()
         missing = [key for key in trials if key not in self._found]
         bar.update(len(trials) - len(missing))
         for key in missing:
             self._wait_ahead(trials[key].run, bar)
-        self._jobs |= {self._pool.submit(run_trial, self._setup, trials[key]): key for key in missing}
+            job = self._early.pop(key, None) or self._pool.submit(run_trial, self._setup, trials[key])
+            self._jobs[job] = key
 
     def _wait_for(self, key: str, bar: "tqdm[Any]") -> float:
         """Return the score of a trial."""
@@ -281,7 +340,9 @@ class Search:
 
     def _collect(self, jobs: Sequence[Future[Any]], bar: "tqdm[Any]") -> None:
         """Wait until one of some jobs ends; write and show the scores among them."""
-        for future in wait(jobs, return_when=FIRST_COMPLETED).done & self._jobs.keys():
+        self._start_likely()
+        early = [job for job in self._early.values() if not job.done()]
+        for future in wait([*jobs, *early], return_when=FIRST_COMPLETED).done & self._jobs.keys():
             other = self._jobs.pop(future)
             self._found[other] = self._read_result(future)
             self._write_trials()

@@ -1,9 +1,11 @@
 """Tests for `nsde-policy tune`: the same result with any number of processes, resuming, presets, errors."""
 
+import dataclasses
 import json
 import shutil
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -69,7 +71,8 @@ def test_number_of_processes_does_not_change_the_result(searches: dict[int, Path
     weights = [fingerprint(RunDirectory(folder / "best").read_weights()) for folder in (one, two)]
     assert weights[0] == weights[1]
     trained = {path.parent.name for path in one.glob("*/model.safetensors")}
-    assert {path.parent.name for path in two.glob("*/model.safetensors")} <= trained | {"final-01"}
+    finals = {"final-00", "final-01"}
+    assert {path.parent.name for path in two.glob("*/model.safetensors")} <= trained | finals
 
 
 @pytest.mark.slow
@@ -155,27 +158,78 @@ def test_settings_are_searched_on_held_out_episodes_without_an_environment(
     assert len(RunDirectory(out / "best").read_record().demos.held_out) == 2
 
 
-def test_sampling_training_and_the_final_runs_are_scored_on_different_initial_states(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    found = list[Trial]()
+def search_quickly(
+    setup: TuneSetup, out: Path, monkeypatch: pytest.MonkeyPatch, *, workers: int
+) -> tuple[Search, list[Trial]]:
+    """Run a search whose trials take a few milliseconds; return it, and all trials that were begun."""
+    begun = list[Trial]()
 
-    def score(_: TuneSetup, trial: Trial) -> Estimate:
-        found.append(trial)
-        return Estimate(float(trial.sampled.get("chunk", 0)), 0.0, 0.0, len(trial.seeds))
+    def score(given: TuneSetup, trial: Trial) -> Estimate:
+        begun.append(trial)
+        assert given.config.selection.horizon == given.config.chunk == setup.config.chunk
+        value = np.random.default_rng([trial.seed, trial.seeds[0], *map(ord, str(trial.trained))]).random()
+        time.sleep(value / 200)
+        return Estimate(value, 0.0, 0.0, len(trial.seeds))
 
     monkeypatch.setattr(search, "run_trial", score)
     monkeypatch.setattr(search, "train_trial", lambda *_: None)
+    out.mkdir(exist_ok=True)
+    with ThreadPoolExecutor(workers) as pool:
+        pool.capacity = workers  # type: ignore[attr-defined]
+        found = Search(setup, out, trials=9, episodes=5, seed=0)
+        found.run(pool, resume=(out / "trials.json").exists())  # type: ignore[arg-type]
+    return found, begun
+
+
+@pytest.fixture
+def pusht_setup(store: Path) -> TuneSetup:
     config = get_task("pusht").preset("default")
-    setup = TuneSetup(config, TrainOptions("cpu"), store, "pusht", None, {}, offline=False)
-    with ThreadPoolExecutor(1) as pool:
-        pool.capacity = 1  # type: ignore[attr-defined]
-        Search(setup, tmp_path, trials=4, episodes=5, seed=0).run(pool, resume=False)  # type: ignore[arg-type]
-    finals = {seed for trial in found[-2:] for seed in trial.seeds}
-    sampling = {seed for trial in found[:-2] if not trial.trained for seed in trial.seeds}
-    training = {seed for trial in found[:-2] if trial.trained for seed in trial.seeds}
+    return TuneSetup(config, TrainOptions("cpu"), store, "pusht", None, {}, offline=False)
+
+
+def test_sampling_training_and_the_final_runs_are_scored_on_different_initial_states(
+    pusht_setup: TuneSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    found, begun = search_quickly(pusht_setup, tmp_path / "out", monkeypatch, workers=1)
+    assert begun == found.asked, "one process begins nothing that is not asked for"
+    finals = {seed for trial in begun[-2:] for seed in trial.seeds}
+    sampling = {seed for trial in begun[:-2] if not trial.trained for seed in trial.seeds}
+    training = {seed for trial in begun[:-2] if trial.trained for seed in trial.seeds}
     assert [len(sampling), len(training), len(finals)] == [15, 15, 15]
     assert len(sampling | training | finals) == 45
+
+
+def test_processes_that_would_wait_begin_likely_trials_which_change_nothing(
+    pusht_setup: TuneSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    one, _ = search_quickly(pusht_setup, tmp_path / "1", monkeypatch, workers=1)
+    many, begun = search_quickly(pusht_setup, tmp_path / "8", monkeypatch, workers=8)
+    key = dataclasses.astuple
+    assert [key(each)[1:] for each in many.asked] == [key(each)[1:] for each in one.asked]
+    assert read(tmp_path / "8", "trials.json") == read(tmp_path / "1", "trials.json")
+    assert len(begun) > len(many.asked), "some guesses are wrong"
+    whole = read(tmp_path / "8", "trials.json")
+    kept = {
+        key: score for key, score in whole["scores"].items() if key.startswith("training") and key[-1] != "2"
+    }
+    (tmp_path / "8" / "trials.json").write_text(json.dumps({**whole, "scores": kept}))
+    search_quickly(pusht_setup, tmp_path / "8", monkeypatch, workers=8)
+    assert read(tmp_path / "8", "trials.json") == whole
+
+
+def test_largest_sizes_are_tried_after_the_given_settings(
+    pusht_setup: TuneSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    found, _ = search_quickly(pusht_setup, tmp_path / "out", monkeypatch, workers=1)
+    first, second = (
+        trial.trained
+        for trial in found.asked
+        if trial.run.name in ("trial-00-0", "trial-01-0") and trial.trained
+    )
+    sizes = {"train.steps", "model.network.width"}
+    assert {path: second[path] / first[path] for path in first} == {
+        path: 1 + (path in sizes) for path in first
+    }
 
 
 def test_budget_is_printed_and_nothing_is_written(
