@@ -176,7 +176,7 @@ class Search:
             if (job := self._early.pop(early.name, None)) is not None:
                 self._wait_until_done(job, bar)
                 self._early[BEST_RUN] = job
-            if early.exists():
+            if early.exists() and not final[BEST_RUN].run.exists():
                 early.rename(final[BEST_RUN].run)
             self._submit(final, bar)
             for key in final:
@@ -247,7 +247,8 @@ class Search:
 
     def _list_likely(self) -> Iterator[tuple[str, Trial]]:
         """List trials of the next rungs, then final runs, of the candidates that lead at present."""
-        if (race := self._race) is None:
+        race = self._race
+        if race is None or race.name(0, 0) not in self._found:  # its run may be shared, and still in training
             return
         rung = race.sizes.index(len(race.kept))
         found = {i: self._list_scores(race, i) for i in race.kept[1:] if i < len(race.candidates)}
@@ -255,7 +256,7 @@ class Search:
         scored = sum(len(each) > rung for each in found.values()) / max(1, len(race.kept) - 1)
         for later, size in enumerate(race.sizes[rung + 1 :], rung + 1):
             yield from self._make_trials(race, [0, *best[: round(scored * size)]], later).items()
-        if race.phase == "training" and rung:
+        if race.phase == "training" and rung and not (self._out / BEST_RUN).exists():
             for i in [*best[: race.sizes[-1]], 0]:
                 final = self._make_final(f"final-{i:02d}", {**race.fixed, **race.candidates[i]})
                 yield final.run.name, final

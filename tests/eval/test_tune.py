@@ -162,13 +162,17 @@ def search_quickly(
     setup: TuneSetup, out: Path, monkeypatch: pytest.MonkeyPatch, *, workers: int
 ) -> tuple[Search, list[Trial]]:
     """Run a search whose trials take a few milliseconds; return it, and all trials that were begun."""
-    begun = list[Trial]()
+    begun, trained, training = list[Trial](), set[Path](), set[Path]()
 
     def score(given: TuneSetup, trial: Trial) -> Estimate:
         begun.append(trial)
+        assert trial.run not in training, "two processes train one run"
+        training.update({trial.run} - trained)
         assert given.config.selection.horizon == given.config.chunk == setup.config.chunk
         value = np.random.default_rng([trial.seed, trial.seeds[0], *map(ord, str(trial.trained))]).random()
         time.sleep(value / 200)
+        trained.add(trial.run)
+        training.discard(trial.run)
         return Estimate(value, 0.0, 0.0, len(trial.seeds))
 
     monkeypatch.setattr(search, "run_trial", score)
