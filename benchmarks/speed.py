@@ -29,6 +29,7 @@ CASES = {
     "stream": ("streams", "training steps on a store that is read from disk, against one in memory"),
     "scaling": ("scaling", "a model of time and cost on many GPUs, from steps on one"),
     "search": ("searches", "a search of `tune`, and its trials by a schedule that knows them beforehand"),
+    "together": ("side_by_side", "small trainings side by side on one device"),
     "fleet": ("fleets", "episodes on two processes, and on two local nodes of Ray"),
     "loop": ("loops", "a session at several rates in real time"),
     "cameras": ("camera_loops", "a session at 50 Hz with two cameras, next to four busy processes"),

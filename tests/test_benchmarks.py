@@ -144,6 +144,7 @@ def test_every_target_of_attacks_can_be_prepared(target: str, monkeypatch: pytes
         "serve",
         "robots",
         "search",
+        "together",
     ],
 )
 def test_every_case_of_speed_has_a_function(case: str, run_script: RunScript):
