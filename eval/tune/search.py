@@ -102,7 +102,7 @@ def format_values(values: Values) -> str:
 
 @dataclasses.dataclass
 class Race:
-    """Candidates of a phase, "sampling" or "training", in which the first ones are the given settings."""
+    """Candidates of a phase, "sampling" or "training"; the first of them is the given settings."""
 
     phase: str
     sizes: Sequence[int]
@@ -110,7 +110,8 @@ class Race:
     fixed: Values
     """Settings of sampling that all share."""
     kept: list[int]
-    """Candidates of the present rung; not all of them have been drawn in the first."""
+    """Candidates of the present rung; in the first, not all of them have been drawn."""
+    rung: int = 0
     candidates: list[Values] = dataclasses.field(default_factory=list)
 
     def name(self, i: int, rung: int) -> str:
@@ -250,13 +251,12 @@ class Search:
         race = self._race
         if race is None or race.name(0, 0) not in self._found:  # its run may be shared, and still in training
             return
-        rung = race.sizes.index(len(race.kept))
         found = {i: self._list_scores(race, i) for i in race.kept[1:] if i < len(race.candidates)}
         best = sorted((i for i in found if found[i]), key=lambda i: -fmean(found[i]))
-        scored = sum(len(each) > rung for each in found.values()) / max(1, len(race.kept) - 1)
-        for later, size in enumerate(race.sizes[rung + 1 :], rung + 1):
-            yield from self._make_trials(race, [0, *best[: round(scored * size)]], later).items()
-        if race.phase == "training" and rung and not (self._out / BEST_RUN).exists():
+        scored = sum(len(each) > race.rung for each in found.values()) / max(1, len(race.kept) - 1)
+        for rung, size in [*enumerate(race.sizes)][race.rung + 1 :]:
+            yield from self._make_trials(race, [0, *best[: round(scored * size)]], rung).items()
+        if race.phase == "training" and race.rung and not (self._out / BEST_RUN).exists():
             for i in [*best[: race.sizes[-1]], 0]:
                 final = self._make_final(f"final-{i:02d}", {**race.fixed, **race.candidates[i]})
                 yield final.run.name, final
@@ -312,8 +312,8 @@ class Search:
             self._submit(self._make_trials(race, [i], 0), bar)
         for i in range(sum(map(bool, scores)), count):
             tell(i)
-        for rung, size in enumerate(race.sizes[1:], 1):
-            others = sorted(race.kept[1:], key=lambda i: -fmean(scores[i]))
+        for rung, size in [*enumerate(race.sizes)][1:]:
+            race.rung, others = rung, sorted(race.kept[1:], key=lambda i: -fmean(scores[i]))
             race.kept = [0, *others[: size - 1]]  # the given settings stay in the race
             self._submit(self._make_trials(race, race.kept, rung), bar)
             score(race.kept, rung)
@@ -342,8 +342,9 @@ class Search:
     def _collect(self, jobs: Sequence[Future[Any]], bar: "tqdm[Any]") -> None:
         """Wait until one of some jobs ends; write and show the scores among them."""
         self._start_likely()
-        early = [job for job in self._early.values() if not job.done()]
-        for future in wait([*jobs, *early], return_when=FIRST_COMPLETED).done & self._jobs.keys():
+        others: list[Future[Any]] = [*self._early.values(), *self._ahead.values()]
+        started = [*jobs, *(job for job in others if not job.done())]
+        for future in wait(started, return_when=FIRST_COMPLETED).done & self._jobs.keys():
             other = self._jobs.pop(future)
             self._found[other] = self._read_result(future)
             self._write_trials()
@@ -387,8 +388,17 @@ class Search:
             )
 
     def _write_trials(self) -> None:
-        """Replace the file of finished trials; failed ones are tried again by a search that is resumed."""
-        scores = {key: vars(each) for key, each in self._found.items() if isinstance(each, Estimate)}
+        """Replace the file of finished trials.
+
+        A search that is resumed tries the given settings and final runs again if they failed, but no others:
+        Optuna would draw different ones.
+        """
+        final = {BEST_RUN, DEFAULT_RUN}
+        scores = {
+            key: vars(each) if isinstance(each, Estimate) else each
+            for key, each in self._found.items()
+            if isinstance(each, Estimate) or not (key in final or "-00-" in key)
+        }
         whole = {"search": self._about, "settings": self._values, "scores": scores}
         replace_file(self._out / TRIALS_FILE, json.dumps(whole, indent=1, allow_nan=False, sort_keys=True))
 

@@ -221,6 +221,20 @@ def test_processes_that_would_wait_begin_likely_trials_which_change_nothing(
     assert read(tmp_path / "8", "trials.json") == whole
 
 
+def test_resuming_a_search_does_not_try_failed_candidates_again(
+    pusht_setup: TuneSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    out = tmp_path / "out"
+    search_quickly(pusht_setup, out, monkeypatch, workers=2)
+    whole = read(out, "trials.json")
+    del whole["scores"]["best"]
+    whole["scores"]["training-02-0"] = "out of memory"
+    (out / "trials.json").write_text(json.dumps(whole))
+    _, begun = search_quickly(pusht_setup, out, monkeypatch, workers=2)
+    assert "trial-02-0" not in {trial.run.name for trial in begun}
+    assert read(out, "trials.json")["scores"]["training-02-0"] == "out of memory"
+
+
 def test_largest_sizes_are_tried_after_the_given_settings(
     pusht_setup: TuneSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
