@@ -269,7 +269,7 @@ class SelectionConfig(BaseConfig):
     end, `support` the first that stays near demonstrated observations; `auto` chooses the rule by the
     demonstrations; `none` samples one plan; short --select."""
     horizon: Natural = 0
-    """Actions of a plan that the rule judges, `goal` twice as many; 0 for those that are executed."""
+    """Actions of a plan that the rule judges, `goal` twice as many; at least those that are executed."""
     noise: NonNegative = 0.05
     """Standard deviation of the noise added to training states, in typical increments."""
     network: NetworkConfig = field(default_factory=lambda: NetworkConfig(dropout=0.0))

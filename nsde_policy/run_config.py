@@ -118,7 +118,7 @@ class RunConfig(BaseConfig):
     @property
     def horizon(self) -> int:
         """Actions of a plan by which it is selected."""
-        wanted = self.selection.horizon or self.chunk
+        wanted = max(self.selection.horizon, self.chunk)
         return min(wanted, self.model.longest_chunk or wanted)
 
     @property
