@@ -78,6 +78,22 @@ def test_server_deadline_limits_requests_and_expired_ones_are_not_started():
         other.close()
 
 
+@pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="the system shares no ports")
+def test_servers_that_share_a_port_divide_its_clients():
+    planners = LinearPlanner(), LinearPlanner()
+    with serve_in_thread(planners[0], share_port=True) as one:
+        port = int(one.url.rpartition(":")[2])
+        with serve_in_thread(planners[1], port=port, share_port=True) as other:
+            assert other.url == one.url
+            for seed in range(40):
+                with RemotePolicy.connect(one.url) as policy:
+                    assert policy.plan_from(STATES, steps=4, seed=seed).actions.shape == (4, 2)
+        with pytest.raises(ConfigError, match="another program uses this port"):
+            asyncio.run(PolicyServer(LinearPlanner(), ServeSettings(port=port), print).run(print))
+    assert sorted([*planners[0].seeds, *planners[1].seeds]) == [*range(40)]
+    assert all(planner.seeds for planner in planners)
+
+
 def test_health_reports_a_stalled_planner():
     started, go = threading.Event(), threading.Event()
 

@@ -114,6 +114,8 @@ class ServeSettings(ServerSettings):
     cannot be interrupted, so longer ones delay all other clients."""
     deadline_s: Positive = 1.0
     """Time limit of a request, queueing included, seconds; a plan that takes longer is answered "late"."""
+    share_port: bool = False
+    """Listen on the port together with other servers that have this flag; each client gets one of them."""
 
     def compute_max_steps(self, spec: "PolicySpec") -> int:
         """Return the largest number of actions of a plan."""

@@ -62,7 +62,7 @@ class WebsocketServer:
                 logger=logger,
                 **options,
             )
-        except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
+        except (OSError, ValueError) as error:  # ValueError: a host name or flag that the system cannot use
             why = (error.strerror if isinstance(error, OSError) else None) or str(error)
             advice = f"{why}; try --host 127.0.0.1 or --port 0"
             if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:

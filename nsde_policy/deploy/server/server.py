@@ -96,6 +96,7 @@ class PolicyServer(WebsocketServer):
             origins=[None],  # web pages may not connect, not even those on this machine
             max_queue=2,
             max_size=self._welcome.max_message,
+            reuse_port=self._settings.share_port or None,
         ) as port:
             self._log("serving", host=self._settings.host, port=port, method=self._spec.method)
             ready(port)
