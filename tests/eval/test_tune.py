@@ -46,7 +46,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def searches(store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+def searches(store: Path, shared_folder: Path) -> dict[int, Path]:
     """Run the same search with one process, and with four, of which some train ahead."""
 
     def fill(folder: Path) -> None:
@@ -55,7 +55,7 @@ def searches(store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int,
             flags = ["--workers", str(workers), "--out", str(folder / str(workers)), *SEARCH]
             assert main(["tune", "--demos", str(folder / STORE), *flags]) == 0
 
-    folder = make_once(tmp_path_factory.getbasetemp().parent / "searches", fill)
+    folder = make_once(shared_folder / "searches", fill)
     return {workers: folder / str(workers) for workers in (1, 4)}
 
 
@@ -73,6 +73,21 @@ def test_number_of_processes_does_not_change_the_result(searches: dict[int, Path
     trained = {path.parent.name for path in one.glob("*/model.safetensors")}
     finals = {"final-00", "final-01"}
     assert {path.parent.name for path in two.glob("*/model.safetensors")} <= trained | finals
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_ray_cluster_does_not_change_the_result(searches: dict[int, Path], tmp_path: Path):
+    flags = ["--demos", str(searches[1].with_name(STORE)), "--ray", "local", *SEARCH]
+    for attempt in ("1", "2"):  # Ray has limits of 30 s, which busy machines exceed
+        out = tmp_path / attempt
+        command = [sys.executable, "-m", "nsde_policy", "tune", *flags, "--out", str(out)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=400)
+        if done.returncode == 0:
+            break
+    assert done.returncode == 0, done.stderr
+    for name in ("trials.json", "preset.json"):
+        assert (out / name).read_bytes() == (searches[1] / name).read_bytes()
 
 
 @pytest.mark.slow
