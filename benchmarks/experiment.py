@@ -6,6 +6,7 @@ episodes = 200                      # rolled out per row; seeds start at 100000 
 examples = 12.8e6                   # training examples of each method; without it, the steps of the presets
 
 [trainings.NAME]                    # all optional: method (default: the name), preset, seeds, change
+seeds = 3                           # training seeds: how many, or a list of them
 change.train.steps = 25000          # settings that differ from the preset
 large = true                        # trained alone on the device
 encoder_of = "NAME"                 # uses the encoder of camera frames of another training, which comes first
@@ -170,7 +171,8 @@ def list_trainings(values: Mapping[str, Any], *, smoke: bool = False) -> Iterato
         for name, each in values["trainings"].items():
             settings = {"row": name, "method": name, **each}
             seeds = settings.pop("seeds", 1)
-            for seed in range(1 if smoke else seeds):
+            numbers = range(seeds) if isinstance(seeds, int) else seeds
+            for seed in numbers[:1] if smoke else numbers:
                 for demos in values.get("numbers_of_demos", [0]):
                     few = {"demos": {"episodes": demos}} if demos else {}
                     change = {**settings.get("change", {}), **few}

@@ -44,7 +44,9 @@ Space = dict[str, tuple[float, "BaseDistribution"]]
 RUNGS, KEPT = 3, 3
 """Number of times that the best candidates are scored, and one of how many goes on to the next time."""
 AT_ONCE = 8
-"""Most candidates that are tried at the same time."""
+"""Most candidates that are tried at the same time, once scores decide what is drawn."""
+RANDOM_TRIALS = 2 * AT_ONCE - 1
+"""First candidates, which need not wait: with fewer than AT_ONCE scores, Optuna draws at random."""
 SAMPLING_TRIALS = 24
 """Candidates of the settings that need no training."""
 SAMPLING_SEEDS, TRAINING_SEEDS, FRESH_SEEDS = 200_000, 225_000, 250_000
@@ -88,6 +90,21 @@ def make_training_space(config: RunConfig) -> Space:
         choices = [max(1, round(size * factor)) for factor in FACTORS]
         space[path] = size, distributions.CategoricalDistribution(choices)
     return space if steps > 1 else {}
+
+
+def start_study(space: Space, *, seed: int) -> tuple[Any, dict[str, "BaseDistribution"]]:
+    """Return a study of Optuna, and what it may draw after the present values and the largest sizes."""
+    optuna = import_optional("optuna", "tune")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=AT_ONCE)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    given = {path: now for path, (now, _) in space.items()}
+    distributions = {path: distribution for path, (_, distribution) in space.items()}
+    sizes = {path: max(each.choices) for path, each in distributions.items() if hasattr(each, "choices")}
+    study.enqueue_trial(given)
+    if sizes:
+        study.enqueue_trial({**given, **sizes})
+    return study, distributions
 
 
 def list_rungs(count: int) -> list[int]:
@@ -160,7 +177,7 @@ class Search:
         self._pool = pool
         self._read_trials(resume=resume)
         self._write_trials()
-        self._train_ahead(self._list_first()[: pool.capacity * 3 // 2])
+        self._train_ahead(self._list_first()[: pool.capacity * 2])
         values: Values = {}
         winner = 0
         if self._sampling:
@@ -194,8 +211,8 @@ class Search:
         """List trainings that are known beforehand: random candidates, and the given settings."""
         if not self._training:
             return []
-        study, distributions = self._start_study(self._training)
-        drawn = [study.ask(distributions).params for _ in range(min(self._trials, AT_ONCE + 1))]
+        study, distributions = start_study(self._training, seed=self._seed)
+        drawn = [study.ask(distributions).params for _ in range(min(self._trials, RANDOM_TRIALS))]
         places = [*((i, 0) for i in range(len(drawn))), *((0, rung) for rung in range(1, RUNGS))]
         known = [self._make_trial(i, rung, drawn[i], {}) for i, rung in places]
         return [*known, self._make_final(DEFAULT_RUN, {})]
@@ -267,24 +284,17 @@ class Search:
         keys = [race.name(i, rung) for rung in range(RUNGS)]
         return [rank_score(self._found[key]) for key in keys if key in self._found]
 
-    def _start_study(self, space: Space) -> tuple[Any, dict[str, "BaseDistribution"]]:
-        """Return a study of Optuna, and what it may draw after the present values and the largest sizes."""
-        optuna = import_optional("optuna", "tune")
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        sampler = optuna.samplers.TPESampler(seed=self._seed, n_startup_trials=AT_ONCE)
-        study = optuna.create_study(direction="maximize", sampler=sampler)
-        given = {path: now for path, (now, _) in space.items()}
-        distributions = {path: distribution for path, (_, distribution) in space.items()}
-        sizes = {path: max(each.choices) for path, each in distributions.items() if hasattr(each, "choices")}
-        study.enqueue_trial(given)
-        if sizes:
-            study.enqueue_trial({**given, **sizes})
-        return study, distributions
+    @staticmethod
+    def _count_needed(phase: str, i: int) -> int:
+        """Return how many scores candidate `i` waits for."""
+        if i >= RANDOM_TRIALS:
+            return i + 1 - AT_ONCE
+        return int(phase == "sampling" and i > 0)  # the first one trains the run on which all are sampled
 
     def _search(self, phase: str, space: Space, count: int, fixed: Values) -> tuple[int, Values]:
         """Return the best of `count` candidates by successive halving, with `fixed` settings of sampling."""
         failed_state = import_optional("optuna.trial", "tune").TrialState.FAIL
-        study, distributions = self._start_study(space)
+        study, distributions = start_study(space, seed=self._seed)
         race = self._race = Race(phase, list_rungs(count), fixed, [*range(count)])
         scores: list[list[float]] = [[] for _ in range(count)]
         asked: list[Any] = []
@@ -303,9 +313,7 @@ class Search:
             study.tell(asked[i], None if failed else scores[i][0], state=failed)
 
         for i in range(count):
-            # the given settings train the run on which all others are sampled
-            at_once = 1 if phase == "sampling" and i == 1 else AT_ONCE
-            if (told := sum(map(bool, scores))) <= i - at_once:
+            for told in range(sum(map(bool, scores)), self._count_needed(phase, i)):
                 tell(told)
             asked.append(study.ask(distributions))
             race.candidates.append(asked[i].params)

@@ -19,7 +19,15 @@ from nsde_policy.eval.evaluate import EvaluationConfig, evaluate_policy
 from nsde_policy.eval.statistics import Estimate
 from nsde_policy.eval.tune import search
 from nsde_policy.eval.tune import trial as tune_trial
-from nsde_policy.eval.tune.search import Search, list_rungs, make_sampling_space, make_training_space
+from nsde_policy.eval.tune.search import (
+    AT_ONCE,
+    RANDOM_TRIALS,
+    Search,
+    list_rungs,
+    make_sampling_space,
+    make_training_space,
+    start_study,
+)
 from nsde_policy.eval.tune.trial import Trial, TuneSetup, run_trial
 from nsde_policy.run_directory import RunDirectory, fingerprint
 from nsde_policy.tasks import get_task
@@ -263,6 +271,21 @@ def test_largest_sizes_are_tried_after_the_given_settings(
     assert {path: second[path] / first[path] for path in first} == {
         path: 1 + (path in sizes) for path in first
     }
+
+
+def test_first_candidates_do_not_depend_on_scores():
+    space = make_training_space(get_task("pusht").preset("default"))
+
+    def draw(*, told: int) -> list[dict]:
+        study, distributions = start_study(space, seed=0)
+        asked = [study.ask(distributions) for _ in range(AT_ONCE)]
+        for i in range(AT_ONCE, RANDOM_TRIALS):
+            if i - AT_ONCE < told:
+                study.tell(asked[i - AT_ONCE], float(i))
+            asked.append(study.ask(distributions))
+        return [trial.params for trial in asked]
+
+    assert draw(told=AT_ONCE - 1) == draw(told=0)
 
 
 def test_budget_is_printed_and_nothing_is_written(
