@@ -14,7 +14,8 @@ CONTROL = "nvidia-cuda-mps-control"
 def share_gpu() -> Iterator[None]:
     """Run the MPS daemon in the meantime; processes that start inside share the GPU through it.
 
-    A daemon that is running already is used and left running.
+    A daemon that is running already is used and left running. One that is started here ends with the
+    block, and with it all that other programs compute through it.
     """
     if shutil.which(CONTROL) is None:
         raise MissingDependencyError(f"{CONTROL} of the NVIDIA driver was not found; leave out --mps")

@@ -1,12 +1,13 @@
 """Tables of latency, training cost, memory and load."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
-from timing.scaling import measure_scaling
+from timing.scaling import GPUS_OF_MACHINE, MANY, measure_scaling, predict_fleet, predict_step
 
 from nsde_policy.eval.statistics import proportion
-from result_tables.files import number, read, tabulate
+from result_tables.files import NONE, number, read, tabulate
 
 
 def latency() -> str:
@@ -146,13 +147,49 @@ def scaling() -> str:
     columns = {
         "training": "workload",
         "GPUs": "GPUs",
+        "batch": number("batch"),
         "step, ms": number("step, ms", 2),
-        "whole training, s": number("training, s"),
+        "as many examples, s": number("training, s", 1),
         "cost, $": number("cost, $", 2),
-        "efficiency, same batch": lambda row: f"{row['efficiency, same batch']:.1%}",
-        "same batch per GPU": lambda row: f"{row['efficiency, same batch per GPU']:.1%}",
+        "efficiency": lambda row: f"{row['efficiency']:.0%}",
     }
     return tabulate(measure_scaling(None), columns)
+
+
+def shares() -> str:
+    """Tabulate training steps on shares of a batch; the model knows the largest and the smallest ones."""
+    rows = read("shares")
+    ends = [choose(row["share"] for row in rows) for choose in (min, max)]
+
+    def predict(row: Mapping[str, Any]) -> str:
+        return f"{predict_step(row['workload'], row['share']):.2f}"
+
+    columns = {
+        "training": "workload",
+        "weights": number("weights"),
+        "batch": number("batch"),
+        "step, ms": number("step_ms", 2),
+        "predicted": lambda row: predict(row) if row["share"] not in ends else NONE,
+        "GPU memory, MB": number("gpu_memory_mb"),
+    }
+    return tabulate(rows, columns)
+
+
+def together() -> str:
+    """Tabulate small trainings side by side on one GPU, and 1,000 of them on several."""
+
+    def predict(gpus: int) -> Callable[[Mapping[str, Any]], str]:
+        return lambda row: "{:.1f} ({:.2f} $)".format(*predict_fleet(row["runs"], gpus))
+
+    columns = {
+        "trainings at once": "runs",
+        "time, s": number("seconds", 1),
+        "gain": number("gain", 1),
+        "1,000 on 1 GPU, min": predict(1),
+        f"on {GPUS_OF_MACHINE} GPUs": predict(GPUS_OF_MACHINE),
+        f"on {MANY} GPUs": predict(MANY),
+    }
+    return tabulate(read("together"), columns)
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -168,6 +205,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "robots": robots,
     "search": search,
     "stream": stream,
+    "shares": shares,
+    "together": together,
     "scaling": scaling,
     "server": server,
 }

@@ -1,13 +1,12 @@
-"""A model of training on many GPUs: step(n) = fixed + work / n + exchange(n), with the whole batch kept.
+"""A model of training on many GPUs: step(n) = fixed + work × share of the batch + exchange(n).
 
-Fixed is what a step takes however small its batch; work is divided among the GPUs. Both come from the steps
-of docs/results on one H200. `ranks` checks the same model on this machine, where everything is measured.
+Fixed and work come from `shares`, a gradient's exchange from assumptions. `ranks` checks the same model on
+processors, where everything is measured.
 """
 
 import math
 from typing import Any
 
-import numpy as np
 from result_tables.files import read
 
 from timing.common import Options
@@ -15,44 +14,50 @@ from timing.common import Options
 IN_MACHINE, BETWEEN = (360e9, 10e-6), (45e9, 25e-6)
 """Assumed: bytes per second and seconds per exchange, over NVLink and over 400 Gbit/s for each GPU."""
 GPUS_OF_MACHINE, DOLLARS_PER_GPU_HOUR = 8, 4.0
-ENCODER_MS, ENCODER_STEPS, ENCODER_WEIGHTS = 57e3 / 2430, 2430, 331_180
-"""Keypoint encoder of Push-T: docs/results/pixels.md, encoders/keypoints/config.py."""
+MANY = 64 * GPUS_OF_MACHINE
+SETUPS = (
+    (1, 1),
+    (GPUS_OF_MACHINE, 1),
+    (GPUS_OF_MACHINE, GPUS_OF_MACHINE),
+    (MANY, GPUS_OF_MACHINE),
+    (MANY, MANY),
+)
+"""GPUs, and how many times the usual batch they share."""
+TRAININGS = 1000
+"""Trainings of a fleet."""
 
 
 def measure_scaling(options: Options | None) -> list[dict[str, Any]]:
-    """Predict steps, times and costs of two workloads on one GPU, one machine and 64 machines."""
-    fixed, work = fit_widths()
-    encoder_work = ENCODER_MS - fixed  # assumed: what does not shrink is as long as in a small policy
+    """Predict steps, times and costs of as many examples as usual on one GPU, one machine and 64 machines."""
     rows = []
-    for name, steps, weights, work_ms in (
-        ("state policy, width 256", 40_000, 5.2 * 256**2, work * 256**2),
-        ("state policy, width 1024", 40_000, 5.2 * 1024**2, work * 1024**2),
-        ("keypoint encoder", ENCODER_STEPS, ENCODER_WEIGHTS, encoder_work),
-    ):
-        alone = fixed + work_ms
-        for gpus in (1, 8, 64 * GPUS_OF_MACHINE):
-            exchange = 1e3 * exchange_s(4 * weights, gpus)
-            step, weak = fixed + work_ms / gpus + exchange, alone + exchange
-            hours = steps * step / 3.6e6
+    for whole in (row for row in read("shares") if row["share"] == 1):
+        for gpus, times in SETUPS:
+            exchange = 1e3 * exchange_s(4 * whole["weights"], gpus)
+            step = predict_step(whole["workload"], times / gpus) + exchange
+            hours = whole["training_steps"] / times * step / 3.6e6
             rows.append(
                 {
-                    "workload": name,
+                    "workload": whole["workload"],
                     "GPUs": gpus,
+                    "batch": times * whole["batch"],
                     "step, ms": step,
                     "training, s": 3600 * hours,
                     "cost, $": gpus * hours * DOLLARS_PER_GPU_HOUR,
-                    "efficiency, same batch": alone / (gpus * step),
-                    "efficiency, same batch per GPU": alone / weak,
+                    "efficiency": times / gpus * predict_step(whole["workload"], 1) / step,
                 }
             )
     return rows
 
 
-def fit_widths() -> tuple[float, float]:
-    """Return the fixed milliseconds of a step on one H200, and those for each squared unit of width."""
-    rows = [row for row in read("training_cost") if row["device"] == "NVIDIA H200"]
-    work, fixed = np.polyfit([row["width"] ** 2 for row in rows], [row["step_ms"] for row in rows], 1)
-    return float(fixed), float(work)
+def predict_step(workload: str, share: float) -> float:
+    """Return the milliseconds of a step on a share of the batch, without an exchange.
+
+    The line goes through the whole batch and the smallest share that were measured.
+    """
+    measured = {row["share"]: row["step_ms"] for row in read("shares") if row["workload"] == workload}
+    least = min(measured)
+    work = (measured[1] - measured[least]) / (1 - least)
+    return float(measured[1] + work * (share - 1))
 
 
 def exchange_s(size: float, gpus: int) -> float:
@@ -62,3 +67,11 @@ def exchange_s(size: float, gpus: int) -> float:
     for members, (rate, latency) in ((inside, IN_MACHINE), (gpus // inside, BETWEEN)):
         total += 2 * (members - 1) / members * size / rate + math.log2(members) * latency
     return total
+
+
+def predict_fleet(most: int, gpus: int) -> tuple[float, float]:
+    """Return minutes and dollars of many small trainings, up to `most` of them side by side on each GPU."""
+    seconds = {row["runs"]: row["seconds"] for row in read("together")}
+    at_once = min(most, next(runs for runs in sorted(seconds) if runs * gpus >= min(TRAININGS, most * gpus)))
+    minutes = math.ceil(TRAININGS / (at_once * gpus)) * seconds[at_once] / 60
+    return minutes, gpus * minutes / 60 * DOLLARS_PER_GPU_HOUR

@@ -54,7 +54,7 @@ def _train(name: str, share: int, device: str, steps: int) -> dict[str, Any]:
     return {
         "device": device_name(device),
         "workload": name,
-        "share": share,
+        "share": 1 / share,
         "batch": config.batch_size,
         "weights": sum(parameter.numel() for parameter in model.parameters()),
         "training_steps": config.steps,
