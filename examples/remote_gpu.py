@@ -24,7 +24,7 @@ from nsde_policy.deploy.client import RemotePolicy
 @contextmanager
 def serve(run: Path) -> Iterator[str]:
     """Start a server on this machine, and yield its address."""
-    command = [sys.executable, "-m", "nsde_policy.cli", "serve", str(run), "--port", "0", "--json"]
+    command = [sys.executable, "-m", "nsde_policy", "serve", str(run), "--port", "0", "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     try:

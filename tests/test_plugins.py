@@ -44,7 +44,7 @@ def printed_files() -> dict[str, str]:
 def run_line(line: str, *, path: list[Path], cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run one line of a shell in a fresh process that imports from these folders."""
     program, *args = shlex.split(line, comments=True)
-    start = [sys.executable] if program == "python" else [sys.executable, "-m", "nsde_policy.cli.main"]
+    start = [sys.executable] if program == "python" else [sys.executable, "-m", "nsde_policy"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "OMP_NUM_THREADS": "1"}
     return subprocess.run([*start, *args], cwd=cwd, env=env, capture_output=True, text=True)
 

@@ -28,7 +28,7 @@ def make_states(policy: RemotePolicy | Policy, seed: int = 0) -> np.ndarray:
 
 def measure_serve(options: Options) -> list[dict[str, Any]]:
     """Send requests of several clients to the policy server without a pause."""
-    command = [sys.executable, "-m", "nsde_policy.cli.main", "serve", "--deadline-s", "5", "--port", "0"]
+    command = [sys.executable, "-m", "nsde_policy", "serve", "--deadline-s", "5", "--port", "0"]
     with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:

@@ -34,7 +34,7 @@ def measure_short(options: Options) -> list[dict[str, Any]]:
 def _train(options: Options, path: Path, seed: int) -> float:
     """Train and return the seconds from the start of the program to its end."""
     demos = ["--demos", str(options.demos)] if options.demos else []
-    command = [sys.executable, "-m", "nsde_policy.cli", "train", *demos, "--device", options.device]
+    command = [sys.executable, "-m", "nsde_policy", "train", *demos, "--device", options.device]
     if options.device == "cpu":
         command += ["--preset", "fast"]
     if options.smoke or options.device != "cpu":

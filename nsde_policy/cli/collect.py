@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Collect(PageFlags):
-    """Collect demonstrations into a store for `train --demos`.
+    """Record demonstrations on a web page, or with a policy or a script.
 
-    By default you demonstrate Push-T on a web page, with the agent following your pointer, or with --env
-    another task that has a page; --policy generates episodes in any environment with a policy or a scripted
-    expert. Every finished episode is saved; run the same command again to resume. A store with
-    other settings is not overwritten.
+    They go into a store for `train --demos`. By default you demonstrate Push-T on a web page, with the agent
+    following your pointer, or with --env another task that has a page; --policy generates episodes in any
+    environment with a policy or a scripted expert. Every finished episode is saved; run the same command
+    again to resume. A store with other settings is not overwritten.
     """
 
     out: Path

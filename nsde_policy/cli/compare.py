@@ -78,7 +78,6 @@ class Compare(ComparisonFlags):
         cache = self.make_cache(self.out / "entries")
         pyplot()  # fail before the work starts, not after it
         check_writable(self.out / "comparison.json")
-        options.check_json_file(self.json)
         parts = [read_comparison(path) for path in self.from_json]
         if runs:
             parts.append(compare_runs(runs, cache, rounds=self.latency_rounds))

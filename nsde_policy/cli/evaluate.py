@@ -18,7 +18,7 @@ from nsde_policy.selection.rule import Choice
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate:
-    """Roll out a policy in an environment and print scores with 95 % intervals."""
+    """Roll out a policy, print scores with 95 % intervals, write videos."""
 
     run_dir: options.RunFlag = None
     obs: options.ShippedObsFlag = "state"
@@ -62,7 +62,6 @@ class Evaluate:
         from nsde_policy.eval.disturbances import CameraCondition, Condition
         from nsde_policy.eval.evaluate import EvaluationConfig, evaluate_policy
 
-        options.check_json_file(self.json)
         if self.camera_occluder != "square" and not self.camera_occlusion:
             raise ConfigError("--camera-occluder needs --camera-occlusion, such as 0.1")
         run = options.choose_run(self.run_dir, self.obs)
@@ -140,7 +139,6 @@ class ScoreCommand:
         from nsde_policy.eval.offline.comparison import compare_offline
         from nsde_policy.eval.offline.score import OfflineConfig
 
-        options.check_json_file(self.json)
         runs = [resolve_run(path) for path in self.runs]
         for run in runs:
             options.warn_if_unfinished(run)

@@ -33,57 +33,40 @@ from nsde_policy.cli.video.models import VideoData, VideoEval, VideoTrain
 from nsde_policy.errors import ConfigError, NsdePolicyError, is_out_of_memory, suggest, summarize_error
 
 DESCRIPTION = "Neural SDE policies: imitation learning with one small network call per action."
-COMMAND_GROUPS = {
-    "start": ("play", "eval", "doctor"),
-    "data": ("data", "collect"),
-    "train and score": ("train", "tune", "score", "compare", "report"),
-    "deploy": ("export", "serve"),
-    "the paper's video experiment": ("video",),
-}
-"""Commands as the first help page lists them."""
-SUMMARIES = {
-    "play": "Show a policy live on a web page, and drag objects away from it.",
-    "eval": "Roll out a policy in its environment; --render writes videos.",
-    "doctor": "Check the installation, and list what could be added.",
-    "data": "Inspect, check, view, convert, edit, replay or download demonstrations.",
-    "collect": "Record demonstrations on a web page, or with a policy or a script.",
-    "train": "Fit a policy to demonstrations.",
-    "tune": "Search for the best settings for your demonstrations.",
-    "score": "Score policies on recorded episodes, without an environment.",
-    "compare": "Compare runs seed by seed: table, intervals, plots.",
-    "report": "Write one HTML page about runs, with a player of their episodes.",
-    "export": "Write a policy as an ONNX graph that runs without torch.",
-    "serve": "Answer plan requests of other processes and machines.",
-    "video": "Predict the next frames of videos.",
-}
-"""What the first help page says about each command."""
 PIPE_CLOSED = 141
 """Exit code if the reader of the output has closed it, as shells report SIGPIPE."""
 CommandTree = Mapping[str, "type[Command] | CommandTree"]
-COMMANDS: CommandTree = {
-    "train": Train,
-    "tune": Tune,
-    "eval": Evaluate,
-    "score": ScoreCommand,
+COMMAND_GROUPS: Mapping[str, CommandTree] = {
+    "start": {"play": Play, "eval": Evaluate, "doctor": Doctor},
     "data": {
-        "info": data.DataInfo,
-        "check": data.DataCheck,
-        "view": data.DataView,
-        "convert": data.DataConvert,
-        "edit": data.DataEdit,
-        "replay": data.DataReplay,
-        "download": data.DataDownload,
+        "data": {
+            "info": data.DataInfo,
+            "check": data.DataCheck,
+            "view": data.DataView,
+            "convert": data.DataConvert,
+            "edit": data.DataEdit,
+            "replay": data.DataReplay,
+            "download": data.DataDownload,
+        },
+        "collect": Collect,
     },
-    "collect": Collect,
-    "play": Play,
-    "compare": Compare,
-    "report": ReportCommand,
-    "export": Export,
-    "serve": Serve,
-    "doctor": Doctor,
-    "video": {"train": VideoTrain, "eval": VideoEval, "data": VideoData},
+    "train and score": {
+        "train": Train,
+        "tune": Tune,
+        "score": ScoreCommand,
+        "compare": Compare,
+        "report": ReportCommand,
+    },
+    "deploy": {"export": Export, "serve": Serve},
+    "the paper's video experiment": {"video": {"train": VideoTrain, "eval": VideoEval, "data": VideoData}},
 }
-"""Classes of the commands by name; a group of commands is a dict. Fields are flags, docstrings help texts."""
+"""Commands by name, as the first help page groups them: fields are flags, docstrings help texts."""
+COMMANDS: CommandTree = {name: each for group in COMMAND_GROUPS.values() for name, each in group.items()}
+FAMILIES = {
+    "data": "Inspect, check, view, convert, edit, replay or download demonstrations.",
+    "video": "Predict the next frames of videos.",
+}
+"""What the first help page says about commands that have commands."""
 
 logger = logging.getLogger("nsde_policy")
 
@@ -170,14 +153,19 @@ def _list_commands(commands: CommandTree, prog: str) -> str:
     """Return the help page of the program, or of a group of commands."""
     lines = [f"usage: {prog} [-h] [--version] COMMAND …", ""]
     if commands is not COMMANDS:
-        texts = {name: str(command.__doc__).splitlines()[0] for name, command in commands.items()}
-        return "\n".join([*lines, *(f"  {name:9} {text}" for name, text in texts.items())])
+        return "\n".join([*lines, *_describe_commands(commands)])
     lines += [DESCRIPTION, ""]
-    for title, names in COMMAND_GROUPS.items():
-        lines += [title, *(f"  {name:9} {SUMMARIES[name]}" for name in names)]
+    for title, group in COMMAND_GROUPS.items():
+        lines += [title, *_describe_commands(group)]
     return "\n".join(
         [*lines, "", f"{prog} COMMAND --help lists its flags; --debug shows the traceback of an error."]
     )
+
+
+def _describe_commands(commands: CommandTree) -> list[str]:
+    """Return one line about each command."""
+    texts = {name: FAMILIES.get(name) or str(each.__doc__).splitlines()[0] for name, each in commands.items()}
+    return [f"  {name:9} {text}" for name, text in texts.items()]
 
 
 def _report_error(error: BaseException, debug: bool) -> int:
@@ -220,7 +208,3 @@ def _fail(message: str, code: int, debug: bool) -> int:
         print(f"{name}: {line}", file=sys.stderr, flush=True)
     _flush_or_discard(sys.stderr)
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -20,7 +20,9 @@ WARM_ROWS = 64
 
 @dataclass(frozen=True)
 class Serve(ServeSettings):
-    """Answer plan requests over websockets until SIGTERM or Ctrl-C; log events to stderr as JSON lines.
+    """Answer plan requests of other processes and machines.
+
+    Speaks websockets, until SIGTERM or Ctrl-C. Events are logged to stderr as JSON lines.
 
     The client is `nsde_policy.deploy.client.RemotePolicy`. GET /healthz on the same port returns the status.
     """

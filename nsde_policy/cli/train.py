@@ -93,7 +93,10 @@ def expand_short_flags(args: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Train:
-    """Fit a policy to demonstrations; writes a run directory that `eval` and `Policy` load."""
+    """Fit a policy to demonstrations.
+
+    Writes a run directory that `eval` and `Policy` load.
+    """
 
     examples: ClassVar[str] = EXAMPLES
     demos: Path | None = None

@@ -23,11 +23,12 @@ HELD_OUT = 0.2
 
 @dataclass(frozen=True)
 class Tune(Train):
-    """Search for the best settings, starting from those that `train` would use with the same flags.
+    """Search for the best settings for your demonstrations.
 
-    Chunk and sampling, which need no training, come first, then blur, history, width and steps. The score is
-    success × entropy of tasks with modes, success or the return, on seeds 200000+; without an environment
-    minus the error on held-out episodes. Writes OUT/preset.json and OUT/best, a run with it.
+    The search starts from the settings that `train` would use with the same flags. Chunk and sampling, which
+    need no training, come first, then blur, history, width and steps. The score is success × entropy of
+    tasks with modes, success or the return, on seeds 200000+; without an environment minus the error on
+    held-out episodes. Writes OUT/preset.json and OUT/best, a run with it.
     """
 
     examples: ClassVar[str] = """Examples:
@@ -63,7 +64,6 @@ class Tune(Train):
         from nsde_policy.files import lock_directory
         from nsde_policy.inference.torch_threads import count_cores
 
-        options.check_json_file(self.json)
         out, setup = self.out.resolve(), self._make_setup()  # tasks of Ray have another working directory
         search = Search(setup, out, trials=self.trials, episodes=self.episodes, seed=self.seed)
         trainings, episodes = search.count()

@@ -2,13 +2,14 @@
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from nsde_policy.methods.base import Draws
 
+DrawKind = Literal["normal", "uniform"]
 Function = Callable[[Sequence[Tensor], Draws], tuple[Tensor, ...]]
 
 NO_DRAWS = Draws([])
@@ -18,34 +19,36 @@ MOST_GRAPHS = 512
 _LOCK = threading.Lock()
 
 
-class _BufferedDraws(Draws):
-    """Random numbers of a captured computation: buffers that are filled before each replay."""
+class BufferedDraws(Draws):
+    """Draws that return tensors in order: given ones, or buffers that `fill` fills before each replay."""
 
-    def __init__(self, rows: int, device: torch.device) -> None:
+    def __init__(self, rows: int, device: torch.device | str, given: Sequence[Tensor] = ()) -> None:
         super().__init__([], device)
-        self._rows, self._buffers, self._next = rows, list[tuple[str, Tensor]](), 0
+        self._rows, self._next = rows, 0
+        self.buffers: list[tuple[DrawKind, Tensor]] = [("normal", tensor) for tensor in given]
+        """Tensors, (rows, ...), and what `fill` draws for them."""
 
     def normal(self, *shape: int) -> Tensor:
-        """Return the buffer of the next call."""
+        """Return the next tensor."""
         return self._take("normal", shape)
 
     def uniform(self, *shape: int) -> Tensor:
-        """Return the buffer of the next call."""
+        """Return the next tensor."""
         return self._take("uniform", shape)
 
-    def _take(self, kind: str, shape: tuple[int, ...]) -> Tensor:
-        if self._next == len(self._buffers):
-            self._buffers.append((kind, torch.rand(self._rows, *shape, device=self._device)))
+    def _take(self, kind: DrawKind, shape: tuple[int, ...]) -> Tensor:
+        if self._next == len(self.buffers):
+            self.buffers.append((kind, torch.full((self._rows, *shape), 0.5, device=self._device)))
         self._next += 1
-        return self._buffers[self._next - 1][1]
+        return self.buffers[self._next - 1][1]
 
     def rewind(self) -> None:
-        """Return the same buffers again, from the first one."""
+        """Return the same tensors again, from the first one."""
         self._next = 0
 
     def fill(self, draws: Draws) -> None:
         """Draw the numbers of the first rows, in the order of the computation."""
-        for kind, buffer in self._buffers:
+        for kind, buffer in self.buffers:
             drawn = draws.normal if kind == "normal" else draws.uniform
             buffer[: len(draws)] = drawn(*buffer.shape[1:])
 
@@ -60,7 +63,7 @@ class _Graph:
         given = len(tensors[0])
         fill = [0] * (rows - given)
         self._inputs = [tensor[[*range(given), *fill]].clone() for tensor in tensors]
-        self._draws = _BufferedDraws(rows * len(draws) // given, tensors[0].device)
+        self._draws = BufferedDraws(rows * len(draws) // given, tensors[0].device)
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):

@@ -20,7 +20,7 @@ def refuse(args, capsys):
     ("args", "expected"),
     [
         ("export --stps", "Perhaps you meant"),
-        ("docter", "no command 'docter'; expected train"),
+        ("docter", "no command 'docter'; expected play"),
         ("data inf x.zarr", "data has no command 'inf'"),
         ("data info", "PATH"),
         ("data info a b", "Unrecognized options: b"),

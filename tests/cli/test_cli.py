@@ -18,9 +18,7 @@ from tyro.constructors import PrimitiveTypeInfo
 from nsde_policy import __version__
 from nsde_policy.cli.evaluate import Evaluate
 from nsde_policy.cli.main import (
-    COMMAND_GROUPS,
     COMMANDS,
-    SUMMARIES,
     _list_commands,
     main,
     parse_command,
@@ -30,7 +28,7 @@ from nsde_policy.cli.shared.flags import _parse_optional
 from tests.helpers.demo_stores import write_store
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = [sys.executable, "-m", "nsde_policy.cli"]
+PROGRAM = [sys.executable, "-m", "nsde_policy"]
 INFO = "data info nsde_policy/assets/pusht_demos.zarr.zip"
 
 
@@ -77,10 +75,9 @@ def test_help_imports_no_heavy_package():
 
 
 def test_the_first_help_page_is_short():
-    assert (
-        {name for names in COMMAND_GROUPS.values() for name in names} == COMMANDS.keys() == SUMMARIES.keys()
-    )
-    assert len(_list_commands(COMMANDS, "nsde-policy").splitlines()) <= 30
+    lines = _list_commands(COMMANDS, "nsde-policy").splitlines()
+    assert len(lines) <= 30
+    assert max(map(len, lines)) <= 88
 
 
 def test_help_lists_all_settings_of_the_named_method(capsys):
@@ -226,7 +223,7 @@ def test_an_interrupt_during_imports_is_quiet(tmp_path):
 
 def test_a_second_interrupt_ends_a_computation_in_which_python_cannot_react():
     script = (
-        "import hashlib, signal\nfrom nsde_policy.cli.__main__ import end_at_second_interrupt\n"
+        "import hashlib, signal\nfrom nsde_policy.__main__ import end_at_second_interrupt\n"
         "signal.signal(signal.SIGINT, lambda *_: None)\nend_at_second_interrupt()\n"
         "print('ready', flush=True)\nhashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)\n"
     )

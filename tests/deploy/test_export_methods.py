@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from nsde_policy.deploy.export import export_policy
-from nsde_policy.deploy.export.plan_module import FixedDraws
 from nsde_policy.deploy.runtime.metadata import GraphRecord
+from nsde_policy.inference.graphs import BufferedDraws
 from nsde_policy.methods.bet import BehaviourTransformerConfig
 from nsde_policy.methods.flow import StreamingFlowConfig, StreamingFlowSampling
 from nsde_policy.methods.gpi import GPIConfig, GPISampling
@@ -58,7 +58,7 @@ def test_onnx_graph_equals_the_plan_of_each_method(method, tmp_path, onnx_operat
         states, noise = draw_states(config.history, seed=seed), noise_for(record, seed)
         names = [given.name for given in record.inputs]
         answer = session.run(["actions"], dict(zip(names, [states, *noise], strict=True)))[0]
-        draws = FixedDraws([torch.from_numpy(values)[None] for values in noise])
+        draws = BufferedDraws(1, "cpu", [torch.from_numpy(values)[None] for values in noise])
         expected = policy.model.plan(torch.from_numpy(states)[None], steps=chunk, draws=draws)[0]
         np.testing.assert_allclose(answer, expected, rtol=0, atol=1e-4)
     assert record.spec.method == method

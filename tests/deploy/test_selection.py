@@ -9,10 +9,10 @@ import torch
 
 from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.deploy.export import export_policy
-from nsde_policy.deploy.export.plan_module import FixedDraws
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import Graph
 from nsde_policy.errors import CheckpointError, NsdePolicyError
+from nsde_policy.inference.graphs import BufferedDraws
 from nsde_policy.methods.flow import StreamingFlowConfig, StreamingFlowSampling
 from tests.helpers.exported_policies import (
     GOAL,
@@ -63,7 +63,9 @@ def assert_equal_plans(policy, graph):
         settings = {"steps": STEPS, "sampling": policy.sampling, "count": policy.candidates}
         settings["horizon"] = policy.find_horizon(STEPS)
         with torch.no_grad():
-            found = policy._select(policy.selector, [states[None]], FixedDraws(noise), **settings)
+            found = policy._select(
+                policy.selector, [states[None]], BufferedDraws(1, "cpu", noise), **settings
+            )
         expected = dict(zip(("candidates", "actions", "path"), (each[0] for each in found), strict=False))
         for name, values in expected.items():
             np.testing.assert_allclose(graph.outputs[name], values, rtol=1e-4, atol=1e-3)

@@ -29,9 +29,7 @@ def start(*args: str) -> subprocess.Popen[str]:
 def test_command_serves_the_plans_of_the_local_policy_until_an_interrupt(tmp_path: Path):
     token = tmp_path / "token"
     token.write_text(TOKEN + "\n")
-    process = start(
-        "-m", "nsde_policy.cli.main", "serve", "--port", "0", "--json", "--token-file", str(token)
-    )
+    process = start("-m", "nsde_policy", "serve", "--port", "0", "--json", "--token-file", str(token))
     try:
         assert process.stdout is not None
         facts = json.loads(process.stdout.readline())

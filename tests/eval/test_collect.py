@@ -75,7 +75,7 @@ def test_store_holds_the_played_episodes_and_their_provenance(run: Path, store: 
 def test_killed_process_resumes_to_the_same_store(run: Path, store: Path, tmp_path: Path):
     out = tmp_path / "demos.zarr"
     args = command(run, out, "--episodes", "2", *SHORT)
-    process = subprocess.Popen([sys.executable, "-m", "nsde_policy.cli.main", *args], cwd=ROOT)
+    process = subprocess.Popen([sys.executable, "-m", "nsde_policy", *args], cwd=ROOT)
     while process.poll() is None and _episodes(out) == 0:
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)

@@ -62,7 +62,7 @@ def page(tmp_path_factory: pytest.TempPathFactory):
 @contextmanager
 def serve(*args: object) -> Iterator[str]:
     """Run a command that serves a page, and yield its address."""
-    command = [sys.executable, "-m", "nsde_policy.cli.main", *map(str, args), "--port", "0", "--json"]
+    command = [sys.executable, "-m", "nsde_policy", *map(str, args), "--port", "0", "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         yield json.loads(process.stdout.readline())["url"]

@@ -157,7 +157,7 @@ def test_flags_for_policies_are_rejected_before_a_store_is_created(tmp_path: Pat
 def test_a_kept_episode_survives_a_kill_while_recording_the_next(tmp_path: Path):
     store = tmp_path / "d.zarr"
     options = ["--port", "0", "--json", "--out", str(store)]
-    command = [sys.executable, "-m", "nsde_policy.cli.main", "collect", *options]
+    command = [sys.executable, "-m", "nsde_policy", "collect", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         try:
             assert process.stdout is not None

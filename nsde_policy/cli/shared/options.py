@@ -141,12 +141,6 @@ def warn_if_unfinished(run: Path | None) -> None:
         logger.warning("unfinished run: %s", stopped)
 
 
-def check_json_file(path: Path | None) -> None:
-    """Raise `NsdePolicyError` if the file of `--json` cannot be written."""
-    if path not in (None, STANDARD_OUTPUT):
-        check_writable(path)
-
-
 def print_results(path: Path | None, results: str, table: str) -> None:
     """Write `results`, JSON, to the file of `--json`, and print the table, or `results` for '-'."""
     if path not in (None, STANDARD_OUTPUT):
@@ -169,7 +163,10 @@ def read_token(path: Path | None) -> str | None:
 
 
 def check_paths(command: object) -> None:
-    """Raise if a run directory, demonstrations or an environment do not exist, with similar names."""
+    """Raise if a run, demonstrations or an environment do not exist, or --json cannot be written."""
+    file = getattr(command, "json", None)
+    if isinstance(file, Path) and file != STANDARD_OUTPUT:
+        check_writable(file)
     videos = getattr(command, "models", ())
     runs = getattr(command, "runs", None) or getattr(command, "run_dir", None) or videos
     for run in (runs,) if isinstance(runs, Path) else runs:

@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from nsde_policy.bounds import Count, Fraction, NonNegative, SeedNumber
 from nsde_policy.cli.shared.flags import FLAG_RULES
-from nsde_policy.cli.shared.options import DeviceFlag, JsonFileFlag, check_json_file, print_results
+from nsde_policy.cli.shared.options import DeviceFlag, JsonFileFlag, print_results
 from nsde_policy.cli.shared.ranks import get_rank
 from nsde_policy.errors import ConfigError
 from nsde_policy.video.config import VIDEO_KEY, VideoConfig
@@ -120,7 +120,6 @@ class VideoEval:
 
         if not self.models:
             raise ConfigError("name at least one run directory of `nsde-policy video train`")
-        check_json_file(self.json)
         network = load_features(self.features, device=self.device) if self.features else None
         models = [load_video_model(run, device=self.device) for run in self.models]
         context = max(model.config.history for model in models)

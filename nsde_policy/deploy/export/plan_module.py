@@ -20,9 +20,9 @@ from nsde_policy.deploy.runtime.metadata import (
     SelectionRecord,
 )
 from nsde_policy.errors import NsdePolicyError
+from nsde_policy.inference.graphs import BufferedDraws
 from nsde_policy.inference.loading import LoadedModel
 from nsde_policy.inference.policy import Policy
-from nsde_policy.methods.base import Draws
 from nsde_policy.planner.interface import PolicySpec
 from nsde_policy.selection.selector import PlanSelector
 
@@ -39,38 +39,6 @@ MAX_DRAWS = 100
 """Most inputs that are drawn for each comparison."""
 
 
-class FixedDraws(Draws):
-    """Draws that return given tensors in order."""
-
-    def __init__(self, given: Sequence[Tensor]) -> None:
-        super().__init__([torch.Generator()])
-        self._tensors = iter(given)
-
-    def normal(self, *shape: int) -> Tensor:
-        """Return the next tensor, (rows, *shape)."""
-        return next(self._tensors)
-
-    uniform = normal
-
-
-class RecordingDraws(Draws):
-    """Draws for one row that record the shape of each tensor."""
-
-    def __init__(self) -> None:
-        super().__init__([torch.Generator().manual_seed(0)])
-        self.inputs: list[GraphInput] = []
-
-    def normal(self, *shape: int) -> Tensor:
-        """Draw standard normal numbers, (1, *shape)."""
-        self.inputs.append(GraphInput(f"normal_{len(self.inputs)}", "normal", shape))
-        return super().normal(*shape)
-
-    def uniform(self, *shape: int) -> Tensor:
-        """Draw numbers in [0, 1), (1, *shape)."""
-        self.inputs.append(GraphInput(f"uniform_{len(self.inputs)}", "uniform", shape))
-        return super().uniform(*shape)
-
-
 class PlanModule(nn.Module):
     """The plans of a method for given noise."""
 
@@ -84,7 +52,7 @@ class PlanModule(nn.Module):
 
         Methods that predict states add these, (rows, steps + 1, d), and σ of each action.
         """
-        draws = FixedDraws(noise)
+        draws = BufferedDraws(len(states), states.device, noise)
         if self.model.foresees_states:
             paths = self.model.sample_futures(states, steps=self.steps, draws=draws, sampling=self.sampling)
             std = self.model.futures_std(states, paths, sampling=self.sampling)
@@ -154,13 +122,14 @@ def trace_plan(
             f"{horizon} actions take {calls} network calls, a graph has at most {MAX_TRACED_CALLS}; "
             "use fewer --steps, or --sampling scheduler=ddim steps=10"
         )
-    draws = RecordingDraws()
+    draws = BufferedDraws(1, policy.device)
     with torch.no_grad():  # plan once to find the noise that a plan draws
         model.plan(torch.zeros(1, spec.history, spec.dim), steps=horizon, draws=draws, sampling=chosen)
     plain = PlanModule(model, horizon, chosen, spec.obs_dim)
     both: list[nn.Module] = [plain, model.fold_for_export(chosen) or plain]
     reference, module = map(SinglePlan, both)
-    inputs = draws.inputs
+    drawn = enumerate(draws.buffers)
+    inputs = [GraphInput(f"{kind}_{i}", kind, tuple(noise.shape[1:])) for i, (kind, noise) in drawn]
     if selects:
         assert selector is not None
         reference, module = (SelectedPlan(plans, selector.eval(), steps) for plans in both)
