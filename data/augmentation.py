@@ -107,13 +107,13 @@ class RigidMotions:
 
 
 def add_mirror_images(demos: Demonstrations, mirror: Mirror | None) -> Demonstrations:
-    """Return the demonstrations followed by the mirror image of each.
+    """Return the demonstrations followed by the mirror image of each; unchanged without a `mirror`.
 
-    Demonstrations that hold features of images have their mirror images already, and need no `mirror`.
+    Demonstrations that hold features of images have their mirror images already.
     """
-    image = demos.mirror_image if mirror is None else mirror.flip(demos)
-    if image is None:
-        raise ConfigError("these demonstrations have no mirror images; set demos.mirror to False")
+    if mirror is None:
+        return demos
+    image = demos.mirror_image or mirror.flip(demos)
     return replace(demos.append(image), source=f"{demos.source} and its mirror image")
 
 

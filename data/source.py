@@ -127,6 +127,8 @@ class Source(abc.ABC):
     """Arrays, side by side, that `state` and `action` stand for where a format has other names."""
     attributes: Mapping[str, Any] = {}
     """What the files say about themselves, JSON: provenance, task, licence."""
+    ignores_rest: bool = False
+    """Whether frames behind the last episode end are left out; otherwise they are an error."""
     notes: tuple[str, ...] = ()
     """What people should know about how the files were read, one line each."""
 
@@ -150,6 +152,8 @@ class Source(abc.ABC):
         """Read the episode ends and open the named arrays, which must have the same number of frames."""
         ends, arrays = self.read_ends(), [self.open_array(name) for name in names]
         lengths = {array.name: array.shape[0] for array in arrays}
+        if self.ignores_rest and ends.dtype.kind in "iu":
+            lengths = {name: min(length, int(ends.flat[-1])) for name, length in lengths.items()}
         check_lengths(lengths)
         return check_ends(ends, max(lengths.values(), default=0)), arrays
 

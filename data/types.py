@@ -151,16 +151,21 @@ class Demonstrations:
 
     def select(self, episodes: Sequence[int]) -> "Demonstrations":
         """Return the demonstrations of these indices, in the given order."""
-        chosen = Demonstrations.from_episodes(self[i] for i in episodes)
+        rows = self.find_rows(episodes)
         return replace(
             self,
-            obs=chosen.obs,
-            act=chosen.act,
-            episode_ends=chosen.episode_ends,
+            obs=self.obs[rows],
+            act=self.act[rows],
+            episode_ends=np.cumsum(self.lengths[list(episodes)]),
             mirror_image=None if self.mirror_image is None else self.mirror_image.select(episodes),
             copies=tuple(copy.select(episodes) for copy in self.copies),
             stream=None if self.stream is None else self.stream.select(episodes),
         )
+
+    def find_rows(self, episodes: Sequence[int]) -> Ints:
+        """Return the indices of all frames of some episodes."""
+        spans = [np.arange(self.starts[i], self.episode_ends[i]) for i in episodes]
+        return np.concatenate(spans) if spans else np.arange(0)
 
     def __len__(self) -> int:
         return len(self.episode_ends)

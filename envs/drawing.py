@@ -46,15 +46,13 @@ class Canvas:
         self.surface = pygame.Surface((side, side))
         self.surface.fill(Palette.table)
         self._size, self._scale = size, side / PAGE_SIDE
-        self._used = pygame.Rect(0, 0, 0, 0)
 
     @contextmanager
     def layer(self) -> Iterator[None]:
         """Draw on a transparent layer and blend it as a whole, so that overlapping shapes do not add up."""
         below, self.surface = self.surface, pygame.Surface(self.surface.get_size(), pygame.SRCALPHA)
-        self._used = pygame.Rect(0, 0, 0, 0)
         yield
-        below.blit(self.surface, self._used, self._used)
+        below.blit(self.surface, (0, 0))
         self.surface = below
 
     def _at(self, point: Sequence[float]) -> tuple[float, float]:
@@ -67,14 +65,11 @@ class Canvas:
 
     def polygon(self, colour: Paint, corners: Sequence[Sequence[float]] | np.ndarray) -> None:
         """Fill a polygon with a colour."""
-        self._use(pygame.draw.polygon(self.surface, colour, [self._at(p) for p in corners]))
+        pygame.draw.polygon(self.surface, colour, [self._at(p) for p in corners])
 
     def disc(self, colour: Paint, centre: Sequence[float], radius: float) -> None:
         """Fill a circle with a colour."""
-        self._use(pygame.draw.circle(self.surface, colour, self._at(centre), radius * self._scale))
-
-    def _use(self, drawn: pygame.Rect) -> None:
-        self._used = self._used.union(drawn) if self._used else drawn
+        pygame.draw.circle(self.surface, colour, self._at(centre), radius * self._scale)
 
     def line(self, colour: Paint, a: Sequence[float], b: Sequence[float], *, width: float) -> None:
         """Draw a line of true width with round ends; pygame's own oblique lines are too thin."""

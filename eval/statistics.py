@@ -18,7 +18,7 @@ LEVEL = 0.05
 """Significance level of p-values, matching 95 % intervals."""
 MIN_PAIRS = 6
 """Fewest pairs that can show a difference: if all of 5 favour one side, an exact sign test gives p = 0.06."""
-RESAMPLES = 10_000
+RESAMPLES, COUNT_RESAMPLES = 10_000, 2000
 NO_DIFFERENCE = "no difference shown"
 
 
@@ -94,6 +94,14 @@ def _draw_resamples(count: int) -> np.ndarray:
     rows = np.random.default_rng(0).integers(count, size=(RESAMPLES, count))
     rows += count * np.arange(RESAMPLES)[:, None]
     return np.bincount(rows.ravel(), minlength=rows.size).reshape(rows.shape).astype(float)
+
+
+@lru_cache(maxsize=4)
+def draw_counts(sizes: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+    """Draw how often each of some episodes or paths is in each resample, (COUNT_RESAMPLES, size) each."""
+    rng = np.random.default_rng(0)
+    drawn = (rng.multinomial(size, np.full(size, 1 / size), COUNT_RESAMPLES) for size in sizes)
+    return tuple(counts.astype(float) for counts in drawn)
 
 
 def paired_difference(a: ArrayLike, b: ArrayLike) -> Difference:

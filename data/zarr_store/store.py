@@ -2,14 +2,14 @@
 
 import math
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nsde_policy.data.source import Source, SourceArray
-from nsde_policy.data.types import ActionLimits, Ints, Numbers, check_ends, check_lengths, check_rate
+from nsde_policy.data.source import Source
+from nsde_policy.data.types import ActionLimits, Ints, Numbers, check_rate
 from nsde_policy.data.zarr_store.arrays import StoredArray
 from nsde_policy.errors import (
     DemoError,
@@ -204,19 +204,10 @@ class Store(Source):
             raise DemoError(f"{ENDS} is empty: {self.path} holds 0 episodes")
         return ends
 
-    def open_episodes(self, names: Sequence[str]) -> tuple[Ints, list[SourceArray]]:
-        """Read the episode ends and open the named arrays, which must have the same number of frames.
-
-        Frames behind the last episode end are ignored in recordings of `DemoWriter`, which may be growing or
-        interrupted, and are an error in any other store.
-        """
-        values = self.read_ends()
-        arrays: list[SourceArray] = [self.open_array(name) for name in names]
-        frames = [array.shape[0] for array in arrays]
-        if RECORDING in self.attributes and values.dtype.kind in "iu":
-            frames = [min(length, int(values.flat[-1])) for length in frames]
-        check_lengths(dict(zip([array.name for array in arrays], frames, strict=True)))
-        return check_ends(values, max(frames, default=0)), arrays
+    @property
+    def ignores_rest(self) -> bool:  # type: ignore[override]
+        """Whether `DemoWriter` made the store, which may be growing or interrupted."""
+        return RECORDING in self.attributes
 
     def _is_array(self, name: str) -> bool:
         """Return whether a folder is an array; one with damaged metadata is, so that the damage is named."""

@@ -127,11 +127,12 @@ def frame(
         canvas.polygon(Palette.goal, geometry.to_world(geometry.corners(part), geometry.GOAL_POSE))
     canvas.loop(Palette.goal_edge, geometry.to_world(geometry.OUTLINE, geometry.GOAL_POSE), width=1.5)
     canvas.loop(Palette.wall, geometry.WALL_CORNERS, width=4)
-    with canvas.layer():
-        for pose in ghosts:
-            canvas.polygon((*Palette.block_edge, 22), geometry.to_world(geometry.OUTLINE, pose))
-        for pose in ghosts:
-            canvas.loop((*Palette.block_edge, 120), geometry.to_world(geometry.OUTLINE, pose), width=1.2)
+    if ghosts:
+        with canvas.layer():
+            for pose in ghosts:
+                canvas.polygon((*Palette.block_edge, 22), geometry.to_world(geometry.OUTLINE, pose))
+            for pose in ghosts:
+                canvas.loop((*Palette.block_edge, 120), geometry.to_world(geometry.OUTLINE, pose), width=1.2)
     for part in geometry.PARTS:
         canvas.polygon(Palette.block, geometry.to_world(geometry.corners(part), block))
     canvas.loop(Palette.block_edge, geometry.to_world(geometry.OUTLINE, block), width=2.5)

@@ -18,13 +18,10 @@ other modes, the upper 95 % limit of Clopper and Pearson (1934), spread over the
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
-from nsde_policy.eval.statistics import LEVEL, Estimate
-
-MODE_RESAMPLES = 2000
+from nsde_policy.eval.statistics import LEVEL, Estimate, draw_counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,21 +145,13 @@ def compare_diversity(first: Sequence[ModeOutcomes], second: Sequence[ModeOutcom
 
 
 def _draw_weights(paths: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Draw how often each episode counts, (MODE_RESAMPLES, n) for each training.
+    """Draw how often each episode counts, (COUNT_RESAMPLES, n) for each training.
 
     Episodes with the same path count together.
     """
     groups = [np.unique(path, return_inverse=True)[1] for path in paths]
-    drawn = _draw_counts(tuple(int(group.max()) + 1 for group in groups))
+    drawn = draw_counts(tuple(int(group.max()) + 1 for group in groups))
     return [counts[:, group] for counts, group in zip(drawn, groups, strict=True)]
-
-
-@lru_cache(maxsize=4)
-def _draw_counts(sizes: tuple[int, ...]) -> tuple[np.ndarray, ...]:
-    """Draw how often each of several paths counts; rows of a table have the same number of paths."""
-    rng = np.random.default_rng(0)
-    drawn = (rng.multinomial(size, np.full(size, 1 / size), MODE_RESAMPLES) for size in sizes)
-    return tuple(counts.astype(float) for counts in drawn)
 
 
 def _measure_trainings(
@@ -170,7 +159,7 @@ def _measure_trainings(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the means over trainings of entropy and success × entropy, (2,).
 
-    Also returns their errors on resamples, (MODE_RESAMPLES, 2), and what unseen modes may add to them, (2,).
+    Also returns their errors on resamples, (COUNT_RESAMPLES, 2), and what unseen modes may add to them, (2,).
     """
     values, errors = [], []
     for each, drawn in zip(trainings, weights, strict=True):

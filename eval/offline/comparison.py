@@ -117,7 +117,7 @@ class OfflineComparison:
         return Table("offline", head, lines, reference=self.reference.label if len(self.runs) > 1 else "")
 
     def _list_errors(self, score: OfflineScore, predictor: str, horizons: Sequence[int]) -> list[Cell]:
-        parts = [score.error(predictor, part).first(self.horizon).pool(1) for part in ("first", "last")]
+        parts = [score.error(predictor, part)[:, : self.horizon].pool(1) for part in ("first", "last")]
         return [*(score.error(predictor).at(h - 1) for h in horizons), *(part.at() for part in parts)]
 
 

@@ -149,7 +149,7 @@ class OfflineScore:
     def column(self, name: str, horizon: int) -> EpisodeSums | None:
         """Return the sums of one of `OFFLINE_COLUMNS`; None if the method has none."""
         if name == "error":
-            return self.error("sample").first(horizon).pool(1)
+            return self.error("sample")[:, :horizon].pool(1)
         return self.sums["all"].get(name)
 
     def difference(self, other: "OfflineScore", column: str) -> Difference | None:
@@ -199,12 +199,12 @@ def _cover(score: OfflineScore) -> EpisodeSums | None:
     found, chosen = score.sums["all"].get("coverage_actions"), ~np.array(score.scale.binary)
     if found is None or not chosen.any():
         return None
-    return EpisodeSums(found.total[..., chosen], found.count[..., chosen]).pool(-1)
+    return found[..., chosen].pool(-1)
 
 
 def _compare_errors(score: OfflineScore, step: int) -> str:
     """Compare the error some periods ahead with that of repeating the last action."""
-    ours, theirs = (_at(score.error(name), step) for name in ("sample", "repeat"))
+    ours, theirs = (score.error(name)[:, step] for name in ("sample", "repeat"))
     found = estimate_difference(ours, theirs)
     gain = 1 - float(ours.compute()) / max(float(theirs.compute()), 1e-12)
     when = "in the next period" if step == 0 else f"{step + 1} periods ahead"
@@ -219,7 +219,7 @@ def _compare_errors(score: OfflineScore, step: int) -> str:
 def _blame(score: OfflineScore) -> str:
     """Name the action that makes the next period worse than repeating the last one, if there is one."""
     ours, theirs = (
-        _at(score.sums["all"][f"error_{name}"], 0).total.sum(0) / score.scale.std**2
+        score.sums["all"][f"error_{name}"].total[:, 0].sum(0) / score.scale.std**2
         for name in ("sample", "repeat")
     )
     excess = ours - theirs
@@ -228,7 +228,3 @@ def _blame(score: OfflineScore) -> str:
         return ""
     binary = ", which is binary" if score.scale.binary[worst] else ""
     return f" because of {score.scale.names[worst]}{binary}"
-
-
-def _at(sums: EpisodeSums, step: int) -> EpisodeSums:
-    return EpisodeSums(sums.total[:, step], sums.count[:, step], sums.root)

@@ -6,15 +6,14 @@ Frames of one episode are not independent, so whole episodes are resampled.
 import functools
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from nsde_policy.eval.statistics import Estimate
+from nsde_policy.eval.statistics import Estimate, draw_counts
 
 FloatArray = npt.NDArray[np.float64]
-EPISODE_RESAMPLES = 2000
 
 
 class Intervals(NamedTuple):
@@ -62,15 +61,16 @@ class EpisodeSums:
     @functools.cached_property
     def intervals(self) -> Intervals:
         """The figures with their 95 % intervals; one episode gives no interval."""
-        return find_intervals(self.compute(), self.compute(draw_weights(len(self.total))), len(self.total))
+        (weights,) = draw_counts((len(self.total),))
+        return find_intervals(self.compute(), self.compute(weights), len(self.total))
 
     def at(self, *index: int) -> Estimate:
         """Return one of the figures with its interval."""
         return self.intervals.at(*index, n=len(self.total))
 
-    def first(self, n: int) -> "EpisodeSums":
-        """Return the first `n` figures along axis 1, such as the shortest horizons."""
-        return EpisodeSums(self.total[:, :n], self.count[:, :n], self.root)
+    def __getitem__(self, index: Any) -> "EpisodeSums":
+        """Return some of the figures, indexed as an array; axis 0 is the episode."""
+        return EpisodeSums(self.total[index], self.count[index], self.root)
 
     def pool(self, *axes: int) -> "EpisodeSums":
         """Average over axes as well, counted with the episodes as axis 0."""
@@ -82,15 +82,8 @@ def estimate_difference(a: EpisodeSums, b: EpisodeSums) -> Intervals:
 
     Both are computed on the same resampled episodes, so that what an episode does to both cancels.
     """
-    weights = draw_weights(len(a.total))
+    (weights,) = draw_counts((len(a.total),))
     return find_intervals(a.compute() - b.compute(), a.compute(weights) - b.compute(weights), len(a.total))
-
-
-@functools.lru_cache(maxsize=1)
-def draw_weights(episodes: int) -> FloatArray:
-    """Draw how often each episode occurs in each bootstrap resample, (resamples, episodes)."""
-    share, rng = np.full(episodes, 1 / episodes), np.random.default_rng(0)
-    return rng.multinomial(episodes, share, size=EPISODE_RESAMPLES).astype(np.float64)
 
 
 def find_intervals(value: FloatArray, resampled: FloatArray, episodes: int) -> Intervals:

@@ -95,17 +95,16 @@ class EncoderModel(TrainableModel[CameraBatch]):
         self.register_buffer("teacher_std", None, persistent=False)
         self.visibility: VisibilityHead | None = None  # added after its weights are loaded
 
-    @abc.abstractmethod
     def forward(self, values: Tensor, *frames: Tensor) -> Tensor:
         """Encode observations (n, plain_dim) and frames (n, size, size, 3) uint8 as (n, feature_dim)."""
+        return self.summarize(values, *frames)[0]
 
+    @abc.abstractmethod
     def summarize(self, values: Tensor, *frames: Tensor) -> tuple[Tensor, Tensor]:
         """Encode as `forward`, and also return a summary that predicts wrong features, (n, summary_dim).
 
-        By default the summary is the features; means of the maps of a network predict better.
+        The summary may be the features themselves; means of the maps of a network predict better.
         """
-        features = self(values, *frames)
-        return features, features
 
     def augment(self, frames: Tensor, generator: torch.Generator) -> Tensor:
         """Change training frames (n, size, size, 3) at random, if the encoder is trained with the policy.
@@ -184,10 +183,6 @@ class EncoderModel(TrainableModel[CameraBatch]):
         encoder has a `visibility`, the visible share follows, (1,).
         """
         return _OneRow(self)
-
-
-class StagedEncoderModel(EncoderModel):
-    """An encoder that is trained before the policy, on frames alone, by its own loss."""
 
 
 class _OneRow(nn.Module):

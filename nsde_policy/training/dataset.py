@@ -52,13 +52,6 @@ def describe_first_action(settings: DemoConfig) -> str:
     return f"the observed position ({format_matches(columns)})" + (f", else {median}" if constants else "")
 
 
-def augment(demos: Demonstrations, mirror: Mirror | None) -> Demonstrations:
-    """Add mirror images if there is a mirror symmetry."""
-    if mirror is None:
-        return demos
-    return add_mirror_images(demos, None if demos.mirror_image else mirror)
-
-
 def add_lost_cameras(demos: Demonstrations, settings: DemoConfig, spec: StateSpec) -> Demonstrations:
     """Add copies of demonstrations without one of the cameras, a share `images_dropout` of all data.
 
@@ -87,7 +80,9 @@ def build_training_data(
     """Build what the method is trained on: demonstrations, their copies, and mirror images of both."""
     config = resolve_first_action(demos, config)
     model, settings = config.model, config.demos
-    demos = augment(demos, mirror).append(*(augment(copy, mirror) for copy in demos.copies))
+    demos = add_mirror_images(demos, mirror).append(
+        *(add_mirror_images(copy, mirror) for copy in demos.copies)
+    )
     if get_method(config.method).model_class().training_view == "transitions":
         return build_transitions(
             demos,
@@ -111,7 +106,7 @@ def measure_demonstrations(
     Without `scale_features`, features reach the policy's network as the encoder computes them.
     """
     config = resolve_first_action(demos, config)
-    demos = augment(demos, mirror)
+    demos = add_mirror_images(demos, mirror)
     pairs = build_transitions(demos, config.demos)
     spec = measure_state(
         pairs.x,

@@ -1,6 +1,6 @@
 """Training of the encoder of camera frames, before the policy or together with it.
 
-An encoder with a loss of its own (`StagedEncoderModel`) is pretrained on the frames; its features then
+An encoder with a loss of its own (`TrainedEncoderConfig`) is pretrained on the frames; its features then
 replace them. Any other one is trained together with the policy, by the policy's loss (`PolicyWithEncoder`).
 
     encoder/config.json           settings of the encoder, seed and demonstrations
@@ -33,12 +33,12 @@ from torch import Tensor
 from nsde_policy.config import ImageEncoderConfig, TrainedEncoderConfig, WindowConfig
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.core.targets import Windows
-from nsde_policy.data.augmentation import Mirror
+from nsde_policy.data.augmentation import Mirror, add_mirror_images
 from nsde_policy.data.frames import Bytes, FrameFile, read_blocks, resize_frames
 from nsde_policy.data.source import find_span, get_short_name
 from nsde_policy.data.types import Demonstrations, Ints
 from nsde_policy.encoders.base import IMAGE_KEY
-from nsde_policy.encoders.base_model import VISIBILITY_FILE, CameraBatch, StagedEncoderModel, mirror_frames
+from nsde_policy.encoders.base_model import VISIBILITY_FILE, CameraBatch, mirror_frames
 from nsde_policy.encoders.masking import Covers
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
@@ -49,7 +49,7 @@ from nsde_policy.planner.calibration import CameraRange
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory, check_encoder
 from nsde_policy.training.batches import PrefetchSource
-from nsde_policy.training.dataset import augment, build_training_data, find_window_frames
+from nsde_policy.training.dataset import build_training_data, find_window_frames
 from nsde_policy.training.distributed import find_own_rows
 from nsde_policy.training.frames import (
     FEATURES_FILE,
@@ -58,7 +58,6 @@ from nsde_policy.training.frames import (
     PolicyWithEncoder,
     append_features,
     draw_copies,
-    list_rows,
     load_tables,
     look_ahead,
     split_rows,
@@ -127,7 +126,7 @@ class EncoderTraining:
         self._source: PrefetchSource[CameraBatch] | None = None
         assert isinstance(config.encoder, ImageEncoderConfig)
         self._masked_steps = config.encoder.masked_steps
-        self._is_joint = not isinstance(self.model, StagedEncoderModel)
+        self._is_joint = not isinstance(config.encoder, TrainedEncoderConfig)
         self.teacher = RunDirectory(run.encoder.path / TEACHER_FOLDER)
         """Files of the first of two trainings; a whole run if a policy is trained as well."""
         if self._is_joint and get_method(config.method).model_class().training_view != "windows":
@@ -217,7 +216,7 @@ class EncoderTraining:
         first = frames.read(demos.starts[self._episodes][:BACKGROUND_FRAMES])
         backgrounds = [torch.from_numpy(np.median(camera, axis=0).astype(np.uint8)) for camera in first]
         model.set_scene(torch.from_numpy(both.min(0)), torch.from_numpy(both.max(0)), backgrounds)
-        rows, own = list_rows(demos, self._episodes), find_own_rows(config.batch_size)
+        rows, own = demos.find_rows(self._episodes), find_own_rows(config.batch_size)
 
         def load(step: int) -> tuple[Tensor, ...]:
             """Load the frames of a step, chosen by the seed and the step alone."""
@@ -390,11 +389,11 @@ class EncoderTraining:
         assert isinstance(model, WindowConfig)
         assert isinstance(windows, Windows)
         seen = find_window_frames(
-            augment(demos, self._mirror),
+            add_mirror_images(demos, self._mirror),
             horizon=model.horizon,
             history=model.history,
             n_action_steps=self._config.chunk,
         )[:, model.history - 1 :: -1]
-        rows = list_rows(self._demos, self._held_out if held_out else self._episodes)
+        rows = self._demos.find_rows(self._held_out if held_out else self._episodes)
         index = rows[seen % len(rows)] + len(self._demos.obs) * (seen >= len(rows))
         return FrameWindows(windows.states, windows.actions, torch.from_numpy(index), self._tables)

@@ -1,6 +1,6 @@
 """Windows of demonstrations with camera frames, and a policy that is trained on them with its encoder."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -133,12 +133,6 @@ class PolicyWithEncoder(TrainableModel[FrameWindows]):
             for part in ("policy.", "encoder.")
         )
         return policy, encoder
-
-
-def list_rows(demos: Demonstrations, episodes: Sequence[int]) -> Ints:
-    """Return the indices of all frames of some episodes."""
-    spans = [np.arange(demos.starts[i], demos.episode_ends[i]) for i in episodes]
-    return np.concatenate(spans) if spans else np.arange(0)
 
 
 def split_rows(count: int, device: torch.device | None = None) -> list[Ints]:

@@ -12,7 +12,7 @@ from nsde_policy.config import ImageEncoderConfig, SelectionConfig
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.targets import TensorRows
 from nsde_policy.data.action_columns import NO_COLUMN, describe_changes, match_changes
-from nsde_policy.data.augmentation import Mirror, RigidMotions
+from nsde_policy.data.augmentation import Mirror, RigidMotions, add_mirror_images
 from nsde_policy.data.split import split_episodes
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.encoders.base_model import VISIBILITY_FILE
@@ -28,7 +28,6 @@ from nsde_policy.training.batches import PrefetchSource
 from nsde_policy.training.checkpoints import Monitor, check_files, refuse_other_settings, train_loop
 from nsde_policy.training.dataset import (
     add_lost_cameras,
-    augment,
     build_states,
     build_training_data,
     describe_first_action,
@@ -265,7 +264,7 @@ def calibrate(demos: Demonstrations, record: RunRecord, mirror: Mirror | None = 
     """Measure the calibration on the demonstrations, with mirror images as in training."""
     config = record.config
     changes = match_changes(demos.without_image_features(), config.demos.first_action_from or ())
-    demos = augment(demos, mirror)
+    demos = add_mirror_images(demos, mirror)
     return Calibration.measure(
         build_policy_spec(record),
         build_states(demos, config.demos),

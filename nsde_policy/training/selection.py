@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from nsde_policy.data.angles import wrap_columns
-from nsde_policy.data.augmentation import Mirror, RigidMotions
+from nsde_policy.data.augmentation import Mirror, RigidMotions, add_mirror_images
 from nsde_policy.data.goal import Goal, circular_mean, find_goal
 from nsde_policy.data.statistics import DemoStatistics, measure_statistics
 from nsde_policy.data.types import Demonstrations
@@ -25,7 +25,7 @@ from nsde_policy.selection.dynamics import DynamicsModel
 from nsde_policy.selection.rule import Kind, SelectionRule
 from nsde_policy.selection.selector import PlanSelector
 from nsde_policy.training.checkpoints import Monitor, refuse_other_settings, train_loop
-from nsde_policy.training.dataset import augment, build_states, build_transitions, measure_demonstrations
+from nsde_policy.training.dataset import build_states, build_transitions, measure_demonstrations
 from nsde_policy.training.loop import Training, choose_rows
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class SelectionTraining:
         settings = config.selection
         if settings.select == "none" and self._motions is None:
             return demos
-        self._recorded, self._goal = demos, find_goal(augment(demos, mirror))
+        self._recorded, self._goal = demos, find_goal(add_mirror_images(demos, mirror))
         self._kind = self._choose_kind(config, demos)
         if self._kind == "none" and self._motions is None:
             return demos
@@ -82,7 +82,7 @@ class SelectionTraining:
         model = DynamicsModel(
             settings, spec, history=history, generator=torch.Generator().manual_seed(seed)
         ).to(self._options.device)
-        data = build_transitions(augment(demos, mirror), config.demos, history=history)
+        data = build_transitions(add_mirror_images(demos, mirror), config.demos, history=history)
         training = Training(model, data, settings.train, seed=seed)
         if self._options.resume and run.selection.training.exists():
             training.restore(run.selection.read_tensors(run.selection.training))
@@ -148,7 +148,7 @@ class SelectionTraining:
         assert self._recorded is not None
         record, policy = load_model(run)
         config, device = record.config, self._options.device
-        both, goal = augment(self._recorded, mirror), self._goal
+        both, goal = add_mirror_images(self._recorded, mirror), self._goal
         rule = SelectionRule(columns=() if goal is None else goal.columns)
         obs = choose_rows(torch.tensor(both.obs), REFERENCES, seed=record.seed)
         directions = 0 if goal is None else goal.whitening.shape[1]

@@ -11,7 +11,7 @@ from nsde_policy.data.frames import FrameFile
 from nsde_policy.data.types import Demonstrations, Ints
 from nsde_policy.encoders.base_model import MIN_STD, EncoderModel, VisibilityHead
 from nsde_policy.encoders.masking import disturb_frames
-from nsde_policy.training.frames import READ_BLOCK, list_rows
+from nsde_policy.training.frames import READ_BLOCK
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +55,8 @@ def fit_visibility(
         return torch.cat(summaries), torch.cat(shares)
 
     others = [*held_out] or [*range(len(demos))][4::5] or [0]
-    known = list_rows(demos, [i for i in range(len(demos)) if i not in others] or others)
-    unseen = rng.permutation(list_rows(demos, others))[:HELD_OUT]
+    known = demos.find_rows([i for i in range(len(demos)) if i not in others] or others)
+    unseen = rng.permutation(demos.find_rows(others))[:HELD_OUT]
     summary, share = look(rng.permutation(known)[:FITTED])
     head = VisibilityHead(summary.shape[1])
     head.mean.copy_(summary.mean(0))

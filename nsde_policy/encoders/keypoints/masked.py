@@ -63,6 +63,6 @@ def _encode(
     seen = shift_frames(frames, shift, colour, draw() < 0.5)
     seen = model.level(camera, disturb_frames(seen, generator))
     left = shift * (draw(1) >= UNDONE)
-    keypoints, anchors = camera.find_points(shift_frames(seen, left - shift))
+    keypoints, anchors, _ = camera.find_points(shift_frames(seen, left - shift))
     measured = camera.measure_shift(anchors, values) * (config.size / 2)
     return keypoints.flatten(1), measured, left.to(measured.dtype)

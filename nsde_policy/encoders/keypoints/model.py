@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from nsde_policy.config import NetworkConfig
 from nsde_policy.core.networks import MLP, weights_from
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.encoders.base_model import CameraBatch, DisturbedFeatures, StagedEncoderModel, to_unit_rgb
+from nsde_policy.encoders.base_model import CameraBatch, DisturbedFeatures, EncoderModel, to_unit_rgb
 from nsde_policy.encoders.keypoints.config import FORESEEN, KeypointConfig
 from nsde_policy.encoders.keypoints.masked import encode_shifted, list_trained
 from nsde_policy.encoders.keypoints.networks import FrameDecoder, KeypointNetwork
@@ -45,13 +45,12 @@ class CameraAutoencoder(nn.Module):
         self.anchor_weight = nn.Parameter(torch.zeros(config.anchors)) if config.anchors else None
         self.register_buffer("background", torch.zeros(config.size, config.size, 3, dtype=torch.uint8))
 
-    def find_points(self, frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return keypoints and anchors of frames (n, size, size, 3) uint8, (n, keypoints or anchors, 2)."""
-        return self.split_points(self.encoder(to_unit_rgb(frames)))
+    def find_points(self, frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return keypoints and anchors of frames (n, size, size, 3) uint8, (n, keypoints or anchors, 2).
 
-    def look(self, frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return keypoints, anchors and the means of the network's maps, (n, summary_dim)."""
-        points, summary = self.encoder.look(to_unit_rgb(frames))
+        Also return the means of the network's maps, (n, summary_dim).
+        """
+        points, summary = self.encoder(to_unit_rgb(frames))
         return *self.split_points(points), summary
 
     def split_points(self, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,7 +86,7 @@ def _locate(network: MLP | None, values: Tensor) -> Tensor:
     return points.reshape(len(values), -1, 2)
 
 
-class KeypointModel(StagedEncoderModel):
+class KeypointModel(EncoderModel):
     """Keypoints of every camera, trained by redrawing each frame from its keypoints, or by foresight.
 
     The decoder is told everything that is known: a background and positions that follow from the measured
@@ -129,12 +128,8 @@ class KeypointModel(StagedEncoderModel):
         for camera, background in zip(self.autoencoders(), backgrounds, strict=True):
             camera.background.copy_(background)
 
-    def forward(self, values: Tensor, *frames: Tensor) -> Tensor:
-        """Return the keypoints of all cameras, (n, feature_dim), camera by camera, x and y by turns."""
-        return self.summarize(values, *frames)[0]
-
     def summarize(self, values: Tensor, *frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keypoints of all cameras, and the means of maps.
+        """Return the keypoints of all cameras, camera by camera, x and y by turns, and the means of maps.
 
         With anchors, the shift of each camera is undone in the picture, in whole pixels. Keypoints could be
         corrected instead, but the network looks at a grid coarser than the pixels: moving the picture by less
@@ -166,7 +161,7 @@ class KeypointModel(StagedEncoderModel):
         for i, (camera, given) in enumerate(zip(self.autoencoders(), frames, strict=True)):
             level = self.level(camera, given)
             steady = level if shift is None else shift_frames(level, -shift[:, i].long())
-            keypoints, anchors, summary = camera.look(steady)
+            keypoints, anchors, summary = camera.find_points(steady)
             summaries.append(summary)
             features.append(keypoints.flatten(1))
             measured.append(camera.measure_shift(anchors, scaled) * (self.size / 2))
@@ -238,7 +233,7 @@ class KeypointModel(StagedEncoderModel):
             plain = torch.rand(n, device=device, generator=generator) < 0.5
             shifted = shift_frames(frames, shift, colour.to(torch.uint8), plain)
             views = torch.cat([shifted, frames, shift_frames(shifted, -shift)])
-            points, anchors = camera.find_points(views)
+            points, anchors, _ = camera.find_points(views)
             _, steady, keypoints = points.chunk(3)
             error = camera.measure_shift(anchors[:n], values) * (config.size / 2) - shift
             losses["shift"] = error.square().sum(-1).mean()
@@ -247,7 +242,7 @@ class KeypointModel(StagedEncoderModel):
             shift = torch.zeros_like(shift)
         else:
             frames, background = shift_frames(frames, shift), shift_frames(background, shift)
-            keypoints, _ = camera.find_points(frames)
+            keypoints, _, _ = camera.find_points(frames)
         noise = torch.randn(keypoints.shape, device=device, generator=generator)
         if later is not None:
             steady = keypoints + config.blur * noise - shift[:, None] * (2 / config.size)

@@ -55,12 +55,11 @@ class KeypointNetwork(nn.Module):
         self.join = NormedConv(6 * w, 2 * w, 3)
         self.maps = nn.Conv2d(2 * w, keypoints, 1)
 
-    def forward(self, rgb: Tensor) -> Tensor:
-        """Map frames (n, 3, size, size) in [-1, 1] to keypoints (n, keypoints, 2) in [-1, 1], as (x, y)."""
-        return self.look(rgb)[0]
+    def forward(self, rgb: Tensor) -> tuple[Tensor, Tensor]:
+        """Map frames (n, 3, size, size) in [-1, 1] to keypoints (n, keypoints, 2) in [-1, 1], as (x, y).
 
-    def look(self, rgb: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keypoints, and the means of the last maps, (n, 6 · width)."""
+        Also return the means of the last maps, (n, 6 · width).
+        """
         middle = self.middle(self.stem(rgb))
         deep = self.deep(middle)
         enlarged = F.interpolate(deep, scale_factor=2.0, mode="nearest")

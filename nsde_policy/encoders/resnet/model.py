@@ -98,12 +98,8 @@ class ResNetModel(EncoderModel):
         with weights_from(generator):
             self.cameras = nn.ModuleList(CameraNetwork(config) for _ in cameras)
 
-    def forward(self, values: Tensor, *frames: Tensor) -> Tensor:
-        """Return the features of all cameras, (n, feature_dim); frames are cropped, or in the centre."""
-        return self.summarize(values, *frames)[0]
-
     def summarize(self, values: Tensor, *frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the features of all cameras, and the means of the last maps."""
+        """Return the features of all cameras, and the means of the last maps; crops or takes the centre."""
         crop, start = self.config.crop, (self.size - self.config.crop) // 2
         centre = slice(start, start + crop)
         found = [
