@@ -16,7 +16,6 @@ from nsde_policy.encoders.base_model import MIN_STD
 from nsde_policy.eval.disturbances import CameraCondition, CameraDisturbances
 from nsde_policy.inference.policy import Policy
 from nsde_policy.training.demos import load_training_demos, open_training_images
-from nsde_policy.training.frames import list_rows
 from nsde_policy.training.visibility import WRONG
 
 CONDITIONS = {
@@ -62,7 +61,7 @@ def main() -> None:
     # Without --validation, the episodes that the share was calibrated on: the encoder has seen them.
     episodes = held_out or range(4, len(demos), 5) or range(1)
     print("held-out episodes" if held_out else "episodes that only the encoder was trained on")
-    rows = np.sort(np.random.default_rng(0).permutation(list_rows(demos, episodes))[: args.frames])
+    rows = np.sort(np.random.default_rng(0).permutation(demos.find_rows(episodes))[: args.frames])
     names = [camera.name for camera in policy.spec.cameras]
     pictures = [np.stack([camera[int(row)] for row in rows]) for camera in images.values()]
     frames = dict(zip(names, pictures, strict=True))

@@ -132,7 +132,7 @@ def test_runs_are_compared_on_the_episodes_that_all_held_out(comparison: Offline
     assert sde.context["episodes"] == regression.context["episodes"] == held_out
     assert len(held_out) == 4
     assert comparison.note.endswith("4 episodes of " + sde.record.demos.source + ", unseen in training")
-    own, other = sde.error("sample").pool(1), regression.error("sample").first(8).pool(1)
+    own, other = sde.error("sample").pool(1), regression.error("sample")[:, :8].pool(1)
     found = regression.difference(sde, "error")
     assert found is not None
     assert found.n == 4
