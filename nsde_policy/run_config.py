@@ -14,6 +14,7 @@ from nsde_policy.config import (
     Preset,
     SelectionConfig,
     TrainConfig,
+    TrainedEncoderConfig,
 )
 from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import ConfigError
@@ -120,6 +121,16 @@ class RunConfig(BaseConfig):
         """Actions of a plan by which it is selected."""
         wanted = max(self.selection.horizon, self.chunk)
         return min(wanted, self.model.longest_chunk or wanted)
+
+    @property
+    def batch_sizes(self) -> dict[str, int]:
+        """Sizes of the batches of all trainings of a run, by their flags."""
+        sizes = {"--batch-size": self.train.batch_size}
+        if isinstance(self.encoder, TrainedEncoderConfig):
+            sizes["--encoder.train.batch-size"] = self.encoder.train.batch_size
+        if self.selection.select != "none" or self.demos.align_ends:
+            sizes["--selection.train.batch-size"] = self.selection.train.batch_size
+        return sizes
 
     @property
     def method(self) -> str:

@@ -30,6 +30,7 @@ from nsde_policy.eval.tune.trial import Trial, TuneSetup, Values, apply_values, 
 from nsde_policy.eval.workers import WorkerPool
 from nsde_policy.files import read_json, replace_file
 from nsde_policy.run_config import RunConfig
+from nsde_policy.training.presets import PRESET_FILE
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -54,7 +55,7 @@ SAMPLING_SEEDS, TRAINING_SEEDS, FRESH_SEEDS = 200_000, 225_000, 250_000
 Sampling is tuned on a run with the given settings, so that run would score too high on the same states."""
 FACTORS, LONGEST_CHUNK = (0.5, 1, 2), 16
 """Factors on width and steps; chunks up to this one are tried, or up to twice the given one."""
-TRIALS_FILE, PRESET_FILE, BEST_RUN, DEFAULT_RUN = "trials.json", "preset.json", "best", "default"
+TRIALS_FILE, BEST_RUN, DEFAULT_RUN = "trials.json", "best", "default"
 
 
 def make_sampling_space(config: RunConfig) -> Space:
@@ -357,7 +358,9 @@ class Search:
             self._found[other] = self._read_result(future)
             self._write_trials()
             bar.update()
-            best = max(rank_score(each) for name, each in self._found.items() if name[:8] == other[:8])
+            phase, rung = other[:8], other[-1]
+            rivals = (key for key in self._found if key.startswith(phase) and key.endswith(rung))
+            best = max(rank_score(self._found[key]) for key in rivals)
             settings = format_values(self._values[other]) or "as given"
             logger.info("%s | %s | %s | best %.4g", other, settings, self._found[other], best)
 
@@ -380,10 +383,12 @@ class Search:
     def _read_trials(self, *, resume: bool) -> None:
         """Read the finished trials; raise `CheckpointError` if the folder holds another search."""
         path = self._out / TRIALS_FILE
-        if not resume and any(self._out.iterdir()):
+        if not any(self._out.iterdir()):
+            return
+        if not resume:
             raise CheckpointError(f"{self._out} is not empty; continue with --resume or choose another --out")
         if not path.exists():
-            return
+            raise CheckpointError(f"{self._out} holds no search, it has no {TRIALS_FILE}; use another --out")
         saved = read_json(path, error=CheckpointError)
         try:
             self._values = msgspec.convert(saved.get("settings"), dict[str, dict[str, int | float]])
@@ -392,7 +397,8 @@ class Search:
             saved = {}
         if saved.get("search") != self._about:
             raise CheckpointError(
-                f"{path} is of a search with other flags or of another version, or damaged; use another --out"
+                f"{path} is of a search with other flags or of another version, or damaged; use the "
+                "same flags or another --out"
             )
 
     def _write_trials(self) -> None:

@@ -3,10 +3,10 @@
 import logging
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from inspect import getdoc
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import tyro
 
@@ -27,7 +27,7 @@ from nsde_policy.encoders.keypoints.config import SMALL_ENCODER
 from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import ConfigError
 from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.tasks import TASKS, find_task, get_task, with_observations
+from nsde_policy.tasks import TASKS, check_recorded_task, find_task, get_task, with_observations
 from nsde_policy.tasks.gym import close_env, open_env
 from nsde_policy.tasks.training_defaults import AUTO_PRESET, CAMERA_PRESET
 from nsde_policy.training.presets import choose_preset, read_preset, resolve_preset
@@ -99,6 +99,8 @@ class Train:
     """
 
     examples: ClassVar[str] = EXAMPLES
+    uses_ranks: ClassVar[bool] = True
+    """Whether torchrun may start it in several processes."""
     demos: Path | None = None
     """Demonstrations of any format; default: those of the task in this package. Flags for what
     they do not record: --obs-keys, --act-key, --images, --angles, --rate."""
@@ -169,14 +171,13 @@ class Train:
         printing the help text, or what is wrong with the flags.
         """
         config = add_cameras(config, self._parse_demos(config.demos), small=preset == CAMERA_PRESET)
-        own = {each.name: getattr(self, each.name) for each in fields(Train)}
-        default = TrainWithSettings(**own, config=config)
+        own, whole = {each.name: getattr(self, each.name) for each in fields(self)}, _add_settings(type(self))
         parsed = tyro.cli(
-            TrainWithSettings,
-            default=default,
+            whole,
+            default=whole(**own, config=config),
             args=["--help"] if HELP_ALL in self.settings else self.settings,  # tyro omits given flags
             prog=f"nsde-policy {type(self).__name__.lower()}",
-            description=Train.__doc__,
+            description=getdoc(type(self)),
             registry=FLAG_RULES,
         )
         given = {flag.partition("=")[0] for flag in self.settings}
@@ -308,6 +309,8 @@ class Train:
         demos = self._parse_demos(task.training.demos)
         with open_source(self.demos or find_demos(task.name)) as source:
             find_keys(source, demos.obs_keys, demos.act_key)
+        if self.demos is not None:
+            check_recorded_task(task, self.demos)
 
     def _choose_task(self) -> tuple[str, dict[str, object]]:
         """Return the name of the task, and the keyword arguments of its environment that the run records."""
@@ -326,11 +329,12 @@ class Train:
         return found.name, {**found.env_kwargs, **env_kwargs}
 
 
-@dataclass(frozen=True)
-class TrainWithSettings(Train):
-    """All flags of `nsde-policy train`."""
-
-    config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(kw_only=True)
+def _add_settings(command: type[Train]) -> Any:
+    """Return a command whose flags are its own and all settings of a run."""
+    config = Annotated[RunConfig, tyro.conf.arg(name="")]
+    return make_dataclass(
+        command.__name__, [("config", config, field(kw_only=True))], bases=(command,), frozen=True
+    )
 
 
 @dataclass(frozen=True)

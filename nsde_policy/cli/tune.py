@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from nsde_policy.bounds import Count
 from nsde_policy.cli.shared import options
+from nsde_policy.cli.shared.options import list_flags
 from nsde_policy.cli.shared.slurm import submit_command
 from nsde_policy.cli.train import Train
 from nsde_policy.errors import CheckpointError, import_optional
 from nsde_policy.tasks import get_task
+from nsde_policy.training.presets import PRESET_FILE
 
 if TYPE_CHECKING:
     from nsde_policy.eval.tune.trial import TuneSetup
@@ -36,6 +39,7 @@ class Tune(Train):
   nsde-policy tune --demos my_robot --trials 12 --out out/arm           # --resume continues
   nsde-policy tune --demos my_robot --steps 2000 --workers 2            # shorter trainings
   nsde-policy train --demos my_robot --preset out/arm/preset.json"""
+    uses_ranks: ClassVar[bool] = False
     out: Path = Path("out/tune")
     """Folder of trials, preset and final run."""
     trials: Count = 24
@@ -60,7 +64,7 @@ class Tune(Train):
             return
         from nsde_policy.eval.pool import GPU_SHARE
         from nsde_policy.eval.ray_pool import open_pool
-        from nsde_policy.eval.tune.search import PRESET_FILE, Search, format_values, rank_score
+        from nsde_policy.eval.tune.search import Search, format_values, rank_score
         from nsde_policy.files import lock_directory
         from nsde_policy.inference.torch_threads import count_cores
 
@@ -82,11 +86,14 @@ class Tune(Train):
         finally:
             os.close(lock)
         results = {"settings": values, "best": best, "default": default}
-        table = f"settings  {format_values(values)}\nbefore    {default}\ntuned     {best}"
+        table = f"settings  {format_values(values)}\ngiven     {default}\ntuned     {best}"
         options.print_results(self.json, json.dumps(results, indent=2, default=vars), table)
         if rank_score(best) <= rank_score(default):
-            print("on fresh starts, the tuned settings are not better than the given ones", file=sys.stderr)
-        print(f"wrote {out}; nsde-policy train --preset {out / PRESET_FILE}", file=sys.stderr)
+            print("the tuned settings are not better than the given ones on other seeds", file=sys.stderr)
+        same = {name: getattr(self, name) for name in ("demos", "task", "env", "env_kwargs", "obs")}
+        given = {name: value for name, value in same.items() if value != getattr(Tune, name)}
+        train = shlex.join(["nsde-policy", "train", *list_flags({**given, "preset": out / PRESET_FILE})])
+        print(f"wrote {out}; another run with these settings: {train}", file=sys.stderr)
 
     def _make_setup(self) -> "TuneSetup":
         """Return the settings to start from, and how candidates are trained and scored."""

@@ -19,7 +19,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nsde_policy.errors import CheckpointError, ConfigError, NsdePolicyError, summarize_error
+from nsde_policy.errors import CheckpointError, ConfigError, NsdePolicyError
 from nsde_policy.files import read_file, replace_file
 from nsde_policy.run_directory import MAX_TENSOR_BYTES
 
@@ -62,11 +62,14 @@ def use_own_gpu(device: str) -> None:
     torch.cuda.set_device(gpu)
 
 
-def join_ranks(path: Path, *, device: str, resume: bool) -> Path:
+def join_ranks(path: Path, batches: Mapping[str, int], *, device: str, resume: bool) -> Path:
     """Connect the processes of torchrun, and return the run directory of this one; without torchrun, `path`.
 
     Rank 0 trains into `path`. Any other rank works in a folder next to it, which is deleted at its end. It
     starts with the files of a run to resume, which may be missing on its machine.
+
+    Raises:
+        ConfigError: If one of the `batches`, sizes by their flags, cannot be divided evenly.
     """
     if not _is_launched():
         return path
@@ -75,6 +78,7 @@ def join_ranks(path: Path, *, device: str, resume: bool) -> Path:
         store, rank, ranks = next(dist.rendezvous("env://", timeout=LONGEST_WAIT))
         store = dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)  # holds no older addresses
         dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=LONGEST_WAIT)
+    check_batches(batches)
     rank, ranks = dist.get_rank(), dist.get_world_size()
     logger.info("training in %d processes: each computes 1/%d of every batch (--batch-size)", ranks, ranks)
     files = _receive_files(path if resume else None)
@@ -111,22 +115,23 @@ def _get_device() -> str:
     return "cuda" if dist.get_backend() == "nccl" else "cpu"
 
 
-def find_own_rows(batch_size: int) -> range:
-    """Return the rows of a batch that this process computes.
+def check_batches(sizes: Mapping[str, int]) -> None:
+    """Raise `ConfigError` if a batch, by the name of its flag, cannot be divided evenly."""
+    ranks = dist.get_world_size() if is_distributed() else 1
+    for flag, size in sizes.items():
+        if size % ranks:
+            raise ConfigError(
+                f"a batch of {size} cannot be divided evenly among {ranks} processes: use {flag} "
+                f"{size - size % ranks or ranks}, or another number of processes"
+            )
 
-    Raises:
-        ConfigError: If the batch cannot be divided evenly.
-    """
+
+def find_own_rows(batch_size: int) -> range:
+    """Return the rows of a batch that this process computes; raise `ConfigError` if it cannot be divided."""
     if not is_distributed():
         return range(batch_size)
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    if batch_size % ranks:
-        raise ConfigError(
-            f"a batch of {batch_size} cannot be divided evenly among {ranks} processes: choose "
-            f"{batch_size - batch_size % ranks or ranks} (--batch-size, --encoder.train.batch-size or "
-            "--selection.train.batch-size), or another number of processes"
-        )
-    rows = batch_size // ranks
+    check_batches({"--batch-size": batch_size})
+    rank, rows = dist.get_rank(), batch_size // dist.get_world_size()
     return range(rank * rows, (rank + 1) * rows)
 
 
@@ -194,7 +199,7 @@ def average_ranks(parameters: Sequence[nn.Parameter], losses: Mapping[str, Tenso
         dist.all_reduce(flat)
     except RuntimeError as error:
         raise NsdePolicyError(
-            f"another process of this training ended ({summarize_error(error)}); continue with --resume"
+            "another process of this training ended; continue with the same command and --resume"
         ) from error
     flat /= dist.get_world_size()
     means = [

@@ -16,6 +16,8 @@ from nsde_policy.tasks.training_defaults import AUTO_PRESET, CAMERA_PRESET
 
 logger = logging.getLogger(__name__)
 
+PRESET_FILE = "preset.json"
+"""File that `tune` writes into its folder."""
 CHOSEN_FIELDS = ("width", "dropout", "noise", "diffusion", "alpha")
 """Settings of a model, its networks and sampling that a method may choose by statistics."""
 
@@ -59,9 +61,12 @@ def resolve_preset(
 
 def read_preset(preset: str | None, method: str) -> RunConfig | None:
     """Read the settings of a preset that is a file, as `nsde-policy tune` writes it; None for names."""
-    if Path(preset or "").suffix != ".json":
+    path = Path(preset or "")
+    if path.suffix != ".json":
+        if preset and (path / PRESET_FILE).exists():
+            raise ConfigError(f"{preset} is a folder: use --preset {path / PRESET_FILE}")
         return None
-    settings = read_json(Path(preset or ""), error=ConfigError)
+    settings = read_json(path, error=ConfigError)
     try:
         config = RunConfig.from_dict(settings)
     except ConfigError as error:

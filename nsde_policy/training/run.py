@@ -103,7 +103,7 @@ def train_run(
     """
     from nsde_policy.training.selection import SelectionTraining
 
-    run = RunDirectory(join_ranks(path, device=options.device, resume=options.resume))
+    run = RunDirectory(join_ranks(path, config.batch_sizes, device=options.device, resume=options.resume))
     selection = SelectionTraining(task.motions, options, monitor)
     check_std_scale(config, options.scale_std)
     known, unseen, held_out = split_episodes(demos, options.validation, seed=seed)

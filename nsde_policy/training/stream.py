@@ -118,7 +118,7 @@ class StreamSource(PrefetchSource[Batch]):
         if (needed := math.ceil(counts.max() * row_mb / LARGEST_EPISODE)) > stream.window_mb:
             raise ConfigError(
                 f"a window of {stream.window_mb} MB is too small for episode {counts.argmax()}, which fills "
-                f"{counts.max() * row_mb:.2g} MB: set --window-mb to {needed} or more"
+                f"{counts.max() * row_mb:.2g} MB, more than a quarter: set --window-mb to {needed} or more"
             )
         lanes, rows = max(n for n in range(1, MAX_LANES + 1) if batch_size % n == 0), int(self._ends[-1])
         shards = math.ceil(rows * row_mb / stream.window_mb * SHARDS / MAX_LANES)  # of a lane

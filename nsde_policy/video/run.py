@@ -135,7 +135,9 @@ def train_video(
         CheckpointError: If `path` holds another run or other files, or another process is training into it.
         DemoError: If no video is as long as a training window.
     """
-    run = RunDirectory(join_ranks(path, device=device, resume=resume))
+    second = {"--unroll.train.batch-size": config.unroll.train.batch_size} if config.unroll.frames else {}
+    batches = {"--train.batch-size": config.train.batch_size, **second}
+    run = RunDirectory(join_ranks(path, batches, device=device, resume=resume))
     with run.lock():
         check_files(run, resume=resume)
         videos.find_windows(config.model.history + max(config.unroll.frames, 1))

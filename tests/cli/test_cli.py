@@ -40,6 +40,16 @@ def test_torchrun_starts_the_program_whose_errors_name_the_rank():
     assert "nsde-policy (rank 3): " in done.stderr
 
 
+@pytest.mark.parametrize("command", ["eval", "tune", "train --slurm gpu --out run"])
+def test_torchrun_starts_only_what_trains_in_several_processes(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("RANK", "0")
+    assert main(command.split()) == 2
+    assert "nsde-policy (rank 0): torchrun " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("rank", "is_shown"), [("0", True), ("1", False)])
 def test_only_rank_0_of_torchrun_shows_the_log(rank: str, is_shown: bool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
@@ -85,6 +95,10 @@ def test_help_lists_all_settings_of_the_named_method(capsys):
     assert "--model.bins INT" in capsys.readouterr().out
     assert main(["train", "--help-all"]) == 0
     assert "--model.bins INT" not in capsys.readouterr().out
+    assert main(["tune", "--help-all"]) == 0
+    help_text = capsys.readouterr().out
+    assert "--trials INT" in help_text
+    assert "--model.noise FLOAT" in help_text
 
 
 def test_the_help_of_train_is_short(capsys):

@@ -47,6 +47,7 @@ def test_script_has_the_options_and_the_command(tmp_path: Path, capsys: pytest.C
         (["--out", "."], "is not empty"),
         (["--out", "run", "--slurm-args", "colour=red", "--dry-run"], "'colour', expected NAME=VALUE"),
         (["--out", "run", "--slurm-args", "time", "--dry-run"], "'time', expected NAME=VALUE"),
+        (["--out", "run", "--slurm-args", "nodes=2", "--dry-run"], "nodes must be 1"),
         (["--out", "run"], "--dry-run prints the script"),
     ],
 )

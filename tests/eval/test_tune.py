@@ -138,9 +138,14 @@ def test_search_that_was_interrupted_repeats_no_training(
     (out / "trials.json").write_text(damaged)
     assert main(["tune", *flags, "--resume"]) == 2
     assert "damaged" in capsys.readouterr().err
+    (out / "trials.json").unlink()
+    assert main(["tune", *flags, "--resume"]) == 2
+    assert "holds no search" in capsys.readouterr().err
     (out / "trials.json").write_text(json.dumps(whole))
     assert main(["tune", *flags, "--resume", "--json", "-"]) == 0
     printed = capsys.readouterr()
+    store = searches[1].with_name(STORE)
+    assert f"nsde-policy train --demos {store} --env Pendulum-v1 --env-kwargs" in printed.err
     assert {line.split(" | ")[0] for line in printed.err.splitlines() if " | " in line} == set(lost)
     found = json.loads(printed.out)
     assert found["best"] == read(searches[1], "trials.json")["scores"]["best"]
@@ -166,6 +171,8 @@ def test_train_takes_the_preset_that_a_search_wrote(
     assert json.loads(capsys.readouterr().out)["train"]["steps"] == 7
     assert main(["train", *flags, "--policy", "knn"]) == 2
     assert "add --policy neural_sde" in capsys.readouterr().err
+    assert main(["train", *flags[:2], "--preset", str(searches[1])]) == 2
+    assert f"use --preset {preset}" in capsys.readouterr().err
 
 
 @pytest.mark.slow

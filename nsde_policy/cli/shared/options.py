@@ -10,6 +10,7 @@ from tyro.conf import Positional, arg
 
 from nsde_policy.assets import SHIPPED_TASK, USUAL_OBSERVATIONS, find_shipped, resolve_run
 from nsde_policy.bounds import Count, Natural, SeedNumber
+from nsde_policy.cli.shared.ranks import is_launched
 from nsde_policy.config import check_value, get_bounded_fields
 from nsde_policy.errors import CheckpointError, ConfigError, DemoError, import_optional, suggest
 from nsde_policy.files import check_writable, parse_json, read_file, replace_file
@@ -81,6 +82,8 @@ CommandT = TypeVar("CommandT", bound=Command)
 
 def check_command(command: CommandT) -> CommandT:
     """Check numbers, paths and the device of any command; return it with a device that torch can use."""
+    if is_launched() and not getattr(command, "uses_ranks", False):
+        raise ConfigError("torchrun is for `train` and `video train`: start this command without it")
     for name, hint in get_bounded_fields(type(command)).items():
         check_value(f"--{name.replace('_', '-')}", getattr(command, name), hint)
     check_paths(command)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import arg
 
 from nsde_policy.cli.shared.options import check_command, list_flags
+from nsde_policy.cli.shared.ranks import is_launched
 from nsde_policy.errors import CheckpointError, ConfigError, import_optional
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ SlurmArgsFlag = Annotated[
 ]
 UNSENT = ("settings", "slurm", "slurm_args", "dry_run", "resume")
 """Fields of a command that are no flags of its job, or that every job has."""
+SEVERAL = ("nodes", "ntasks_per_node")
+"""Options of sbatch that would start several processes."""
 USUAL, MOST_REQUEUES = {"job_name": "nsde-policy", "time": 1440}, 100
 """Options of sbatch, and how often a job that reaches its time limit is queued again."""
 
@@ -50,6 +53,8 @@ class SlurmJob:
 def check_slurm(out: Path | None, *, resume: bool) -> None:
     """Raise if submitit is not installed, or the folder of a job's output is not given or not empty."""
     import_optional("submitit", "slurm")
+    if is_launched():
+        raise ConfigError("torchrun starts processes and --slurm a job: leave one out")
     if out is None:
         raise ConfigError("a job needs a folder for its output: add --out")
     if not resume and out.exists() and any(out.iterdir()):
@@ -83,6 +88,11 @@ def _make_executor(folder: Path, command: "Train") -> "SlurmExecutor":
         names = f"NAME=VALUE with one of {', '.join(sorted(known))}"
         raise ConfigError(f"--slurm-args has {wrong[0]!r}, expected {names}")
     options = {option: int(value) if value.isdecimal() else value for option, value in given.items()}
+    if many := [option for option in SEVERAL if options.get(option, 1) != 1]:
+        raise ConfigError(
+            f"a job is one process, so {many[0]} must be 1: for several GPUs, write a script for sbatch that "
+            "runs torchrun"
+        )
     try:
         executor = slurm(folder, max_num_timeout=MOST_REQUEUES)
         executor.update_parameters(**{**USUAL, "partition": command.slurm, **options})

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import tyro
 from tyro.conf import Positional, arg
@@ -34,6 +34,7 @@ class VideoPresetFlags:
 class VideoTrain(VideoPresetFlags):
     """Train a model that predicts the next frames of videos; writes a run directory."""
 
+    uses_ranks: ClassVar[bool] = True
     data: Annotated[Path, Positional, arg(help="Store of videos.")]
     out: Path | None = None
     """Run directory; default runs/video-METHOD-PRESET-SEED."""
