@@ -164,7 +164,10 @@ def _list_commands(commands: CommandTree, prog: str) -> str:
 
 def _describe_commands(commands: CommandTree) -> list[str]:
     """Return one line about each command."""
-    texts = {name: FAMILIES.get(name) or str(each.__doc__).splitlines()[0] for name, each in commands.items()}
+    texts = {
+        name: str(each.__doc__).splitlines()[0] if isinstance(each, type) else FAMILIES[name]
+        for name, each in commands.items()
+    }
     return [f"  {name:9} {text}" for name, text in texts.items()]
 
 

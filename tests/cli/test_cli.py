@@ -88,6 +88,9 @@ def test_the_first_help_page_is_short():
     lines = _list_commands(COMMANDS, "nsde-policy").splitlines()
     assert len(lines) <= 30
     assert max(map(len, lines)) <= 88
+    for family, text in {"data": "Turn KTH", "train": "next frames"}.items():
+        described = _list_commands(COMMANDS["video"], "nsde-policy video").splitlines()
+        assert any(line.strip().startswith(family) and text in line for line in described)
 
 
 def test_help_lists_all_settings_of_the_named_method(capsys):
