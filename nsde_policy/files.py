@@ -38,6 +38,15 @@ def read_json(path: Path, *, error: type[NsdePolicyError], allow_nan: bool = Fal
     return parse_json(content, name=str(path), error=error, allow_nan=allow_nan)
 
 
+def find_difference(found: object, wanted: object, name: str = "") -> str:
+    """Say which value differs first between two JSON values, or return "" if none that both have does."""
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        both = (key for key in found if key in wanted)
+        changes = (find_difference(found[key], wanted[key], f"{name}.{key}".lstrip(".")) for key in both)
+        return next(filter(None, changes), "")
+    return "" if found == wanted or not name else f"{name} is {found!r:.40} there and {wanted!r:.40} here"
+
+
 def read_file(path: Path, max_bytes: int, *, error: type[NsdePolicyError]) -> bytes:
     """Read a regular file; raise `error` for pipes, devices and files above a size limit."""
     with open_regular(path, max_bytes, error=error) as file:

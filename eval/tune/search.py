@@ -28,7 +28,7 @@ from nsde_policy.eval.ray_pool import RayPool
 from nsde_policy.eval.statistics import Estimate
 from nsde_policy.eval.tune.trial import Trial, TuneSetup, Values, apply_values, run_trial, train_trial
 from nsde_policy.eval.workers import WorkerPool
-from nsde_policy.files import read_json, replace_file
+from nsde_policy.files import find_difference, read_json, replace_file
 from nsde_policy.run_config import RunConfig
 from nsde_policy.training.presets import PRESET_FILE
 
@@ -396,9 +396,10 @@ class Search:
         except msgspec.ValidationError:
             saved = {}
         if saved.get("search") != self._about:
+            change = find_difference(saved.get("search"), self._about) or "or damaged"
             raise CheckpointError(
-                f"{path} is of a search with other flags or of another version, or damaged; use the "
-                "same flags or another --out"
+                f"{path} is of a search with other flags or of another version ({change}); use the same "
+                "flags or another --out"
             )
 
     def _write_trials(self) -> None:

@@ -1,5 +1,6 @@
 """The loop around a training: progress bar, records of losses, checkpoints, interrupts that lose nothing."""
 
+import json
 import logging
 import signal
 import threading
@@ -7,12 +8,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
 from tqdm import tqdm
 
 from nsde_policy.config import TrainConfig
 from nsde_policy.errors import CheckpointError
-from nsde_policy.files import PARTIAL
+from nsde_policy.files import PARTIAL, find_difference
 from nsde_policy.run_directory import ENCODER_FOLDER, SELECTION_FOLDER, RunDirectory
 from nsde_policy.training.distributed import is_any_rank, is_distributed, is_first_rank
 from nsde_policy.training.frames import PolicyWithEncoder
@@ -43,6 +46,17 @@ Monitor = Callable[[TrainingProgress], object]
 """Callback for every record of the metrics."""
 
 
+class Record(Protocol):
+    """What a run directory says about its training."""
+
+    @property
+    def config(self) -> Any:
+        """Settings of the training."""
+
+    def same_training(self, other: Any) -> bool:
+        """Return whether `other` can resume this training."""
+
+
 def check_files(run: RunDirectory, *, resume: bool, has_encoder: bool = False) -> None:
     """Raise `CheckpointError` if a directory holds other files, or a run that is not to be resumed."""
     found = [file for file in run.path.iterdir() if file.suffix != PARTIAL] if run.path.exists() else []
@@ -55,13 +69,21 @@ def check_files(run: RunDirectory, *, resume: bool, has_encoder: bool = False) -
         )
 
 
-def refuse_other_settings(run: RunDirectory, *, is_same: bool) -> None:
-    """Raise `CheckpointError` unless the training in a directory is the same as the one to resume."""
-    if not is_same:
-        raise CheckpointError(
-            f"{run.path} was trained with other settings, another seed or other demonstrations; "
-            "resume with the same ones or choose another --out"
-        )
+def refuse_other_training(path: Path, known: Record | None, wanted: Record) -> None:
+    """Raise `CheckpointError` if a directory holds another training than the one to resume."""
+    if known is not None and not known.same_training(wanted):
+        raise build_refusal(path, known.config.to_dict(), wanted.config.to_dict())
+
+
+def build_refusal(path: Path, found: object, wanted: object) -> CheckpointError:
+    """Return the error about a directory that was trained with `found` settings instead of others."""
+    change = find_difference(*(json.loads(json.dumps(each)) for each in (found, wanted))).removeprefix(
+        "config."
+    )
+    return CheckpointError(
+        f"{path} was trained with other settings, another seed or other demonstrations"
+        f"{change and f' ({change})'}; resume with the same ones or choose another --out"
+    )
 
 
 class ProgressDisplay:

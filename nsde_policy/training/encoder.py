@@ -49,6 +49,7 @@ from nsde_policy.planner.calibration import CameraRange
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory, check_encoder
 from nsde_policy.training.batches import PrefetchSource
+from nsde_policy.training.checkpoints import build_refusal
 from nsde_policy.training.dataset import build_training_data, find_window_frames
 from nsde_policy.training.distributed import find_own_rows
 from nsde_policy.training.frames import (
@@ -184,11 +185,9 @@ class EncoderTraining:
             return
         written = read_json(file, error=CheckpointError)
         encoder = type(self._config.encoder).from_dict(written.get("config", {}))  # also of earlier versions
-        if json.dumps({**written, "config": encoder.to_dict()}) != json.dumps(settings):
-            raise CheckpointError(
-                f"{file.parent} was trained with other settings, another seed or other demonstrations; "
-                "resume with the same ones or choose another --out"
-            )
+        written["config"] = encoder.to_dict()
+        if json.dumps(written) != json.dumps(settings):
+            raise build_refusal(file.parent, written, settings)
 
     @property
     def phases(self) -> tuple[EncoderPhase, ...]:

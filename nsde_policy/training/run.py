@@ -25,7 +25,7 @@ from nsde_policy.planner.calibration import CALIBRATION_FILE, Calibration
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord
 from nsde_policy.training.batches import PrefetchSource
-from nsde_policy.training.checkpoints import Monitor, check_files, refuse_other_settings, train_loop
+from nsde_policy.training.checkpoints import Monitor, check_files, refuse_other_training, train_loop
 from nsde_policy.training.dataset import (
     add_lost_cameras,
     build_states,
@@ -124,7 +124,7 @@ def train_run(
         used = selection.prepare(run, known, config, task.mirror, seed)
         spec = measure_demonstrations(used, config, task.mirror, scale_features=joint is None)
         record = _build_record(config, spec, task, seed, demos, held_out, encoder)
-        refuse_other_settings(run, is_same=not run.config.exists() or run.read_record().same_training(record))
+        refuse_other_training(path, run.read_record() if run.config.exists() else None, record)
         model = _build_model(record, joint)  # before files are written: some methods cannot train an encoder
         if joint is not None:
             joint.check_settings(resume=options.resume)

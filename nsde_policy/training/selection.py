@@ -24,7 +24,7 @@ from nsde_policy.run_directory import RunDirectory
 from nsde_policy.selection.dynamics import DynamicsModel
 from nsde_policy.selection.rule import Kind, SelectionRule
 from nsde_policy.selection.selector import PlanSelector
-from nsde_policy.training.checkpoints import Monitor, refuse_other_settings, train_loop
+from nsde_policy.training.checkpoints import Monitor, build_refusal, train_loop
 from nsde_policy.training.dataset import build_states, build_transitions, measure_demonstrations
 from nsde_policy.training.loop import Training, choose_rows
 
@@ -175,8 +175,9 @@ def _check_settings(run: RunDirectory, settings: Mapping[str, object]) -> None:
     if not (file.exists() or run.config.exists()):
         replace_file(file, text.encode())
     else:
-        is_same = file.exists() and read_json(file, error=CheckpointError) == json.loads(text)
-        refuse_other_settings(run, is_same=is_same)
+        written = read_json(file, error=CheckpointError) if file.exists() else {}
+        if written != json.loads(text):
+            raise build_refusal(run.path, written, settings)
 
 
 def choose_rule(statistics: DemoStatistics, chunk: int) -> tuple[Kind, str]:

@@ -21,7 +21,7 @@ from nsde_policy.errors import CheckpointError, ConfigError, PluginError
 from nsde_policy.files import read_json, replace_file
 from nsde_policy.inference.loading import check_weights
 from nsde_policy.run_directory import RUN_FORMAT, DemoRecord, RunDirectory, find_versions
-from nsde_policy.training.checkpoints import Monitor, check_files, refuse_other_settings, train_loop
+from nsde_policy.training.checkpoints import Monitor, check_files, refuse_other_training, train_loop
 from nsde_policy.training.distributed import find_own_rows, join_ranks
 from nsde_policy.training.loop import Training
 from nsde_policy.video.base import VideoModel
@@ -149,8 +149,7 @@ def train_video(
             held_out=videos.left_out,
         )
         record = VideoRecord(config, seed, about, videos.increment_std())
-        is_same = not run.config.exists() or VideoRecord.read(run.path).same_training(record)
-        refuse_other_settings(run, is_same=is_same)
+        refuse_other_training(path, VideoRecord.read(run.path) if run.config.exists() else None, record)
         loaded = videos.to(device)
         replace_file(run.config, record.to_json().encode())
         model = record.build_model().to(device)
