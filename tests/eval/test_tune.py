@@ -19,11 +19,10 @@ from nsde_policy.eval.evaluate import EvaluationConfig, evaluate_policy
 from nsde_policy.eval.statistics import Estimate
 from nsde_policy.eval.tune import search
 from nsde_policy.eval.tune import trial as tune_trial
-from nsde_policy.eval.tune.search import (
+from nsde_policy.eval.tune.search import Search, list_rungs
+from nsde_policy.eval.tune.space import (
     AT_ONCE,
     RANDOM_TRIALS,
-    Search,
-    list_rungs,
     make_sampling_space,
     make_training_space,
     start_study,
