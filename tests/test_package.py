@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 import nsde_policy
 from nsde_policy import __version__
 from nsde_policy.diagnostics import EXTRAS
+from tests.helpers.shared_files import make_once
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -79,12 +80,13 @@ def test_public_names_are_imported_on_first_use():
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    out = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, ROOT]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return next(out.glob("*.whl"))
+def wheel(shared_folder):
+    def build(out):  # in the checkout's folder `build`, so one process at a time
+        command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, ROOT]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return next(make_once(shared_folder / "wheel", build).glob("*.whl"))
 
 
 @pytest.mark.slow
