@@ -113,7 +113,7 @@ def add_mirror_images(demos: Demonstrations, mirror: Mirror | None) -> Demonstra
     """
     if mirror is None:
         return demos
-    image = demos.mirror_image or mirror.flip(demos)
+    image = mirror.flip(demos) if demos.mirror_image is None else demos.mirror_image
     return replace(demos.append(image), source=f"{demos.source} and its mirror image")
 
 

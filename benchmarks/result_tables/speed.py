@@ -149,7 +149,7 @@ def scaling() -> str:
         "GPUs": "GPUs",
         "batch": number("batch"),
         "step, ms": number("step, ms", 2),
-        "as many examples, s": number("training, s", 1),
+        "same number of examples, s": number("training, s", 1),
         "cost, $": number("cost, $", 2),
         "efficiency": lambda row: f"{row['efficiency']:.0%}",
     }

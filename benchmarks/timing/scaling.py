@@ -72,6 +72,7 @@ def exchange_s(size: float, gpus: int) -> float:
 def predict_fleet(most: int, gpus: int) -> tuple[float, float]:
     """Return minutes and dollars of many small trainings, up to `most` of them side by side on each GPU."""
     seconds = {row["runs"]: row["seconds"] for row in read("together")}
+    # few trainings are left for each of many GPUs
     at_once = min(most, next(runs for runs in sorted(seconds) if runs * gpus >= min(TRAININGS, most * gpus)))
     minutes = math.ceil(TRAININGS / (at_once * gpus)) * seconds[at_once] / 60
     return minutes, gpus * minutes / 60 * DOLLARS_PER_GPU_HOUR

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from inspect import getdoc
 from pathlib import Path
@@ -24,13 +24,18 @@ from nsde_policy.cli.shared.options import (
 from nsde_policy.cli.shared.ranks import get_rank
 from nsde_policy.cli.shared.slurm import SlurmArgsFlag, SlurmFlag, check_slurm, submit_command
 from nsde_policy.encoders.keypoints.config import SMALL_ENCODER
-from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import ConfigError
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.tasks import TASKS, check_recorded_task, find_task, get_task, with_observations
 from nsde_policy.tasks.gym import close_env, open_env
 from nsde_policy.tasks.training_defaults import AUTO_PRESET, CAMERA_PRESET
-from nsde_policy.training.presets import choose_preset, read_preset, resolve_preset
+from nsde_policy.training.presets import (
+    add_cameras,
+    choose_preset,
+    read_preset,
+    resolve_preset,
+    shorten_parts,
+)
 
 if TYPE_CHECKING:
     from nsde_policy.inference.policy import Policy
@@ -39,8 +44,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TRAIN_ENV_HELP = "Environment of the task: a Gymnasium id (Pendulum-v1) or module:Class; the run records it."
-CAMERA_ENCODER = "keypoints"
-"""Encoder of camera frames if --images names some and no other encoder is given."""
 SHORT_FLAGS = {
     "--obs-keys": "--demos.obs-keys",
     "--images": "--demos.images",
@@ -171,7 +174,8 @@ class Train:
         printing the help text, or what is wrong with the flags.
         """
         config = add_cameras(config, self._parse_demos(config.demos), small=preset == CAMERA_PRESET)
-        own, whole = {each.name: getattr(self, each.name) for each in fields(self)}, _add_settings(type(self))
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        whole = _add_settings(type(self))
         parsed = tyro.cli(
             whole,
             default=whole(**own, config=config),
@@ -181,7 +185,7 @@ class Train:
             registry=FLAG_RULES,
         )
         given = {flag.partition("=")[0] for flag in self.settings}
-        return _shorten_parts(parsed.config, parsed.config.train.steps / config.train.steps, given)
+        return shorten_parts(parsed.config, parsed.config.train.steps / config.train.steps, given)
 
     def _parse_demos(self, demos: DemoConfig) -> DemoConfig:
         """Return the selection of the demonstrations with the changes of the flags."""
@@ -342,32 +346,6 @@ class WithDemos:
     """Flags that select demonstrations."""
 
     demos: DemoConfig
-
-
-def add_cameras(config: RunConfig, demos: DemoConfig, *, small: bool = False) -> RunConfig:
-    """Return the settings with the cameras and the encoder of a selection, by default keypoints."""
-    name = demos.encoder
-    if demos.images and not config.demos.images and name == config.demos.encoder:
-        name = CAMERA_ENCODER
-    chosen = get_encoder(name).config
-    usual = SMALL_ENCODER if small and isinstance(SMALL_ENCODER, chosen) else chosen()
-    settings = config.encoder if isinstance(config.encoder, chosen) else usual
-    return replace(config, demos=replace(config.demos, images=demos.images, encoder=name), encoder=settings)
-
-
-def _shorten_parts(config: RunConfig, share: float, given: Collection[str]) -> RunConfig:
-    """Shorten what is trained before the policy to a share of its steps, unless a flag sets them."""
-    if share >= 1:
-        return config
-    for name in ("encoder", "selection"):
-        train = getattr(getattr(config, name), "train", None)
-        if train is not None and f"--{name}.train.steps" not in given:
-            shorter = replace(train, steps=max(1, round(share * train.steps)))
-            config = config.replace_parts(**{name: {"train": shorter}})
-    masked = getattr(config.encoder, "masked_steps", 0)
-    if masked and "--encoder.masked-steps" not in given:
-        config = config.replace_parts(encoder={"masked_steps": max(1, round(share * masked))})
-    return config
 
 
 def train(

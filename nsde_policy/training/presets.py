@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from nsde_policy.assets import find_demos
+from nsde_policy.encoders.keypoints.config import SMALL_ENCODER
+from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import read_json
 from nsde_policy.methods.registry import get_method
-from nsde_policy.run_config import RunConfig
+from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.tasks import Task
 from nsde_policy.tasks.training_defaults import AUTO_PRESET, CAMERA_PRESET
 
 logger = logging.getLogger(__name__)
 
+CAMERA_ENCODER = "keypoints"
+"""Encoder of camera frames if --images names some and no other encoder is given."""
 PRESET_FILE = "preset.json"
 """File that `tune` writes into its folder."""
 CHOSEN_FIELDS = ("width", "dropout", "noise", "diffusion", "alpha")
@@ -80,6 +84,32 @@ def choose_preset(task: Task, method: str) -> str:
     """Return the task's default preset, or `default` if the method does not have it."""
     usual = task.training.default_preset
     return usual if usual == AUTO_PRESET or usual in task.training.presets(method) else "default"
+
+
+def add_cameras(config: RunConfig, demos: DemoConfig, *, small: bool = False) -> RunConfig:
+    """Return the settings with the cameras and the encoder of a selection, by default keypoints."""
+    name = demos.encoder
+    if demos.images and not config.demos.images and name == config.demos.encoder:
+        name = CAMERA_ENCODER
+    chosen = get_encoder(name).config
+    usual = SMALL_ENCODER if small and isinstance(SMALL_ENCODER, chosen) else chosen()
+    settings = config.encoder if isinstance(config.encoder, chosen) else usual
+    return replace(config, demos=replace(config.demos, images=demos.images, encoder=name), encoder=settings)
+
+
+def shorten_parts(config: RunConfig, share: float, given: Collection[str]) -> RunConfig:
+    """Shorten what is trained before the policy to a share of its steps, unless a flag sets them."""
+    if share >= 1:
+        return config
+    for name in ("encoder", "selection"):
+        train = getattr(getattr(config, name), "train", None)
+        if train is not None and f"--{name}.train.steps" not in given:
+            shorter = replace(train, steps=max(1, round(share * train.steps)))
+            config = config.replace_parts(**{name: {"train": shorter}})
+    masked = getattr(config.encoder, "masked_steps", 0)
+    if masked and "--encoder.masked-steps" not in given:
+        config = config.replace_parts(encoder={"masked_steps": max(1, round(share * masked))})
+    return config
 
 
 def _describe_choice(config: RunConfig, overridden: Collection[str]) -> str:

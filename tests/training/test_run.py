@@ -16,14 +16,15 @@ import numpy as np
 import pytest
 import torch
 
-from nsde_policy.config import NetworkConfig, TrainConfig
-from nsde_policy.errors import CheckpointError, NsdePolicyError
+from nsde_policy.config import NetworkConfig, SelectionConfig, TrainConfig
+from nsde_policy.errors import CheckpointError, ConfigError, NsdePolicyError
 from nsde_policy.files import PARTIAL
 from nsde_policy.inference.loading import load_model
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import RunDirectory, fingerprint
+from nsde_policy.training import distributed
 from nsde_policy.training.checkpoints import Monitor
 from nsde_policy.training.run import TrainOptions, train_run
 from nsde_policy.training.stage import StageRun
@@ -182,6 +183,15 @@ def test_existing_run_is_not_overwritten(finished_run: RunDirectory, options: An
     with pytest.raises(CheckpointError, match=message):
         train(finished_run.path, **options)
     assert finished_run.model.read_bytes() == before
+
+
+def test_batches_that_cannot_be_divided_are_refused_by_the_flag_that_sets_them(monkeypatch):
+    monkeypatch.setattr(distributed, "is_distributed", lambda: True)
+    monkeypatch.setattr(distributed.dist, "get_world_size", lambda: 2)
+    odd = replace(TINY, selection=SelectionConfig("auto", train=TrainConfig(batch_size=9)))
+    with pytest.raises(ConfigError, match=r"a batch of 9 .* 2 processes: use --selection.train.batch-size 8"):
+        distributed.check_batches(odd.batch_sizes)
+    distributed.check_batches(replace(odd, selection=replace(odd.selection, select="none")).batch_sizes)
 
 
 def test_folder_with_other_files_is_rejected(tmp_path: Path):
