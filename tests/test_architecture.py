@@ -116,36 +116,6 @@ def test_a_control_loop_needs_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-def find_file(name: str) -> Path | None:
-    """Return the file of this package that a dotted import name leads to."""
-    parts = name.split(".")
-    for length in range(len(parts), 0, -1):
-        folder = ROOT if parts[1:2] and parts[1] in ("envs", "data", "eval") else ROOT / "nsde_policy"
-        place = folder.joinpath(*parts[1:length])
-        for file in (place.with_suffix(".py"), place / "__init__.py"):
-            if parts[0] == "nsde_policy" and file.is_file():
-                return file
-    return None
-
-
-def find_closure(path: Path) -> set[Path]:
-    """Return a file and all files of this package that it imports at module level, directly or not."""
-    found, waiting = {path}, [path]
-    while waiting:
-        files = {find_file(name) for name in imports(waiting.pop(), top_level_only=True)} - {None, *found}
-        found |= files
-        waiting += files
-    return found
-
-
-@pytest.mark.parametrize(
-    ("file", "most"), [("nsde_policy/control/session.py", 22), ("nsde_policy/training/run.py", 39)]
-)
-def test_few_files_have_to_be_read_to_understand_a_file(file, most):
-    found = sorted(str(path.relative_to(ROOT)) for path in find_closure(ROOT / file))
-    assert len(found) <= most, found
-
-
 def test_in_envs_only_drawing_imports_pygame():
     users = {p.name for p in (ROOT / "envs").rglob("*.py") if any(n.startswith("pygame") for n in imports(p))}
     assert users == {"drawing.py"}

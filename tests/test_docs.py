@@ -161,21 +161,8 @@ def test_robots_need_only_the_packages_that_the_docs_name(package, module):
     assert heavy & {*done.stdout.split()} <= {*found[1].split()}
 
 
-@pytest.mark.parametrize("guide", sorted((ROOT / "docs").glob("*.md")), ids=lambda guide: guide.stem)
-def test_guides_are_short(guide):
-    prose = re.sub(r"^```.*?^```", "", guide.read_text(), flags=re.DOTALL | re.MULTILINE)
-    assert len(prose.split()) <= 1200
-
-
-def test_all_guides_together_are_short():
-    guides = (ROOT / "docs").glob("*.md")
-    assert sum(len(guide.read_text().split()) for guide in guides) <= 16_700
-
-
-def test_readme_is_short_and_names_the_paper():
+def test_readme_names_the_paper():
     text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) <= 100
-    assert len(text.split()) <= 700
     assert "Neural SDEs as a Unified Approach to Continuous-Domain Sequence" in text
     assert "arXiv:2501.18871" in text
 

@@ -20,7 +20,6 @@ LESS = {
     "export": "--cases 4",
 }
 """Flags that make a command quick; those given last win."""
-MOST_COMMANDS = 12
 
 
 def find_commands() -> list[list[str]]:
@@ -44,7 +43,6 @@ def test_every_command_of_the_tutorial_works(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(ROOT / "examples")
     commands = find_commands()
-    assert len(commands) <= MOST_COMMANDS
     printed = ""
     for program, *args in commands:
         if program == "nsde-policy" and args[:2] == ["data", "view"]:
