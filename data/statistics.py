@@ -1,8 +1,8 @@
-"""Statistics of demonstrations that settings are chosen by: sizes, predictability and forks.
+"""Statistics of demonstrations that settings are chosen by: sizes, predictability and branching.
 
-Predictability and forks come from nearest neighbours: frames of other episodes that look most like a frame
-show how the demonstrators went on from there. If neighbours go on alike, the demonstrations are predictable;
-if they split into two groups, they fork.
+Predictability and branching come from nearest neighbours: frames of other episodes that look most like a
+frame show how the demonstrators went on from there. If the nearest one went on alike, the demonstrations are
+predictable. If the neighbours went on in two ways, and where they stand does not tell which, they branch.
 """
 
 from dataclasses import dataclass
@@ -13,23 +13,29 @@ from nsde_policy.data.goal import find_goal
 from nsde_policy.data.types import Demonstrations
 
 NEIGHBOURS = 16
-"""Episodes compared with a frame, each by its most similar frame."""
+"""Episodes compared with a frame, each by its most similar frame. Fewer show no branching: two groups of ten
+points are tight by chance too often."""
+FEWEST_NEIGHBOURS = 6
+"""Fewest episodes compared with a frame; from fewer, nothing is known."""
 QUERIES, CANDIDATES = 1_000, 20_000
 """Most frames that are compared, and most frames they are compared with."""
 LOOKAHEAD = 8
 """Frames are compared by their change over one part of this many of a median episode."""
-GROUP_SHARE = 0.9
-"""Share of the neighbours' variance that two groups explain at a fork; of a normal distribution, two halves
-explain 0.64."""
+PREDICTABLE = 0.2
+"""Unexplained fraction below which demonstrations are predictable. Measured: below 0.2 for trained and
+scripted demonstrators of 16 tasks (0.35 and 0.5 from ten episodes of two of them), above 0.24 for people."""
 GROUP_SIZE = 3
-PREDICTABLE = 0.3
-"""Unexplained share below which demonstrations are predictable. Measured: 0.01 to 0.24 for trained and
-scripted demonstrators of six tasks, 0.33 to 0.40 for people in three."""
-FEW_FORKS, SWITCHES, FORK_RANGE = 0.04, 0.08, 0.04
-"""Largest fork share without forks, the same where similar frames predict what follows, and the range above
-it within which forks are partial."""
-LEAST_SPREAD = 0.05
-"""Smallest variance of the neighbours at a fork, as a share of the variance over all frames."""
+"""Fewest neighbours that went on in the same way."""
+SEPARATION = 0.7
+"""Fraction of the neighbours' variance that lies between two groups where frames branch. The best split of
+one normal distribution explains at most 0.64."""
+LEAST_SPREAD = 0.15
+"""Smallest variance of the neighbours where frames branch, as a fraction of the variance over all frames."""
+CONFUSION = 0.5
+"""Fewest neighbours that stand next to one of the other group, relative to chance, where frames branch."""
+BRANCHING = 0.06
+"""Fraction of branching frames from which demonstrations branch. Measured: 0.07 to 0.19 for random routes
+around obstacles, at most 0.05 for people and scripts."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +49,11 @@ class DemoStatistics:
     """Frames per second; None if unknown."""
     median_length: int
     """Frames of a median episode."""
-    unexplained_share: float
-    """Share of the variance of future changes that the nearest neighbours do not predict: near 0 for a
-    deterministic demonstrator, near 1 if similar frames say nothing about what follows."""
-    fork_share: float
-    """Share of the frames whose nearest neighbours go on in two separate ways."""
+    unexplained_fraction: float
+    """Fraction of the variance of future changes that the most similar frame of another episode does not
+    predict: near 0 for a deterministic demonstrator, near 1 if similar frames tell nothing."""
+    branching_fraction: float
+    """Fraction of the frames from which similar frames go on in two ways."""
     goal_frames: float = 0.0
     """Frames that a median demonstration spends near the place where all end; 0 if they do not end alike."""
     action_step: float = 1.0
@@ -58,45 +64,37 @@ class DemoStatistics:
         rate = "at an unknown rate" if self.rate_hz is None else f"at {self.rate_hz:g} Hz"
         kind = (
             "are predictable" if self.is_predictable
-            else "fork" if self.has_forks
-            else "are neither predictable nor forked"
+            else "branch" if self.has_branches
+            else "are neither predictable nor branch"
         )  # fmt: skip
         return (
             f"{self.frames} frames of {self.dim} dimensions {rate} that {kind} (similar frames leave "
-            f"{self.unexplained_share:.0%} of what follows unexplained, {self.fork_share:.0%} are forks)"
+            f"{self.unexplained_fraction:.0%} of what follows unexplained, "
+            f"{self.branching_fraction:.0%} of the frames branch)"
         )
-
-    @property
-    def forking(self) -> float:
-        """How much demonstrators go different ways from the same place, from 0 to 1.
-
-        Where similar frames predict what follows, a few apparent forks are the switches of a script.
-        """
-        few = FEW_FORKS if self.unexplained_share >= PREDICTABLE else SWITCHES
-        return float(np.clip((self.fork_share - few) / FORK_RANGE, 0, 1))
-
-    @property
-    def has_forks(self) -> bool:
-        """Whether demonstrators go different ways from the same place."""
-        return self.forking >= 0.5
 
     @property
     def is_predictable(self) -> bool:
         """Whether similar frames are followed by similar ones, as with a deterministic demonstrator."""
-        return self.unexplained_share < PREDICTABLE and not self.has_forks
+        return self.unexplained_fraction < PREDICTABLE and not self.has_branches
+
+    @property
+    def has_branches(self) -> bool:
+        """Whether demonstrators go different ways from the same place."""
+        return self.branching_fraction >= BRANCHING
 
 
 def measure_statistics(demos: Demonstrations) -> DemoStatistics:
     """Measure the statistics of demonstrations."""
     states, goal = _scale_states(demos), find_goal(demos)
-    unexplained, forks = _compare_neighbours(demos, states, np.random.default_rng(0))
+    unexplained, branching = _compare_neighbours(demos, states, np.random.default_rng(0))
     return DemoStatistics(
         frames=len(demos.obs),
         dim=demos.obs.shape[1] + demos.act.shape[1],
         rate_hz=demos.rate_hz,
         median_length=int(np.median(demos.lengths)),
-        unexplained_share=unexplained,
-        fork_share=forks,
+        unexplained_fraction=unexplained,
+        branching_fraction=branching,
         goal_frames=0.0 if goal is None else goal.frames_nearby(demos),
         action_step=_measure_action_step(demos),
     )
@@ -132,13 +130,13 @@ def _scale_states(demos: Demonstrations) -> np.ndarray:
 def _compare_neighbours(
     demos: Demonstrations, states: np.ndarray, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """Return the unexplained share and the share of forks."""
+    """Return the unexplained fraction and the fraction of branching frames."""
     ahead = max(int(np.median(demos.lengths)) // LOOKAHEAD, 1)
     frames = np.arange(len(states))
     episode = np.searchsorted(demos.episode_ends, frames, side="right")
     usable = frames[frames + ahead < demos.episode_ends[episode]]
     k = min(NEIGHBOURS, len(demos) - 1)
-    if k < 2 * GROUP_SIZE or not len(usable) or not states.shape[1]:
+    if k < FEWEST_NEIGHBOURS or not len(usable) or not states.shape[1]:
         return 1.0, 0.0  # too few episodes to compare: nothing is known
     queries, candidates = (
         np.sort(rng.choice(usable, min(count, len(usable)), replace=False)) for count in (QUERIES, CANDIDATES)
@@ -149,9 +147,10 @@ def _compare_neighbours(
     if not variance or not len(near):
         return 1.0, 0.0
     futures = states[near + ahead] - states[near]
-    error = states[queries + ahead] - states[queries] - futures.mean(axis=1)
-    unexplained = (error**2).sum(axis=1).mean() / (1 + 1 / k) / variance
-    return float(min(unexplained, 1.0)), float(_find_forks(futures, variance).mean())
+    error = states[queries + ahead] - states[queries] - futures[:, 0]
+    unexplained = (error**2).sum(axis=1).mean() / 2 / variance  # neighbours vary as much as the frame itself
+    branching = _find_branches(states[near], futures, variance)
+    return float(min(unexplained, 1.0)), float(branching.mean())
 
 
 def _find_neighbours(
@@ -159,7 +158,7 @@ def _find_neighbours(
 ) -> np.ndarray:
     """Return the most similar frame of each of the k most similar other episodes, (queries, k).
 
-    Empty if the candidates are from too few episodes.
+    The nearest comes first. Empty if the candidates are from too few episodes.
     """
     known, first = np.unique(episode[candidates], return_index=True)
     if len(known) <= k:
@@ -176,34 +175,53 @@ def _find_neighbours(
         other = episode[queries] != number
         distance[other, row] = gap[np.arange(len(queries)), best][other]
         nearest[:, row] = block[best]
-    chosen = np.argpartition(distance, k - 1, axis=1)[:, :k]
-    return np.take_along_axis(nearest, chosen, axis=1)
+    order = np.argsort(distance, axis=1)[:, :k]
+    return np.take_along_axis(nearest, order, axis=1)
 
 
-def _find_forks(futures: np.ndarray, variance: float) -> np.ndarray:
-    """Return whether futures (queries, k, columns) split into two groups along their widest direction."""
+def _find_branches(places: np.ndarray, futures: np.ndarray, variance: float) -> np.ndarray:
+    """Return which frames branch, by their neighbours' places and futures, both (queries, k, columns).
+
+    The futures split into two groups along their widest direction. In a deterministic system, groups come
+    from places that differ, so most neighbours stand next to one of their own group.
+    """
     k = futures.shape[1]
     centred = futures - futures.mean(axis=1, keepdims=True)
+    total = (centred**2).sum(axis=(1, 2))
     widths, directions = np.linalg.eigh(np.einsum("qka,qja->qkj", centred, centred))
-    position = np.sort(directions[:, :, -1] * np.sqrt(np.maximum(widths[:, -1:], 0)), axis=1)
-    explained = np.zeros(len(futures))
-    for size in range(GROUP_SIZE, k - GROUP_SIZE + 1):
-        means = position[:, :size].mean(axis=1), position[:, size:].mean(axis=1)
-        explained = np.maximum(explained, size * means[0] ** 2 + (k - size) * means[1] ** 2)
-    forked: np.ndarray = explained > GROUP_SHARE * widths[:, -1]
-    forked &= widths[:, -1] > LEAST_SPREAD * k * variance
-    return forked
+    position = directions[:, :, -1] * np.sqrt(np.maximum(widths[:, -1:], 0))
+    ranks = position.argsort(axis=1).argsort(axis=1)
+    position = np.sort(position, axis=1)
+    sizes = np.arange(GROUP_SIZE, k - GROUP_SIZE + 1)
+    sums = position.cumsum(axis=1)[:, sizes - 1]  # of the first group; the other group has the opposite sum
+    between = sums**2 * (1 / sizes + 1 / (k - sizes))
+    first = ranks < sizes[between.argmax(axis=1)][:, None]
+    squares = (places**2).sum(axis=2)
+    gap = squares[:, :, None] + squares[:, None] - 2 * np.einsum("qka,qja->qkj", places, places)
+    gap[:, np.arange(k), np.arange(k)] = np.inf
+    stands_next_to_other = np.take_along_axis(first, gap.argmin(axis=2), axis=1) != first
+    chance = 2 * first.sum(axis=1) * (~first).sum(axis=1) / (k * (k - 1))
+    branches: np.ndarray = between.max(axis=1) > SEPARATION * total
+    branches &= k == NEIGHBOURS
+    branches &= total > LEAST_SPREAD * k * variance
+    branches &= stands_next_to_other.mean(axis=1) > CONFUSION * chance
+    return branches
 
 
 def choose_chunk(statistics: DemoStatistics) -> int:
     """Choose how many actions are executed before planning again.
 
     A deterministic demonstrator reacts to every observation: 0.05 s. People commit themselves, and a policy
-    that replans too early changes its mind: 0.8 s. Without a rate, 1 and 8 actions.
+    that replans too early changes its mind: 0.8 s where they branch or stay near a goal. Nothing else shows
+    that long chunks are needed, and they cost success: at most a 16th of an episode. Without a rate, 1 and 8
+    actions.
     """
-    rate, longest = statistics.rate_hz, max(statistics.median_length // 4, 1)
-    if statistics.unexplained_share < PREDICTABLE:
+    rate, length = statistics.rate_hz, statistics.median_length
+    if statistics.is_predictable:
         chunk = 1 if rate is None else min(max(round(0.05 * rate), 1), 8)
-    else:
-        chunk = 8 if rate is None else min(max(round(0.8 * rate), 4), 16)
-    return min(chunk, longest)
+        return min(chunk, max(length // 4, 1))
+    chunk = 8 if rate is None else min(max(round(0.8 * rate), 4), 16)
+    chunk = min(chunk, max(length // 4, 1))
+    if statistics.has_branches or statistics.goal_frames >= chunk:
+        return chunk
+    return min(chunk, max(length // 16, 1))

@@ -189,6 +189,6 @@ def choose_rule(statistics: DemoStatistics, chunk: int) -> tuple[Kind, str]:
             "goal",
             f"the demonstrations end alike, after {statistics.goal_frames:g} frames near their goal",
         )
-    if statistics.has_forks:
-        return "support", "the demonstrations fork"
-    return "none", "the demonstrations neither stay near a goal nor fork"
+    if statistics.has_branches:
+        return "support", "the demonstrations branch"
+    return "none", "the demonstrations neither stay near a goal nor branch"

@@ -1,4 +1,4 @@
-"""Tests for data/statistics.py: demonstrations whose predictability and forks are known."""
+"""Tests for data/statistics.py: demonstrations whose predictability and branches are known."""
 
 import numpy as np
 import pytest
@@ -23,46 +23,73 @@ def fork(t, i, rng):
     return np.stack([t, side * np.maximum(t - 0.5, 0)], axis=1) + rng.normal(0, 1e-3, (len(t), 2))
 
 
+def switch(t, i, rng):
+    """Return a path that turns to the side of an object, whose place is observed."""
+    place = rng.uniform(0.5, 1.5) * (1 if i % 2 else -1)
+    turn = np.sign(place) * np.maximum(t - 0.5, 0)
+    return np.stack([t, turn, np.full(len(t), place)], axis=1) + rng.normal(0, 1e-3, (len(t), 3))
+
+
 def walk(t, i, rng):
     return rng.normal(size=(len(t), 2)).cumsum(axis=0)
 
 
-def test_deterministic_demonstrator_is_predictable_without_forks():
-    found = measure_statistics(make_demos(circle))
-    assert found.unexplained_share < 0.05
-    assert found.fork_share < 0.02
-    assert (found.is_predictable, found.has_forks) == (True, False)
+def test_deterministic_demonstrator_is_predictable_without_branches():
+    statistics = measure_statistics(make_demos(circle))
+    assert statistics.unexplained_fraction < 0.05
+    assert statistics.branching_fraction < 0.02
+    assert (statistics.is_predictable, statistics.has_branches) == (True, False)
 
 
-def test_two_ways_from_one_place_are_forks():
-    found = measure_statistics(make_demos(fork))
-    assert found.fork_share == pytest.approx(7 / 52, abs=0.05)  # frames up to 1/8 of the path before the fork
-    assert (found.is_predictable, found.has_forks) == (False, True)
+def test_two_ways_from_one_place_are_branches():
+    statistics = measure_statistics(make_demos(fork))
+    assert statistics.branching_fraction == pytest.approx(
+        7 / 52, abs=0.05
+    )  # frames up to 1/8 of the path before the fork
+    assert (statistics.is_predictable, statistics.has_branches) == (False, True)
 
 
-def test_random_walk_is_neither_predictable_nor_forked():
-    found = measure_statistics(make_demos(walk))
-    assert found.unexplained_share > 0.7
-    assert (found.is_predictable, found.has_forks) == (False, False)
+def test_ways_that_an_observation_tells_apart_are_no_branches():
+    statistics = measure_statistics(make_demos(switch))
+    assert (statistics.is_predictable, statistics.has_branches) == (True, False)
 
 
-def test_shares_depend_neither_on_units_nor_on_constant_columns():
+def test_few_episodes_show_no_branches():
+    assert not measure_statistics(make_demos(fork, episodes=10)).has_branches
+
+
+@pytest.mark.parametrize("path", [circle, fork, switch, walk])
+def test_random_subsets_of_the_episodes_lead_to_the_same_settings(path):
+    demos, rng = make_demos(path, episodes=24), np.random.default_rng(1)
+    subsets = [demos.select(np.sort(rng.choice(24, 18, replace=False))) for _ in range(20)]
+    kinds = [(s.is_predictable, s.has_branches) for s in map(measure_statistics, subsets)]
+    usual = measure_statistics(demos)
+    assert kinds.count((usual.is_predictable, usual.has_branches)) >= 19
+
+
+def test_random_walk_is_neither_predictable_nor_branching():
+    statistics = measure_statistics(make_demos(walk))
+    assert statistics.unexplained_fraction > 0.7
+    assert (statistics.is_predictable, statistics.has_branches) == (False, False)
+
+
+def test_fractions_depend_neither_on_units_nor_on_constant_columns():
     def in_millimetres(t, i, rng):
         return np.concatenate([1000.0 * fork(t, i, rng), np.ones((len(t), 3))], axis=1)
 
     metres, millimetres = (measure_statistics(make_demos(path)) for path in (fork, in_millimetres))
-    assert metres.fork_share == millimetres.fork_share
-    assert metres.unexplained_share == pytest.approx(millimetres.unexplained_share, rel=1e-3)
+    assert metres.branching_fraction == millimetres.branching_fraction
+    assert metres.unexplained_fraction == pytest.approx(millimetres.unexplained_fraction, rel=1e-3)
 
 
 def test_angles_are_compared_on_the_circle():
     def turn(t, i, rng):
         return np.stack([4 * t + 0.1 * i + 2 * np.pi * rng.integers(-3, 4), np.sin(4 * t + 0.1 * i)], axis=1)
 
-    assert measure_statistics(make_demos(turn, angles=(0,), act_angles=(0,))).unexplained_share < 0.05
-    assert measure_statistics(make_demos(turn)).unexplained_share > 0.05
+    assert measure_statistics(make_demos(turn, angles=(0,), act_angles=(0,))).unexplained_fraction < 0.05
+    assert measure_statistics(make_demos(turn)).unexplained_fraction > 0.05
 
 
 def test_too_few_episodes_to_compare_say_nothing_about_predictability():
-    found = measure_statistics(make_demos(circle, episodes=3))
-    assert (found.unexplained_share, found.fork_share) == (1.0, 0.0)
+    statistics = measure_statistics(make_demos(circle, episodes=3))
+    assert (statistics.unexplained_fraction, statistics.branching_fraction) == (1.0, 0.0)

@@ -16,21 +16,22 @@ from nsde_policy.training.presets import resolve_preset
 
 SCRIPTED = DemoStatistics(
     frames=10_000, dim=67, rate_hz=100.0, median_length=200,
-    unexplained_share=0.04, fork_share=0.02,
+    unexplained_fraction=0.04, branching_fraction=0.02,
 )  # fmt: skip
-HUMAN = replace(SCRIPTED, unexplained_share=0.35, fork_share=0.04)
-FORKED = replace(SCRIPTED, unexplained_share=0.35, fork_share=0.1)
-SWITCHED = replace(SCRIPTED, unexplained_share=0.17, fork_share=0.07)
+UNKNOWN = replace(SCRIPTED, unexplained_fraction=0.35)
+HUMAN = replace(UNKNOWN, goal_frames=20.0)
+BRANCHING = replace(UNKNOWN, branching_fraction=0.1)
 
 
 @pytest.mark.parametrize(
     ("statistics", "diffusion", "alpha", "dropout", "blur"),
-    [(SCRIPTED, 0.0, 1.0, 0.0, 0.7), (HUMAN, 0.5, 1.0, 0.1, 0.7), (FORKED, 2.5, 1.5, 0.0, 1.5),
-     (replace(FORKED, fork_share=0.06), 1.5, 1.25, 0.05, 1.1),
-     (replace(FORKED, goal_frames=20.0), 0.5, 1.0, 0.1, 0.7),
-     (SWITCHED, 0.0, 1.0, 0.0, 0.7)],
+    [(SCRIPTED, 0.0, 1.0, 0.0, 0.7), (UNKNOWN, 0.0, 1.0, 0.1, 0.7), (HUMAN, 0.5, 1.0, 0.1, 0.7),
+     (BRANCHING, 2.5, 1.5, 0.0, 1.5), (replace(BRANCHING, goal_frames=20.0), 0.5, 1.0, 0.1, 0.7),
+     (replace(UNKNOWN, branching_fraction=0.04), 0.0, 1.0, 0.1, 0.7)],
 )  # fmt: skip
-def test_noise_follows_predictability_and_forks(statistics, diffusion, alpha, dropout, blur):
+def test_policies_are_sampled_without_noise_unless_demonstrations_branch_or_share_a_goal(
+    statistics, diffusion, alpha, dropout, blur
+):
     model = get_method("neural_sde").auto_preset(statistics).model
     chosen = model.sampling.diffusion, model.sampling.alpha, model.network.dropout, model.noise
     assert chosen == pytest.approx((diffusion, alpha, dropout, blur))
@@ -46,10 +47,10 @@ def test_smooth_actions_of_predictable_demonstrations_are_blurred_more(statistic
 
 
 @pytest.mark.parametrize("task", ["avoiding", "avoiding_varied"])
-def test_demonstrations_of_obstacle_avoidance_get_the_settings_for_forks(task):
+def test_demonstrations_of_obstacle_avoidance_get_the_settings_for_branches(task):
     _, config = resolve_preset(get_task(task), "auto", "neural_sde", demos=None, selection={})
     assert config.model == replace(
-        get_method("neural_sde").auto_preset(FORKED).model, network=config.model.network
+        get_method("neural_sde").auto_preset(BRANCHING).model, network=config.model.network
     )
 
 
@@ -72,7 +73,8 @@ def test_steps_grow_with_the_demonstrations_within_bounds(frames, steps):
     ("statistics", "rate", "chunk"),
     [(SCRIPTED, 100.0, 5), (SCRIPTED, 20.0, 1), (SCRIPTED, None, 1), (SCRIPTED, 1000.0, 8),
      (HUMAN, 10.0, 8), (HUMAN, 30.0, 16), (HUMAN, 1.0, 4), (HUMAN, None, 8),
-     (replace(HUMAN, median_length=12), 30.0, 3)],
+     (replace(HUMAN, median_length=12), 30.0, 3), (BRANCHING, 30.0, 16), (UNKNOWN, 30.0, 12),
+     (replace(UNKNOWN, median_length=12), 30.0, 1)],
 )  # fmt: skip
 def test_chunk_is_a_time_within_bounds(statistics, rate, chunk):
     assert choose_chunk(replace(statistics, rate_hz=rate)) == chunk
