@@ -218,21 +218,35 @@ def adroit_tuning() -> str:
 
 def metaworld() -> str:
     """Tabulate success of the preset `auto` on Meta-World."""
+    comparisons = [msgspec.convert(found, Comparison) for found in read("metaworld").values()]
     lines: list[Sequence[Any]] = []
-    for file in ("metaworld", "metaworld_cpu"):
-        won, starts = list[bool](), list[int]()
-        rows = read(file)
-        for number, (name, runs) in enumerate(group(rows, lambda row: row["task"]).items()):
-            success = [[bool(each["success"]) for each in run["episodes"]] for run in runs]
-            won += [value for run in success for value in run]
-            starts += [number << 32 | each["seed"] for run in runs for each in run["episodes"]]
-            demos = f"{runs[0]['demonstrations']['episodes']} of {runs[0]['demonstrations']['tried']}"
-            tries = f"{len(runs)} × {len(success[0])}"
-            cells = [name, demos, f"{runs[0]['steps']:,}", tries, pool_success(success), by_seed(success)]
-            lines.append([*cells, runs[0]["trained_on"]])
-        lines.append(["**mean**", "", "", "", mean(won, groups=starts), "", ""])
-    head = ["task", "expert's successes", "training steps", "episodes", "success", "by training seed"]
-    return markdown([*head, "trained on"], lines)
+    for comparison in comparisons:
+        (row,) = comparison.main_rows()
+        seeds = ", ".join(f"{value:.2f}" for value in row.means_by_seed("success").values())
+        lines.append([comparison.task.partition(":")[2], row.first.chunk, row.episodes, row.success, seeds])
+    trainings = [entry.episodes for each in comparisons for entry in each.entries]
+    won = [value for columns in trainings for value in columns.success]
+    starts = [seed for columns in trainings for seed in columns.seed]
+    lines.append(["**mean**", "", len(won), mean(won, groups=starts), ""])
+    return markdown(["task", "actions per plan", "episodes", "success", "by training seed"], lines)
+
+
+def metaworld_tuning() -> str:
+    """Tabulate the settings that were compared on Meta-World, the most successful first."""
+    comparisons = [msgspec.convert(found, Comparison) for found in read("metaworld_tuning").values()]
+    lines = []
+    for entries in zip(*(each.entries for each in comparisons), strict=True):
+        success = [entry.episodes.success for entry in entries]
+        average = sum(map(sum, success)) / sum(map(len, success))
+        chunk = min(entry.chunk for entry in entries)
+        lines.append((average, [entries[0].name, chunk, *map(_format_mean, success), f"{average:.3f}"]))
+    tasks = [each.task.removeprefix("metaworld:").removesuffix("-v3") for each in comparisons]
+    ordered = sorted(lines, key=lambda line: -line[0])
+    return markdown(["settings", "actions per plan", *tasks, "mean"], [cells for _, cells in ordered])
+
+
+def _format_mean(values: Sequence[bool]) -> str:
+    return f"{sum(values) / len(values):.2f}"
 
 
 def auto_tasks() -> str:
@@ -295,6 +309,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "adroit_differences": adroit_differences,
     "adroit_tuning": adroit_tuning,
     "metaworld": metaworld,
+    "metaworld_tuning": metaworld_tuning,
     "auto_tasks": auto_tasks,
     "auto_forks": partial(mode_settings, "auto_avoiding", "auto_avoiding_long", "auto_forks"),
     "arm_cameras": arm_cameras,

@@ -1,7 +1,7 @@
 """Settings of the Neural SDE by the statistics of demonstrations.
 
 The rules were chosen with `benchmarks/experiments/auto_choices.toml` (Adroit, MountainCarContinuous, Pendulum
-and one task of human demonstrations), `auto_forks.toml` (obstacle avoidance) and `auto_few_tuning.toml` (ten
+and one task of human demonstrations), `auto_forks.toml` (obstacle avoidance) and `metaworld_tuning.toml` (ten
 episodes of six tasks of Meta-World), on seeds 200000 and up.
 """
 
