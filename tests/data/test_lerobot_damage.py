@@ -274,6 +274,7 @@ DAMAGES = [
 ]
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)
 def test_damage_is_refused(damage: Damage, tmp_path: Path) -> None:
     path = damage.write(tmp_path / "set")
