@@ -149,12 +149,18 @@ class DataView(PageFlags):
         from nsde_policy.data import load_demonstrations, open_images
         from nsde_policy.data.readers import open_source
         from nsde_policy.data.roles import find_cameras, is_colour
+        from nsde_policy.errors import DemoError
         from nsde_policy.viewer.episodes import EpisodePage, EpisodeServer
 
         demos = load_demonstrations(self.path, obs_keys=self.obs_keys, act_key=self.act_key)
         with open_source(self.path) as source:
             names = [name for name, shape in find_cameras(source).items() if is_colour(shape)]
-        cameras = {name: open_images(self.path, key=name) for name in names}
+        cameras = {}
+        for name in names:
+            try:
+                cameras[name] = open_images(self.path, key=name)
+            except DemoError as error:
+                logger.warning("%s is not shown: %s", name, error)
         settings = self.make_settings()
         flags = "" if self.obs_keys == ("state",) else f" --obs-keys {' '.join(self.obs_keys)}"
         flags += "" if self.act_key == "action" else f" --act-key {self.act_key}"
@@ -175,6 +181,8 @@ class DataConvert:
     act_key: ActKeyFlag = "action"
     rate: NonNegative = 0.0
     """Frames per second; 0: as the files say."""
+    task_text: str = ""
+    """With --to lerobot, what the robot does, such as "push the T"; empty: as the files say."""
     accept_omitted_chunks: options.AcceptOmittedChunksFlag = False
 
     def run(self) -> None:
@@ -186,7 +194,9 @@ class DataConvert:
         from nsde_policy.data.convert import write_zarr
         from nsde_policy.data.formats.lerobot_writer import write_lerobot
 
-        write = write_lerobot if self.to == "lerobot" else write_zarr
+        if self.task_text and self.to != "lerobot":
+            raise ConfigError("--task-text is a part of LeRobot data sets; add --to lerobot or leave it out")
+        write = partial(write_lerobot, task_text=self.task_text) if self.to == "lerobot" else write_zarr
         bar = partial(tqdm, desc="writing", unit="episode", leave=False, disable=None)
         with self._open() as source:
             written = write(
