@@ -222,11 +222,11 @@ def join_columns(arrays: Sequence[SourceArray], ends: Ints, episodes: range | No
     values, angles = [], []
     names: list[str] = []
     for array in arrays:
+        values.append(read_columns(array, ends, episodes))  # checks the number of columns
         angles += [len(names) + column for column in array.angles]
         names += array.columns or [
             f"{array.name.rpartition('/')[2]}[{column}]" for column in range(array.width)
         ]
-        values.append(read_columns(array, ends, episodes))
     return Columns(np.concatenate(values, axis=1), tuple(names), tuple(angles))
 
 

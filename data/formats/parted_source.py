@@ -2,6 +2,7 @@
 
 import io
 import re
+import warnings
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -180,7 +181,10 @@ def _join_parts(name: str, groups: Sequence[Group]) -> PartedArray:
 def decode_image(content: Numbers | bytes, name: str) -> Numbers:
     """Decode a JPEG or PNG, which padding may follow, to (height, width, …)."""
     pillow = import_optional("PIL.Image", "plot")
-    with wrap_read_errors(f"{name} is not an undamaged JPEG or PNG, restore it from the original"):
+    damaged = f"{name} is not an undamaged JPEG or PNG, restore it from the original"
+    with wrap_read_errors(damaged), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", pillow.DecompressionBombWarning)
         image = pillow.open(io.BytesIO(bytes(content)), formats=("JPEG", "PNG"))
         return np.asarray(image.convert("RGB") if image.mode in ("L", "P", "CMYK") else image)
 

@@ -70,7 +70,9 @@ class StoredArray(SourceArray):
         return tuple(self.zarray.shards or self.zarray.chunks)
 
     def read(self, start: int, stop: int) -> Numbers:
-        """Decode the frames `start` to `stop`, (stop − start, …)."""
+        """Decode the frames `start` to `stop`, (stop − start, …), after checking that their chunks exist."""
+        for fault in self._find_faults(start, stop):
+            raise DemoError(f"{fault}; restore it from the original")
         try:
             return np.asarray(self.zarray[start:stop])
         except Exception as error:
@@ -84,12 +86,17 @@ class StoredArray(SourceArray):
 
     def find_faults(self, frames: int) -> Iterator[str]:
         """Describe missing (unless accepted) and damaged chunks of the first `frames` frames."""
+        return self._find_faults(0, frames)
+
+    def _find_faults(self, start: int, stop: int) -> Iterator[str]:
         rows, *others = self._unit
         counts = [-(-size // step) for size, step in zip(self.shape[1:], others, strict=True)]
-        chunks = -(-frames // rows) * math.prod(counts)
+        first, last = start // rows, -(-stop // rows)
+        chunks = (last - first) * math.prod(counts)
         if chunks > MAX_CHUNKS:
             raise DemoError(f"{self.name} has {chunks} chunks, expected at most {MAX_CHUNKS}")
-        for place in np.ndindex(-(-frames // rows), *counts):
+        for row, *columns in np.ndindex(max(0, last - first), *counts):
+            place = (first + row, *columns)
             fault = self._find_fault(f"{self.name}/{self.zarray.metadata.encode_chunk_key(place)}")
             if fault:
                 yield fault

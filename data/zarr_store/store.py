@@ -19,7 +19,7 @@ from nsde_policy.errors import (
     import_optional,
     summarize_error,
 )
-from nsde_policy.files import MAX_JSON_BYTES, parse_json
+from nsde_policy.files import MAX_JSON_BYTES, open_regular, parse_json
 
 if TYPE_CHECKING:
     from zarr.abc.store import Store as ZarrStore
@@ -51,7 +51,8 @@ class Store(Source):
         if not path.exists():
             raise DemoError(f"{path} does not exist; expected a zarr directory or a zip of one")
         self._root: Path | zipfile.Path = path
-        if path.is_file():
+        if not path.is_dir():
+            open_regular(path, error=DemoError).close()
             if path.suffix != ".zip" and not zipfile.is_zipfile(path):
                 raise DemoError(f"{path} is neither a zarr directory nor a zip of one", OTHER_FORMATS)
             with wrap_read_errors(f"{path} is neither a zarr directory nor an undamaged zip of one"):

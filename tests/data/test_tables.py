@@ -332,17 +332,21 @@ def make_pipe(path: Path) -> Path:
     return path
 
 
-def promise_rows(path: Path) -> Path:
-    """Let the header of an array promise 10¹² rows."""
-    path = path.with_suffix(".npz")
-    np.savez(path, state=np.ones((10, 2)), action=np.ones((10, 2)), episode_ends=[10**12])
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    old, new = b"'shape': (10, 2), }" + b" " * 11, b"'shape': (1000000000000, 2), }"
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in members.items():
-            archive.writestr(name, content.replace(old, new))
-    return path
+def promise(shape: str) -> Callable[[Path], Path]:
+    """Let the header of an array promise a shape."""
+
+    def make(path: Path) -> Path:
+        path = path.with_suffix(".npz")
+        np.savez(path, state=np.ones((10, 2)), action=np.ones((10, 2)), episode_ends=[10])
+        with zipfile.ZipFile(path) as archive:
+            members = {name: archive.read(name) for name in archive.namelist()}
+        old = b"(10, 2), }" + b" " * (len(shape) - 5)
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in members.items():
+                archive.writestr(name, content.replace(old, f"({shape}), }}".encode()))
+        return path
+
+    return make
 
 
 NAN = "0,nan,1,1,x"
@@ -406,7 +410,7 @@ DAMAGES = [
     Damage("fractional ends", single(episode_ends=[4.5, 10]), "float64"),
     Damage("no episodes", single(episode_ends=np.zeros(0, int)), "at least 1 episode"),
     Damage("pickle", with_pickle, "state in .* is object .* expected real numbers"),
-    Damage("huge", promise_rows, "would take"),
+    Damage("huge", promise("1000000000000, 2"), "declares float64 .*, but has 288;"),
     Damage("imitation rows", imitation(obs=np.ones((11, 2))), "has 11 obs, expected 12"),
     Damage("imitation ends", imitation(indices=np.array([14])), "too short"),
     Damage("imitation NaN", imitation(obs=np.full((12, 2), np.nan)), "nan in obs"),
