@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from nsde_policy.bounds import Positive
-from nsde_policy.config import BaseConfig
+from nsde_policy.config import BaseConfig, require
 from nsde_policy.data.formats.file_arrays import (
     DATASET_FILE,
     get_dataset_format,
@@ -69,6 +69,12 @@ class TablesConfig(BaseConfig):
     starts: str = ""
     dones: str = ""
     format: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        names = (*self.observations, *self.actions)
+        require(self, bool(self.observations and self.actions), "name an observation and an action")
+        require(self, len({*names}) == len(names), f"a name is listed twice: {', '.join(names)}")
 
     @property
     def episode_arrays(self) -> dict[str, tuple[str, ...]]:
