@@ -92,7 +92,7 @@ def find_datasets(file: Any, without: Set[str]) -> dict[str, Any]:
         return name if name.count("/") > MAX_DEPTH else None  # stops the visit
 
     if deepest := file.visititems_links(add):
-        raise DemoError(f"{file.filename} has groups in groups, {deepest:.80}…, expected at most {MAX_DEPTH}")
+        raise DemoError(f"{file.filename} has groups in groups, {deepest:.60}…, more than {MAX_DEPTH} levels")
     for name, link in links.items():
         if type(link).__name__ != "HardLink":
             raise DemoError(f"{name} in {file.filename} is a link, which is not followed: put a copy there")

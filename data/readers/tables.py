@@ -156,10 +156,12 @@ def _open_tables(path: Path, files: Sequence[Path], settings: TablesConfig) -> M
     """Open files of one or more episodes; the arrays of npz files are read on demand."""
     open_member = keep_open(open_npz_member)
     wanted = {*settings.observations, *settings.actions}
-    marks = settings.episode_arrays or EPISODE_ARRAYS
+    marks = settings.episode_arrays or {
+        kind: tuple(name for name in names if name not in wanted) for kind, names in EPISODE_ARRAYS.items()
+    }
+    flags = {name for names in marks.values() for name in names}
     groups = []
     for file in files:
-        flags = {name for names in marks.values() for name in names}
         arrays = _read_csv(file, wanted, flags) if file.suffix == ".csv" else open_npz(file, open_member)
         if missing := wanted.union(*settings.episode_arrays.values()) - arrays.keys():
             raise DemoError(

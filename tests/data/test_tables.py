@@ -196,6 +196,15 @@ def test_the_description_names_the_array_that_divides_files(tmp_path: Path, kind
     assert load_demonstrations(file).episode_ends.tolist() == ENDS
 
 
+def test_an_observation_does_not_divide_a_file(tmp_path: Path) -> None:
+    (tmp_path / "dataset.toml").write_text('rate_hz = 9\nobservations = ["q", "done"]\nactions = ["u"]\n')
+    lines = [f"{i},{-i},{i == 2:d}" for i in range(7)]
+    (tmp_path / "all.csv").write_text("\n".join(["q,u,done", *lines]))
+    demos = load_demonstrations(tmp_path)
+    assert demos.lengths.tolist() == [7]
+    assert demos.obs[:, 1].tolist() == [0, 0, 1, 0, 0, 0, 0]
+
+
 @pytest.mark.parametrize("text", ["true", "True", "1"])
 def test_flags_divide_a_csv_file_into_episodes(tmp_path: Path, text: str) -> None:
     (tmp_path / "dataset.toml").write_text('rate_hz = 9\nobservations = ["q"]\nactions = ["u"]\n')
