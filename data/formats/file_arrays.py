@@ -3,6 +3,7 @@
 import math
 import re
 import tomllib
+import warnings
 import zipfile
 from collections.abc import Callable, Set
 from functools import lru_cache
@@ -14,7 +15,7 @@ import numpy as np
 from nsde_policy.config import BaseConfig
 from nsde_policy.data.source import SourceArray
 from nsde_policy.data.types import Numbers
-from nsde_policy.data.zarr_store.store import wrap_read_errors
+from nsde_policy.data.zarr_store.store import MAX_DEPTH, wrap_read_errors
 from nsde_policy.errors import ConfigError, DemoError, import_optional
 from nsde_policy.files import open_regular, read_file
 
@@ -54,8 +55,12 @@ class NpzArray(SourceArray):
         member = open_member(*self._place)
         is_first = np.lib.format.read_magic(member) == (1, 0)
         read = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
-        self.shape, self._is_fortran, self.dtype = read(member)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about headers that Python 2 wrote
+            self.shape, self._is_fortran, self.dtype = read(member)
         self._start = member.tell()
+        self.size = self._start + math.prod(self.shape) * self.dtype.itemsize
+        """Bytes of the member, as its header declares them."""
 
     def read(self, start: int, stop: int) -> Numbers:
         """Read some rows; of columns that are contiguous, all."""
@@ -81,7 +86,13 @@ def open_hdf5(path: Path) -> Any:
 def find_datasets(file: Any, without: Set[str]) -> dict[str, Any]:
     """Return the datasets of an HDF5 file by name, except those in groups `without`."""
     links: dict[str, Any] = {}
-    file.visititems_links(links.__setitem__)
+
+    def add(name: str, link: Any) -> str | None:
+        links[name] = link
+        return name if name.count("/") > MAX_DEPTH else None  # stops the visit
+
+    if deepest := file.visititems_links(add):
+        raise DemoError(f"{file.filename} has groups in groups, {deepest:.60}…, more than {MAX_DEPTH} levels")
     for name, link in links.items():
         if type(link).__name__ != "HardLink":
             raise DemoError(f"{name} in {file.filename} is a link, which is not followed: put a copy there")
@@ -98,7 +109,15 @@ def open_npz(path: Path, open_member: OpenMember) -> dict[str, SourceArray]:
     file = open_regular(path, error=DemoError)
     with wrap_read_errors(f"{path} is not an undamaged npz file"), zipfile.ZipFile(file) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
-        return {name: NpzArray(path, name, open_member) for name in names}
+        arrays = {name: NpzArray(path, name, open_member) for name in names}
+        for name, array in arrays.items():
+            size = archive.getinfo(f"{name}.npy").file_size
+            if size != array.size and array.dtype.kind != "O":  # pickles have any size
+                raise DemoError(
+                    f"{array.name} declares {array.dtype} {array.shape}, {array.size} bytes, but has {size}; "
+                    "restore it from the original"
+                )
+        return dict(arrays)
 
 
 def open_npz_member(path: Path, name: str) -> IO[bytes]:

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from nsde_policy.data.formats.file_arrays import Hdf5Array, OpenFile, find_datasets, keep_open, open_hdf5
-from nsde_policy.data.formats.parted_source import Group, PartedArray, list_files, natural_key, open_parts
+from nsde_policy.data.formats.parted_source import Group, find_ends, list_files, natural_key, open_parts
 from nsde_policy.data.readers.base import Reader
 from nsde_policy.data.readers.registry import register_reader
 from nsde_policy.data.roles import find_roles
 from nsde_policy.data.source import MemorySource, SourceArray
-from nsde_policy.data.types import MIN_STEPS, check_rate
+from nsde_policy.data.types import check_rate
 from nsde_policy.data.zarr_store.store import wrap_read_errors
 from nsde_policy.errors import DemoError
 from nsde_policy.files import parse_json
@@ -55,9 +55,10 @@ class Hdf5Reader(Reader):
         with wrap_read_errors(f"{path} cannot be read"):
             files = list_files(path, HDF5_SUFFIXES)
             groups = [group for file in files for group in _open_groups(file, open_file)]
-            source = open_parts(path, groups, FRAMES.match, format="robomimic HDF5")
+            kind = "robomimic HDF5" if groups[0].name.startswith("/data/") else "HDF5"
+            source = open_parts(path, groups, FRAMES.match, format=kind)
             source.conventions = _find_conventions(source.find_arrays(), groups)
-            _set_metadata(source, open_file(files[0]), groups[0].arrays)
+            _set_metadata(source, open_file(files[0]), groups[0])
         return source
 
 
@@ -75,7 +76,6 @@ def _open_groups(file: Path, open_file: OpenFile) -> list[Group]:
 def _make_group(group: Any, arrays: dict[str, SourceArray]) -> Group:
     """Check the arrays of an episode, or of all episodes of a D4RL file."""
     label = f"{group.name} in {group.file.filename}"
-    flags = [arrays.pop(key) for key in ("terminals", "timeouts") if key in arrays]
     shape = next((array.shape for key, array in arrays.items() if ACTION.match(key)), ())
     if not shape:
         raise DemoError(
@@ -84,13 +84,10 @@ def _make_group(group: Any, arrays: dict[str, SourceArray]) -> Group:
             "(observations, actions, terminals)"
         )
     frames = shape[0]
+    if group.name == "/" and (ends := find_ends(arrays, frames)) is not None:
+        return Group(label, arrays, ends)
     if group.name == "/" and "actions" in arrays:
-        if not flags:
-            raise DemoError(f"{label} has neither terminals nor timeouts, which end the episodes of D4RL")
-        ended = [PartedArray(flag.name, [flag], [frames]).read_checked().reshape(frames) for flag in flags]
-        ends = np.flatnonzero(np.any(ended, axis=0)) + 1
-        is_cut_off = frames - ends.max(initial=0) >= MIN_STEPS  # a single frame is left out
-        return Group(label, arrays, np.append(ends, frames) if is_cut_off else ends)
+        raise DemoError(f"{label} has neither terminals nor timeouts that end an episode")
     declared = group.attrs.get("num_samples", group.attrs.get("total_steps", frames))
     if declared != frames:
         raise DemoError(
@@ -112,8 +109,9 @@ def _find_conventions(names: Sequence[str], groups: Sequence[Group]) -> dict[str
     return {key: tuple(names) for key, names in (("state", state), ("action", action)) if names}
 
 
-def _set_metadata(source: MemorySource, file: Any, arrays: dict[str, SourceArray]) -> None:
+def _set_metadata(source: MemorySource, file: Any, first: Group) -> None:
     """Set the format, attributes, and the rate that is recorded with the environment or as time of states."""
+    arrays = first.arrays
     found = {**file.attrs, **file.get("data", file).attrs}
     text = str(found.get("env_args", found.get("env_info", "{}")))
     env_args = parse_json(text, name=f"env_args of {file.filename}", error=DemoError, allow_nan=True)
@@ -122,10 +120,8 @@ def _set_metadata(source: MemorySource, file: Any, arrays: dict[str, SourceArray
     kwargs = env_args.get("env_kwargs", env_args)
     source.rate_hz = kwargs.get("control_freq") if isinstance(kwargs, dict) else None
     check_rate(source.rate_hz)
-    if "action" in arrays:
-        source.format = "ALOHA HDF5"
-    elif "observations" in arrays:
-        source.format = "D4RL HDF5"
+    if first.name.startswith("/ in "):
+        source.format = "ALOHA HDF5" if "action" in arrays else "D4RL HDF5"
     elif "states" in arrays and not any(name.startswith("obs") for name in arrays):
         source.format, source.notes = "robosuite raw HDF5", (RAW_NOTE,)
         periods = np.diff(arrays["states"].read_checked()[:, 0])
