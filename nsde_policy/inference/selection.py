@@ -27,7 +27,7 @@ def load_selector(run: RunDirectory, record: RunRecord) -> PlanSelector | None:
     """Load the plan selector of a run in evaluation mode; None if it has none, or is not trained to its end.
 
     Raises:
-        CheckpointError: If the selector is damaged, or missing though the settings say that plans are selected.
+        CheckpointError: If the selector is damaged, or missing though the settings select plans.
     """
     folder = run.selection
     file = folder.path / RULE_FILE
