@@ -83,12 +83,13 @@ class ObservationMonitor:
             PolicyInputError: If it is the first observation, and all of its values are far outside.
         """
         plain, last = obs[: len(self._low)], self._last
-        outside, far = self.describe_outside(plain), self._find_far(plain)
+        far = self._find_far(plain)
+        outside = self.describe_outside(plain) if far.any() else None
         if last is None:
             lengths = far if self._is_angle.all() else far[~self._is_angle]
             if len(lengths) > 1 and lengths.all():
                 raise PolicyInputError(f"the first observation has wrong units in every column: {outside}")
-        else:
+        elif far.any():
             changed = (np.abs(plain - last) > self._range) | self._is_dead(plain)
             if (far & ~self._find_far(last) & changed).any():
                 self._jumped_at = period if self._jumped_at is None else self._jumped_at
