@@ -77,6 +77,8 @@ class EpisodeResult:
     planning_s: float
     selected: int = 0
     """Number of plans that were selected among several."""
+    outside: int = 0
+    """Number of steps with an observation far outside the demonstrated range."""
     mode: int | None = None
     """Which way it took, see `Reporting.modes`: -1 if unknown, None if the task has no modes."""
     success_step: int | None = None
@@ -100,7 +102,7 @@ class EpisodeResult:
 
     def to_dict(self, score_name: str) -> dict[str, object]:
         """Return plain values for JSON, with the score under its name in the task."""
-        costs = ("steps", "plans", "planned", "network_calls", "planning_s")
+        costs = ("steps", "outside", "plans", "planned", "network_calls", "planning_s")
         outcome: dict[str, object] = {"seed": self.seed, score_name: self.score, "success": self.success}
         outcome |= self.metrics
         if self.mode is not None:
@@ -116,6 +118,8 @@ class EpisodeLog:
     def __init__(self, task: Task, env: EnvAdapter, images: Mapping[str, str]) -> None:
         self.trace = Trace()
         self.ended = False
+        self.outside = 0
+        """Number of steps with an observation far outside the demonstrated range."""
         self._costs = {"plans": 0, "planned": 0, "network_calls": 0, "selected": 0}
         self._planning_s = 0.0
         self._task = task
@@ -172,6 +176,7 @@ class EpisodeLog:
             metrics=outcome.metrics,
             max_progress=max(progress, default=None),
             steps=self.steps,
+            outside=self.outside,
             **self._costs,
             planning_s=self._planning_s,
             mode=mode,

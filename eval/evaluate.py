@@ -74,6 +74,11 @@ class EvaluationScores(Summary):
         """Share of plans that were selected among several."""
         return sum(r.selected for r in self.episodes) / sum(r.plans for r in self.episodes)
 
+    @property
+    def outside_share(self) -> float:
+        """Share of steps with an observation far outside the demonstrated range."""
+        return sum(r.outside for r in self.episodes) / sum(r.steps for r in self.episodes)
+
     def to_json(self, **context: object) -> str:
         """Return the scores and the context they were made in as one JSON object."""
         values = {
@@ -97,6 +102,8 @@ class EvaluationScores(Summary):
             samples = "1 distinct path" if count == 1 else f"{count} distinct paths"
             rows["distinct paths"] = f"{count}: episodes repeat paths, so intervals have n = {samples}"
         rows |= self._list_figures()
+        if self.outside_share:
+            rows["out of distribution"] = f"{100 * self.outside_share:.2g} % of the observations"
         for each in self.outcomes:
             rows["distinct modes"] = f"{each.observed} of {len(each.counts)}"
         if self.success is not None:

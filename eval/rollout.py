@@ -29,7 +29,8 @@ from nsde_policy.eval.disturbances import (
 )
 from nsde_policy.eval.episode import EpisodeLog, EpisodeResult
 from nsde_policy.inference.policy import Policy
-from nsde_policy.planner.checks import round_binary
+from nsde_policy.planner.checks import hold_action, round_binary
+from nsde_policy.planner.observation import ObservationMonitor
 from nsde_policy.run_directory import RunRecord
 from nsde_policy.selection.rule import Choice
 from nsde_policy.tasks import Task, find_rate, get_task_of_run
@@ -91,6 +92,8 @@ class EpisodeRunner:
         self._env = env
         self._frames = frames
         self.log = EpisodeLog(player.task, env, config.images)
+        self._monitor = ObservationMonitor(policy.spec)
+        self._is_jump = False
         self._push = config.condition.push
         std = np.array(policy.record.spec.increment_std[: policy.spec.plain_dim])
         self._disturbances = Disturbances(config.condition, seed, std)
@@ -106,13 +109,17 @@ class EpisodeRunner:
         self.log.trace.histories.append((now, self.history.copy()))
         self._queue.add(planned, now, latency=self._latency, chunk=self._chunk)
         for _ in range(self._chunk):
-            self._step()
-            if self.log.ended:
+            self._step(self._queue.pop(self.log.steps, self.history.last_action))
+            if self.log.ended or self._is_jump:
                 break
+        while self._is_jump and not self.log.ended:  # a faulty sensor: hold, then plan again
+            self._queue = PlanQueue()
+            self.history.forget_observations()
+            deltas = self._policy.calibration.delta_columns
+            self._step(hold_action(self.history.last_action, deltas))
 
-    def _step(self) -> None:
+    def _step(self, planned: np.ndarray) -> None:
         now = self.log.steps
-        planned = self._queue.pop(now, self.history.last_action)
         if (rng := self._disturbances.push_rng(now)) is not None:
             with self._env.guard("push"):
                 self._env.env.unwrapped.push(self._push, rng)  # type: ignore[attr-defined]
@@ -121,7 +128,14 @@ class EpisodeRunner:
         self._observe(obs)
 
     def _observe(self, obs: np.ndarray) -> None:
-        self.history.add_observation(self._encode(self._disturbances.add_noise(obs)))
+        """Add an observation to the history as the policy sees it, unless its sensor is faulty."""
+        obs = self._disturbances.add_noise(obs)
+        compared = self._monitor.check(obs, self.log.steps)
+        self.log.outside += compared.outside is not None and not self.log.ended
+        self._is_jump = compared.is_jump
+        seen = self._encode(obs)  # also then, because a camera counts its frames
+        if not self._is_jump:
+            self.history.add_observation(seen)
         if self._frames:
             picture = next(iter(self._env.last_frames.values()), None)
             picture = self._env.render() if picture is None else picture

@@ -18,7 +18,7 @@ from nsde_policy.data.roles import check_robot
 from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.inference.policy import Policy
 from nsde_policy.planner.interface import PolicySpec
-from nsde_policy.planner.observation import find_implausible
+from nsde_policy.planner.observation import ObservationMonitor
 from nsde_policy.run_config import DemoConfig
 from nsde_policy.run_directory import DemoRecord, RunRecord
 from nsde_policy.training.dataset import build_transitions
@@ -155,9 +155,9 @@ def _load_recorded(settings: DemoConfig, path: Path) -> Demonstrations:
 
 
 def _warn_if_implausible(demos: Demonstrations, spec: PolicySpec) -> None:
-    """Log a warning if the policy would refuse many of the observations, as in other units."""
-    checked = demos.obs[:: choose_stride(demos)]
-    problems = [problem for obs in checked if (problem := find_implausible(obs, spec)) is not None]
+    """Log a warning if many observations are far from the policy's demonstrations, as in other units."""
+    checked, monitor = demos.obs[:: choose_stride(demos), : spec.plain_dim], ObservationMonitor(spec)
+    problems = [problem for obs in checked if (problem := monitor.describe_outside(obs)) is not None]
     share = len(problems) / len(checked)
     if share > MOST_IMPLAUSIBLE:
         logger.warning(

@@ -54,7 +54,8 @@ class SessionConfig(BaseConfig):
     whatever is given. None for the policy's default, which needs an observation: until the first valid one,
     `step` raises."""
     fault_when_ood: bool = False
-    """Report a fault if a state is out of distribution, see `calibration.OODDetector`."""
+    """Report a fault if a state is out of distribution, see `calibration.OODDetector`, or an observation is
+    far outside the demonstrated range."""
     min_visible: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """Report a fault if a smaller share of what the policy relies on is visible to its cameras; 0 for never.
     `calibration.usually_visible` is the share in undisturbed frames."""

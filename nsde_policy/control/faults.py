@@ -18,9 +18,9 @@ class FaultKind(StrEnum):
     NON_FINITE_OBSERVATION = "non_finite_observation"
     """An observation contains NaN or infinity."""
     WRONG_OBSERVATION = "wrong_observation"
-    """An observation has the wrong shape, or is not numeric."""
+    """An observation has the wrong shape, or is not numeric; or the first one has wrong units."""
     IMPLAUSIBLE_OBSERVATION = "implausible_observation"
-    """An observation is far outside the demonstrated range: wrong unit, wrong order of columns."""
+    """An observation jumped far outside the demonstrated range, for at most two policy periods."""
     STALE_OBSERVATION = "stale_observation"
     """An observation is older than `max_age_s` when it arrives or when a command is requested."""
     MISSING_OBSERVATION = "missing_observation"
@@ -52,7 +52,8 @@ class FaultKind(StrEnum):
     CALLBACK_ERROR = "callback_error"
     """The callback for another fault raised an exception, or did not return a command."""
     OUT_OF_DISTRIBUTION = "out_of_distribution"
-    """The state is out of distribution; a fault only if `fault_when_ood` is set."""
+    """The state is out of distribution, or an observation stays far outside the demonstrated range; a fault
+    only if `fault_when_ood` is set."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,8 @@
 """Checks of everything that a control session receives: observations, their time stamps, the clock."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,20 +13,14 @@ from nsde_policy.errors import ConfigError, PolicyInputError
 from nsde_policy.planner.calibration import Calibration, OODDetector
 from nsde_policy.planner.checks import check_array
 from nsde_policy.planner.interface import Planner, PolicySpec, find_encoder
-from nsde_policy.planner.observation import convert_observation, find_implausible, find_non_finite
+from nsde_policy.planner.observation import (
+    Observation,
+    ObservationMonitor,
+    convert_observation,
+    find_non_finite,
+)
 
 TIME_TOLERANCE_S = 1e-9
-
-
-class CheckedObservation(NamedTuple):
-    """An observation without faults."""
-
-    plain: np.ndarray
-    """All of it, (obs_dim,); of an observation with frames the low-dimensional part, (plain_dim,)."""
-    encode: Callable[[], np.ndarray] | None = None
-    """Encodes an observation with frames, (obs_dim,)."""
-    cameras_changed: bool = False
-    """Whether a camera was lost or came back since the observation before."""
 
 
 class InputMonitor:
@@ -48,6 +41,7 @@ class InputMonitor:
         self._spec, self._max_ahead, self._encode = spec, 1 / config.rate_hz, find_encoder(planner)
         self._max_age, self._max_gap = resolved.max_age_s, resolved.max_gap_s
         self._frames = FrameMonitor(spec, config, resolved, calibration)
+        self._observations = ObservationMonitor(spec)
         self._ood_detector = OODDetector(calibration, spec)
         self._fault_when_ood = config.fault_when_ood
         if self._fault_when_ood and not self._ood_detector.is_calibrated:
@@ -61,8 +55,11 @@ class InputMonitor:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all time stamps and frames; NaN compares false with every time."""
+        """Forget all observations and time stamps; NaN compares false with every time."""
         self._frames.reset()
+        self._observations.reset()
+        self.outside: str | None = None
+        """Why the last accepted observation is far outside the demonstrated range; None if it is not."""
         self._newest = math.nan  # of all observations
         self._used = math.nan  # of the observations that the policy got
         self._clock = math.nan
@@ -85,8 +82,8 @@ class InputMonitor:
 
     @property
     def is_ood(self) -> bool:
-        """Whether the last state was out of distribution."""
-        return self._ood_detector.is_ood(self.ood)
+        """Whether the last state was out of distribution, or the last observation far outside the range."""
+        return self.outside is not None or self._ood_detector.is_ood(self.ood)
 
     def score_state(self, state: np.ndarray, now: float) -> list[Fault]:
         """Update the out-of-distribution score; return the faults of a state that the session demands."""
@@ -94,7 +91,8 @@ class InputMonitor:
         self.ood = self._ood_detector.distance(state) if is_complete else None
         faults, least = [], self._min_visible
         if self._fault_when_ood and self.is_ood:
-            faults.append(Fault(FaultKind.OUT_OF_DISTRIBUTION, now, f"distance {self.ood or 0.0:.3g}"))
+            detail = self.outside or f"distance {self.ood or 0.0:.3g}"
+            faults.append(Fault(FaultKind.OUT_OF_DISTRIBUTION, now, detail))
         if self.visible is not None and self.visible < least:
             detail = f"{self.visible:.0%} is visible, at least {least:.0%} is needed; clear the view"
             faults.append(Fault(FaultKind.HIDDEN_SCENE, now, detail))
@@ -118,14 +116,14 @@ class InputMonitor:
             self._clock = now
 
     def check_observation(
-        self, obs: object, t: object, now: float, *, is_new_period: bool
-    ) -> tuple[CheckedObservation | None, list[Fault]]:
-        """Return the parsed observation, or None and the faults that it has.
+        self, obs: object, t: object, now: float, *, period: int, is_new_period: bool
+    ) -> tuple[Observation | None, list[Fault]]:
+        """Return the parsed observation of a policy period, or None and the faults that it has.
 
         Frames are checked here, but encoded by the planner's thread.
         """
         time, frame_times = parse_times(t, self._spec.cameras, now)
-        observed: CheckedObservation | None = None
+        observed: Observation | None = None
         faults: list[Fault] = []
         lost: list[Fault] = []
         try:
@@ -138,24 +136,29 @@ class InputMonitor:
             else:
                 found = [] if named is None else self._frames.check(named, frame_times, now)
                 lost, faults = self._frames.find_lost(found)
-                if (reason := find_implausible(values, self._spec)) is not None:
-                    faults.append(Fault(FaultKind.IMPLAUSIBLE_OBSERVATION, now, reason))
-            observed = CheckedObservation(values)
-            if named is not None and not faults:
+                observed = self._observations.check(values, period)
+                if observed.is_jump:
+                    faults.append(
+                        Fault(FaultKind.IMPLAUSIBLE_OBSERVATION, now, f"a jump: {observed.outside}")
+                    )
+            if named is not None and observed is not None and not faults:
                 frozen = self._frames.find_frozen(values, now, lost)
                 lost, faults = self._frames.find_lost([*lost, *frozen])
                 if is_new_period:
                     copied = self._frames.copy_observation(named, lost)
                     changed = {fault.camera for fault in lost} != self._lost_before
                     later = partial(self._encode_frames, copied, values, now)
-                    observed = CheckedObservation(values, later, changed)
+                    observed = observed._replace(encode=later, cameras_changed=changed)
         except PolicyInputError as error:
             faults.append(Fault(FaultKind.WRONG_OBSERVATION, now, str(error)))
         except Exception as error:  # an observation may raise anything
             faults.append(Fault(FaultKind.WRONG_OBSERVATION, now, describe_error(error)))
         faults += self._check_time(time, now, is_new_period=is_new_period)
         self.lost = () if faults else tuple(lost)
-        return (None, faults) if faults else (observed, faults)
+        if faults or observed is None:
+            return None, faults
+        self.outside = observed.outside
+        return observed, faults
 
     def _encode_frames(self, obs: Mapping[str, object], plain: np.ndarray, now: float) -> np.ndarray:
         """Encode named observations, (obs_dim,), in the planner's thread."""

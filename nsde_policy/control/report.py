@@ -37,7 +37,7 @@ class CommandRecord:
     ood: float | None
     """Out-of-distribution score of the last state (`calibration.OODDetector`); None if not calibrated."""
     is_ood: bool
-    """Whether the score exceeds the threshold."""
+    """Whether the score exceeds the threshold, or the last observation is far outside the demonstrations."""
     visible: float | None
     """Share of what the policy relies on that is visible in the newest encoded frames, from 0 to 1; None if a
     frame has a fault, or for a policy that does not report it."""
@@ -48,6 +48,8 @@ class CommandRecord:
     planned_for: float | None
     """Start of the policy period that the plan meant it for, seconds; at most one period before `time`."""
     faults: tuple[Fault, ...]
+    outside: str | None = None
+    """Why the last accepted observation is far outside the demonstrated range; None if it is not."""
     lost: tuple[Fault, ...] = ()
     """Faults of a camera that the policy goes on without; the session does not react to them."""
     frame_ages: Mapping[str, float] = field(default_factory=dict)
@@ -107,6 +109,8 @@ class SessionReport:
     """Commands that held or braked instead of following a plan."""
     out_of_distribution: int = 0
     """Commands sent while the state was out of distribution."""
+    outside: str | None = None
+    """Why the newest observation far outside the demonstrated range is; None without any."""
     visible: float | None = None
     """Mean share of what the policy relies on that was visible, from 0 to 1; None if it is not reported."""
     least_visible: float | None = None
@@ -132,6 +136,7 @@ class SessionReport:
                 f"{1e3 * self.latency_p99_s:.2f} p99, {1e3 * self.latency_max_s:.2f} largest; "
                 f"{self.missed_deadlines} missed deadlines" + (selected if self.selected else ""),
                 *([] if self.visible is None else [visible]),
+                *([] if self.outside is None else [f"far outside the demonstrations: {self.outside}"]),
                 f"faults: {faults}",
                 *(camera.describe(name) for name, camera in self.cameras.items()),
             ]
@@ -173,6 +178,7 @@ class Recorder:
         self.counts.seconds += since
         self.counts.held += command.source in ("hold", "callback")
         self.counts.out_of_distribution += command.is_ood
+        self.counts.outside = command.outside or self.counts.outside
         if command.visible is not None:
             self._visible.append(command.visible)
         for fault in command.faults:

@@ -20,7 +20,7 @@ import numpy as np
 from nsde_policy.control.clock import EARLY_CALL, ROUNDING, TimeGrid, freeze_objects, parse_time, read_clock
 from nsde_policy.control.config import SessionConfig
 from nsde_policy.control.faults import Fault, FaultKind, get_reaction, respond_to_faults
-from nsde_policy.control.inputs import CheckedObservation, InputMonitor
+from nsde_policy.control.inputs import InputMonitor
 from nsde_policy.control.interpolation import PlanFollower
 from nsde_policy.control.limits import Limiter
 from nsde_policy.control.planning import PlanScheduler
@@ -29,6 +29,7 @@ from nsde_policy.errors import ConfigError, PolicyInputError, SessionStoppedErro
 from nsde_policy.planner.calibration import Calibration
 from nsde_policy.planner.checks import check_array
 from nsde_policy.planner.interface import Planner
+from nsde_policy.planner.observation import Observation
 from nsde_policy.planner.worker import PlannerThread
 
 
@@ -281,12 +282,14 @@ class Session:
         is_new_period = period > self._observed_period
         if obs is None:
             return [Fault(FaultKind.MISSING_OBSERVATION, now, "for this period")] if is_new_period else []
-        observed, faults = self._monitor.check_observation(obs, t, now, is_new_period=is_new_period)
+        observed, faults = self._monitor.check_observation(
+            obs, t, now, period=period, is_new_period=is_new_period
+        )
         if observed is None or not is_new_period:
             return faults
         return self._add_observation(observed, period, now)
 
-    def _add_observation(self, obs: CheckedObservation, period: int, now: float) -> list[Fault]:
+    def _add_observation(self, obs: Observation, period: int, now: float) -> list[Fault]:
         if obs.cameras_changed:  # features of a lost camera jump, and plans from before do not know it
             self._first_trusted_plan = self._scheduler.requested
         if obs.cameras_changed or (self._observed_period >= 0 and period > self._observed_period + 1):
@@ -383,6 +386,7 @@ class Session:
             sigma=self._increment_std if plan is None else plan.accumulated_std(period, self._increment_std),
             ood=self._monitor.ood,
             is_ood=self._monitor.is_ood,
+            outside=self._monitor.outside,
             visible=None if any(fault.camera for fault in faults) else self._monitor.visible,
             source=source,
             plan=None if plan is None else plan.job.index,

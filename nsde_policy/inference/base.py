@@ -4,6 +4,7 @@ It needs numpy only. Subclasses plan with torch (`Policy`), an exported graph (`
 """
 
 import abc
+import logging
 import operator
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -17,15 +18,18 @@ from nsde_policy.control.faults import OnFault
 from nsde_policy.control.limits import Limits
 from nsde_policy.errors import PolicyInputError
 from nsde_policy.planner.calibration import Calibration
-from nsde_policy.planner.checks import check_array, round_binary
+from nsde_policy.planner.checks import check_array, hold_action, round_binary
 from nsde_policy.planner.interface import History, Plan, PolicySpec
 from nsde_policy.planner.observation import (
-    check_observation,
+    Observation,
+    ObservationMonitor,
     convert_observation,
     find_lost_camera,
     find_non_finite,
     parse_frames,
 )
+
+logger = logging.getLogger(__name__)
 
 Generator = TypeVar("Generator")
 """Random generator of a policy: that of torch, or that of numpy."""
@@ -46,8 +50,9 @@ class BasePolicy(abc.ABC, Generic[Generator]):
         self._spec = spec
         self.calibration: Calibration = (calibration or Calibration.from_spec(spec)).check(spec)
         """Limits and statistics measured on the demonstrations, used by a control session."""
-        self._queue: deque[np.ndarray] = deque()
-        self._history = spec.new_history()
+        self.outside: str | None = None
+        """Why the last observation is far outside the demonstrated range; None if it is not."""
+        self._start_episode()
         self._generator = self._make_generator(require_seed(seed))
 
     @abc.abstractmethod
@@ -94,10 +99,10 @@ class BasePolicy(abc.ABC, Generic[Generator]):
         If `plausible`, black, uniform and noisy frames are refused.
         """
         plain, cameras = convert_observation(obs, self._spec), self._spec.cameras
-        if not cameras or not isinstance(obs, Mapping):
-            return plain, None
         if (reason := find_non_finite(plain)) is not None:
             raise PolicyInputError(reason)
+        if not cameras or not isinstance(obs, Mapping):
+            return plain, None
         rows, seen = np.atleast_2d(plain), self.calibration.frames if plausible else ()
         lost = find_lost_camera(obs, self._spec)
         if lost is not None:  # encode any frame, so that encoders need not know
@@ -169,33 +174,62 @@ class BasePolicy(abc.ABC, Generic[Generator]):
         Call it whenever the robot or the scene was moved by hand. With a `seed`, the actions are
         reproducible.
         """
-        self._queue.clear()
-        self._history = self._spec.new_history()
+        self._start_episode()
         if seed is not None:
             self._generator = self._make_generator(require_seed(seed))
 
+    def _start_episode(self) -> None:
+        self._queue: deque[np.ndarray] = deque()
+        self._history = self._spec.new_history()
+        self._monitor, self._period, self._has_warned = ObservationMonitor(self._spec), 0, False
+
     def select_action(self, obs: object) -> np.ndarray:
         """Return the action for this control period, (act_dim,).
+
+        An observation far outside the demonstrated range is used; `outside` says why it is, and the first one
+        of an episode is logged as a warning. If it got there by a jump that no demonstration comes near, the
+        last action is returned again, for at most two periods, as a session holds after a fault.
 
         Args:
             obs: One observation in any form that `observation.py` accepts. A batch of one, (1, obs_dim),
                 gives a batch of one action, (1, act_dim).
 
         Raises:
-            PolicyInputError: If the observation has the wrong shape, is not finite, or is implausible
-                compared with the demonstrations.
+            PolicyInputError: If the observation has the wrong shape, is not finite or has an implausible
+                frame, or if it is the first one and all its values are far outside the demonstrated range.
         """
         given = self._convert(obs, plausible=True)
         is_batch = given.ndim == 2
         if is_batch and len(given) != 1:
             raise PolicyInputError(f"select_action takes one observation, got {len(given)}")
-        self._history.add_observation(check_observation(given[0] if is_batch else given, self._spec))
-        if not self._queue:
-            self._queue.extend(*self._draw_chunks([self._history], self._generator))
-        action = self._queue.popleft()
+        row = given[0] if is_batch else given
+        compared = self._monitor.check(row, self._period)
+        self._period += 1
+        self._report(compared)
+        action = self._hold() if compared.is_jump else self._follow_plan(row)
         self._history.add_action(action)
         sent = round_binary(action, self._spec)
         return sent[None] if is_batch else sent
+
+    def _report(self, obs: Observation) -> None:
+        """Keep why an observation is far outside the demonstrations, and warn of the first of an episode."""
+        self.outside = obs.outside
+        if self.outside is not None and not self._has_warned:
+            logger.warning("an observation is far outside the demonstrations: %s", self.outside)
+            self._has_warned = True
+
+    def _follow_plan(self, row: np.ndarray) -> np.ndarray:
+        """Return the next action of the plan; plan again if there is none."""
+        self._history.add_observation(row)
+        if not self._queue:
+            self._queue.extend(*self._draw_chunks([self._history], self._generator))
+        return self._queue.popleft()
+
+    def _hold(self) -> np.ndarray:
+        """Drop the plan and all observations, and return the last action; changes per period rest at zero."""
+        self._queue.clear()
+        self._history.forget_observations()
+        return hold_action(self._history.last_action, self.calibration.delta_columns)
 
     def predict_action_chunk(self, obs: object, *, generator: Generator | None = None) -> np.ndarray:
         """Plan from first observations, as at the start of an episode.
@@ -207,7 +241,8 @@ class BasePolicy(abc.ABC, Generic[Generator]):
         histories = []
         for row in np.atleast_2d(given):
             histories.append(self._spec.new_history())
-            histories[-1].add_observation(check_observation(row, self._spec))
+            self._report(ObservationMonitor(self._spec).check(row, 0))
+            histories[-1].add_observation(row)
         drawn = self._draw_chunks(histories, self._generator if generator is None else generator)
         chunks = round_binary(np.stack(drawn), self._spec)
         return chunks if given.ndim == 2 else chunks[0]

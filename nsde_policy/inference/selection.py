@@ -1,5 +1,7 @@
 """Load the plan selector of a run directory."""
 
+import os
+
 import torch
 
 from nsde_policy.errors import CheckpointError, ConfigError
@@ -22,11 +24,21 @@ def build_dynamics(record: RunRecord) -> DynamicsModel:
 
 
 def load_selector(run: RunDirectory, record: RunRecord) -> PlanSelector | None:
-    """Load the plan selector of a run in evaluation mode; None if the run was trained without one."""
+    """Load the plan selector of a run in evaluation mode; None if it has none, or is not trained to its end.
+
+    Raises:
+        CheckpointError: If the selector is damaged, or missing though the settings select plans.
+    """
     folder = run.selection
     file = folder.path / RULE_FILE
-    if not file.exists():
-        return None
+    if not os.path.lexists(file):
+        choice = record.config.selection.select  # earlier versions did not record what `auto` chose
+        if choice in ("none", "auto") or run.describe_unfinished() is not None:
+            return None
+        raise CheckpointError(
+            f"{run.path} selects plans by {choice}, but has no {folder.path.name}/{RULE_FILE}: restore the "
+            "folder, or finish the training with train --resume"
+        )
     try:
         rule = SelectionRule.from_dict(read_json(file, error=CheckpointError)).choose("auto")
     except ConfigError as error:

@@ -1,5 +1,6 @@
 """Check what a planner, a robot or a callback gives, and copy it as finite numbers; needs numpy only."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,13 @@ def check_plan(plan: object, spec: PolicySpec, *, steps: int | None = None) -> P
                 "demonstrations, and that training did not diverge"
             )
     return Plan(actions, *arrays[1:])
+
+
+def hold_action(last: np.ndarray, delta_columns: Sequence[int]) -> np.ndarray:
+    """Return the action that stays where the last one (act_dim,) led; changes per period are zero."""
+    held = last.copy()
+    held[list(delta_columns)] = 0.0
+    return held
 
 
 def round_binary(actions: np.ndarray, spec: PolicySpec) -> np.ndarray:

@@ -70,6 +70,10 @@ class History:
         """Add the action that was sent to the robot, (act_dim,); it may differ from the planned one."""
         self._last_action = np.array(action, np.float64)
 
+    def forget_observations(self) -> None:
+        """Forget all observations, and remember the last action."""
+        self._states.clear()
+
     def states(self) -> np.ndarray:
         """Return the states newest first, (history, d) float32; the oldest is repeated to fill the shape."""
         if not self._states:

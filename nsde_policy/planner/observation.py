@@ -2,10 +2,14 @@
 
 An observation is an array, a tensor, a list of numbers, or a dict of named observations, which the policy's
 encoder turns into one vector (`encoders/`). What these functions return is trusted everywhere else.
+
+`ObservationMonitor` is the rule for observations far from the demonstrations. Sessions, `select_action` of
+every policy and `eval` go by it.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,9 +23,12 @@ from nsde_policy.planner.interface import PolicySpec
 LARGEST_ANGLE = 4 * math.pi
 """Angles beyond two turns are taken for degrees or for another column."""
 FAR_OUTSIDE = 1.0
-"""Largest plausible distance from the demonstrated range, as a multiple of that range."""
+"""Values are far outside if they leave the demonstrated range by more than this multiple of it."""
+JUMP_PERIODS = 2
+"""Control periods for which a jump counts as a fault of the sensor; a value that stays is taken as true."""
 TINY_FRACTION = 0.02
-"""If all values are below this fraction of the demonstrated range, and most outside it, the unit is wrong."""
+"""If all values are below this fraction of the demonstrated range, and most outside it, the unit is wrong or
+the sensor is off."""
 MARGIN_FACTOR = 3.0
 """Brightness, contrast and detail may be this many times lower than in the demonstrations, and brightness and
 detail this many times higher."""
@@ -35,6 +42,103 @@ PROBLEMS = {
 """What a frame is called if a value is too low or too high."""
 
 
+class Observation(NamedTuple):
+    """An observation with finite values, compared with the demonstrations."""
+
+    plain: np.ndarray
+    """All of it, (obs_dim,); of an observation with frames the low-dimensional part, (plain_dim,)."""
+    outside: str | None = None
+    """Why it is far outside the demonstrated range; None if it is not."""
+    is_jump: bool = False
+    """Whether it got there by a jump that no demonstration comes near: a sensor fault, not to be used."""
+    encode: Callable[[], np.ndarray] | None = None
+    """Encodes an observation with frames, (obs_dim,)."""
+    cameras_changed: bool = False
+    """Whether a camera was lost or came back since the observation before."""
+
+
+class ObservationMonitor:
+    """Compares the observations of an episode with the demonstrations.
+
+    A value far outside the demonstrated range is used, and reported as out of distribution. If it got there
+    within one control period, by more than the whole range, it is a jump for at most `JUMP_PERIODS`. Only a
+    first observation with all values far outside is refused: its units are wrong.
+    """
+
+    def __init__(self, spec: PolicySpec) -> None:
+        self._low, self._high = (np.array(values[: spec.plain_dim]) for values in (spec.low, spec.high))
+        self._is_angle = np.isin(np.arange(spec.plain_dim), spec.circular)
+        self._range = np.where(self._is_angle, 2 * math.pi, self._high - self._low)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all observations: the next one is the first of an episode."""
+        self._last: np.ndarray | None = None  # that was used
+        self._jumped_at: int | None = None
+
+    def check(self, obs: np.ndarray, period: int) -> Observation:
+        """Compare finite values (obs_dim,) of a control period; features of images are not compared.
+
+        Raises:
+            PolicyInputError: If it is the first observation, and all of its values are far outside.
+        """
+        plain, last = obs[: len(self._low)], self._last
+        far = self._find_far(plain)
+        outside = self.describe_outside(plain) if far.any() else None
+        if last is None:
+            lengths = far if self._is_angle.all() else far[~self._is_angle]
+            if len(lengths) > 1 and lengths.all():
+                raise PolicyInputError(f"the first observation has wrong units in every column: {outside}")
+        elif far.any():
+            changed = (np.abs(plain - last) > self._range) | self._is_dead(plain)
+            if (far & ~self._find_far(last) & changed).any():
+                self._jumped_at = period if self._jumped_at is None else self._jumped_at
+                if 0 <= period - self._jumped_at < JUMP_PERIODS:
+                    return Observation(obs, outside, is_jump=True)
+        self._last, self._jumped_at = plain.copy(), None
+        return Observation(obs, outside)
+
+    def describe_outside(self, plain: np.ndarray) -> str | None:
+        """Return why values (plain_dim,) are far outside the demonstrated range, or None.
+
+        It detects degrees in place of radians, wrong units of length, swapped columns and unfamiliar places.
+        """
+        if self._is_dead(plain):
+            return (
+                f"all values are far below the demonstrated range, got {plain.tolist()!s:.120}; "
+                "check units (metres instead of pixels?)"
+            )
+        far = np.flatnonzero(self._find_far(plain))
+        if not len(far):
+            return None
+        column, value = far[0], plain[far[0]]
+        if self._is_angle[column]:
+            return (
+                f"obs[{column}] must be an angle in radians, got {value:g}; "
+                "check for degrees or columns in another order"
+            )
+        return (
+            f"obs[{column}] is {value:g}, but was in [{self._low[column]:g}, {self._high[column]:g}] in the "
+            "demonstrations; check units and column order"
+        )
+
+    def _find_far(self, plain: np.ndarray) -> np.ndarray:
+        """Return which values are far outside, (plain_dim,) bool; of angles, those of more than two turns."""
+        slack = FAR_OUTSIDE * self._range
+        is_beyond = (plain < self._low - slack) | (plain > self._high + slack) | self._is_dead(plain)
+        far: np.ndarray = np.where(self._is_angle, np.abs(plain) > LARGEST_ANGLE, is_beyond)
+        return far
+
+    def _is_dead(self, plain: np.ndarray) -> bool:
+        """Return whether all lengths are nearly zero, unlike in the demonstrations."""
+        lengths = ~self._is_angle
+        largest = np.maximum(np.abs(self._low), np.abs(self._high))
+        is_tiny = np.abs(plain) < TINY_FRACTION * largest
+        outside = (plain < self._low) | (plain > self._high)
+        count = lengths.sum()
+        return bool(count >= 3 and is_tiny[lengths].all() and 2 * outside[lengths].sum() > count)
+
+
 def _encode_plain(observations: Mapping[str, object], spec: PolicySpec) -> np.ndarray:
     """Encode the low-dimensional part of named observations, (plain_dim,) or a batch (B, plain_dim)."""
     from nsde_policy.encoders import get_encoder  # a plug-in, found when a policy needs it
@@ -44,8 +148,8 @@ def _encode_plain(observations: Mapping[str, object], spec: PolicySpec) -> np.nd
         for key in (STATE_KEY, ENVIRONMENT_KEY)
         if key in observations
     }
-    plain = get_encoder(spec.encoder).encode({**observations, **numbers})
-    return _check_shape(to_floats(plain, "observation"), spec.plain_dim)
+    plain = np.asarray(get_encoder(spec.encoder).encode({**observations, **numbers}), np.float64)
+    return _check_shape(plain, spec.plain_dim)
 
 
 def convert_observation(given: object, spec: PolicySpec) -> np.ndarray:
@@ -74,51 +178,6 @@ def _check_shape(array: np.ndarray, size: int) -> np.ndarray:
 def find_non_finite(obs: np.ndarray) -> str | None:
     """Return what is wrong with observations that are not finite in float32, or None."""
     return None if is_finite(obs) else f"observation must be finite, got {obs.tolist()!s:.200}"
-
-
-def check_observation(obs: np.ndarray, spec: PolicySpec) -> np.ndarray:
-    """Return one observation, or its low-dimensional part, or raise `PolicyInputError`.
-
-    It must be finite, and plausible compared with the demonstrations.
-    """
-    if (reason := find_non_finite(obs)) is not None:
-        raise PolicyInputError(reason)
-    if (reason := find_implausible(obs, spec)) is not None:
-        raise PolicyInputError(f"implausible observation: {reason}")
-    return obs
-
-
-def find_implausible(obs: np.ndarray, spec: PolicySpec) -> str | None:
-    """Return why one observation is implausible compared with the demonstrations, or None.
-
-    It detects degrees in place of radians, wrong units of length and swapped columns, if one observation is
-    enough to show them.
-    """
-    tiny = outside = compared = 0
-    plain = obs[: spec.plain_dim].tolist()  # features of images are always in the range of the frame
-    for column, (value, low, high) in enumerate(zip(plain, spec.low, spec.high, strict=False)):
-        if column in spec.circular:
-            if abs(value) > LARGEST_ANGLE:
-                return (
-                    f"obs[{column}] must be an angle in radians, got {value:g}; "
-                    "check for degrees or columns in another order"
-                )
-            continue
-        slack = FAR_OUTSIDE * (high - low)
-        if not low - slack <= value <= high + slack:
-            return (
-                f"obs[{column}] is {value:g}, but was in [{low:g}, {high:g}] in the demonstrations; "
-                "check units and column order"
-            )
-        compared += 1
-        outside += not low <= value <= high
-        tiny += abs(value) < TINY_FRACTION * max(abs(low), abs(high))
-    if compared >= 3 and tiny == compared and 2 * outside > compared:
-        return (
-            f"all values are far below the demonstrated range, got {obs.tolist()}; "
-            "check units (metres instead of pixels?)"
-        )
-    return None
 
 
 def find_lost_camera(observations: Mapping[str, object], spec: PolicySpec) -> int | None:

@@ -122,6 +122,7 @@ def train_run(
         known, scaled_to, _ = split_episodes(known, options.scale_std, seed=seed, flag="--scale-std")
         config = _resolve_settings(known, config)
         used = selection.prepare(run, known, config, task.mirror, seed)
+        config = config.replace_parts(selection={"select": selection.kind})  # what `auto` chose
         spec = measure_demonstrations(used, config, task.mirror, scale_features=joint is None)
         record = _build_record(config, spec, task, seed, demos, held_out, encoder)
         refuse_other_training(path, run.read_record() if run.config.exists() else None, record)

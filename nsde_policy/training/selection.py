@@ -59,7 +59,8 @@ class SelectionTraining:
         self._dynamics: DynamicsModel | None = None
         self._recorded: Demonstrations | None = None
         self._goal: Goal | None = None
-        self._kind: Kind = "none"
+        self.kind: Kind = "none"
+        """Rule by which plans will be selected."""
 
     def prepare(
         self, run: RunDirectory, demos: Demonstrations, config: RunConfig, mirror: Mirror | None, seed: int
@@ -73,8 +74,8 @@ class SelectionTraining:
         if settings.select == "none" and self._motions is None:
             return demos
         self._recorded, self._goal = demos, find_goal(add_mirror_images(demos, mirror))
-        self._kind = self._choose_kind(config, demos)
-        if self._kind == "none" and self._motions is None:
+        self.kind = self._choose_kind(config, demos)
+        if self.kind == "none" and self._motions is None:
             return demos
         _check_settings(run, {"config": config.to_dict(), "seed": seed, "demos": demos.fingerprint})
         history = config.model.history
@@ -143,7 +144,7 @@ class SelectionTraining:
 
         Both come from the demonstrations as recorded: aligned ends would not show how exact an end has to be.
         """
-        if self._dynamics is None or self._kind == "none":
+        if self._dynamics is None or self.kind == "none":
             return
         assert self._recorded is not None
         record, policy = load_model(run)
@@ -164,7 +165,7 @@ class SelectionTraining:
         plans = policy.to(device).plan(trials.to(device), steps=config.horizon, draws=draws)
         distance = selector.support_distance(self._dynamics.predict(trials.to(device), plans)).amax(1)
         threshold = float(distance.quantile(SUPPORT_SHARE))
-        rule = replace(rule, threshold=threshold, kind=self._kind)
+        rule = replace(rule, threshold=threshold, kind=self.kind)
         run.selection.save_tensors(run.selection.model, selector.state_dict())
         replace_file(run.selection.path / RULE_FILE, rule.to_json().encode())
 

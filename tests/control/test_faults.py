@@ -2,17 +2,19 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 import pytest
 
+from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.faults import FaultKind
 from nsde_policy.errors import PolicyInputError, SessionStoppedError
 from nsde_policy.planner.interface import Plan
 from tests.helpers import hostile_session as hostile
-from tests.helpers.numpy_planner import FailingWalker, Sim
+from tests.helpers.numpy_planner import CALIBRATION, FailingWalker, Sim
 from tests.helpers.sessions import OBS, PERIOD, make_session
 
 
@@ -193,3 +195,36 @@ def test_the_documented_table_of_faults_is_complete():
     others = {FaultKind.CALLBACK_ERROR, FaultKind.OUT_OF_DISTRIBUTION, FaultKind.HIDDEN_SCENE}
     caused = {kind for _, kind in CAUSES.values()} | others
     assert caused == {kind for kind in FaultKind if not kind.endswith("_frame")}
+
+
+FAR = np.array([50.0, -900.0, 1.0])
+
+
+@pytest.mark.parametrize("rate_hz", [10.0, 50.0])
+def test_a_jump_is_a_fault_for_two_policy_periods_if_the_value_stays(rate_hz):
+    robot, per_period = Robot(rate_hz=rate_hz), int(rate_hz / 10)
+    kinds = [robot.step(after=1 / rate_hz) for _ in range(5 * per_period)]
+    kinds += [robot.step(FAR, after=1 / rate_hz) for _ in range(5 * per_period)]
+    held = [index for index, faults in enumerate(kinds) if faults == ["implausible_observation"]]
+    assert held == [*range(5 * per_period, 7 * per_period)]
+    assert robot.session.last.source == "plan"
+
+
+@pytest.mark.parametrize("is_fault", [False, True])
+def test_a_value_that_stays_far_outside_is_reported_and_a_fault_if_asked_for(is_fault):
+    sim, features = Sim(), 6
+    calibration = replace(  # every state is near the demonstrations by its distance
+        CALIBRATION, mean=(0.0,) * features, precision=((0.0,) * features,) * features, threshold=1.0
+    )
+    config = SessionConfig(fault_when_ood=is_fault)
+    session = Session(FailingWalker(sim), config, calibration=calibration, clock=sim.clock)
+    for tick in range(12):
+        session.step([50.0, 50.0 - 20 * tick, 1.0], sim.now)
+        sim.now += PERIOD
+    assert session.last.is_ood
+    assert "obs[1] is -170, but was in [0, 100]" in session.last.outside
+    assert session.last.source == ("hold" if is_fault else "plan")
+    report = session.report()
+    assert report.faults == ({"out_of_distribution": 4} if is_fault else {})
+    assert report.out_of_distribution == 4
+    assert f"far outside the demonstrations: {session.last.outside}" in report.to_text()

@@ -186,7 +186,7 @@ def test_wrong_time_stamp_of_the_first_frame_does_not_hide_that_it_is_frozen(tim
 
 def test_implausible_observation_is_no_movement_of_the_robot(policy: Policy):
     with run_robot(policy, initial_command=ARRAYS["action"][0]) as robot:
-        assert robot.step({**observe(0), STATE: np.full(JOINTS, 1e6)}) == [("implausible_observation", None)]
+        assert robot.step({**observe(0), STATE: np.full(JOINTS, 1e6)}) == [("wrong_observation", None)]
         assert [robot.step(observe(0)) for _ in range(6)] == [[]] * 6
 
 

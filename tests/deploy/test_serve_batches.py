@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
@@ -12,7 +12,6 @@ from websockets.sync.client import ClientConnection
 
 from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.deploy.protocol import PlanReply, Refusal
-from nsde_policy.deploy.server.batches import BatchQueue
 from nsde_policy.deploy.server.warm_up import warm_up
 from nsde_policy.inference.policy import Policy
 from nsde_policy.planner.interface import Plan
@@ -146,51 +145,6 @@ def test_one_failing_row_does_not_fail_the_others(failure: BaseException | Plan)
     assert crowd.planner.batches == [[FIRST], [1, 2, 3], *alone]
 
 
-def choose(measured: dict[int, float], left_s: list[float], largest: int | None = None) -> list[int]:
-    """Return which requests a queue takes that has measured seconds by number of rows."""
-    queue: BatchQueue[int, int] = BatchQueue(lambda requests: requests, lambda kind: largest)
-    queue._seconds = {(0, rows): seconds for rows, seconds in measured.items()}
-    futures: list[Future[int]] = [Future() for _ in left_s]
-    chosen = queue._choose(0, dict(zip(futures, left_s, strict=True)))
-    return [futures.index(future) for future in chosen]
-
-
-@pytest.mark.parametrize(
-    ("measured", "left_s", "largest", "rows"),
-    [
-        ({}, [1.0] * 5, None, [0, 1, 2, 3, 4]),
-        ({}, [1.0] * 5, 2, [0, 1]),
-        ({1: 0.01, 4: 0.04}, [0.05] * 4, None, [0, 1, 2, 3]),
-        ({1: 0.01, 4: 0.04}, [0.03] * 4, None, [0, 1]),  # a size not measured counts as a smaller one
-        ({1: 0.01, 2: 0.03, 4: 0.04}, [0.02] * 4, None, [0]),
-        ({1: 0.01, 4: 0.04}, [0.005, 0.05, 0.05, 0.05], None, [1, 2, 3]),  # the first is late in any batch
-        ({1: 0.01, 4: 0.04}, [0.02, 0.05, 0.05, 0.05], None, [1, 2, 3]),  # most in time
-        ({1: 0.10}, [0.05, 0.06], None, [0]),  # none in time: measure again
-    ],
-)
-def test_batch_holds_the_most_requests_that_can_be_in_time(
-    measured: dict[int, float], left_s: list[float], largest: int | None, rows: list[int]
-):
-    assert choose(measured, left_s, largest) == rows
-
-
-def test_slow_batch_counts_little_and_is_forgotten():
-    queue: BatchQueue[int, int] = BatchQueue(lambda requests: requests, lambda kind: None)
-    for seconds in (0.01, 0.01, 10.0):
-        queue._measure(0, 7, seconds)
-    assert 0.01 < queue._seconds[(0, 8)] < 0.02
-    for _ in range(100):
-        queue._measure(0, 1, 0.01)
-    assert queue._seconds[(0, 8)] < 0.005
-
-
-def test_first_batch_of_a_size_counts_at_most_as_two_of_half_the_size():
-    queue: BatchQueue[int, int] = BatchQueue(lambda requests: requests, lambda kind: None)
-    for rows, seconds in ((4, 0.01), (8, 0.3)):
-        queue._measure(0, rows, seconds)
-    assert queue._seconds[(0, 8)] < 0.03
-
-
 @pytest.fixture(scope="module")
 def shipped() -> Policy:
     return Policy.from_pretrained()
@@ -284,6 +238,22 @@ def test_fewer_plans_are_compared_before_one_is_late(seconds: float, is_slow: bo
             assert len(plan.candidates) == planner.compared[-1]
     assert planner.compared[0] == 16
     assert (planner.compared[-1] < 16) == is_slow
+
+
+def test_deadline_of_a_client_shortens_its_own_search_only():
+    with (
+        serve_in_thread(SelectingPlanner(0.002), deadline_s=20.0) as running,
+        running.connect_and_greet() as hasty,
+        running.connect_and_greet() as patient,
+    ):
+        for number in range(8):
+            hasty.send(encode_request(number, deadline_s=0.004))
+            receive_reply(hasty)
+        counts = []
+        for line in (patient, hasty):
+            line.send(encode_request(9, deadline_s=20.0))
+            counts.append(len(receive_reply(line).unpack().candidates))
+    assert counts[1] < counts[0] == 16
 
 
 def test_warming_up_plans_in_every_size_also_near_the_goal_with_fewer_candidates(monkeypatch):

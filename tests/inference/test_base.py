@@ -124,8 +124,6 @@ def test_every_policy_has_the_same_interface_and_errors(policies, kind):
         call = {"states": states, "steps": 4, "seed": 0} | change
         with pytest.raises(PolicyInputError, match=match):
             policy.plan_from(call.pop("states"), **call)
-    with pytest.raises(PolicyInputError, match="degrees"):
-        policy.select_action(START * [1, 1, 1, 1, 180 / np.pi])
     with pytest.raises(ConfigError, match="rate_hz is 5"):
         policy.session(rate_hz=5)
     with pytest.raises(ConfigError, match="no setting 'rate'; the closest is 'rate_hz'"):

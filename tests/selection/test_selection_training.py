@@ -123,6 +123,8 @@ def test_auto_trains_no_dynamics_model_for_predictable_demonstrations(
     run = train_task(demos, config, tmp_path / "run", task="none", seed=0)
     assert "plan selection: none (the demonstrations are predictable)" in caplog.text
     assert not run.selection.path.exists()
+    assert run.read_record().config.selection.select == "none"
+    assert Policy.from_pretrained(run.path).candidates == 1
 
 
 @pytest.mark.parametrize(
@@ -157,6 +159,17 @@ def test_selection_is_refused_for_runs_without_it(capsys: pytest.CaptureFixture[
     assert "no dynamics model, so plans cannot be selected by goal: train it with --select auto" in (
         capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize("missing", ["selection", "selection/rule.json"])
+def test_run_without_its_selector_is_damaged(missing: str, goal_run: Path, tmp_path: Path):
+    run = Path(shutil.copytree(goal_run, tmp_path / "run"))
+    shutil.move(run / missing, tmp_path / "lost")
+    with pytest.raises(CheckpointError, match=r"selects plans by goal, but has no selection/rule\.json"):
+        Policy.from_pretrained(run)
+    metrics = (run / "metrics.jsonl").read_text().splitlines()
+    (run / "metrics.jsonl").write_text(f"{metrics[0]}\n")  # not finished: the selector comes last
+    assert Policy.from_pretrained(run).candidates == 1
 
 
 @pytest.mark.parametrize(

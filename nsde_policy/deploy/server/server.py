@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
@@ -39,6 +38,8 @@ from nsde_policy.planner.interface import BatchPlanner, Plan, Planner, find_enco
 AnyRequest = PlanRequest | EncodeRequest
 Answer = PlanReply | EncodeReply | Refusal
 Encoded = tuple[np.ndarray, float | None]
+BatchKind = tuple[int, tuple[tuple[str, int], ...]]
+"""What requests of a batch have in common: actions of a plan, 0 for frames; and the argument `candidates`."""
 
 STALLED_DEADLINES = 10
 """/healthz reports a stalled planner if a plan takes longer than this many deadlines."""
@@ -48,8 +49,8 @@ class PolicyServer(WebsocketServer):
     """Server that answers plan requests and stores nothing about its clients.
 
     Each client has one request in the queue at a time, so clients are served in turn. What waits together is
-    one batch of a `BatchPlanner`. Fewer plans are compared before one is late. A planner with cameras must
-    also have the method `encode` of a policy.
+    one batch of a `BatchPlanner`. For a client whose plans are nearly late, fewer of them are compared. A
+    planner with cameras must also have the method `encode` of a policy.
 
     log = build_json_log(sys.stderr)
     server = PolicyServer(policy, ServeSettings(port=0), log, calibration=policy.calibration)
@@ -78,8 +79,7 @@ class PolicyServer(WebsocketServer):
         )
         self._planner = planner
         self._batch_planner = planner if isinstance(planner, BatchPlanner) else None
-        self._candidates = CandidateBudget(planner)
-        self._queue: BatchQueue[AnyRequest, Answer] = BatchQueue(self._compute, self._find_largest)
+        self._queue: BatchQueue[BatchKind, AnyRequest, Answer] = BatchQueue(self._compute, self._find_largest)
         self._in_flight = 0
         self._last_client = 0
         self._clients = 0
@@ -144,13 +144,14 @@ class PolicyServer(WebsocketServer):
         """Answer one client, one request at a time, until the connection ends."""
         self._last_client += 1
         client, answered, why = self._last_client, 0, "closed"
+        budget = CandidateBudget(self._planner)
         self._log("connected", client=client, peer=_format_peer(connection))
         self._clients += 1
         try:
             if await self._greet(connection):
                 await self._send(connection, self._welcome)
                 async for data in connection:
-                    await self._send(connection, await self._answer(data, client))
+                    await self._send(connection, await self._answer(data, client, budget))
                     answered += 1
         except ConnectionClosed as error:
             why = f"closed with {error.rcvd.code if error.rcvd else 'no close frame'}"
@@ -174,17 +175,20 @@ class PolicyServer(WebsocketServer):
             return False
         return True
 
-    async def _answer(self, data: object, client: int) -> Answer:
-        """Answer a message; refuse it if the deadline passes."""
+    async def _answer(self, data: object, client: int, budget: CandidateBudget) -> Answer:
+        """Answer a message; refuse it if the deadline passes. The budget is that of the client."""
         received = self._loop.time()
         request: AnyRequest = decode(data, self._kinds)
         if refusal := self._check_request(request):
             self._counts["refused"] += 1
             return refusal
         deadline_s = min(request.deadline_s, self._settings.deadline_s)
-        kind = request.steps if isinstance(request, PlanRequest) else 0  # which may share a batch
+        kind: BatchKind = (0, ())
+        if isinstance(request, PlanRequest):
+            kind = request.steps, tuple(budget.argument.items())
         result = asyncio.wrap_future(self._queue.submit(request, kind, received + deadline_s))
         self._in_flight += 1
+        answer: Answer | None = None
         try:  # a plan that has not started by the deadline never will
             answer = await asyncio.wait_for(result, received + deadline_s - self._loop.time())
         except TimeoutError:
@@ -200,6 +204,9 @@ class PolicyServer(WebsocketServer):
             return Refusal(request.id, "failed", "the policy failed; see the server's log")
         finally:
             self._in_flight -= 1
+            if isinstance(request, PlanRequest):
+                compared = isinstance(answer, PlanReply) and answer.candidates is not None
+                budget.update(self._loop.time() - received, deadline_s, compared=compared)
         self._counts["planned" if isinstance(request, PlanRequest) else "encoded"] += 1
         return answer
 
@@ -223,44 +230,41 @@ class PolicyServer(WebsocketServer):
             )
         return None if problem is None else Refusal(request.id, "bad_request", problem)
 
-    def _find_largest(self, kind: int) -> int | None:
+    def _find_largest(self, kind: BatchKind) -> int | None:
         """Return how many requests are computed together; frames only where that is any number."""
         largest = 1 if self._batch_planner is None else self._batch_planner.largest_batch
-        return 1 if kind == 0 and largest is not None else largest
+        return 1 if kind[0] == 0 and largest is not None else largest
 
-    def _compute(self, requests: list[AnyRequest]) -> list[Answer | Exception]:
+    def _compute(self, kind: BatchKind, requests: list[AnyRequest]) -> list[Answer | Exception]:
         """Answer a batch in the planner thread; whatever the policy raises becomes a `PlanError`."""
         try:
-            results = self._run(requests)
+            results = self._run(requests, dict(kind[1]))
             return [self._pack(*each) for each in zip(requests, results, strict=True)]
         except BaseException as error:  # SystemExit too: a planner must not end the server
             if len(requests) == 1:
                 return [PlanError(format_error(error))]
-        return [answer for request in requests for answer in self._compute([request])]
+        return [answer for request in requests for answer in self._compute(kind, [request])]
 
-    def _run(self, requests: list[AnyRequest]) -> Sequence[Plan | Encoded | RemoteError]:
+    def _run(
+        self, requests: list[AnyRequest], candidates: dict[str, int]
+    ) -> Sequence[Plan | Encoded | RemoteError]:
         """Plan or encode requests of one kind; a frame that cannot be decompressed gives its error."""
         together = self._batch_planner
         if plans := [each for each in requests if isinstance(each, PlanRequest)]:
-            return self._plan(plans)
+            return self._plan(plans, candidates)
         rows = [self._unpack(each) for each in requests if isinstance(each, EncodeRequest)]
         good = [each for each in rows if not isinstance(each, RemoteError)]
         assert self._encode is not None
         found = iter(together.encode_rows(good) if together and len(good) > 1 else map(self._encode, good))
         return [each if isinstance(each, RemoteError) else next(found) for each in rows]
 
-    def _plan(self, requests: list[PlanRequest]) -> list[Plan]:
-        """Plan for one or several robots, and compare fewer plans next time if this took too long."""
+    def _plan(self, requests: list[PlanRequest], candidates: dict[str, int]) -> list[Plan]:
+        """Plan for one or several robots, with an argument that says how many plans are compared."""
         states, seeds = [each.states.unpack() for each in requests], [each.seed for each in requests]
-        steps, fewer, began = requests[0].steps, self._candidates.argument, time.monotonic()
+        steps = requests[0].steps
         if self._batch_planner is None:
-            plans = [self._planner.plan_from(states[0], steps=steps, seed=seeds[0], **fewer)]
-        else:
-            plans = self._batch_planner.plan_rows(states, steps=steps, seeds=seeds, **fewer)
-        deadline_s = min(self._settings.deadline_s, *(each.deadline_s for each in requests))
-        compared = any(getattr(plan, "candidates", None) is not None for plan in plans)
-        self._candidates.update(time.monotonic() - began, deadline_s, compared=compared)
-        return plans
+            return [self._planner.plan_from(states[0], steps=steps, seed=seeds[0], **candidates)]
+        return self._batch_planner.plan_rows(states, steps=steps, seeds=seeds, **candidates)
 
     def _unpack(self, request: EncodeRequest) -> dict[str, np.ndarray] | RemoteError:
         """Decompress the frames of an observation, or return the error."""
