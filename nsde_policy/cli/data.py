@@ -175,6 +175,8 @@ class DataConvert:
     act_key: ActKeyFlag = "action"
     rate: NonNegative = 0.0
     """Frames per second; 0: as the files say."""
+    resample: NonNegative = 0.0
+    """Frames per second to resample to, for a control loop of another rate; 0: as recorded."""
     accept_omitted_chunks: options.AcceptOmittedChunksFlag = False
 
     def run(self) -> None:
@@ -185,18 +187,18 @@ class DataConvert:
 
         from nsde_policy.data.convert import write_zarr
         from nsde_policy.data.formats.lerobot_writer import write_lerobot
+        from nsde_policy.data.resample import ResampledSource, resample
 
         write = write_lerobot if self.to == "lerobot" else write_zarr
         bar = partial(tqdm, desc="writing", unit="episode", leave=False, disable=None)
+        rate_hz, keys = self.rate or None, {"obs_keys": self.obs_keys, "act_key": self.act_key}
         with self._open() as source:
-            written = write(
-                source,
-                self.out,
-                obs_keys=self.obs_keys,
-                act_key=self.act_key,
-                rate_hz=self.rate or None,
-                progress=bar,
-            )
+            if self.resample:
+                source = resample(source, self.resample, recorded_hz=rate_hz, **keys)
+                rate_hz = self.resample
+            if isinstance(source, ResampledSource):
+                logger.info("%s: %s", self.path, source.describe())
+            written = write(source, self.out, rate_hz=rate_hz, progress=bar, **keys)
         print(f"OK: {self.out} holds {written} episodes, with equal observations and actions")
 
     def _open(self) -> "Source":

@@ -52,6 +52,7 @@ SHORT_FLAGS = {
     "--act-key": "--demos.act-key",
     "--angles": "--demos.angles",
     "--rate": "--demos.rate-hz",
+    "--resample": "--demos.resample-hz",
     "--accept-omitted-chunks": "--demos.accept-omitted-chunks",
     "--window-mb": "--demos.window-mb",
     "--select": "--selection.select",
@@ -62,7 +63,7 @@ SHORT_FLAGS = {
     "--model.code-weight": "--model.feature-weight",
 }
 """Short names of settings, without their group, and an earlier name."""
-CHECKED_FLAGS = {"--demos.obs-keys", "--demos.act-key", "--demos.images", "--demos.rate-hz"}
+CHECKED_FLAGS = {f"--demos.{name}" for name in ("obs-keys", "act-key", "images", "rate-hz", "resample-hz")}
 """Settings that `Train.check` refuses sooner than a parser of all settings is made."""
 FOREIGN_FLAGS = {
     "--epochs": "--steps, the number of optimiser steps",
@@ -106,7 +107,7 @@ class Train:
     """Whether torchrun may start it in several processes."""
     demos: Path | None = None
     """Demonstrations of any format; default: those of the task in this package. Flags for what
-    they do not record: --obs-keys, --act-key, --images, --angles, --rate."""
+    they do not record: --obs-keys, --act-key, --images, --angles, --rate. --resample HZ changes the rate."""
     policy: MethodName = "neural_sde"
     """Method; neural_sde is ours."""
     preset: str | None = None
@@ -311,7 +312,7 @@ class Train:
         name = find_task(self.demos).name if self.task == "auto" else self.task
         task = with_observations(get_task(self.env or name), self.obs)
         demos = self._parse_demos(task.training.demos)
-        with open_source(self.demos or find_demos(task.name)) as source:
+        with demos.open_store(self.demos or find_demos(task.name)) as source:
             find_keys(source, demos.obs_keys, demos.act_key)
         if self.demos is not None:
             check_recorded_task(task, self.demos)
