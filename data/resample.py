@@ -11,13 +11,14 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from nsde_policy.data.action_columns import NO_COLUMN, match_changes, match_columns
 from nsde_policy.data.angles import TURN, find_wrapped_columns, wrap_columns
 from nsde_policy.data.readers.registry import load_from
 from nsde_policy.data.roles import find_keys, is_camera
 from nsde_policy.data.source import MAX_COLUMNS, DerivedSource, Source, SourceArray
-from nsde_policy.data.types import Floats, Ints, Numbers, check_rate
+from nsde_policy.data.types import Ints, Numbers, check_rate
 from nsde_policy.errors import DemoError
 
 TOLERANCE = 1e-6
@@ -64,8 +65,8 @@ def resample(
 class Instants(NamedTuple):
     """Where new frames lie among the recorded ones."""
 
-    positions: Floats
-    """Recorded frame at the instant of each new one, (new frames,) float64; 2.5 is between frames 2 and 3."""
+    positions: npt.NDArray[np.float64]
+    """Recorded frame at the instant of each new one, (new frames,); 2.5 is between frames 2 and 3."""
     ends: Ints
     """One past the last recorded frame of the episode, (new frames,)."""
     period: float
@@ -110,7 +111,7 @@ class ResampledSource(DerivedSource):
         )
         self.attributes["resampled_from_hz"] = recorded_hz
         self._recorded_hz, self._original_ends = recorded_hz, ends
-        self._keys = {"obs_keys": obs_keys, "act_key": act_key}
+        self._obs_keys, self._act_key = obs_keys, act_key
         self._obs, self._act = arrays[: len(obs_names)], arrays[len(obs_names) :]
         self._angles = _split_columns(angles, self._obs)
         if source.act_limits is not None:  # a longer period may hold a larger change
@@ -140,7 +141,9 @@ class ResampledSource(DerivedSource):
     @cached_property
     def _changes(self) -> list[int]:
         """Action columns that are changes per period."""
-        demos = load_from(self._source, **self._keys, episodes=self._measured)
+        demos = load_from(
+            self._source, obs_keys=self._obs_keys, act_key=self._act_key, episodes=self._measured
+        )
         columns = match_changes(demos, match_columns(demos))
         return [action for action, column in enumerate(columns) if column != NO_COLUMN]
 
@@ -182,7 +185,8 @@ class ResampledArray(SourceArray):
         until = np.minimum(now + self._instants.period, ends)
         first, frames = int(newest[0]), math.ceil(self._instants.period) + 1
         if self._rules is None:
-            return self.array.read(first, int(newest[-1]) + 1)[newest - first]
+            frames_then: Numbers = self.array.read(first, int(newest[-1]) + 1)[newest - first]
+            return frames_then
         rows = self.array.read(first, min(int(newest[-1]) + frames, int(ends[-1])))
         values = rows.reshape(len(rows), -1).astype(np.float64)
         before = values[newest - first]
@@ -198,7 +202,8 @@ class ResampledArray(SourceArray):
             row = np.minimum(newest + frame, ends - 1)
             overlap = np.minimum(until, newest + frame + 1) - np.maximum(now, newest + frame)
             resampled[:, summed] += np.clip(overlap, 0, None)[:, None] * values[row - first][:, summed]
-        return resampled.astype(self.dtype).reshape(-1, *self.shape[1:])
+        rounded: Numbers = resampled.astype(self.dtype).reshape(-1, *self.shape[1:])
+        return rounded
 
 
 def _split_columns(columns: Sequence[int], arrays: Sequence[SourceArray]) -> dict[str, list[int]]:

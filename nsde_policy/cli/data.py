@@ -191,14 +191,18 @@ class DataConvert:
 
         write = write_lerobot if self.to == "lerobot" else write_zarr
         bar = partial(tqdm, desc="writing", unit="episode", leave=False, disable=None)
-        rate_hz, keys = self.rate or None, {"obs_keys": self.obs_keys, "act_key": self.act_key}
+        obs_keys, act_key, rate_hz = self.obs_keys, self.act_key, self.rate or None
         with self._open() as source:
             if self.resample:
-                source = resample(source, self.resample, recorded_hz=rate_hz, **keys)
+                source = resample(
+                    source, self.resample, recorded_hz=rate_hz, obs_keys=obs_keys, act_key=act_key
+                )
                 rate_hz = self.resample
             if isinstance(source, ResampledSource):
                 logger.info("%s: %s", self.path, source.describe())
-            written = write(source, self.out, rate_hz=rate_hz, progress=bar, **keys)
+            written = write(
+                source, self.out, obs_keys=obs_keys, act_key=act_key, rate_hz=rate_hz, progress=bar
+            )
         print(f"OK: {self.out} holds {written} episodes, with equal observations and actions")
 
     def _open(self) -> "Source":
