@@ -16,6 +16,7 @@ from nsde_policy.config import (
     SelectionConfig,
     TrainConfig,
     TrainedEncoderConfig,
+    check_value,
 )
 from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import ConfigError
@@ -187,7 +188,9 @@ class RunConfig(BaseConfig):
         """Read what `to_dict` returned."""
         if not isinstance(values, dict) or not isinstance(values.get("model", {}), dict):
             raise ConfigError(f"settings must be JSON objects, got {values!r:.60}")
-        method = get_method(values.get("method", "neural_sde"))
+        name = values.get("method", "neural_sde")
+        check_value("method", name, str)
+        method = get_method(name)
         rest = {key: value for key, value in values.items() if key != "method"}
         if isinstance(rest.get("encoder"), dict):
             encoder = get_encoder(DemoConfig.from_dict(values.get("demos", {})).encoder)

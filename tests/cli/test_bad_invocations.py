@@ -104,5 +104,21 @@ def test_a_preset_file_with_unknown_settings_is_refused(capsys, tmp_path):
     assert f"{path} is not a preset: RunConfig has no setting 'widht'" in error
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *('{"method": 5}', '{"method": []}', '{"method": null}', '{"method": "tardis"}', "[]"),
+        *('{"model": 3}', '{"train": 5}', '{"demos": null}', '{"encoder": 1}', '{"chunk": "x"}'),
+        '{"demos": {"encoder": 3}}',
+    ],
+)
+def test_a_preset_file_of_other_types_is_refused(settings, capsys, tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(settings)
+    error = refuse(["train", "--preset", str(path), "--dry-run"], capsys)
+    assert str(path) in error
+    assert "bug" not in error
+
+
 def test_an_error_is_one_line_without_control_characters(capsys):
     assert "/no/a\\x1b[31m b does not exist" in refuse(["data", "info", "/no/a\x1b[31m\nb"], capsys)
