@@ -125,7 +125,12 @@ class ResampledSource(DerivedSource):
         text = f"resampled from {self._recorded_hz:g} to {self.rate_hz:g} Hz"
         if self._changes:
             text += f"; actions {', '.join(map(str, self._changes))} are changes per period, which are summed"
-        held = [f"{array.name}[{i}]" for array in (*self._obs, *self._act) for i in self._judge(array).held]
+        held = [
+            array.columns[i] if array.columns else f"{array.name}[{i}]"
+            for array in (*self._obs, *self._act)
+            for i in self._judge(array).held
+            if np.ptp(self._read_measured(array)[:, i]) > 0
+        ]
         return text + (f"; held: {', '.join(held)}" if held else "")
 
     def _open(self, name: str) -> "ResampledArray":
@@ -147,18 +152,22 @@ class ResampledSource(DerivedSource):
         columns = match_changes(demos, match_columns(demos))
         return [action for action, column in enumerate(columns) if column != NO_COLUMN]
 
+    def _read_measured(self, array: SourceArray) -> Numbers:
+        """Read the frames by which columns are judged, (frames, columns)."""
+        frames = int(self._original_ends[len(self._measured) - 1])
+        values: Numbers = array.read(0, frames).reshape(frames, -1).astype(np.float64)
+        return values
+
     def _judge(self, array: SourceArray) -> ColumnRules:
         """Find the columns of an array that are not simply interpolated."""
-        ends = self._original_ends[: len(self._measured)]
-        values = array.read(0, int(ends[-1])).reshape(int(ends[-1]), -1).astype(np.float64)
-        angles = sorted(
-            {*array.angles, *self._angles.get(array.name, ()), *find_wrapped_columns(values, ends)}
-        )
+        values, ends = self._read_measured(array), self._original_ends[: len(self._measured)]
+        summed = _split_columns(self._changes, self._act).get(array.name, [])
+        named = {*array.angles, *self._angles.get(array.name, ())}
+        held = [column for column in _find_held(values, ends) if column not in {*named, *summed}]
+        angles = sorted(named | {*find_wrapped_columns(values, ends)} - {*held, *summed})
         low, high = values.min(axis=0)[angles], values.max(axis=0)[angles]
         starts = np.where(low >= 0, 0.0, -np.pi)
         starts[(low < starts - TOLERANCE) | (high > starts + TURN + TOLERANCE)] = np.nan
-        summed = _split_columns(self._changes, self._act).get(array.name, [])
-        held = [column for column in _find_held(values, ends) if column not in {*angles, *summed}]
         return ColumnRules(angles, starts, held, summed)
 
 

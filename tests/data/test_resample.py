@@ -25,12 +25,12 @@ def move(time: np.ndarray, episode: int) -> tuple[np.ndarray, np.ndarray, np.nda
     """Return the position, the angle and the gripper's command at some times of an episode."""
     position = np.sin(0.7 * time + episode) + 0.1 * time
     angle = (1.5 * time + episode + np.pi) % (2 * np.pi) - np.pi
-    return position, angle, np.where(time < 1.2 + 0.2 * episode, -1.0, 1.0)
+    return position, angle, np.where(time < 1.2 + 0.2 * episode, -3.0, 3.0)
 
 
 def record(path: Path, rate_hz: float | None, *, rate: float, deltas: bool = False) -> Path:
     """Record the motion at a rate; actions are the position, or its change over a period, and the gripper."""
-    limits = {"low": [-0.2, -1.0], "high": [0.2, 1.0]}
+    limits = {"low": [-0.2, -3.0], "high": [0.2, 3.0]}
     attributes = {"action_space": limits} if deltas else {}
     with DemoWriter(path, rate_hz=rate_hz, angles=(ANGLE,), attributes=attributes) as writer:
         for episode in range(EPISODES):
@@ -88,7 +88,7 @@ def test_limits_of_changes_are_for_the_new_period(tmp_path: Path) -> None:
     demos = load_demonstrations(out)
     assert match_changes(demos, match_columns(demos))[0] == 0
     limits = load_training_demos(DemoConfig(resample_hz=20), store).act_limits
-    np.testing.assert_allclose(limits, [(-0.3, -1), (0.3, 1)])
+    np.testing.assert_allclose(limits, [(-0.3, -3), (0.3, 3)])
 
 
 def test_the_recorded_rate_changes_nothing(tmp_path: Path) -> None:
