@@ -16,6 +16,7 @@ from nsde_policy.core.targets import Transitions
 from nsde_policy.data import Demonstrations, LazyFrames
 from nsde_policy.data.readers import open_source
 from nsde_policy.data.roles import check_robot
+from nsde_policy.data.split import suggest_fraction
 from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.inference.policy import Policy
 from nsde_policy.planner.interface import PolicySpec
@@ -133,7 +134,7 @@ def _describe_selection(path: Path, episodes: int, unseen: int, *, is_known: boo
     if not unseen:
         return (
             f"all {episodes} episodes of {path}, which the run was TRAINED on: hold some out with "
-            "`train --validation 0.1`"
+            f"`train --validation {suggest_fraction(episodes):g}`"
         )
     if unseen < episodes:
         return (

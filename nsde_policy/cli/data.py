@@ -46,6 +46,7 @@ class DataInfo(StoreFlags):
 
     def run(self) -> None:
         """Print the summary of the store."""
+        from nsde_policy.data.split import suggest_fraction
         from nsde_policy.data.summary import summarize
         from nsde_policy.tasks import find_task
 
@@ -57,8 +58,8 @@ class DataInfo(StoreFlags):
             print(summary.to_text())
             if summary.observations and summary.actions:
                 flags = summary.train_flags + ("" if summary.rate_hz or found.env_id else " --rate HZ")
-                if not found.env_id and summary.episodes > 1:
-                    flags += " --validation 0.1"  # without an environment, unseen episodes judge it
+                if not found.env_id and summary.episodes > 1:  # then unseen episodes judge the policy
+                    flags += f" --validation {suggest_fraction(summary.episodes):g}"
                 command = f"nsde-policy train --demos {shlex.quote(summary.path)}{flags}"
                 print(f"\n{found.reason}\ntrain: {command}")
                 if summary.videos and not found.env_id:
