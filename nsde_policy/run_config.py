@@ -47,7 +47,8 @@ class DemoConfig(BaseConfig):
     episodes: Natural = 0
     """Number of demonstrations to use, from the first on; 0 for all."""
     angles: tuple[Natural, ...] = ()
-    """Columns of the observation that are angles, radians; empty: as recorded; short --angles."""
+    """Columns of the observation that are angles and turn past the end of their range, in radians; other
+    columns may have any unit. Empty: as recorded; short --angles."""
     accept_omitted_chunks: bool = False
     """Read missing chunks of a zarr store as the fill value, not as damage; short --accept-omitted-chunks."""
     rate_hz: NonNegative = 0.0
