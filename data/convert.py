@@ -11,7 +11,7 @@ from nsde_policy.data.images import LazyFrames
 from nsde_policy.data.readers import load_demonstrations
 from nsde_policy.data.readers.registry import load_from
 from nsde_policy.data.roles import is_camera
-from nsde_policy.data.source import MemorySource, Progress, Source, SourceArray, get_short_name
+from nsde_policy.data.source import DerivedSource, Progress, Source, SourceArray, get_short_name
 from nsde_policy.data.types import MIN_STEPS, Ints, Numbers
 from nsde_policy.data.zarr_store.store import RECORDING
 from nsde_policy.data.zarr_store.writer import MADE_WITH, DemoWriter, LazyRows, get_attribute
@@ -96,33 +96,23 @@ def _name_arrays(source: Source, used: set[str]) -> dict[str, SourceArray]:
     return found
 
 
-class EditedSource(MemorySource):
+class EditedSource(DerivedSource):
     """Some episodes of a source, each from a first to one past a last frame of its own."""
 
     def __init__(self, source: Source, cuts: dict[int, tuple[int, int]]) -> None:
         """Take the episodes that are keys of `cuts`, and of each the frames `start` to `stop`."""
-        names, episodes = source.find_arrays(), list(cuts)
+        names, self._episodes = source.find_arrays(), list(cuts)
         ends, arrays = source.open_episodes(names)
-        spans = np.array([*cuts.values()]) + np.concatenate([[0], ends])[episodes, None]
+        spans = np.array([*cuts.values()]) + np.concatenate([[0], ends])[self._episodes, None]
         super().__init__(
-            source.path,
-            source.format,
+            source,
             {name: EditedArray(array, spans) for name, array in zip(names, arrays, strict=True)},
             np.cumsum(spans[:, 1] - spans[:, 0]),
-            rate_hz=source.rate_hz,
-            conventions=source.conventions,
-            attributes=source.attributes,
         )
-        self.act_limits = source.act_limits
-        self._source, self._info = source, {k: v[episodes] for k, v in source.read_info().items()}
 
     def read_info(self) -> dict[str, Numbers]:
         """Return the numbers recorded for the episodes that are left."""
-        return self._info
-
-    def close(self) -> None:
-        """Close the original files."""
-        self._source.close()
+        return {name: values[self._episodes] for name, values in super().read_info().items()}
 
 
 class EditedArray(SourceArray):

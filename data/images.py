@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from nsde_policy.data.readers import open_source
 from nsde_policy.data.roles import find_camera
-from nsde_policy.data.source import SourceArray
+from nsde_policy.data.source import Source, SourceArray
 from nsde_policy.errors import DemoError
 
 
@@ -62,7 +62,11 @@ class LazyFrames:
 
 def open_images(path: Path | str, *, key: str = "img", accept_omitted_chunks: bool = False) -> LazyFrames:
     """Open the image array `key`; its files are checked for existence, not decoded."""
-    source = open_source(path, accept_omitted_chunks=accept_omitted_chunks)
+    return open_images_from(open_source(path, accept_omitted_chunks=accept_omitted_chunks), key)
+
+
+def open_images_from(source: Source, key: str) -> LazyFrames:
+    """Open the image array `key` of an open source; see `open_images`."""
     ends, (array, *_) = source.open_episodes(find_camera(source, key))
     if len(array.shape) < 3:
         raise DemoError(f"{array.name} has shape {array.shape}, expected images (frames, height, width, …)")

@@ -266,3 +266,34 @@ class MemorySource(Source):
     def close(self) -> None:
         """Close the files of arrays that nothing else reads."""
         self._arrays = {}
+
+
+class DerivedSource(MemorySource):
+    """Arrays made from those of another source, which says everything else."""
+
+    def __init__(
+        self,
+        source: Source,
+        arrays: Mapping[str, SourceArray | Callable[[], SourceArray]],
+        ends: Sequence[int] | Ints,
+        *,
+        rate_hz: float | None = None,
+    ) -> None:
+        super().__init__(
+            source.path,
+            source.format,
+            arrays,
+            ends,
+            rate_hz=rate_hz or source.rate_hz,
+            conventions=source.conventions,
+            attributes=source.attributes,
+        )
+        self.act_limits, self.notes, self._source = source.act_limits, source.notes, source
+
+    def read_info(self) -> dict[str, Numbers]:
+        """Return the numbers recorded for the episodes."""
+        return self._source.read_info()
+
+    def close(self) -> None:
+        """Close the original files."""
+        self._source.close()

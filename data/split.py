@@ -9,6 +9,11 @@ from nsde_policy.config import check_value
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import ConfigError
 
+FEWEST_EPISODES = 6
+"""Held-out episodes that a verdict needs: no interval of fewer differences excludes 0 at the 5 % level."""
+FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5)
+"""Fractions that are suggested."""
+
 
 class EpisodeSplit(NamedTuple):
     """Demonstrations for training and those held out."""
@@ -35,8 +40,19 @@ def split_episodes(
         raise ConfigError(
             f"{flag} needs at least 2 episodes, {demos.source} holds {n}; record more or leave it out"
         )
-    count = min(max(round(fraction * n), 1), n - 1)
+    count = count_held_out(n, fraction)
     order = np.random.default_rng(seed).permutation(n)
     held_out = tuple(sorted(order[:count].tolist()))
     rest = sorted(order[count:].tolist())
     return EpisodeSplit(demos.select(rest), demos.select(held_out), held_out)
+
+
+def count_held_out(episodes: int, fraction: float) -> int:
+    """Return how many of two or more episodes a fraction holds out."""
+    return min(max(round(fraction * episodes), 1), episodes - 1)
+
+
+def suggest_fraction(episodes: int) -> float:
+    """Return the smallest usual fraction that holds out enough episodes for a verdict, or the largest."""
+    enough = (each for each in FRACTIONS if count_held_out(episodes, each) >= FEWEST_EPISODES)
+    return next(enough, FRACTIONS[-1])

@@ -10,7 +10,7 @@ import numpy as np
 from nsde_policy import __version__
 from nsde_policy.assets import EMBEDDED_DEMOS, EMBEDDED_FIRST_SEED, SHIPPED_TASK
 from nsde_policy.data import load_demonstrations
-from nsde_policy.errors import NsdePolicyError
+from nsde_policy.errors import NsdePolicyError, describe_install
 from nsde_policy.tasks import get_task
 
 PACKAGES = ("torch", "numpy", "gymnasium", "pymunk", "pygame", "zarr", "diffusers", "safetensors")
@@ -41,7 +41,7 @@ def diagnose() -> Iterator[str]:
     for extra, names in EXTRAS.items():
         missing = [name for name in names if _find_version(name) is None]
         found = ", ".join(f"{name} {_find_version(name)}" for name in names if name not in missing)
-        add = f"missing {', '.join(missing)}: pip install 'nsde-policy[{extra}]'" if missing else ""
+        add = f"missing {', '.join(missing)}: {describe_install(extra)}" if missing else ""
         yield f"  {extra:<18} {'; '.join(filter(None, [found, add]))}"
     import torch
 

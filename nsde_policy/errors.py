@@ -6,7 +6,10 @@ exits with code 2.
 
 import difflib
 import importlib
+import re
+import shlex
 from collections.abc import Iterable
+from importlib import metadata
 from types import ModuleType
 
 
@@ -105,5 +108,16 @@ def import_optional(package: str, extra: str) -> ModuleType:
     except ImportError:
         name = package.partition(".")[0]
         raise MissingDependencyError(
-            f"this needs {name}, which is not installed: pip install 'nsde-policy[{extra}]'"
+            f"this needs {name}, which is not installed: {describe_install(extra)}"
         ) from None
+
+
+def describe_install(extra: str) -> str:
+    """Return the command that installs what an extra of this package needs, by names that pip can find."""
+    mark = re.compile(rf"extra == ['\"]{extra}['\"]")
+    try:
+        required = metadata.requires("nsde-policy") or []
+    except metadata.PackageNotFoundError:
+        required = []
+    packages = [each.partition(";")[0].strip() for each in required if mark.search(each)]
+    return f"pip install {shlex.join(packages)}" if packages else f"pip install -e '.[{extra}]'"

@@ -1,7 +1,8 @@
 """Settings of a whole training run: demonstrations, method, optimisation and execution."""
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from msgspec import Meta
 
@@ -15,10 +16,14 @@ from nsde_policy.config import (
     SelectionConfig,
     TrainConfig,
     TrainedEncoderConfig,
+    check_value,
 )
 from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.registry import find_method_name, get_method
+
+if TYPE_CHECKING:
+    from nsde_policy.data.source import Source
 
 
 @dataclass(frozen=True)
@@ -42,11 +47,14 @@ class DemoConfig(BaseConfig):
     episodes: Natural = 0
     """Number of demonstrations to use, from the first on; 0 for all."""
     angles: tuple[Natural, ...] = ()
-    """Columns of the observation that are angles, radians; empty: as recorded; short --angles."""
+    """Columns of the observation that are angles and turn past the end of their range, in radians; other
+    columns may have any unit. Empty: as recorded; short --angles."""
     accept_omitted_chunks: bool = False
     """Read missing chunks of a zarr store as the fill value, not as damage; short --accept-omitted-chunks."""
     rate_hz: NonNegative = 0.0
     """Frames per second; 0: as recorded; short --rate."""
+    resample_hz: NonNegative = 0.0
+    """Frames per second to resample to; 0: as recorded; short --resample."""
     first_action_from: tuple[Annotated[int, Meta(ge=-1, le=MAX_INTEGER)], ...] | None = None
     """For each action column, the column of the first observation that replaces the action before it; -1 for
     a value of `first_action`. None infers them from the demonstrations; empty for zeros."""
@@ -76,6 +84,23 @@ class DemoConfig(BaseConfig):
                 f"--images-dropout is for two or more cameras, of which one may be lost, got "
                 f"{list(self.images)}: name more with --images, or leave it out"
             )
+
+    def open_store(self, path: Path) -> "Source":
+        """Open a store of demonstrations, resampled if the settings say so."""
+        from nsde_policy.data.readers import open_source
+        from nsde_policy.data.resample import resample
+
+        source = open_source(path, accept_omitted_chunks=self.accept_omitted_chunks)
+        if not self.resample_hz:
+            return source
+        return resample(
+            source,
+            self.resample_hz,
+            recorded_hz=self.rate_hz or None,
+            obs_keys=self.obs_keys,
+            act_key=self.act_key,
+            angles=[self.obs_columns[i] if self.obs_columns else i for i in self.angles],
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +189,9 @@ class RunConfig(BaseConfig):
         """Read what `to_dict` returned."""
         if not isinstance(values, dict) or not isinstance(values.get("model", {}), dict):
             raise ConfigError(f"settings must be JSON objects, got {values!r:.60}")
-        method = get_method(values.get("method", "neural_sde"))
+        name = values.get("method", "neural_sde")
+        check_value("method", name, str)
+        method = get_method(name)
         rest = {key: value for key, value in values.items() if key != "method"}
         if isinstance(rest.get("encoder"), dict):
             encoder = get_encoder(DemoConfig.from_dict(values.get("demos", {})).encoder)

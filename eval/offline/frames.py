@@ -14,7 +14,9 @@ from tqdm import tqdm
 from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.core.targets import Transitions
 from nsde_policy.data import Demonstrations, LazyFrames
+from nsde_policy.data.readers import open_source
 from nsde_policy.data.roles import check_robot
+from nsde_policy.data.split import suggest_fraction
 from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.inference.policy import Policy
 from nsde_policy.planner.interface import PolicySpec
@@ -86,11 +88,13 @@ def select_episodes(policy: Policy, path: Path, *, accept_omitted_chunks: bool =
     check_robot(path, (demos.obs.shape[1], demos.act.shape[1]), (spec.plain_dim, spec.act_dim))
     trained = _find_trained(record.demos, demos)
     if not trained:
-        rate_hz = settings.rate_hz or policy.calibration.rate_hz
-        if rate_hz and demos.rate_hz and abs(demos.rate_hz / rate_hz - 1) > RATE_TOLERANCE:
+        rate_hz = settings.rate_hz or (0.0 if settings.resample_hz else policy.calibration.rate_hz)
+        with open_source(path) as source:
+            recorded_hz = source.rate_hz
+        if rate_hz and recorded_hz and abs(recorded_hz / rate_hz - 1) > RATE_TOLERANCE:
             raise ConfigError(
-                f"{path} was recorded at {demos.rate_hz:g} Hz, the run was trained at {rate_hz:g} Hz: give "
-                "--demos a store of the same rate; `nsde-policy data convert --rate` corrects a wrong record"
+                f"{path} was recorded at {recorded_hz:g} Hz, the run was trained at {rate_hz:g} Hz: use "
+                f"`nsde-policy data convert --resample {rate_hz:g}`, or --rate if the record is wrong"
             )
         _warn_if_implausible(demos, policy.spec)
     cameras = open_recorded_images(policy, settings, path, len(demos.obs)) if record.cameras else ()
@@ -130,7 +134,7 @@ def _describe_selection(path: Path, episodes: int, unseen: int, *, is_known: boo
     if not unseen:
         return (
             f"all {episodes} episodes of {path}, which the run was TRAINED on: hold some out with "
-            "`train --validation 0.1`"
+            f"`train --validation {suggest_fraction(episodes):g}`"
         )
     if unseen < episodes:
         return (
@@ -142,9 +146,9 @@ def _describe_selection(path: Path, episodes: int, unseen: int, *, is_known: boo
 
 
 def _load_recorded(settings: DemoConfig, path: Path) -> Demonstrations:
-    """Load all episodes of a store with the settings of a run and the rate that the store records."""
+    """Load all episodes of a store with the settings of a run."""
     try:
-        return load_training_demos(replace(settings, episodes=0, rate_hz=0.0), path)
+        return load_training_demos(replace(settings, episodes=0), path)
     except DemoError as error:
         if not error.advice:
             raise

@@ -36,6 +36,7 @@ from nsde_policy.eval.tune.space import (
 from nsde_policy.eval.tune.trial import Trial, TuneSetup, Values, apply_values, run_trial, train_trial
 from nsde_policy.eval.workers import WorkerPool
 from nsde_policy.files import find_difference, read_json, replace_file
+from nsde_policy.inference.policy import Policy
 from nsde_policy.training.presets import PRESET_FILE
 
 logger = logging.getLogger(__name__)
@@ -135,6 +136,7 @@ class Search:
         replace_file(self._out / PRESET_FILE, config.to_json())
         runs: dict[str, Values] = {BEST_RUN: values, DEFAULT_RUN: {}}
         final = {key: self._make_final(key, each) for key, each in runs.items()}
+        self._check_final(final)
         with tqdm(desc="final runs", total=2, unit="run", disable=None) as bar:
             early = self._make_final(f"final-{winner:02d}", values).run
             if (job := self._early.pop(early.name, None)) is not None:
@@ -147,6 +149,18 @@ class Search:
                 self._wait_for(key, bar)
         self._refuse_failures(*final)
         return values, self._found[BEST_RUN], self._found[DEFAULT_RUN]
+
+    def _check_final(self, trials: dict[str, Trial]) -> None:
+        """Raise `CheckpointError` if final runs that were scored before are damaged; train deleted ones."""
+        for key in trials.keys() & self._found.keys():
+            run = trials[key].run
+            if not run.exists():
+                del self._found[key]
+                continue
+            try:
+                Policy.from_pretrained(run)
+            except CheckpointError as error:
+                raise CheckpointError(f"{error}: delete {run}, and --resume trains it again") from None
 
     def _make_final(self, name: str, values: Values) -> Trial:
         """Return the trial of a final run; nothing was chosen with its training seed and initial states."""
@@ -329,6 +343,8 @@ class Search:
         """Read the finished trials; raise `CheckpointError` if the folder holds another search."""
         path = self._out / TRIALS_FILE
         if not any(self._out.iterdir()):
+            if resume:
+                logger.info("%s holds no search to resume: it starts from the beginning", self._out)
             return
         if not resume:
             raise CheckpointError(f"{self._out} is not empty; continue with --resume or choose another --out")

@@ -47,6 +47,7 @@ class Collect(PageFlags):
         """Refuse a policy that does not exist or lacks its environment, before torch is imported."""
         if self.policy is not None and not is_expert(self.policy):
             options.check_run(Path(self.policy))
+            options.check_environment(Path(self.policy), self.env)
         elif self.policy is not None and self.env is None:
             raise ConfigError(f"the expert {self.policy} needs an environment: give one with --env")
 

@@ -36,6 +36,11 @@ class ComparisonFlags:
     device: options.DeviceFlag = "cpu"
     ray: options.RayFlag = None
 
+    def check(self) -> None:
+        """Refuse runs without an environment before torch is imported."""
+        for run in self.runs if getattr(self, "demos", None) is None else ():
+            options.check_environment(run, self.env)
+
     def list_runs(self) -> list[Path]:
         """Return the run directories; raise `ConfigError` if there is nothing to compare."""
         if not (self.runs or self.from_json):

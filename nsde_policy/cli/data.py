@@ -46,6 +46,7 @@ class DataInfo(StoreFlags):
 
     def run(self) -> None:
         """Print the summary of the store."""
+        from nsde_policy.data.split import suggest_fraction
         from nsde_policy.data.summary import summarize
         from nsde_policy.tasks import find_task
 
@@ -57,8 +58,8 @@ class DataInfo(StoreFlags):
             print(summary.to_text())
             if summary.observations and summary.actions:
                 flags = summary.train_flags + ("" if summary.rate_hz or found.env_id else " --rate HZ")
-                if not found.env_id and summary.episodes > 1:
-                    flags += " --validation 0.1"  # without an environment, unseen episodes judge it
+                if not found.env_id and summary.episodes > 1:  # then unseen episodes judge the policy
+                    flags += f" --validation {suggest_fraction(summary.episodes):g}"
                 command = f"nsde-policy train --demos {shlex.quote(summary.path)}{flags}"
                 print(f"\n{found.reason}\ntrain: {command}")
                 if summary.videos and not found.env_id:
@@ -183,6 +184,8 @@ class DataConvert:
     """Frames per second; 0: as the files say."""
     task_text: str = ""
     """With --to lerobot, what the robot does, such as "push the T"; empty: as the files say."""
+    resample: NonNegative = 0.0
+    """Frames per second to resample to, for a control loop of another rate; 0: as recorded."""
     accept_omitted_chunks: options.AcceptOmittedChunksFlag = False
 
     def run(self) -> None:
@@ -193,20 +196,24 @@ class DataConvert:
 
         from nsde_policy.data.convert import check_output, write_zarr
         from nsde_policy.data.formats.lerobot_writer import write_lerobot
+        from nsde_policy.data.resample import ResampledSource, resample
 
         if self.task_text and self.to != "lerobot":
             raise ConfigError("--task-text is a part of LeRobot data sets; add --to lerobot or leave it out")
         check_output(self.path, self.out)
         write = partial(write_lerobot, task_text=self.task_text) if self.to == "lerobot" else write_zarr
         bar = partial(tqdm, desc="writing", unit="episode", leave=False, disable=None)
+        obs_keys, act_key, rate_hz = self.obs_keys, self.act_key, self.rate or None
         with self._open() as source:
+            if self.resample:
+                source = resample(
+                    source, self.resample, recorded_hz=rate_hz, obs_keys=obs_keys, act_key=act_key
+                )
+                rate_hz = self.resample
+            if isinstance(source, ResampledSource):
+                logger.info("%s: %s", self.path, source.describe())
             written = write(
-                source,
-                self.out,
-                obs_keys=self.obs_keys,
-                act_key=self.act_key,
-                rate_hz=self.rate or None,
-                progress=bar,
+                source, self.out, obs_keys=obs_keys, act_key=act_key, rate_hz=rate_hz, progress=bar
             )
         print(f"OK: {self.out} holds {written} episodes, with equal observations and actions")
 

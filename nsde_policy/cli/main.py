@@ -25,6 +25,7 @@ from nsde_policy.cli.export import Export
 from nsde_policy.cli.play import Play
 from nsde_policy.cli.serve import Serve
 from nsde_policy.cli.shared.flags import FLAG_RULES
+from nsde_policy.cli.shared.foreign import refuse_foreign
 from nsde_policy.cli.shared.options import Command, check_command
 from nsde_policy.cli.shared.ranks import get_rank, is_launched
 from nsde_policy.cli.train import Train
@@ -144,6 +145,7 @@ def parse_command(args: list[str]) -> Command:
         chosen, args, prog = chosen[name], rest, f"{prog} {name}"
     if issubclass(chosen, Train | VideoTrain):
         return chosen.parse(args, prog)
+    refuse_foreign(args, chosen, prog.removeprefix("nsde-policy "))
     if {"-h", "--help"} & {*args}:  # tyro leaves flags that are given out of the help text
         args = ["--help"]
     return tyro.cli(chosen, args=args, prog=prog, registry=FLAG_RULES)

@@ -13,6 +13,7 @@ import tyro
 from nsde_policy.assets import SHIPPED_TASK, USUAL_OBSERVATIONS, find_demos
 from nsde_policy.bounds import Fraction, SeedNumber
 from nsde_policy.cli.shared.flags import FLAG_RULES
+from nsde_policy.cli.shared.foreign import refuse_foreign
 from nsde_policy.cli.shared.options import (
     DeviceFlag,
     EnvKwargsFlag,
@@ -26,7 +27,7 @@ from nsde_policy.cli.shared.slurm import SlurmArgsFlag, SlurmFlag, check_slurm, 
 from nsde_policy.encoders.keypoints.config import SMALL_ENCODER
 from nsde_policy.errors import ConfigError
 from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.tasks import TASKS, check_recorded_task, find_task, get_task, with_observations
+from nsde_policy.tasks import NO_TASK, TASKS, check_recorded_task, find_task, get_task, with_observations
 from nsde_policy.tasks.gym import close_env, open_env
 from nsde_policy.tasks.training_defaults import AUTO_PRESET, CAMERA_PRESET
 from nsde_policy.training.presets import (
@@ -52,6 +53,7 @@ SHORT_FLAGS = {
     "--act-key": "--demos.act-key",
     "--angles": "--demos.angles",
     "--rate": "--demos.rate-hz",
+    "--resample": "--demos.resample-hz",
     "--accept-omitted-chunks": "--demos.accept-omitted-chunks",
     "--window-mb": "--demos.window-mb",
     "--select": "--selection.select",
@@ -62,26 +64,13 @@ SHORT_FLAGS = {
     "--model.code-weight": "--model.feature-weight",
 }
 """Short names of settings, without their group, and an earlier name."""
-CHECKED_FLAGS = {"--demos.obs-keys", "--demos.act-key", "--demos.images", "--demos.rate-hz"}
+CHECKED_FLAGS = {f"--demos.{name}" for name in ("obs-keys", "act-key", "images", "rate-hz", "resample-hz")}
 """Settings that `Train.check` refuses sooner than a parser of all settings is made."""
-FOREIGN_FLAGS = {
-    "--epochs": "--steps, the number of optimiser steps",
-    "--num-steps": "--steps",
-    "--max-steps": "--steps",
-    "--output-dir": "--out",
-    "--output_dir": "--out",
-    "--dataset": "--demos",
-    "--data": "--demos",
-    "--learning-rate": "--lr",
-    "--batch_size": "--batch-size",
-    "--hidden-dim": "--width",
-}
-"""What flags of other packages are called here."""
 HELP_ALL = "--help-all"
 """Flag that lists all settings."""
 EXAMPLES = """Examples:
   nsde-policy train --preset fast                        # Push-T on a CPU
-  nsde-policy train --demos my_robot --validation 0.1    # LeRobot, HDF5, zarr, …
+  nsde-policy train --demos my_robot --validation 0.2    # LeRobot, HDF5, zarr, …
   nsde-policy train --demos my_robot --images top wrist  # with cameras
   nsde-policy train --demos pusht.zarr --policy diffusion --steps 50000
 
@@ -106,7 +95,7 @@ class Train:
     """Whether torchrun may start it in several processes."""
     demos: Path | None = None
     """Demonstrations of any format; default: those of the task in this package. Flags for what
-    they do not record: --obs-keys, --act-key, --images, --angles, --rate."""
+    they do not record: --obs-keys, --act-key, --images, --angles, --rate. --resample HZ changes the rate."""
     policy: MethodName = "neural_sde"
     """Method; neural_sde is ours."""
     preset: str | None = None
@@ -120,14 +109,14 @@ class Train:
     env: Annotated[str | None, tyro.conf.arg(help=TRAIN_ENV_HELP)] = None
     env_kwargs: EnvKwargsFlag = None
     out: Path | None = None
-    """Run directory; default runs/TASK-METHOD-PRESET-SEED."""
+    """Run directory; default runs/TASK-METHOD-PRESET-SEED, or with the name of --demos."""
     seed: SeedNumber = 0
     """Seed of weights, batches and noise."""
     device: DeviceFlag = "auto"
     resume: bool = False
     """Continue what is in --out from its last checkpoint."""
     validation: Fraction = 0.0
-    """Fraction of the episodes to hold out of training, such as 0.1, for curves and `score`."""
+    """Fraction of the episodes to hold out of training, such as 0.2, for curves and `score`."""
     scale_std: Annotated[Fraction, tyro.conf.arg(aliases=["--calibration"])] = 0.0
     """Fraction of the other episodes to hold out too, such as 0.1; σ is scaled to fit them."""
     slurm: SlurmFlag = None
@@ -142,9 +131,7 @@ class Train:
         """Parse the flags, those of the settings only to refuse unknown ones; exit after a help text."""
         if args and not args[0].startswith("-"):
             raise ConfigError(f"{prog.split()[-1]} takes flags only: use --demos {args[0]}")
-        for flag in (arg.partition("=")[0] for arg in args):
-            if flag in FOREIGN_FLAGS:
-                raise ConfigError(f"{prog.split()[-1]} has no flag {flag}: use {FOREIGN_FLAGS[flag]}")
+        refuse_foreign(args, cls, prog.split()[-1])
         if {"-h", "--help"} & {*args}:
             text = f"{getdoc(cls)}\n\n{cls.examples}"
             tyro.cli(cls, prog=prog, args=["--help"], description=text, registry=FLAG_RULES)
@@ -246,6 +233,7 @@ class Train:
         """Train with a progress bar, and return the run directory."""
         from nsde_policy.run_directory import RunDirectory
         from nsde_policy.training.checkpoints import check_files
+        from nsde_policy.training.progress import describe_overfitting
         from nsde_policy.training.run import TrainOptions
         from nsde_policy.training.train import train_task
 
@@ -255,9 +243,10 @@ class Train:
         smaller = {"default": "fast", "pixels": "pixels-fast"}.get(preset)
         if smaller and self.device == "cpu":
             logger.info("preset %s is made for GPUs; on a CPU, --preset %s is much quicker", preset, smaller)
-        name = re.sub(r"[^\w.-]", "_", f"{task}-{self.policy}-{preset}-{self.seed}")
+        about = task if task != NO_TASK or self.demos is None else name_store(self.demos)
+        name = re.sub(r"[^\w.-]", "_", f"{about}-{self.policy}-{preset}-{self.seed}")
         run = RunDirectory(self.out or Path("runs") / name)
-        return train_task(
+        trained = train_task(
             self.demos,
             config,
             run.path,
@@ -271,6 +260,9 @@ class Train:
                 scale_std=self.scale_std,
             ),
         )
+        if overfitting := describe_overfitting(trained):
+            logger.warning(overfitting)
+        return trained
 
     def prepare(self) -> tuple[str, dict[str, object], str, RunConfig]:
         """Return the task, keyword arguments of its environment, and name and settings of the preset."""
@@ -311,7 +303,7 @@ class Train:
         name = find_task(self.demos).name if self.task == "auto" else self.task
         task = with_observations(get_task(self.env or name), self.obs)
         demos = self._parse_demos(task.training.demos)
-        with open_source(self.demos or find_demos(task.name)) as source:
+        with demos.open_store(self.demos or find_demos(task.name)) as source:
             find_keys(source, demos.obs_keys, demos.act_key)
         if self.demos is not None:
             check_recorded_task(task, self.demos)
@@ -331,6 +323,11 @@ class Train:
         found = find_task(self.demos)
         logger.info("%s", found.reason)
         return found.name, {**found.env_kwargs, **env_kwargs}
+
+
+def name_store(path: Path) -> str:
+    """Return the name of a store of demonstrations without the endings of its format."""
+    return path.resolve().name.removesuffix(".zip").rpartition(".")[0] or path.resolve().name
 
 
 def _add_settings(command: type[Train]) -> Any:
@@ -357,7 +354,7 @@ def train(
 ) -> "Policy":
     """Train a policy on demonstrations as `nsde-policy train` does, and return it.
 
-        policy = nsde_policy.train("my_robot", "runs/arm", images=["top", "wrist"], validation=0.1)
+        policy = nsde_policy.train("my_robot", "runs/arm", images=["top", "wrist"], validation=0.2)
         print(policy.evaluate("my_robot"))
         with policy.session() as session:
             robot.send(session.step(robot.observe()))
@@ -366,7 +363,7 @@ def train(
         demos: Demonstrations of any format; None for those in this package.
         out: Run directory to write; by default below runs/.
         images: Names of the cameras.
-        **settings: Other flags of the command: `steps=5000`, `validation=0.1`, `resume=True`,
+        **settings: Other flags of the command: `steps=5000`, `validation=0.2`, `resume=True`,
             `policy="diffusion"`, `rate=20`, `obs_keys=["qpos"]`; with a group as `**{"model.noise": 0.5}`.
 
     Raises:

@@ -97,14 +97,15 @@ class SessionConfig(BaseConfig):
         if self.rate_hz < policy_hz * (1 - 1e-9):
             raise ConfigError(
                 f"rate_hz is {self.rate_hz:g}, the policy's rate is {policy_hz:g}: a session cannot be "
-                f"slower than its policy; set rate_hz to {policy_hz:g} or more"
+                f"slower than its policy; set rate_hz to {policy_hz:g} or more, or train again with "
+                f"--resample {self.rate_hz:g}"
             )
         deltas = calibration.delta_columns
         if deltas and self.rate_hz > policy_hz * (1 + 1e-9):
             raise ConfigError(
                 f"rate_hz is {self.rate_hz:g}, but actions {', '.join(map(str, deltas))} of this policy are "
                 f"changes per period at {policy_hz:g} Hz, and repeating them would move the robot too far: "
-                f"set rate_hz to {policy_hz:g}, or add the changes up to positions before training"
+                f"set rate_hz to {policy_hz:g}, or train again with --resample {self.rate_hz:g}"
             )
         limits = self.limits
         if not isinstance(limits, Limits):

@@ -9,6 +9,8 @@ from nsde_policy.tasks.base import Task as Task
 from nsde_policy.tasks.base import read_episode_mode as read_episode_mode
 from nsde_policy.tasks.base import with_env_kwargs as with_env_kwargs
 from nsde_policy.tasks.base import with_observations as with_observations
+from nsde_policy.tasks.detection import NO_TASK as NO_TASK
+from nsde_policy.tasks.detection import OWN_ROBOT as OWN_ROBOT
 from nsde_policy.tasks.detection import check_recorded_task as check_recorded_task
 from nsde_policy.tasks.detection import find_task as find_task
 from nsde_policy.tasks.drawing import Drawing as Drawing

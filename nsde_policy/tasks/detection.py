@@ -10,7 +10,8 @@ from nsde_policy.tasks.base import Task
 from nsde_policy.tasks.gym import is_env_id
 from nsde_policy.tasks.registry import TASKS, get_recorded_task
 
-NO_TASK = "none"
+NO_TASK, OWN_ROBOT = "none", "your own robot (no task)"
+"""Name of the task of demonstrations without an environment, and what people call it."""
 
 
 @dataclass(frozen=True)
@@ -47,16 +48,19 @@ def find_task(demos: Path | None) -> FoundTask:
         try:
             task = get_recorded_task(recorded, _as_mapping(made_with.get("env_kwargs")))
         except ConfigError as error:
-            reason = f"{demos} records the task {recorded!r:.80}, which is not available ({error}): no task"
-            return FoundTask(NO_TASK, reason, env_id=recorded if is_env_id(recorded) else None)
+            problem = f"{demos} records the task {recorded!r:.80}, which is not available ({error})"
+            env_id = recorded if is_env_id(recorded) else None
+            return FoundTask(NO_TASK, f"{OWN_ROBOT}: {problem}", env_id=env_id)
         env_kwargs = task.training.without_observations(_as_mapping(made_with.get("env_kwargs")))
         return FoundTask(task.name, f"task {task.name}: recorded in {demos}", env_kwargs, task.env_id)
     for task in TASKS.load_all().values():
         if _is_public(task, demos, frames):
             reason = f"task {task.name}: {demos} holds its public demonstrations"
             return FoundTask(task.name, reason, env_id=task.env_id)
+    texts = _as_mapping(attributes.get("tasks")).values()
+    text = f" ({', '.join(map(repr, texts)):.80})" if texts else ""
     return FoundTask(
-        NO_TASK, f"no record of a task in {demos}: trained without one; --task NAME or --env ID gives it one"
+        NO_TASK, f"{OWN_ROBOT}: {demos}{text}; --env ID or --task NAME names an environment to evaluate in"
     )
 
 

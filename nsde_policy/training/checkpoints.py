@@ -58,7 +58,10 @@ class Record(Protocol):
 
 
 def check_files(run: RunDirectory, *, resume: bool, has_encoder: bool = False) -> None:
-    """Raise `CheckpointError` if a directory holds other files, or a run that is not to be resumed."""
+    """Raise `CheckpointError` if a directory holds other files, or a run that is not to be resumed.
+
+    Log that there is nothing to resume.
+    """
     found = [file for file in run.path.iterdir() if file.suffix != PARTIAL] if run.path.exists() else []
     trained_first = {SELECTION_FOLDER} | ({ENCODER_FOLDER} if has_encoder else set())
     if not run.config.exists() and {file.name for file in found} - trained_first:
@@ -67,6 +70,8 @@ def check_files(run: RunDirectory, *, resume: bool, has_encoder: bool = False) -
         raise CheckpointError(
             f"{run.path} already holds a run; continue with --resume or choose another --out"
         )
+    if resume and not any(run.path.rglob(run.training.name)):
+        logger.info("%s holds no checkpoint to resume: training starts from the beginning", run.path)
 
 
 def refuse_other_training(path: Path, known: Record | None, wanted: Record) -> None:

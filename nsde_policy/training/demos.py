@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nsde_policy.data import Demonstrations, LazyFrames, Mirror, open_images
+from nsde_policy.data import Demonstrations, LazyFrames, Mirror
 from nsde_policy.data.augmentation import RigidMotions
 from nsde_policy.data.frames import check_frames
+from nsde_policy.data.images import open_images_from
 from nsde_policy.data.oddities import find_oddities
 from nsde_policy.data.readers import open_source
 from nsde_policy.data.readers.registry import load_from
+from nsde_policy.data.resample import ResampledSource
 from nsde_policy.data.roles import find_cameras, find_keys
 from nsde_policy.data.stream import open_stream
 from nsde_policy.encoders import get_encoder
@@ -37,7 +39,7 @@ OFTEN_OUTSIDE = 0.01
 def load_training_demos(config: DemoConfig, path: Path, *, task: str = "none") -> Demonstrations:
     """Load the demonstrations of a store that the settings select; raise if they do not fit the task."""
     check_recorded_task(get_task(task), path)
-    source = open_source(path, accept_omitted_chunks=config.accept_omitted_chunks)
+    source = config.open_store(path)
 
     def load(episodes: range | None = None) -> Demonstrations:
         """Load the selected columns of episodes, or of all."""
@@ -59,11 +61,7 @@ def load_training_demos(config: DemoConfig, path: Path, *, task: str = "none") -
         with source:
             demos = load()
         demos = demos.take(config.episodes) if config.episodes else demos
-    if config.rate_hz:
-        if demos.rate_hz and demos.rate_hz != config.rate_hz:
-            logger.info("--rate %g overrides the recorded rate, %g Hz", config.rate_hz, demos.rate_hz)
-        demos = replace(demos, rate_hz=config.rate_hz)
-    return demos
+    return replace(demos, rate_hz=config.resample_hz or config.rate_hz or demos.rate_hz)
 
 
 def report_store(demos: Demonstrations, config: DemoConfig, path: Path) -> None:
@@ -78,7 +76,11 @@ def report_store(demos: Demonstrations, config: DemoConfig, path: Path) -> None:
     for line in find_oddities(demos):
         logger.warning("%s: %s", path, line)
     with open_source(path) as source:
-        notes, cameras = source.notes, find_cameras(source)
+        notes, cameras, recorded_hz = source.notes, find_cameras(source), source.rate_hz
+    with config.open_store(path) as source:
+        notes += (source.describe(),) if isinstance(source, ResampledSource) else ()
+    if config.rate_hz and recorded_hz not in (None, config.rate_hz):
+        logger.info("--rate %g overrides the recorded rate, %g Hz", config.rate_hz, recorded_hz)
     for line in notes:
         logger.info("%s: %s", path, line)
     if cameras and not config.images:
@@ -92,10 +94,12 @@ def report_store(demos: Demonstrations, config: DemoConfig, path: Path) -> None:
 
 def open_training_images(config: DemoConfig, path: Path) -> dict[str, LazyFrames]:
     """Open the camera frames of a store that the settings name; nothing is decoded yet."""
-    images = {}
-    for name in config.images:
-        images[name] = open_images(path, key=name, accept_omitted_chunks=config.accept_omitted_chunks)
-        check_frames(images[name], name)
+    if not config.images:
+        return {}
+    source = config.open_store(path)
+    images = {name: open_images_from(source, name) for name in config.images}
+    for name, frames in images.items():
+        check_frames(frames, name)
     return images
 
 

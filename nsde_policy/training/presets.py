@@ -53,9 +53,9 @@ def resolve_preset(
     from nsde_policy.training.demos import find_env_rate, load_training_demos
 
     given = replace(task.training.demos, **selection)
-    every_column = replace(given, obs_columns=(), rate_hz=0.0)
+    every_column = replace(given, obs_columns=())
     found = load_training_demos(every_column, demos or find_demos(task.name))
-    found = replace(found, rate_hz=given.rate_hz or found.rate_hz or find_env_rate(task))
+    found = replace(found, rate_hz=found.rate_hz or find_env_rate(task))
     statistics = measure_statistics(split_episodes(found, validation, seed=seed).training)
     if given.images:  # what only the pictures show may tell the routes apart
         statistics = replace(statistics, branching_fraction=0.0)

@@ -11,8 +11,28 @@ from nsde_policy.training.loop import VALIDATION_PREFIX
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+CLEAR_RISE = 0.05
+"""A rise of the held-out loss is clear from this fraction of its fall on."""
 DOTTED_POINTS = 50
 """Curves of fewer points show each of them."""
+
+
+def describe_overfitting(run: RunDirectory) -> str | None:
+    """Describe in one line when the held-out loss was lowest, if it was clearly higher at the end."""
+    losses: dict[int, float] = {}
+    for record in run.read_metrics():
+        if parts := [loss for name, loss in record.items() if name.startswith(VALIDATION_PREFIX)]:
+            losses[int(record["step"])] = sum(parts)
+    if not losses:
+        return None
+    lowest = min(losses, key=losses.__getitem__)
+    first, best, last = losses[min(losses)], losses[lowest], losses[max(losses)]
+    if last - best <= CLEAR_RISE * (first - best) or last == best:
+        return None
+    return (
+        f"the held-out loss was lowest at step {lowest}, {best:.3g}, and is {last:.3g} now: compare this run "
+        f"by `score` with one trained with --steps {lowest}"
+    )
 
 
 def plot_training(run: RunDirectory) -> Path | None:

@@ -1,5 +1,6 @@
 """Train on the demonstrations of a task: load them, add what the task knows, and choose a device."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import torch
 
 from nsde_policy.assets import find_demos
 from nsde_policy.config import ImageEncoderConfig, TrainedEncoderConfig
+from nsde_policy.data.split import FEWEST_EPISODES, count_held_out, suggest_fraction
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.registry import get_method
@@ -31,6 +33,8 @@ from nsde_policy.training.stream import check_streaming
 
 if TYPE_CHECKING:
     from nsde_policy.data.images import LazyFrames
+
+logger = logging.getLogger(__name__)
 
 
 def train_task(
@@ -64,6 +68,7 @@ def train_task(
         images = open_training_images(config.demos, store)
         demos = load_training_demos(config.demos, store, task=task)
         report_store(demos, config.demos, store)
+    _warn_if_few(demos, options.validation)
     demos, trained = prepare_task(demos, config, task, env_kwargs)
     device = pick_device(options.device)
     if device == "cpu" and not config.model.gains_from_threads:
@@ -72,6 +77,22 @@ def train_task(
     return train_run(
         demos, config, path, seed=seed, task=trained, images=images, monitor=monitor, options=options
     )
+
+
+def _warn_if_few(demos: Demonstrations, fraction: float) -> None:
+    """Log a warning if too few episodes are held out for a verdict."""
+    episodes = len(demos)
+    held_out = count_held_out(episodes, fraction) if fraction and episodes > 1 else FEWEST_EPISODES
+    if held_out < FEWEST_EPISODES:
+        larger = suggest_fraction(episodes)
+        suffices = count_held_out(episodes, larger) >= FEWEST_EPISODES
+        logger.warning(
+            "%d of %d episodes are held out, and a verdict of `score` needs %d: %s",
+            held_out,
+            episodes,
+            FEWEST_EPISODES,
+            f"use --validation {larger:g}" if suffices else "record more",
+        )
 
 
 def _check_selection(config: RunConfig) -> None:

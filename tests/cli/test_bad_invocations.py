@@ -104,5 +104,39 @@ def test_a_preset_file_with_unknown_settings_is_refused(capsys, tmp_path):
     assert f"{path} is not a preset: RunConfig has no setting 'widht'" in error
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *('{"method": 5}', '{"method": []}', '{"method": null}', '{"method": "tardis"}', "[]"),
+        *('{"model": 3}', '{"train": 5}', '{"demos": null}', '{"encoder": 1}', '{"chunk": "x"}'),
+        '{"demos": {"encoder": 3}}',
+    ],
+)
+def test_a_preset_file_of_other_types_is_refused(settings, capsys, tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(settings)
+    error = refuse(["train", "--preset", str(path), "--dry-run"], capsys)
+    assert str(path) in error
+    assert "bug" not in error
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (
+            "train --dataset.repo_id=me/arm --policy.type act --output_dir=o --policy.device cpu",
+            "use --demos hf://me/arm, --policy regression, --out o, --device cpu",
+        ),
+        ("train --epochs 3 --batch_size=8", "use --steps (of the optimiser), --batch-size 8"),
+        ("train --dataset.root data/arm", "no flag --dataset.root: use --demos data/arm"),
+        ("train --policy act", "the nearest is --policy regression"),
+        ("tune --policy=dp", "the nearest is --policy diffusion"),
+        ("eval --policy.path=me/arm", "`nsde-policy eval RUN`"),
+    ],
+)
+def test_flags_and_methods_of_other_packages_are_translated_together(args, expected, capsys):
+    assert expected in refuse(args.split(), capsys)
+
+
 def test_an_error_is_one_line_without_control_characters(capsys):
     assert "/no/a\\x1b[31m b does not exist" in refuse(["data", "info", "/no/a\x1b[31m\nb"], capsys)

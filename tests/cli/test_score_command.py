@@ -181,4 +181,4 @@ def test_command_compares_several_runs(
     assert main(["score", *runs, *flags, "--reference", "nothing"]) == 2
     assert "no row 'nothing' to refer to" in capsys.readouterr().err
     assert main(["compare", *runs, "--out", str(tmp_path)]) == 2
-    assert "use recorded episodes: `nsde-policy score`" in capsys.readouterr().err
+    assert "use recorded episodes: `nsde-policy score " in capsys.readouterr().err

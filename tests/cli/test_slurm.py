@@ -48,6 +48,8 @@ def test_script_has_the_options_and_the_command(tmp_path: Path, capsys: pytest.C
         (["--out", "run", "--slurm-args", "colour=red", "--dry-run"], "'colour', expected NAME=VALUE"),
         (["--out", "run", "--slurm-args", "time", "--dry-run"], "'time', expected NAME=VALUE"),
         (["--out", "run", "--slurm-args", "nodes=2", "--dry-run"], "nodes must be 1"),
+        (["--out", "run\ntouch x", "--dry-run"], "'run\\ntouch x' has a line break"),
+        (["--out", "run", "--slurm-args", "comment=a\rb", "--dry-run"], "has a line break"),
         (["--out", "run"], "--dry-run prints the script"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nsde_policy.cli.main import main
-from nsde_policy.cli.train import Train
+from nsde_policy.cli.train import Train, name_store
 from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.inference.policy import Policy
 from nsde_policy.training.stage import StageRun
@@ -45,6 +45,27 @@ def test_command_trains_a_policy_for_a_custom_robot(
     assert policy.record.spec.circular == (1,)  # from the attributes of the store
     assert np.isfinite(policy.select_action(np.zeros(6))).all()
     assert (out / "training.png").stat().st_size > 5000
+
+
+def test_too_few_held_out_episodes_are_reported_before_training(
+    arm_demos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    args = ["train", "--demos", str(arm_demos), "--policy", "knn", "--device", "cpu", "--validation"]
+    for fraction, said in ("0.5", True), ("0", False):
+        assert main([*args, fraction, "--out", str(tmp_path / fraction)]) == 0
+        told = "2 of 4 episodes are held out, and a verdict of `score` needs 6: record more"
+        assert (told in capsys.readouterr().err) == said
+
+
+def test_the_default_run_folder_is_named_after_the_demonstrations():
+    names = {
+        "arm": "arm",
+        "arm.zarr": "arm",
+        "a/b.zarr.zip": "b",
+        "v1.2/lift.hdf5": "lift",
+        ".hidden": ".hidden",
+    }
+    assert {path: name_store(Path(path)) for path in names} == names
 
 
 def test_progress_of_a_method_without_training_shows_no_loss(

@@ -1,6 +1,8 @@
 """Tests of `eval` in environments without a task: Gymnasium ids, classes of users, and broken ones."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,6 +137,23 @@ def test_a_broken_environment_gives_one_clear_error(runs, fault, monkeypatch, ca
     assert [part for part in FAULTS[fault] if part not in said] == []
 
 
+@pytest.mark.parametrize(("kwargs", "lines"), [({}, 2), ({"max_episode_steps": 60}, 0)])
+def test_a_long_episode_without_a_limit_is_reported(kwargs, lines, monkeypatch, caplog):
+    monkeypatch.setattr(adapters, "MAX_STEPS", 50)
+    monkeypatch.setattr(adapters, "REPORTED_STEPS", (10, 20))
+    adapters._report_steps.cache_clear()
+    task = GymTask(f"{HERE}:BrokenEnv")
+    for seed in range(2):  # the second episode is not reported again
+        env = EnvAdapter.open(task, {"fault": "endless", **kwargs})
+        env.reset(seed)
+        for _ in range(30):
+            env.step(env.clip(np.zeros(2)))
+    assert len(caplog.messages) == lines
+    for steps, message in zip((10, 20), caplog.messages, strict=False):
+        assert f"goes on after {steps}; 50 are an error" in message
+        assert "max_episode_steps" in message
+
+
 def test_scores_that_overflow_are_refused():
     with pytest.raises(EnvError, match="its score is inf, expected a finite number"):
         EpisodeResult(1, None, sum([1e308, 1e308]), {}, None, 2, 1, 2, 1, 0.1)
@@ -151,7 +170,7 @@ def test_scores_that_overflow_are_refused():
         (["--env", "Pendulum-v1", "--env-kwargs", "g=9.8"], "--env-kwargs is not valid JSON"),
         (["--env", "os:getcwd"], "expected a gymnasium.Env: derive the class from it"),
         (["--env", f"{HERE}:PixelEnv"], "expected a Box of numbers"),
-        ([], "the task 'none' has no environment to play in"),
+        ([], "is of your own robot (no task) and has no environment to play in"),
     ],
 )
 def test_an_environment_that_cannot_be_played_is_refused(runs, flags, message, capsys):
@@ -159,6 +178,17 @@ def test_an_environment_that_cannot_be_played_is_refused(runs, flags, message, c
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["eval", "play", "compare", "report", "collect --out x.zarr --policy"])
+def test_the_run_of_a_robot_is_refused_before_torch_is_imported(runs, command, tmp_path):
+    run = str(runs(4, 2))
+    code = "import sys\nfrom nsde_policy.cli.main import main\n"
+    code += f"print(main({[*command.split(), run]!r}), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "2 False\n", done.stderr
+    assert f"`nsde-policy score {run} --demos" in done.stderr
+    assert "`play` and `report` with --demos" in done.stderr
 
 
 def test_render_writes_pictures_of_the_environment(runs, tmp_path, monkeypatch, capsys):

@@ -134,4 +134,4 @@ def test_without_ray_its_extra_is_named_before_torch_is_imported():
     code += "print(main(['eval', '--ray', 'local']), 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "2 False\n", done.stderr
-    assert "this needs ray, which is not installed: pip install 'nsde-policy[ray]'" in done.stderr
+    assert "this needs ray, which is not installed: pip install 'ray>=2.40'" in done.stderr

@@ -122,7 +122,7 @@ def test_what_cannot_be_written_fails_before_playing(monkeypatch, tmp_path, caps
     assert main(["eval", "--render", "--out", str(tmp_path)]) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert "nsde-policy[video]" in said.err
+    assert "pip install 'av>=15.0' 'imageio>=2.34' 'imageio-ffmpeg>=0.5'" in said.err
     assert not list(tmp_path.iterdir()), "no folder is made"
 
 

@@ -155,6 +155,26 @@ def test_search_that_was_interrupted_repeats_no_training(
 
 
 @pytest.mark.slow
+def test_a_damaged_final_run_is_not_taken_for_a_finished_one(
+    searches: dict[int, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    out = tmp_path / "search"
+    shutil.copytree(searches[1], out)
+    weights = out / "best/model.safetensors"
+    whole = weights.read_bytes()
+    flags = ["--demos", str(searches[1].with_name(STORE)), "--workers", "1", "--out", str(out), *SEARCH]
+    for file in weights, out / "best/config.json", out / "best/calibration.json":
+        content = file.read_bytes()
+        file.write_bytes(content[: len(content) // 2])
+        assert main(["tune", *flags, "--resume"]) == 2
+        assert f"delete {out / 'best'}, and --resume trains it again" in capsys.readouterr().err
+        file.write_bytes(content)
+    shutil.rmtree(out / "best")
+    assert main(["tune", *flags, "--resume"]) == 0
+    assert weights.read_bytes() == whole
+
+
+@pytest.mark.slow
 def test_train_takes_the_preset_that_a_search_wrote(
     searches: dict[int, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -8,8 +8,10 @@ import pytest
 
 from nsde_policy.assets import resolve_run
 from nsde_policy.core.spec import CameraSpec
+from nsde_policy.data.split import FEWEST_EPISODES, count_held_out, suggest_fraction
 from nsde_policy.eval.offline.result import ActionScale, OfflineScore, describe_score
 from nsde_policy.eval.offline.sums import EpisodeSums
+from nsde_policy.eval.statistics import MIN_PAIRS
 from nsde_policy.run_directory import RunDirectory
 
 
@@ -30,6 +32,13 @@ def make_score(errors: dict[str, list[list[float]]], coverage: float, *, episode
     scale = ActionScale(np.zeros(2), np.ones(2), (), ("elbow", "gripper"), (False, True))
     record = RunDirectory(resolve_run(Path("shipped"))).read_record()
     return OfflineScore("run", record, {}, scale, {"all": sums})
+
+
+@pytest.mark.parametrize(("episodes", "fraction"), [(8, 0.5), (12, 0.5), (20, 0.3), (30, 0.2), (100, 0.1)])
+def test_the_suggested_fraction_holds_out_enough_episodes_for_a_verdict(episodes: int, fraction: float):
+    assert FEWEST_EPISODES == MIN_PAIRS
+    assert suggest_fraction(episodes) == fraction
+    assert count_held_out(episodes, fraction) >= MIN_PAIRS or episodes < 2 * MIN_PAIRS
 
 
 def test_the_action_that_spoils_the_next_period_is_named():

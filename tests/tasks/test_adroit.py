@@ -50,7 +50,7 @@ def test_a_group_of_tasks_is_one_file():
 
 def test_missing_simulator_names_the_extra(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "gymnasium_robotics", None)
-    with pytest.raises(MissingDependencyError, match=r"nsde-policy\[adroit\]"):
+    with pytest.raises(MissingDependencyError, match=r"pip install gymnasium-robotics==1.4.2"):
         get_task("adroit-door").make_env()
 
 

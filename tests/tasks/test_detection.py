@@ -30,13 +30,18 @@ def test_foreign_demonstrations_of_the_same_sizes_train_without_a_task(
     monkeypatch.chdir(tmp_path)
     store = write_metres_store(tmp_path / "my.zarr", rate_hz=10)
     assert main(["train", "--demos", str(store), "--policy", "knn", "--device", "cpu"]) == 0
-    assert f"no record of a task in {store}: trained without one; --task NAME" in capsys.readouterr().err
-    record = RunDirectory(Path("runs/none-knn-auto-0")).read_record()
+    assert f"your own robot (no task): {store}; --env ID or --task NAME" in capsys.readouterr().err
+    record = RunDirectory(Path("runs/my-knn-auto-0")).read_record()
     assert record.task == "none"
     assert record.spec.circular == ()
     assert not record.config.demos.mirror
     assert record.config.demos.first_action_from == (0, 1)
     assert max(record.spec.high) < 1.0  # no mirror image at 512
+
+
+def test_the_text_of_a_task_is_shown(tmp_path: Path):
+    store = write_metres_store(tmp_path / "my.zarr", attributes={"tasks": {"0": "stack the cubes"}})
+    assert find_task(store).reason.startswith(f"your own robot (no task): {store} ('stack the cubes')")
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_every_environment_of_the_package_is_a_task():
 
 def test_missing_simulator_names_the_extra(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(__import__("sys").modules, "metaworld", None)
-    with pytest.raises(MissingDependencyError, match=r"nsde-policy\[metaworld\]"):
+    with pytest.raises(MissingDependencyError, match=r"pip install metaworld==3.1.1"):
         get_task(REACH).make_env()
 
 

@@ -13,7 +13,7 @@ from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.progress import plot_training
+from nsde_policy.training.progress import describe_overfitting, plot_training
 from nsde_policy.training.run import train_run
 from tests.helpers.toy_problems import make_robot_demos
 
@@ -32,6 +32,28 @@ def test_plot_shows_losses_and_those_on_held_out_episodes_dashed(
         "loss": "-",
         "loss, held out": "--",
     }
+
+
+@pytest.mark.parametrize(
+    ("held_out", "line"),
+    [
+        ([8, 2, 0.2, 1, 2], "the held-out loss was lowest at step 20, 0.2, and is 2 now"),
+        ([40, -3, -8, -2], "the held-out loss was lowest at step 20, -8, and is -2 now"),
+        ([8, 2, 1, 1.1], None),
+        ([8, 2, 1], None),
+        ([1], None),
+        ([], None),
+    ],
+)
+def test_a_held_out_loss_that_rises_is_reported(tmp_path: Path, held_out: list[float], line: str | None):
+    records = [
+        {"step": 10 * i, "flow": 1.0, "validation_flow": loss - 1, "validation_denoiser": 1}
+        for i, loss in enumerate(held_out)
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in records))
+    told = describe_overfitting(RunDirectory(tmp_path))
+    assert told is None if line is None else told is not None and told.startswith(line)
+    assert told is None or "--steps 20" in told
 
 
 @pytest.mark.parametrize("metrics", [None, "", "{"])

@@ -25,7 +25,7 @@ from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import RunDirectory, fingerprint
 from nsde_policy.training import distributed
-from nsde_policy.training.checkpoints import Monitor
+from nsde_policy.training.checkpoints import Monitor, check_files
 from nsde_policy.training.run import TrainOptions, train_run
 from nsde_policy.training.stage import StageRun
 from tests.helpers.toy_problems import make_robot_demos
@@ -183,6 +183,17 @@ def test_existing_run_is_not_overwritten(finished_run: RunDirectory, options: An
     with pytest.raises(CheckpointError, match=message):
         train(finished_run.path, **options)
     assert finished_run.model.read_bytes() == before
+
+
+def test_resuming_nothing_is_reported(finished_run: RunDirectory, tmp_path: Path, caplog: Any):
+    caplog.set_level("INFO")
+    said = "holds no checkpoint to resume: training starts from the beginning"
+    check_files(RunDirectory(tmp_path / "new"), resume=True)
+    assert said in caplog.text
+    caplog.clear()
+    check_files(finished_run, resume=True)
+    check_files(RunDirectory(tmp_path / "new"), resume=False)
+    assert not caplog.messages
 
 
 def test_batches_that_cannot_be_divided_are_refused_by_the_flag_that_sets_them(monkeypatch):

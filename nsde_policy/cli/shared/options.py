@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
@@ -13,8 +14,9 @@ from nsde_policy.bounds import Count, Natural, SeedNumber
 from nsde_policy.cli.shared.ranks import is_launched
 from nsde_policy.config import check_value, get_bounded_fields
 from nsde_policy.errors import CheckpointError, ConfigError, DemoError, import_optional, suggest
-from nsde_policy.files import check_writable, parse_json, read_file, replace_file
+from nsde_policy.files import check_writable, parse_json, read_file, read_json, replace_file
 from nsde_policy.methods.registry import METHODS
+from nsde_policy.tasks import NO_TASK, OWN_ROBOT
 
 if TYPE_CHECKING:
     MethodName = str
@@ -197,6 +199,19 @@ def check_run(run: Path, written_by: str = "train") -> None:
     there_are = f"there are {listed}" if others else f"`nsde-policy {written_by}` writes one"
     shipped = ", and `shipped` is the policy of this package" if written_by == "train" else ""
     raise CheckpointError(f"{run} {what}; {there_are}{shipped}")
+
+
+def check_environment(run: Path, env: str | None = None) -> None:
+    """Raise `ConfigError` if a run, or `env`, names no environment to roll out in."""
+    record = read_json(resolve_run(run) / "config.json", error=CheckpointError)
+    if env is not None or record.get("task") != NO_TASK:
+        return
+    recorded = record.get("demos")
+    source = str(recorded.get("source", "STORE")) if isinstance(recorded, dict) else "STORE"
+    raise ConfigError(
+        f"{run} is of {OWN_ROBOT} and has no environment to play in: use recorded episodes: `nsde-policy "
+        f"score {run} --demos {shlex.quote(source)}`, or `play` and `report` with --demos; `eval` takes --env"
+    )
 
 
 def _suggest_demos(path: Path) -> str:

@@ -68,6 +68,11 @@ def submit_command(name: str, command: "Train") -> None:
     given = {each.name: getattr(command, each.name) for each in kept}
     changed = {each.name: given[each.name] for each in kept if given[each.name] != each.default}
     args = [name, *list_flags(changed), *command.settings, "--resume"]
+    for text in (*args, str(command.slurm), *command.slurm_args):
+        if len(text.splitlines()) > 1:
+            raise ConfigError(
+                f"{text!r:.80} has a line break, behind which a job's script would be executed: leave it out"
+            )
     folder = command.out.with_name(f"{command.out.name}-slurm")  # training wants --out for itself
     executor = _make_executor(folder, command)
     if command.dry_run:
