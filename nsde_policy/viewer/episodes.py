@@ -8,7 +8,7 @@ from functools import cached_property
 from http import HTTPStatus
 from importlib import resources
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import numpy as np
 from websockets.asyncio.server import ServerConnection
@@ -158,14 +158,14 @@ class EpisodeServer(WebsocketServer):
         """Answer an HTTP request."""
         if objection := self._settings.find_objection(request):
             return connection.respond(HTTPStatus.FORBIDDEN, objection + "\n")
-        url = urlsplit(request.path)
-        if not url.path.startswith("/static/") and not self._settings.accepts_token(request):
+        path, _, query = request.path.partition("?")
+        if not path.startswith("/static/") and not self._settings.accepts_token(request):
             return connection.respond(HTTPStatus.FORBIDDEN, "a token is required: ?token=…\n")
         host = request.headers["Host"]
-        if url.path in self._files:
-            return respond_with_file(*self._files[url.path], host)
+        if path in self._files:
+            return respond_with_file(*self._files[path], host)
         try:
-            return respond_with_file(*self._read(url.path, parse_qs(url.query)), host)
+            return respond_with_file(*self._read(path, parse_qs(query)), host)
         except (KeyError, ValueError, IndexError):
             return connection.respond(HTTPStatus.NOT_FOUND, f"{request.path[:80]} does not exist\n")
         except NsdePolicyError as error:

@@ -88,7 +88,7 @@ def test_the_server_answers_with_numbers_and_frames(page: tuple[str, Path]) -> N
 
 @pytest.mark.parametrize(
     "path",
-    ["/episode", "/nothing", "/frame?episode=9&camera=top&frame=0", "/frame?episode=0&camera=top&frame=60"],
+    ["/episode", "/nothing", "//[", "/frame?episode=9&camera=top&frame=0", "/frame?episode=0&camera=top&frame=60"],
 )
 def test_what_does_not_exist_is_refused(page: tuple[str, Path], path: str) -> None:
     path, _, query = path.partition("?")
