@@ -9,26 +9,6 @@ function svg(tag, attributes, text = "") {
   return element;
 }
 
-/** Return about `count` round numbers between low and high. */
-function ticks(low, high, count) {
-  const rough = (high - low) / count || 1;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = power * [1, 2, 5, 10].find((n) => n * power >= rough);
-  const values = [];
-  for (let tick = Math.ceil(low / step) * step; tick <= high + step * 1e-9; tick += step) values.push(tick);
-  return values;
-}
-
-/** Return the labels of ticks, with as many digits as tell them apart. */
-function labels(values) {
-  const step = values.length > 1 ? values[1] - values[0] : Math.abs(values[0]) / 100 || 1;
-  return values.map((value) => {
-    const [size, unit] = Math.abs(value) >= 1000 && step >= 100 ? [1000, "k"] : [1, ""];
-    const digits = Math.min(Math.max(Math.ceil(-Math.log10(step / size) - 1e-9), 0), 12);
-    return `${+(value / size).toFixed(digits)}${unit}`.replace("-", "−");
-  });
-}
-
 /**
  * Draw lines [{row, points: [[x, y], …]}] with y from 0 to 1. `limit` is a value of y to mark, `unit` is written after
  * the last x. Return a function that draws a cursor at x, or removes it if null.

@@ -151,7 +151,7 @@ class Refresh(ClientMessage, frozen=True):
 
 
 class Restore(ClientMessage, frozen=True):
-    """Drop the settings of earlier viewers; sent by the server for a page that opens while no other is open."""
+    """Drop the settings of earlier viewers; sent by the server when a page opens and no other is open."""
 
 
 _kinds = [kind for kind in ClientMessage.__subclasses__() if kind not in (Refresh, Restore)]
