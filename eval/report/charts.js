@@ -11,7 +11,7 @@ function svg(tag, attributes, text = "") {
 
 /**
  * Draw lines [{row, points: [[x, y], …]}] with y from 0 to 1. `limit` is a value of y to mark, `unit` is written after
- * the last x. Return a function that draws a cursor at x, or removes it if null.
+ * the last x, and the label of `place` above the chart. Return a function that draws a cursor at x, or removes it if null.
  */
 function chart(place, lines, { limit, unit, height }) {
   const width = Math.max(place.clientWidth, 200);
@@ -22,10 +22,11 @@ function chart(place, lines, { limit, unit, height }) {
   const yTicks = ticks(y0, y1, 4);
   const yLabels = labels(yTicks);
   const longest = Math.max(0, ...yLabels.map((label) => label.length));
-  const [left, right, top, bottom] = [Math.max(40, 7.5 * longest + 9), 12, 8, 22];
+  const [left, right, top, bottom] = [Math.max(40, 7.5 * longest + 9), 12, 24, 22];
   const atX = (value) => left + ((value - x0) / (x1 - x0 || 1)) * (width - left - right);
   const atY = (value) => height - bottom - ((value - y0) / (y1 - y0 || 1)) * (height - top - bottom);
   const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, height });
+  drawing.append(svg("text", { x: left, y: 12 }, place.getAttribute("aria-label")));
   for (const [i, tick] of yTicks.entries()) {
     drawing.append(svg("path", { class: "grid", d: `M${left} ${atY(tick)}H${width - right}` }));
     drawing.append(svg("text", { x: left - 7, y: atY(tick) + 4, "text-anchor": "end" }, yLabels[i]));
