@@ -117,7 +117,8 @@ function drawChart(chart) {
   const pen = canvas.getContext("2d");
   pen.scale(ratio, ratio);
   const style = getComputedStyle(document.documentElement), last = numbers.length - 1;
-  const [low, high] = findRange(shownColumns(chart).map((column) => values[column]));
+  const plans = (name === "act" && numbers.plans?.actions) || [];
+  const [low, high] = findRange(shownColumns(chart).flatMap((column) => [values, ...plans].map((each) => each[column])));
   const x = (at) => LEFT + ((width - LEFT - RIGHT) * at) / last, [first, end] = cuts.get(episode) || [0, last + 1];
   const y = (value) => height - BOTTOM - ((height - TOP - BOTTOM) * (value - low)) / (high - low);
   pen.fillStyle = style.getPropertyValue("--press");
@@ -126,7 +127,7 @@ function drawChart(chart) {
   drawAxes(pen, [low, high], x, y, { unit, width, height, style });
   pen.save();
   pen.rect(LEFT, TOP, width - LEFT - RIGHT, height - TOP - BOTTOM);
-  pen.clip(); // a plan may leave the range of what was recorded
+  pen.clip(); // the band of a plan may be wider
   pen.lineWidth = 1.3;
   for (const column of shownColumns(chart)) {
     pen.strokeStyle = colourOf(chart, column);
@@ -134,7 +135,7 @@ function drawChart(chart) {
     values[column].forEach((value, at) => pen.lineTo(x(at), y(value)));
     pen.stroke();
   }
-  if (name === "act" && numbers.plans) drawPlan(pen, chart, x, y);
+  if (plans.length) drawPlan(pen, chart, x, y);
   pen.restore();
   pen.strokeStyle = style.getPropertyValue("--ink");
   pen.lineWidth = 1;
