@@ -37,8 +37,9 @@ function drawAxes(context, x, y, { first, span, width, height, foot }) {
   context.beginPath();
   context.moveTo(STRIP_LEFT, foot + 0.5);
   context.lineTo(width - STRIP_RIGHT, foot + 0.5);
-  for (const seconds of ticks(first / hello.hz, (first + span) / hello.hz, (width - STRIP_LEFT) / 60)) {
-    const at = x(seconds * hello.hz), text = `${seconds} s`, half = context.measureText(text).width / 2;
+  const seconds = ticks(first / hello.hz, (first + span) / hello.hz, (width - STRIP_LEFT) / 60), texts = labels(seconds);
+  for (const [k, second] of seconds.entries()) {
+    const at = x(second * hello.hz), text = `${texts[k]} s`, half = context.measureText(text).width / 2;
     context.moveTo(Math.round(at) + 0.5, foot);
     context.lineTo(Math.round(at) + 0.5, foot + 4);
     context.fillText(text, Math.min(at, width - half - 2), height - 1);
