@@ -1,5 +1,5 @@
 "use strict";
-// Helpers for 2D canvases. The live page loads this file, a report inlines it.
+// Helpers for 2D canvases and the axes of charts. The live page loads this file, a report inlines it.
 
 /** Return canvas pixels per CSS pixel, at most 2 because more cannot be seen. */
 const pixelRatio = () => Math.min(window.devicePixelRatio || 1, 2);
@@ -8,6 +8,26 @@ const pixelRatio = () => Math.min(window.devicePixelRatio || 1, 2);
 function readColours(names) {
   const style = getComputedStyle(document.documentElement);
   return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+}
+
+/** Return about `count` round numbers between low and high. */
+function ticks(low, high, count) {
+  const rough = (high - low) / count || 1;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * [1, 2, 5, 10].find((n) => n * power >= rough);
+  const values = [];
+  for (let tick = Math.ceil(low / step) * step; tick <= high + step * 1e-9; tick += step) values.push(tick);
+  return values;
+}
+
+/** Return the labels of ticks, with as many digits as tell them apart. */
+function labels(values) {
+  const step = values.length > 1 ? values[1] - values[0] : Math.abs(values[0]) / 100 || 1;
+  return values.map((value) => {
+    const [size, unit] = Math.abs(value) >= 1000 && step >= 100 ? [1000, "k"] : [1, ""];
+    const digits = Math.min(Math.max(Math.ceil(-Math.log10(step / size) - 1e-9), 0), 12);
+    return `${+(value / size).toFixed(digits)}${unit}`.replace("-", "−");
+  });
 }
 
 /** Fill and stroke the current path of a context; colours that are not given are not painted. */

@@ -9,29 +9,9 @@ function svg(tag, attributes, text = "") {
   return element;
 }
 
-/** Return about `count` round numbers between low and high. */
-function ticks(low, high, count) {
-  const rough = (high - low) / count || 1;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = power * [1, 2, 5, 10].find((n) => n * power >= rough);
-  const values = [];
-  for (let tick = Math.ceil(low / step) * step; tick <= high + step * 1e-9; tick += step) values.push(tick);
-  return values;
-}
-
-/** Return the labels of ticks, with as many digits as tell them apart. */
-function labels(values) {
-  const step = values.length > 1 ? values[1] - values[0] : Math.abs(values[0]) / 100 || 1;
-  return values.map((value) => {
-    const [size, unit] = Math.abs(value) >= 1000 && step >= 100 ? [1000, "k"] : [1, ""];
-    const digits = Math.min(Math.max(Math.ceil(-Math.log10(step / size) - 1e-9), 0), 12);
-    return `${+(value / size).toFixed(digits)}${unit}`.replace("-", "−");
-  });
-}
-
 /**
  * Draw lines [{row, points: [[x, y], …]}] with y from 0 to 1. `limit` is a value of y to mark, `unit` is written after
- * the last x. Return a function that draws a cursor at x, or removes it if null.
+ * the last x, and the label of `place` above the chart. Return a function that draws a cursor at x, or removes it if null.
  */
 function chart(place, lines, { limit, unit, height }) {
   const width = Math.max(place.clientWidth, 200);
@@ -42,10 +22,11 @@ function chart(place, lines, { limit, unit, height }) {
   const yTicks = ticks(y0, y1, 4);
   const yLabels = labels(yTicks);
   const longest = Math.max(0, ...yLabels.map((label) => label.length));
-  const [left, right, top, bottom] = [Math.max(40, 7.5 * longest + 9), 12, 8, 22];
+  const [left, right, top, bottom] = [Math.max(40, 7.5 * longest + 9), 12, 24, 22];
   const atX = (value) => left + ((value - x0) / (x1 - x0 || 1)) * (width - left - right);
   const atY = (value) => height - bottom - ((value - y0) / (y1 - y0 || 1)) * (height - top - bottom);
   const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, height });
+  drawing.append(svg("text", { x: left, y: 12 }, place.getAttribute("aria-label")));
   for (const [i, tick] of yTicks.entries()) {
     drawing.append(svg("path", { class: "grid", d: `M${left} ${atY(tick)}H${width - right}` }));
     drawing.append(svg("text", { x: left - 7, y: atY(tick) + 4, "text-anchor": "end" }, yLabels[i]));

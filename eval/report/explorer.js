@@ -124,7 +124,7 @@ function drawProgress() {
     ? [{ row: DATA.runs[i].row, points: frames.map((frame, t) => [t / DATA.hz, frame.at(-1)]) }] : []);
   const place = find("#progress");
   place.hidden = find(".controls").hidden = lines.length === 0;
-  if (lines.length) state.cursor = chart(place, lines, { limit: DATA.threshold, unit: " s", height: 128 });
+  if (lines.length) state.cursor = chart(place, lines, { limit: DATA.threshold, unit: " s", height: 144 });
 }
 
 function draw() {

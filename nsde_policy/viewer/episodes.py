@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from http import HTTPStatus
-from importlib import resources
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import numpy as np
 from websockets.asyncio.server import ServerConnection
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 DIGITS = 5
 """Significant digits of the numbers on the page."""
-PAGE_PARTS = ("episodes.html", "style.css", "episodes.css", "theme.js", "episodes.js")
 MOST_PLANS = 100
 """Plans over one episode, from frames that are spread evenly."""
 MOST_EPISODES, MOST_PICTURES, MOST_PIXELS = 20, 600, 200
@@ -80,6 +78,14 @@ class EpisodePage:
             "rate": demos.rate_hz,
             "observations": demos.obs_names,
             "actions": demos.act_names,
+            "groups": [
+                {"name": name, "unit": unit, "columns": columns}
+                for name, values, angles in [
+                    ("obs", demos.obs, demos.angles),
+                    ("act", demos.act, demos.act_angles),
+                ]
+                for unit, columns in group_columns(values, angles)
+            ],
             "cameras": list(self.cameras),
             "lengths": demos.lengths.tolist(),
             "numbers": list(self.numbers),
@@ -108,10 +114,9 @@ class EpisodePage:
         page = replace(self, demos=demos.take(min(len(demos), most)), numbers=self.numbers[:most])
         count = len(page.demos)
         episodes = [{**page.read_episode(k), "frames": page._read_pictures(k)} for k in range(count)]
-        folder = resources.files("nsde_policy.viewer") / "static"
-        files = {path: (folder / path).read_text(encoding="utf-8") for path in PAGE_PARTS}
+        files = {path.rpartition("/")[2]: body.decode() for path, (_, body) in load_files("").items()}
         style = files["style.css"] + files["episodes.css"]
-        script = files["theme.js"] + files["episodes.js"].replace('"use strict";\n', "")
+        script = files["theme.js"] + files["canvas.js"] + files["episodes.js"]
         data = encode_json({"title": title, "overview": page.overview, "episodes": episodes})
         policy = format_security_policy(style, script)
         head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>\n'
@@ -158,14 +163,14 @@ class EpisodeServer(WebsocketServer):
         """Answer an HTTP request."""
         if objection := self._settings.find_objection(request):
             return connection.respond(HTTPStatus.FORBIDDEN, objection + "\n")
-        url = urlsplit(request.path)
-        if not url.path.startswith("/static/") and not self._settings.accepts_token(request):
+        path, _, query = request.path.partition("?")
+        if not path.startswith("/static/") and not self._settings.accepts_token(request):
             return connection.respond(HTTPStatus.FORBIDDEN, "a token is required: ?token=…\n")
         host = request.headers["Host"]
-        if url.path in self._files:
-            return respond_with_file(*self._files[url.path], host)
+        if path in self._files:
+            return respond_with_file(*self._files[path], host)
         try:
-            return respond_with_file(*self._read(url.path, parse_qs(url.query)), host)
+            return respond_with_file(*self._read(path, parse_qs(query)), host)
         except (KeyError, ValueError, IndexError):
             return connection.respond(HTTPStatus.NOT_FOUND, f"{request.path[:80]} does not exist\n")
         except NsdePolicyError as error:
@@ -204,6 +209,29 @@ def plan_recorded(policy: "Policy", scored: "ScoredEpisodes", episode: int) -> d
     plans = [policy.plan_from(each, steps=policy.spec.chunk, seed=0) for each in states[::stride]]
     std = [_list_columns(np.sqrt(np.square(each.std).cumsum(0))) for each in plans if each.std is not None]
     return {"stride": stride, "actions": [_list_columns(each.actions) for each in plans], "std": std or None}
+
+
+def group_columns(values: np.ndarray, angles: Sequence[int]) -> list[tuple[str, list[int]]]:
+    """Group columns whose curves can share a scale: angles, and others up to a tenth of the group's largest.
+
+    Args:
+        values: All frames, (frames, columns).
+        angles: Columns that are angles in radians.
+
+    Returns:
+        The unit of each group, empty if unknown, and its columns.
+    """
+    sizes = np.maximum(values.max(0), -values.min(0))
+    groups: list[tuple[str, list[int]]] = [("rad", sorted(angles))] if angles else []
+    largest = np.inf
+    for column in np.argsort(-sizes, kind="stable").tolist():
+        if column in angles:
+            continue
+        if sizes[column] < largest / 10 and (sizes[column] > 0 or largest == np.inf):
+            largest = sizes[column]
+            groups.append(("", []))
+        groups[-1][1].append(column)
+    return [(unit, sorted(columns)) for unit, columns in groups]
 
 
 def _list_columns(values: np.ndarray) -> list[list[float]]:

@@ -11,7 +11,7 @@ import socket
 from dataclasses import dataclass
 from importlib import resources
 from typing import Annotated
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, quote
 
 from msgspec import Meta
 from websockets.datastructures import Headers
@@ -73,8 +73,8 @@ class ViewerSettings(ServerSettings):
     def accepts_token(self, request: Request) -> bool:
         """Return whether a request has the token, or none is required."""
         try:
-            values = parse_qs(urlsplit(request.path).query, max_num_fields=8).get("token", [])
-        except ValueError:  # too many fields, or not a URL
+            values = parse_qs(request.path.partition("?")[2], max_num_fields=8).get("token", [])
+        except ValueError:  # too many fields
             values = []
         return self.accepts(values[0] if len(values) == 1 else "")
 

@@ -150,7 +150,11 @@ class Refresh(ClientMessage, frozen=True):
     """Send the state to a new client; sent by the server, never by a page."""
 
 
-_kinds = [kind for kind in ClientMessage.__subclasses__() if kind is not Refresh]
+class Restore(ClientMessage, frozen=True):
+    """Drop the settings of earlier viewers; sent by the server when a page opens and no other is open."""
+
+
+_kinds = [kind for kind in ClientMessage.__subclasses__() if kind not in (Refresh, Restore)]
 _decoder: msgspec.json.Decoder[ClientMessage] = msgspec.json.Decoder(functools.reduce(operator.or_, _kinds))
 
 

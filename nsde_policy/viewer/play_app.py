@@ -18,7 +18,9 @@ REST_S = 2.0
 """Time for which the end of an episode is shown before the next seed starts, if `next_at_end` is on."""
 COUNTED = 20
 """Most episodes of a method whose results are shown."""
-_PLAN_CONTROLS = ("alpha", "diffusion", "chunk", "latency_steps")
+_PLAN_CONTROLS = {"alpha", "diffusion", "chunk", "latency_steps"}
+_VIEW_CONTROLS = {"paths", "speed", "next_at_end"}
+"""Controls that change no episode."""
 
 
 class PlayApp(App):
@@ -36,6 +38,7 @@ class PlayApp(App):
             check_sizes(runner, self._table)
         self._runners = {runner.name: runner for runner in runners}
         self._controls = Controls.from_policy(runners[0].policy)
+        self._first_settings: tuple[Controls, bool] | None = None
         self._results = {name: deque[bool](maxlen=COUNTED) for name in self._runners}
         self._panels = [PolicyPanel(runners[0], self._task, seed, self._controls)]
         self._rested, self._plan_timeout_s = 0, plan_timeout_s
@@ -111,7 +114,11 @@ class PlayApp(App):
             case messages.Reset(seed, drags):
                 self._reset(seed, drags)
             case messages.SetControl(name, value):
-                self._set_control(name, value)
+                self._change_controls(self._controls.with_value(name, value))
+            case messages.Restore():
+                self._first_settings = self._first_settings or (self._controls, self._paused)
+                controls, self._paused = self._first_settings
+                self._change_controls(controls)
             case messages.SelectMethods(names):
                 self._select_methods(names)
             case messages.Drag():  # if paused, the simulation runs meanwhile, but the policy does not act
@@ -180,14 +187,15 @@ class PlayApp(App):
         for panel in self._panels:
             panel.reset(seed)
 
-    def _set_control(self, name: str, value: float) -> None:
-        self._controls = self._controls.with_value(name, value)
+    def _change_controls(self, controls: Controls) -> None:
+        changed = {name for name in RANGES if getattr(controls, name) != getattr(self._controls, name)}
+        self._controls = controls
         for panel in self._panels:
-            panel.controls = self._controls
-        if name in (*_PLAN_CONTROLS, "obs_noise") or name.startswith("camera_"):
+            panel.controls = controls
+        if changed - _VIEW_CONTROLS:
             for results in self._results.values():
                 results.clear()
-        if name in _PLAN_CONTROLS:
+        if changed & _PLAN_CONTROLS:
             self._replan = True
             for runner in self._runners.values():
                 runner.plans.clear()  # they were measured with other controls

@@ -120,6 +120,8 @@ class RecordApp(App):
                 self._start_episode(self._collection.undo().seed)
             case messages.Reset(seed):
                 self._start_episode(seed)
+            case messages.Restore():
+                pass  # a recording is continued
             case _:
                 raise RemoteError(f"{message.tag!r} is a message for policies: run nsde-policy play")
 

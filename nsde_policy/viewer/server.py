@@ -44,8 +44,10 @@ class Client:
             while True:
                 await self._queued.wait()
                 self._queued.clear()
+                # All at once: a frame that is queued meanwhile must not overtake the state it belongs to.
+                queued, self._queue = self._queue, {}
                 for kind in get_args(messages.MessageType):
-                    if (text := self._queue.pop(kind, None)) is not None:
+                    if (text := queued.get(kind)) is not None:
                         async with asyncio.timeout(timeout_s):
                             await self._connection.send(text)
         except TimeoutError:
@@ -66,6 +68,7 @@ class ViewerServer(WebsocketServer):
         self._settings, self._files = settings, load_files(app.scene.script)
         self._hello = messages.encode_message(app.hello)
         self._clients: set[Client] = set()
+        self._is_new_page = False
         self.simulation = SimulationThread(app, self._publish)
 
     async def run(self, ready: Callable[[int], None]) -> None:
@@ -104,6 +107,8 @@ class ViewerServer(WebsocketServer):
         # The other files are public: a browser asks for them without the token in the page's address.
         if path == "/" and not self._settings.accepts_token(request):
             return self._refuse(connection, "a token is required in the address: ?token=…")
+        if path == "/":  # a page that reconnects does not load it again
+            self._is_new_page = not self._clients
         if path not in self._files:
             return connection.respond(HTTPStatus.NOT_FOUND, f"{path[:80]} does not exist\n")
         return respond_with_file(*self._files[path], request.headers["Host"])
@@ -131,6 +136,9 @@ class ViewerServer(WebsocketServer):
         why, sender = "closed", None
         try:
             await connection.send(self._hello)
+            if self._is_new_page:
+                self._is_new_page = False
+                self.simulation.submit(messages.Restore())
             self.simulation.submit(messages.Refresh())
             sender = asyncio.create_task(client.send_queued(self._settings.patience_s))
             await self._receive_from(connection, client)

@@ -91,6 +91,10 @@ def test_page_plays_the_recorded_episodes(browser: "Browser", folder: Path):
 def test_episodes_play_pause_and_scrub(browser: "Browser", folder: Path):
     monitored = open_report(browser, folder)
     page = monitored.page
+    axes = page.locator("#progress text").all_text_contents()
+    assert axes[:4] == ["Coverage over time", "0", "0.5", "1"]
+    assert axes[4] == "0"
+    assert axes[-1].endswith(" s")
     image = "document.querySelector('.scenes canvas').toDataURL()"
     end = page.evaluate(image)
     page.locator("#time").evaluate(

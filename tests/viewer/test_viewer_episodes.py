@@ -17,7 +17,8 @@ import pytest
 from nsde_policy.cli.main import main
 from nsde_policy.data import Demonstrations, DemoWriter, Episode
 from nsde_policy.data.oddities import find_flags
-from tests.helpers.browser import PHONE, check_layout, open_page, wait_until
+from nsde_policy.viewer.episodes import group_columns
+from tests.helpers.browser import DESKTOP, PHONE, SIZES, check_layout, open_page, record_texts, wait_until
 from tests.helpers.camera_robot import write_camera_store
 from tests.helpers.lerobot_sets import write_v2
 
@@ -97,7 +98,13 @@ def test_cameras_with_missing_frames_are_not_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/episode", "/nothing", "/frame?episode=9&camera=top&frame=0", "/frame?episode=0&camera=top&frame=60"],
+    [
+        "/episode",
+        "/nothing",
+        "//[",
+        "/frame?episode=9&camera=top&frame=0",
+        "/frame?episode=0&camera=top&frame=60",
+    ],
 )
 def test_what_does_not_exist_is_refused(page: tuple[str, Path], path: str) -> None:
     path, _, query = path.partition("?")
@@ -109,6 +116,43 @@ def test_what_does_not_exist_is_refused(page: tuple[str, Path], path: str) -> No
 def test_data_need_the_token(page: tuple[str, Path], path: str) -> None:
     with pytest.raises(urllib.error.HTTPError, match="403"):
         urllib.request.urlopen(re.sub(r"/\?.*", path, page[0]))
+
+
+def test_columns_of_similar_size_share_a_scale() -> None:
+    largest = np.array([500, -3, 480, 0.02, 2.5, 60, 0.005, 0])
+    values = np.stack([largest / 3, largest])
+    expected = [("rad", [1]), ("", [0, 2, 5]), ("", [4]), ("", [3, 6, 7])]
+    assert group_columns(values, angles=(1,)) == expected
+    assert group_columns(np.zeros((4, 2)), ()) == [("", [0, 1])]
+
+
+def test_curves_have_axes_in_seconds_and_share_a_scale(browser: "Browser", page: tuple[str, Path]) -> None:
+    seen = open_page(browser.new_context(viewport=DESKTOP))
+    tab = seen.page
+    tab.goto(page[0])
+    wait_until(tab, "numbers !== null")
+    low, high = make_demos()[0].obs.min(), make_demos()[0].obs.max()
+    scale = tab.evaluate("findRange(charts[0].columns.map((column) => numbers.obs[column]))")
+    assert scale == pytest.approx([low - 0.05 * (high - low), high + 0.05 * (high - low)], abs=1e-3)
+    record_texts(tab)
+    tab.evaluate("drawChart(charts[0])")
+    values, times = ["−1", "−0.5", "0", "0.5", "1"], ["0", "1", "2", "3", "4", "5 s"]
+    assert tab.evaluate("drawnTexts") == values + times
+    tab.context.close()
+    assert seen.errors == []
+
+
+def test_the_toolbar_covers_no_plot(browser: "Browser", page: tuple[str, Path]) -> None:
+    tab = browser.new_page(viewport=DESKTOP)
+    tab.goto(page[0])
+    wait_until(tab, "numbers !== null")
+    top = "document.querySelector('.bar').getBoundingClientRect().top"
+    ends = "Math.max(...[...document.querySelectorAll('%s')].map((e) => e.getBoundingClientRect().bottom))"
+    for size in SIZES:
+        tab.set_viewport_size(size)
+        assert tab.evaluate(f"{ends % '.scroll'} < {top}"), "what is scrolled ends above it"
+    tab.set_viewport_size(DESKTOP)
+    assert tab.evaluate(f"{ends % '.curves'} < {top}"), "all plots are in sight"
 
 
 def test_marks_become_a_command_that_runs(
@@ -177,8 +221,9 @@ def test_a_report_shows_the_plans_that_the_live_page_shows(
     assert "planned from frame 5, with a band of ± 2 σ" in seen.page.inner_text("#planned")
     assert "2 episodes are too few to tell" in seen.page.inner_text("#verdict")
     assert seen.page.is_hidden("#drop")
-    seen.page.click("#act-legend button:nth-child(2)")
-    assert seen.page.evaluate("document.querySelectorAll('#act-legend [aria-pressed=true]').length") == 1
+    seen.page.click("#act .legend button:nth-child(2)")
+    group = "document.querySelector('#act .legend').querySelectorAll('[aria-pressed=true]').length"
+    assert seen.page.evaluate(group) == 1
     check_layout(seen.page, "#play")
     seen.page.context.close()
     assert seen.errors == []

@@ -1,5 +1,6 @@
 """Tests for nsde_policy/viewer/server.py, http.py and loop.py, over real sockets."""
 
+import asyncio
 import json
 import re
 import signal
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import ConnectionClosed, ConnectionClosedOK, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from nsde_policy.assets import SHIPPED_POLICY
@@ -27,6 +28,7 @@ from nsde_policy.viewer.http import ViewerSettings
 from nsde_policy.viewer.messages import ClientMessage, Refresh, SetControl
 from nsde_policy.viewer.play_app import PlayApp
 from nsde_policy.viewer.policy_runner import load_runners
+from nsde_policy.viewer.server import Client
 from nsde_policy.viewer.simulation import Simulation
 from tests.helpers.policy_servers import UPGRADE
 from tests.helpers.server_threads import wait_until
@@ -188,6 +190,46 @@ def test_drag_ends_when_its_client_disconnects(viewer: RunningViewer):
         receive(client, "frame", lambda m: m["panels"][0]["target"] == [20, 20])
     with viewer.connect() as client:
         assert receive(client, "frame", lambda m: m["panels"][0]["target"] != [20, 20])
+
+
+def test_settings_of_a_viewer_do_not_reach_the_next_one(viewer: RunningViewer):
+    def see_noise(client: ClientConnection, noise: float) -> None:
+        receive(client, "state", lambda m: m["controls"]["obs_noise"] == noise and not m["paused"])
+
+    get(viewer.url)
+    with viewer.connect() as first:
+        send(first, "set_control", name="obs_noise", value=2)
+        see_noise(first, 2)
+        get(viewer.url)
+        with viewer.connect() as second:  # they watch together
+            see_noise(second, 2)
+            send(first, "pause", on=True)
+    viewer.wait_for("left", 2)
+    with viewer.connect() as again:  # the connection was lost: the page is not loaded again
+        assert receive(again, "state")["controls"]["obs_noise"] == 2
+    viewer.wait_for("left", 3)
+    get(viewer.url)
+    with viewer.connect() as later:
+        see_noise(later, 0)
+
+
+def test_a_frame_does_not_overtake_the_state_it_belongs_to():
+    sent: list[str] = []
+
+    class Connection:
+        async def send(self, text: str) -> None:
+            sent.append(text)
+            if text == "first state":
+                client.put("state", "second state")
+                client.put("frame", "second frame")
+            if text == "second frame":
+                raise ConnectionClosedOK(None, None)
+
+    client = Client(Connection())  # type: ignore[arg-type]
+    client.put("state", "first state")
+    client.put("frame", "first frame")
+    asyncio.run(client.send_queued(timeout_s=10))
+    assert sent == ["first state", "first frame", "second state", "second frame"]
 
 
 # Slow, hostile or too many clients

@@ -52,8 +52,9 @@ function onNotice({ text }) {
 }
 
 const legendCard = $("legend-card"), wideScreen = matchMedia("(min-width: 760px) and (min-height: 640px) and (min-aspect-ratio: 3/2)");
+const roomBelow = matchMedia("(min-width: 900px) and (min-height: 640px) and (min-aspect-ratio: 1/1)");
 const tallScreen = matchMedia("(min-height: 760px)");             // camera and legend both fit beside the table
-/** Show the legend of what is drawn, and the cameras; beside the table if there is room. */
+/** Show the legend of what is drawn, and the cameras; beside the only table or below two if there is room. */
 function showLegend() {
   const sde = state.panels.map((name) => !!methodOf(name)?.sde), play = hello.mode === "play";
   const shown = {
@@ -65,10 +66,11 @@ function showLegend() {
   for (const row of legendCard.querySelectorAll("[data-for]")) row.hidden = !shown[row.dataset.for];
   const beside = panels.length === 1 && wideScreen.matches ? panels[0].element.querySelector("header") : null;
   placeCameras(beside);
-  const parent = beside && (tallScreen.matches || !shown.camera) ? beside : $("controls");
+  const below = panels.length === 2 && roomBelow.matches ? $("simulation") : null;
+  const parent = beside && (tallScreen.matches || !shown.camera) ? beside : below ?? $("controls");
   if (legendCard.parentElement !== parent) parent.append(legendCard);
 }
-for (const query of [wideScreen, tallScreen]) query.addEventListener("change", () => { if (state && panels.length) showLegend(); });
+for (const query of [wideScreen, roomBelow, tallScreen]) query.addEventListener("change", () => { if (state && panels.length) showLegend(); });
 
 function showPaused(paused) {
   $("pause-icon").setAttribute("d", paused ? "M7 4.500l13 7.500-13 7.500z" : "M6 5h4v14H6zM14 5h4v14h-4z");

@@ -3,9 +3,11 @@
 
 const $ = (id) => document.getElementById(id);
 const token = new URLSearchParams(location.search).get("token");
-const MOST_CURVES = 60; // more cannot be told apart
+const MOST_CURVES = 60; // of one chart; more cannot be told apart
+const LEFT = 58, RIGHT = 16, TOP = 8, BOTTOM = 22; // pixels around the curves, for the axes
 let overview = null, wanted = 0, episode = 0, numbers = null, frame = 0, timer = 0, busy = false;
-const dropped = new Set(), cuts = new Map(), alone = { obs: -1, act: -1 }; // the only column that is drawn
+let charts = []; // one for each group of columns
+const dropped = new Set(), cuts = new Map();
 const recorded = JSON.parse($("recorded")?.textContent || "null"); // what a report holds, which has no server
 
 function address(path, query = {}) {
@@ -35,20 +37,65 @@ function colour(index, count) {
   return `hsl(${Math.round((360 * index) / Math.max(count, 1) + 205) % 360} 65% ${dark ? 62 : 42}%)`;
 }
 
-function scale(columns) { // each column to its own range, so that small ones can be seen
-  return columns.slice(0, MOST_CURVES).map((values) => {
-    const low = Math.min(...values), range = Math.max(...values) - low;
-    return (value) => (range ? (value - low) / range : 0.5);
+/** Make the chart of a group of columns, which share a scale, with its legend. */
+function makeChart({ name, unit, columns }) {
+  const chart = { name, unit, columns: columns.slice(0, MOST_CURVES), alone: null }; // the only column that is drawn
+  const group = document.createElement("div"), plot = document.createElement("div");
+  chart.legend = Object.assign(document.createElement("div"), { className: "legend" });
+  chart.canvas = Object.assign(document.createElement("canvas"), { className: "curves" });
+  plot.className = "plot";
+  plot.append(chart.canvas);
+  group.append(chart.legend, plot);
+  $(name).append(group);
+  const seekTo = ({ buttons, offsetX }) => buttons && seek(((offsetX - LEFT) / (chart.canvas.clientWidth - LEFT - RIGHT)) * (numbers.length - 1));
+  chart.canvas.addEventListener("pointerdown", seekTo);
+  chart.canvas.addEventListener("pointermove", seekTo);
+  new ResizeObserver(() => { if (numbers) drawChart(chart); }).observe(plot);
+  return chart;
+}
+
+const shownColumns = ({ columns, alone }) => (alone === null ? columns : [alone]);
+const colourOf = ({ columns }, column) => colour(columns.indexOf(column), columns.length);
+
+/** Return the smallest and the largest value of some columns, with a margin. */
+function findRange(columns) {
+  let low = Infinity, high = -Infinity;
+  for (const values of columns) for (const value of values) { low = Math.min(low, value); high = Math.max(high, value); }
+  const margin = 0.05 * (high - low) || Math.abs(0.05 * low) || 1;
+  return [low - margin, high + margin];
+}
+
+/** Draw the grid, values on the left and time below: in seconds, or in frames without a rate. */
+function drawAxes(pen, [low, high], x, y, { unit, width, height, style }) {
+  const rate = overview.rate || 1, last = (numbers.length - 1) / rate;
+  pen.font = `11px ${getComputedStyle(document.body).fontFamily}`;
+  pen.strokeStyle = style.getPropertyValue("--line");
+  pen.fillStyle = style.getPropertyValue("--soft");
+  pen.textAlign = "right";
+  pen.textBaseline = "middle";
+  const values = ticks(low, high, Math.max(5, (height - TOP - BOTTOM) / 40)), texts = labels(values);
+  pen.beginPath();
+  values.forEach((value, k) => {
+    pen.moveTo(LEFT, Math.round(y(value)) + 0.5);
+    pen.lineTo(width - RIGHT, Math.round(y(value)) + 0.5);
+    pen.fillText(texts[k] + (unit && k === values.length - 1 ? ` ${unit}` : ""), LEFT - 7, y(value));
+  });
+  pen.stroke();
+  const times = ticks(0, last, Math.max(2, (width - LEFT - RIGHT) / 90)), names = labels(times);
+  pen.textAlign = "center";
+  pen.textBaseline = "alphabetic";
+  times.forEach((time, k) => {
+    const text = names[k] + (k < times.length - 1 ? "" : overview.rate ? " s" : " frames");
+    pen.fillText(text, Math.min(x(time * rate), width - pen.measureText(text).width / 2), height - 6);
   });
 }
 
-function drawPlan(pen, x, y) { // the newest plan: a thick curve, with a band of two σ
-  const { stride, actions, std } = numbers.raw.plans, k = Math.floor(frame / stride);
-  numbers.act.forEach((fit, column, all) => {
-    if (alone.act >= 0 && alone.act !== column) return;
+function drawPlan(pen, chart, x, y) { // the newest plan: a thick curve, with a band of two σ
+  const { stride, actions, std } = numbers.plans, k = Math.floor(frame / stride);
+  for (const column of shownColumns(chart)) {
     const values = actions[k][column], steps = [...values.keys()];
-    const trace = (at, shift) => pen.lineTo(x(k * stride + at), y(fit(values[at] + (std ? shift * std[k][column][at] : 0))));
-    pen.fillStyle = pen.strokeStyle = colour(column, all.length);
+    const trace = (at, shift) => pen.lineTo(x(k * stride + at), y(values[at] + (std ? shift * std[k][column][at] : 0)));
+    pen.fillStyle = pen.strokeStyle = colourOf(chart, column);
     pen.globalAlpha = 0.2;
     pen.beginPath();
     steps.forEach((at) => trace(at, 2));
@@ -59,44 +106,51 @@ function drawPlan(pen, x, y) { // the newest plan: a thick curve, with a band of
     pen.beginPath();
     steps.forEach((at) => trace(at, 0));
     pen.stroke();
-  });
+  }
   $("planned").textContent = `thick: planned from frame ${k * stride}${std ? ", with a band of ± 2 σ" : ""}; thin: recorded`;
 }
 
-function drawCurves(name) {
-  const canvas = $(name), ratio = devicePixelRatio || 1;
+function drawChart(chart) {
+  const { canvas, name, unit } = chart, ratio = pixelRatio(), values = numbers[name];
   const width = canvas.clientWidth, height = canvas.clientHeight;
   canvas.width = width * ratio; canvas.height = height * ratio;
   const pen = canvas.getContext("2d");
   pen.scale(ratio, ratio);
   const style = getComputedStyle(document.documentElement), last = numbers.length - 1;
-  const x = (at) => 4 + ((width - 8) * at) / last, [first, end] = cuts.get(episode) || [0, last + 1];
+  const plans = (name === "act" && numbers.plans?.actions) || [];
+  const [low, high] = findRange(shownColumns(chart).flatMap((column) => [values, ...plans].map((each) => each[column])));
+  const x = (at) => LEFT + ((width - LEFT - RIGHT) * at) / last, [first, end] = cuts.get(episode) || [0, last + 1];
+  const y = (value) => height - BOTTOM - ((height - TOP - BOTTOM) * (value - low)) / (high - low);
   pen.fillStyle = style.getPropertyValue("--press");
-  if (first > 0) pen.fillRect(0, 0, x(first), height);
-  if (end <= last) pen.fillRect(x(end - 1), 0, width, height);
-  const y = (value) => height - 6 - (height - 12) * Math.max(-0.2, Math.min(1.2, value));
-  numbers[name].forEach((fit, index, all) => {
-    if (alone[name] >= 0 && alone[name] !== index) return;
-    pen.strokeStyle = colour(index, all.length);
-    pen.lineWidth = 1.3;
+  if (first > 0) pen.fillRect(LEFT, TOP, x(first) - LEFT, height - TOP - BOTTOM);
+  if (end <= last) pen.fillRect(x(end - 1), TOP, x(last) - x(end - 1), height - TOP - BOTTOM);
+  drawAxes(pen, [low, high], x, y, { unit, width, height, style });
+  pen.save();
+  pen.rect(LEFT, TOP, width - LEFT - RIGHT, height - TOP - BOTTOM);
+  pen.clip(); // the band of a plan may be wider
+  pen.lineWidth = 1.3;
+  for (const column of shownColumns(chart)) {
+    pen.strokeStyle = colourOf(chart, column);
     pen.beginPath();
-    numbers.raw[name][index].forEach((value, at) => pen.lineTo(x(at), y(fit(value))));
+    values[column].forEach((value, at) => pen.lineTo(x(at), y(value)));
     pen.stroke();
-  });
-  if (name === "act" && numbers.raw.plans) drawPlan(pen, x, y);
+  }
+  if (plans.length) drawPlan(pen, chart, x, y);
+  pen.restore();
   pen.strokeStyle = style.getPropertyValue("--ink");
   pen.lineWidth = 1;
-  pen.strokeRect(x(frame), 0, 0, height);
+  pen.strokeRect(x(frame), TOP, 0, height - TOP - BOTTOM);
 }
 
-function drawLegend(name, labels, values) {
-  $(`${name}-legend`).replaceChildren(...values.slice(0, MOST_CURVES).map((column, index) => {
+function drawLegend(chart) {
+  const columnNames = chart.name === "obs" ? overview.observations : overview.actions;
+  chart.legend.replaceChildren(...chart.columns.map((column) => {
     const item = document.createElement("button"), mark = document.createElement("i");
-    mark.style.background = colour(index, Math.min(values.length, MOST_CURVES));
-    item.append(mark, `${labels[index] ?? index} ${column[frame].toPrecision(4)}`);
+    mark.style.background = colourOf(chart, column);
+    item.append(mark, `${columnNames[column] ?? column} ${numbers[chart.name][column][frame].toPrecision(4)}`);
     item.title = "Show this column alone, or all";
-    item.setAttribute("aria-pressed", alone[name] < 0 || alone[name] === index);
-    item.addEventListener("click", () => { alone[name] = alone[name] === index ? -1 : index; draw(); });
+    item.setAttribute("aria-pressed", shownColumns(chart).includes(column));
+    item.addEventListener("click", () => { chart.alone = chart.alone === column ? null : column; draw(); });
     return item;
   }));
 }
@@ -120,9 +174,9 @@ async function drawCameras() {
 
 function draw() {
   if (!numbers) return;
-  for (const [name, labels] of [["obs", overview.observations], ["act", overview.actions]]) {
-    drawCurves(name);
-    drawLegend(name, labels, numbers.raw[name]);
+  for (const chart of charts) {
+    drawLegend(chart);
+    drawChart(chart);
   }
   const seconds = overview.rate ? ` · ${(frame / overview.rate).toFixed(2)} s` : "";
   $("clock").textContent = `${frame} of ${numbers.length - 1}${seconds}`;
@@ -164,10 +218,10 @@ function cut(from, to) {
 async function open(k) {
   play(false);
   const chosen = wanted = Math.max(0, Math.min(overview.lengths.length - 1, k));
-  const raw = await readNumbers("/episode", { episode: chosen });
+  const columns = await readNumbers("/episode", { episode: chosen });
   if (chosen !== wanted) return; // another episode was chosen meanwhile
   episode = chosen;
-  numbers = { raw, obs: scale(raw.obs), act: scale(raw.act), length: overview.lengths[episode] };
+  numbers = { ...columns, length: overview.lengths[episode] };
   frame = 0;
   $("frame").max = numbers.length - 1;
   $("flags").textContent = overview.flags[episode].join(" · ");
@@ -198,12 +252,6 @@ function listen() {
     else return;
     event.preventDefault();
   });
-  for (const name of ["obs", "act"]) {
-    const point = (event) => event.buttons && seek(((event.offsetX - 4) / ($(name).clientWidth - 8)) * (numbers.length - 1));
-    $(name).addEventListener("pointerdown", point);
-    $(name).addEventListener("pointermove", point);
-  }
-  addEventListener("resize", draw);
   addEventListener("themechange", draw);
 }
 
@@ -232,6 +280,7 @@ async function begin() {
     figure.append(document.createElement("canvas"), caption);
     return figure;
   }));
+  charts = overview.groups.map(makeChart);
   listen();
   await open(0);
 }

@@ -1,44 +1,48 @@
 "use strict";
 // The strip below the tables: progress over time.
 
-const TICK_SECONDS = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200];
+const STRIP_LEFT = 40, STRIP_TOP = 8, STRIP_RIGHT = 6;   // pixels around the curves; labels of the axis are on the left
 let stripChanged = true;
 
 function drawStrip() {
   const strip = $("strip"), context = strip.getContext("2d"), ratio = pixelRatio();
   const width = strip.width / ratio, height = strip.height / ratio, foot = height - 15;
   const { first, last } = frame, span = Math.max(last - first, 300);
-  const x = (period) => 2 + (width - 4) * (period - first) / span, y = (progress) => foot - (foot - 5) * progress;
+  const x = (period) => STRIP_LEFT + (width - STRIP_LEFT - STRIP_RIGHT) * (period - first) / span;
+  const y = (progress) => foot - (foot - STRIP_TOP) * progress;
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, width, height);
   context.font = "11px " + getComputedStyle(document.body).fontFamily;
   context.fillStyle = colours.soft;
-  if (hello.success !== null) drawThreshold(context, y(hello.success), width);
-  drawTimeAxis(context, x, { first, span, width, height, foot });
+  if (hello.success !== null) drawThreshold(context, x(last), y(hello.success), width);
+  drawAxes(context, x, y, { first, span, width, height, foot });
   for (const panel of panels) drawProgress(context, panel, x, y);
   scene.drawLine(context, [[x(last), 2], [x(last), foot]], { stroke: colours.ink, lineWidth: 1.5 });
   scene.drawCircle(context, x(last), y(panels[0].progress.get(last) ?? 0), 4, { fill: colours.card, stroke: colours.ink, lineWidth: 1.5 });
   $("clock").textContent = `${(last / hello.hz).toFixed(1)} s`;
 }
 
-function drawThreshold(context, y, width) {
-  scene.drawLine(context, [[2, y], [width - 2, y]], { stroke: colours.goal, strokeAlpha: 0.8, dash: [3, 4] });
+function drawThreshold(context, played, y, width) {
+  const right = width - STRIP_RIGHT, { threshold } = hello.texts;
+  scene.drawLine(context, [[STRIP_LEFT, y], [right, y]], { stroke: colours.goal, strokeAlpha: 0.8, dash: [3, 4] });
   context.fillStyle = colours.soft;
-  context.textAlign = "left";
-  if (width > 720) context.fillText(hello.texts.threshold, 9, y + 13);   // on a short strip it would cover the curve
+  context.textAlign = "right";
+  if (played < right - context.measureText(threshold).width - 12) context.fillText(threshold, right, y + 13);   // or it would cover the curve
 }
 
-function drawTimeAxis(context, x, { first, span, width, height, foot }) {
-  const every = TICK_SECONDS.find((s) => s * hello.hz * (width - 4) / span >= 52) ?? TICK_SECONDS.at(-1);
+function drawAxes(context, x, y, { first, span, width, height, foot }) {
+  context.textAlign = "right";
+  for (const value of [0, hello.success ?? 1]) context.fillText(percent(value), STRIP_LEFT - 6, y(value) + 4);
   context.textAlign = "center";
   context.beginPath();
-  context.moveTo(2, foot + 0.5);
-  context.lineTo(width - 2, foot + 0.5);
-  for (let s = Math.ceil(first / hello.hz / every) * every; s * hello.hz <= first + span; s += every) {
-    const at = x(s * hello.hz), text = `${s} s`, half = context.measureText(text).width / 2;
+  context.moveTo(STRIP_LEFT, foot + 0.5);
+  context.lineTo(width - STRIP_RIGHT, foot + 0.5);
+  const seconds = ticks(first / hello.hz, (first + span) / hello.hz, (width - STRIP_LEFT) / 60), texts = labels(seconds);
+  for (const [k, second] of seconds.entries()) {
+    const at = x(second * hello.hz), text = `${texts[k]} s`, half = context.measureText(text).width / 2;
     context.moveTo(Math.round(at) + 0.5, foot);
     context.lineTo(Math.round(at) + 0.5, foot + 4);
-    context.fillText(text, clamp(at, half + 2, width - half - 2), height - 1);
+    context.fillText(text, Math.min(at, width - half - 2), height - 1);
   }
   paintPath(context, { stroke: colours.line });
 }

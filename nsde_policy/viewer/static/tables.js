@@ -94,7 +94,8 @@ function showStatus({ data, name }, place) {
   }
   const facts = [], count = data.compared?.length;
   if (count !== undefined) facts.push(`<b data-on="${count > 0}">${count ? `comparing ${count} plans` : "one plan"}</b>`);
-  if (data.thinking || !data.latency) facts.push("planning…");
+  const over = data.solved || data.failed, planning = data.thinking && !over && !frame.paused;
+  if (planning || !data.latency) facts.push(planning ? "planning…" : over ? "episode over" : "no plan yet");
   else {
     const { ms, actions, calls } = data.latency;
     facts.push(`${ms.toFixed(1)} ms to plan ${plural(actions, "action")}`);
