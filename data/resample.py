@@ -181,9 +181,12 @@ class ResampledArray(SourceArray):
         is_held = rules is None or len(rules.held) == array.width
         self.dtype = array.dtype if is_held else np.result_type(array.dtype, np.float32)
 
-    def find_faults(self, frames: int) -> Iterator[str]:
+    def find_faults(self, frames: int, start: int = 0) -> Iterator[str]:
         """Describe missing and damaged parts of the recorded frames that are read."""
-        return self.array.find_faults(int(self._instants.ends[frames - 1]) if frames else 0)
+        if start >= frames:
+            return iter(())
+        first = int(self._instants.positions[start])
+        return self.array.find_faults(int(self._instants.ends[frames - 1]), first)
 
     def read(self, start: int, stop: int) -> Numbers:
         """Read the recorded frames around some instants, and resample them."""

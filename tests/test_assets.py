@@ -33,6 +33,6 @@ def test_observations_without_a_shipped_policy_are_refused(
 ):
     assert main([command, "--obs", "sounds"]) == 2
     assert "no policy for the observations 'sounds'; available: state" in capsys.readouterr().err
-    (tmp_path / "config.json").touch()
+    (tmp_path / "config.json").write_text("{}")
     assert main([command, str(tmp_path), "--obs", "pixels"]) == 2
     assert f"leave it out, or {tmp_path}" in capsys.readouterr().err

@@ -70,7 +70,7 @@ def test_without_imagecodecs_only_the_images_are_missing(
     path = write_umi(tmp_path / "dataset.zarr")
     monkeypatch.setitem(sys.modules, "imagecodecs.numcodecs", None)
     assert len(load_demonstrations(path, obs_keys=LOW[:2], act_key=LOW[2])) == 2
-    with pytest.raises(DemoError, match=r"camera0_rgb holds .*pip install 'nsde-policy\[umi\]'"):
+    with pytest.raises(DemoError, match=r"camera0_rgb holds .*pip install 'imagecodecs"):
         open_images(path, key="camera0_rgb")
 
 
