@@ -280,7 +280,7 @@ def _compute_features(states: np.ndarray, spec: PolicySpec) -> np.ndarray:
 
 
 def _mahalanobis(centred: np.ndarray, precision: np.ndarray) -> np.ndarray:
-    distances: np.ndarray = np.sqrt(np.maximum(np.einsum("ni,ij,nj->n", centred, precision, centred), 0.0))
+    distances: np.ndarray = np.sqrt(np.maximum((centred @ precision * centred).sum(axis=1), 0.0))
     return distances
 
 
