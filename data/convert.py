@@ -1,7 +1,7 @@
 """Conversion of demonstrations to a zarr store, and demonstrations with episodes left out or shortened."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +43,8 @@ def write_zarr(
     made_with = {**attributes.pop(MADE_WITH, {}), "converted": demos.fingerprint}
     for name in (RECORDING, "rate_hz", "sessions"):
         attributes.pop(name, None)
-    attributes["columns"] = {"state": demos.obs_names, "action": demos.act_names}
+    named = {name: array.columns for name, array in others.items() if array.columns}
+    attributes["columns"] = {**named, "state": demos.obs_names, "action": demos.act_names}
     with DemoWriter(
         out,
         resume=True,
@@ -59,6 +60,7 @@ def write_zarr(
             extras: dict[str, LazyRows] = {}
             for name, array in others.items():
                 rows = EditedArray(array, span)
+                rows.check_parts(len(rows))
                 extras[name] = LazyFrames(rows, len(rows)) if is_camera(array.shape) else rows
             writer.append(demos[k], extras, {name: values[k] for name, values in info.items()})
     written = load_demonstrations(out)
@@ -76,7 +78,7 @@ def _name_arrays(source: Source, used: set[str]) -> dict[str, SourceArray]:
     found: dict[str, SourceArray] = {}
     for name, array in zip(names, arrays, strict=True):
         short = re.sub(r"\W+", "_", get_short_name(name))
-        if short in found or short in ("state", "action"):
+        if short in found or short in ("state", "action") or name.startswith("next."):
             short = re.sub(r"\W+", "_", name)
         found[short] = array
     return found
@@ -120,6 +122,11 @@ class EditedArray(SourceArray):
         self.name, self.dtype = array.name, array.dtype
         self.angles, self.columns = array.angles, array.columns
         self.shape = (int(self._ends[-1]), *array.shape[1:])
+
+    def find_faults(self, frames: int, start: int = 0) -> Iterator[str]:
+        """Describe missing and damaged parts of the spans."""
+        for first, last in self._spans.tolist():
+            yield from self.array.find_faults(last, first)
 
     def read(self, start: int, stop: int) -> Numbers:
         """Read frames of the spans that overlap with `start` to `stop`."""

@@ -1,6 +1,7 @@
 """Which arrays of demonstrations can be observations, actions or camera images, judged by their shapes."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -50,10 +51,13 @@ def read_shapes(source: Source) -> dict[str, Shape]:
 def find_roles(shapes: Mapping[str, Shape]) -> tuple[list[str], list[str]]:
     """Return the low-dimensional arrays that can be observations, and those that can be actions.
 
-    Arrays named like actions are not observations; without such a name, any array can hold the actions.
+    Arrays named like actions are not observations; without such a name, any array can hold the actions. What
+    follows an action, such as next.reward of LeRobot, is neither.
     """
     low = [
-        name for name, shape in shapes.items() if not is_camera(shape) and math.prod(shape[1:]) <= MAX_COLUMNS
+        name
+        for name, shape in shapes.items()
+        if not is_camera(shape) and math.prod(shape[1:]) <= MAX_COLUMNS and not re.match(r"next[._]", name)
     ]
     actions = [name for name in low if get_short_name(name).startswith(("act", "cmd", "command", "target"))]
     return [name for name in low if name not in actions], actions or low

@@ -71,8 +71,8 @@ class SourceArray(abc.ABC):
         """Number of frames to read together."""
         return max(1, READ_BYTES // (self.width * self.dtype.itemsize))
 
-    def find_faults(self, frames: int) -> Iterator[str]:
-        """Describe missing and damaged parts of the first `frames` frames without decoding them."""
+    def find_faults(self, frames: int, start: int = 0) -> Iterator[str]:
+        """Describe missing and damaged parts of the frames `start` to `frames` without decoding them."""
         return iter(())
 
     def check_parts(self, frames: int) -> None:
@@ -222,11 +222,11 @@ def join_columns(arrays: Sequence[SourceArray], ends: Ints, episodes: range | No
     values, angles = [], []
     names: list[str] = []
     for array in arrays:
+        values.append(read_columns(array, ends, episodes))  # which refuses arrays of very many columns
         angles += [len(names) + column for column in array.angles]
         names += array.columns or [
             f"{array.name.rpartition('/')[2]}[{column}]" for column in range(array.width)
         ]
-        values.append(read_columns(array, ends, episodes))
     return Columns(np.concatenate(values, axis=1), tuple(names), tuple(angles))
 
 

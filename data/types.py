@@ -5,7 +5,6 @@ expert commanded after seeing that observation.
 """
 
 import hashlib
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from nsde_policy.bounds import MAX_RATE, MIN_RATE
 from nsde_policy.errors import DemoError
 
 if TYPE_CHECKING:
@@ -213,10 +213,13 @@ def convert_to_float32(values: Numbers, name: str) -> Floats:
 
 
 def check_rate(rate_hz: float | None) -> None:
-    """Raise `DemoError` unless the rate is a positive number or None."""
-    is_number = isinstance(rate_hz, int | float) and 0 < rate_hz <= sys.float_info.max
+    """Raise `DemoError` unless the rate is a sensible number or None."""
+    is_number = isinstance(rate_hz, int | float) and MIN_RATE <= rate_hz <= MAX_RATE
     if rate_hz is not None and not is_number:
-        raise DemoError(f"rate_hz must be a positive number of frames per second, got {rate_hz!r:.40}")
+        raise DemoError(
+            f"rate_hz must be a positive number of frames per second, {MIN_RATE:g} to {MAX_RATE:g}, got "
+            f"{rate_hz!r:.40}"
+        )
 
 
 def check_lengths(lengths: dict[str, int]) -> None:

@@ -55,6 +55,14 @@ def read_rate(path: Path) -> float:
         return float(rate)
 
 
+def read_duration(path: Path) -> float:
+    """Return how long a video lasts, in seconds, as its header says."""
+    with open_video(path) as (container, stream):
+        if stream.duration:
+            return float(stream.duration * stream.time_base)
+        return float(container.duration or 0) / 1e6
+
+
 def read_video(path: Path, config: FrameConfig, spans: Sequence[Span] = ()) -> list[Bytes]:
     """Decode the frames of a video, or of its parts `spans`, which may overlap and are cut off at its end.
 
@@ -97,6 +105,8 @@ def open_video(path: Path) -> Iterator[tuple[Any, Any]]:
                 if not container.streams.video:
                     raise DemoError(f"{path} holds no video")
                 stream = container.streams.video[0]
+                if stream.codec_context is None:
+                    raise DemoError(f"{path} holds video of an unknown codec; convert it, such as to H.264")
                 if not 0 < stream.width * stream.height <= MAX_PIXELS:
                     raise DemoError(
                         f"{path} has frames of {stream.width} × {stream.height} pixels, expected 1 to "

@@ -6,6 +6,8 @@ from msgspec import Meta
 
 MAX_INTEGER, MAX_COUNT, MAX_SIZE, MAX_LENGTH, MAX_NUMBER = 2**63 - 1, 10**9, 2**16, 4096, 1e30
 """Upper bounds, far above useful settings: more would take for ever, fill the memory, or overflow."""
+MIN_RATE, MAX_RATE = 1e-3, 1e6
+"""Bounds of frames per second, far outside what a robot does: others are mistakes, and would overflow."""
 
 Natural = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 """Indices and other integers that may be large."""

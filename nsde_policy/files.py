@@ -21,6 +21,9 @@ PARTIAL = ".partial"
 """Suffix of files that are still being written."""
 MAX_JSON_BYTES = 16 * 2**20
 """Largest JSON text that is parsed."""
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+"""First bytes of the small file that git leaves where git-LFS did not fetch the content."""
+MAX_POINTER_BYTES = 1024
 MAX_UNPACKED_VARIABLE = "NSDE_POLICY_MAX_UNPACKED_BYTES"
 
 
@@ -54,7 +57,7 @@ def read_file(path: Path, max_bytes: int, *, error: type[NsdePolicyError]) -> by
 
 
 def open_regular(path: Path, max_bytes: int | None = None, *, error: type[NsdePolicyError]) -> BinaryIO:
-    """Open a regular file; raise `error` for anything else, and for files above a size limit."""
+    """Open a regular file; raise `error` for anything else, for git-LFS pointers and above a size limit."""
     try:
         nonblocking = getattr(os, "O_NONBLOCK", 0)  # of a pipe, do not wait for a writer
         file = open(path, "rb", opener=lambda path, flags: os.open(path, flags | nonblocking))  # noqa: SIM115
@@ -62,6 +65,10 @@ def open_regular(path: Path, max_bytes: int | None = None, *, error: type[NsdePo
         raise error(f"{path} cannot be read: {describe_problem(problem)}") from problem
     found = os.fstat(file.fileno())
     if stat.S_ISREG(found.st_mode) and (max_bytes is None or found.st_size <= max_bytes):
+        if found.st_size <= MAX_POINTER_BYTES and file.read(len(LFS_POINTER)) == LFS_POINTER:
+            file.close()
+            raise error(f"{path} is a git-LFS pointer, not the file itself; run `git lfs pull` in its folder")
+        file.seek(0)
         return file
     file.close()
     if not stat.S_ISREG(found.st_mode):

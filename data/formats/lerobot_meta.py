@@ -3,20 +3,23 @@
 import math
 import re
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from nsde_policy.bounds import Count, Positive
-from nsde_policy.data.formats.parquet_files import convert_column, open_parquet
+from nsde_policy.bounds import MAX_RATE, MIN_RATE, Count
+from nsde_policy.data.formats.camera_frames import VideoSpan
+from nsde_policy.data.formats.parquet_files import convert_column, read_table
 from nsde_policy.errors import DemoError, describe_problem
 from nsde_policy.files import open_regular
 
 INFO = "meta/info.json"
 PROVENANCE = "meta/nsde_policy.json"
 """Attributes of the demonstrations that a data set was converted from."""
-MAX_META_BYTES = 2**28
-"""Largest JSON file that is read."""
+MAX_META_BYTES, MAX_ROWS = 2**26, 2**20
+"""Largest JSON file that is read, and most episodes or tasks: short lines take far more in memory."""
+SAME_RATE = 0.02
+"""Relative difference up to which rates are the same: 30 frames per second may be 29.97."""
 
 Decoded = TypeVar("Decoded")
 
@@ -27,6 +30,7 @@ class _Notes(msgspec.Struct):
     angles: list[int] = []
     is_depth_map: bool = False
     is_depth_video: bool = msgspec.field(default=False, name="video.is_depth_map")
+    fps: object = msgspec.field(default=None, name="video.fps")
 
 
 class Feature(msgspec.Struct):
@@ -44,6 +48,12 @@ class Feature(msgspec.Struct):
         notes = [note for note in (self.info, self.video_info) if note]
         is_depth = any(note.is_depth_map or note.is_depth_video for note in notes)
         return self.dtype in ("video", "image") and len(self.shape) == 3 and not is_depth
+
+    def find_rate(self, rate_hz: float) -> float:
+        """Return the frames per second of a camera, `rate_hz` if they are not recorded or about the same."""
+        rates = [note.fps for note in (self.info, self.video_info) if note]
+        rate = next((rate for rate in rates if isinstance(rate, int | float)), rate_hz)
+        return rate if MIN_RATE <= rate <= MAX_RATE and not is_same_rate(rate, rate_hz) else rate_hz
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -76,7 +86,7 @@ class LeRobotInfo(msgspec.Struct):
     """Content of meta/info.json."""
 
     codebase_version: str
-    fps: Positive
+    fps: Annotated[float, msgspec.Meta(ge=MIN_RATE, le=MAX_RATE)]
     features: dict[str, Feature]
     data_path: str
     video_path: str | None = None
@@ -116,12 +126,10 @@ class LeRobotMeta:
                 needed |= {f"videos/{name}/{key}_timestamp": "float64" for key in ("from", "to")}
         rows: list[dict[str, Any]] = []
         for file in sorted(self._path.glob("meta/episodes/*/*.parquet")):
-            with open_parquet(file) as table:
-                if missing := set(needed) - set(table.schema_arrow.names):
-                    raise DemoError(f"{file} has no column {min(missing)!r}, which LeRobot writes")
-                found = table.read(list(needed))
+            table = read_table(file, list(needed))
+            _check_count(len(rows) + table.num_rows, file)
             lists = [
-                convert_column(found[key], (), needed[key], f"{key} in {file}").tolist() for key in needed
+                convert_column(table[key], (), needed[key], f"{key} in {file}").tolist() for key in needed
             ]
             rows += [dict(zip(needed, row, strict=True)) for row in zip(*lists, strict=True)]
         return rows
@@ -131,9 +139,10 @@ class LeRobotMeta:
         template = (self.info.video_path or "") if camera else self.info.data_path
         prefix, paths = f"videos/{camera}" if camera else "data", []
         for episode in self.episodes:
-            fields = {key: episode.get(f"{prefix}/{key}") for key in ("chunk_index", "file_index")}
-            fields |= {"video_key": camera, "episode_index": episode["episode_index"]}
-            fields["episode_chunk"] = episode["episode_index"] // self.info.chunks_size
+            chunk = episode["episode_index"] // self.info.chunks_size
+            fields = {"video_key": camera, "episode_index": episode["episode_index"], "episode_chunk": chunk}
+            fields["chunk_index"] = episode.get(f"{prefix}/chunk_index", chunk)
+            fields["file_index"] = episode.get(f"{prefix}/file_index", "{}")  # which only version 3 has
             found = template
             for field, width in re.findall(r"\{(\w+)(?::0(\d)d)?\}", template):
                 value = str(fields.get(field, "{}")).zfill(int(width or 0))
@@ -143,22 +152,15 @@ class LeRobotMeta:
             paths.append(self._path / found)
         return paths
 
-    def find_clips(self, camera: str) -> list[tuple[Path, int]]:
-        """Return each episode's video and its first frame there; raise `DemoError` for missing ones."""
-        clips = []
-        for path, episode in zip(self.find_paths(camera), self.episodes, strict=True):
-            if not path.exists():
-                raise DemoError(f"the video {path} is missing; restore it from the original")
-            length, key = episode["length"], f"videos/{camera}/%s_timestamp"
-            start = episode.get(key % "from", 0.0) * self.info.fps
-            stop = episode[key % "to"] * self.info.fps if self._is_v3 else length
-            if not abs(stop - start - length) <= 1:
-                raise DemoError(
-                    f"episode {episode['episode_index']} of {self._path} has {length} frames, but {camera} "
-                    f"has {stop - start:.1f}: frames would be shifted; drop the episode"
-                )
-            clips.append((path, round(start)))
-        return clips
+    def find_spans(self, camera: str) -> list[VideoSpan]:
+        """Return where each episode is in the videos of a camera."""
+        paths, key = self.find_paths(camera), f"videos/{camera}/%s_timestamp"  # which only version 3 has
+        starts = [episode.get(key % "from", 0.0) for episode in self.episodes]
+        stops = [episode.get(key % "to", episode["length"] / self.info.fps) for episode in self.episodes]
+        ends: dict[Path, float] = {}
+        for path, stop in zip(paths, stops, strict=True):
+            ends[path] = max(ends.get(path, stop), stop)
+        return [VideoSpan(*span, ends[span[0]]) for span in zip(paths, starts, stops, strict=True)]
 
     def read_tasks(self) -> dict[str, str]:
         """Return the names of tasks by the number in `task_index`."""
@@ -167,8 +169,9 @@ class LeRobotMeta:
             return {}
         if not self._is_v3:
             return {str(line.task_index): line.task for line in _decode_meta(file, _Line)}
-        with open_parquet(file) as table:
-            rows = table.read().to_pylist()
+        table = read_table(file)
+        _check_count(table.num_rows, file)
+        rows = table.to_pylist()
         # names are the index of a pandas table: a column `task` or `__index_level_0__`
         return {str(row.pop("task_index", None)): str(next(iter(row.values()), "")) for row in rows}
 
@@ -187,6 +190,11 @@ class LeRobotMeta:
         return names
 
 
+def is_same_rate(rate_hz: float, other_hz: float) -> bool:
+    """Return whether two rates are the same for training."""
+    return abs(rate_hz / other_hz - 1) <= SAME_RATE
+
+
 def _flatten_names(names: object) -> list[str]:
     """Return names of columns, which are a list, a list of lists, or a table of lists."""
     if isinstance(names, dict):
@@ -196,16 +204,22 @@ def _flatten_names(names: object) -> list[str]:
     return [names] if isinstance(names, str) else []
 
 
+def _check_count(rows: int, file: Path) -> None:
+    """Raise `DemoError` if metadata list more episodes, or tasks, than any data set has."""
+    if rows > MAX_ROWS:
+        raise DemoError(f"{file} lists {rows} episodes or tasks, the limit is {MAX_ROWS}; split the data set")
+
+
 def _decode_meta(path: Path, kind: type[Decoded]) -> list[Decoded]:
     """Read the values in a JSON file, one per line in .jsonl; raise `DemoError` with the place of damage."""
     decoder = msgspec.json.Decoder(kind)
     try:
         with open_regular(path, MAX_META_BYTES, error=DemoError) as file:
-            return (
-                decoder.decode_lines(file.read())
-                if path.suffix == ".jsonl"
-                else [decoder.decode(file.read())]
-            )
+            content = file.read()
+        if path.suffix != ".jsonl":
+            return [decoder.decode(content)]
+        _check_count(content.count(b"\n"), path)
+        return decoder.decode_lines(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DemoError(
             f"{path} is damaged: {describe_problem(error)}; restore it from the original"

@@ -44,12 +44,14 @@ def write_lerobot(
     obs_keys: Sequence[str] = ("state",),
     act_key: str = "action",
     rate_hz: float | None = None,
+    task_text: str = "",
     progress: Progress = iter,
 ) -> int:
     """Write demonstrations as a LeRobot data set and compare its numbers; returns the number of episodes.
 
     Observations become `observation.state`, actions `action`, cameras `observation.images.NAME` with a video
-    for each episode; other arrays are left out. The folder appears under its name when it is complete.
+    for each episode; other arrays are left out. `task_text` replaces the recorded tasks. The folder appears
+    under its name when it is complete.
     """
     demos = load_from(source, obs_keys=obs_keys, act_key=act_key, rate_hz=rate_hz)
     if demos.rate_hz is None:
@@ -57,7 +59,7 @@ def write_lerobot(
     if os.path.lexists(out):
         raise NsdePolicyError(f"{out} exists; move it away or choose another folder")
     rate = int(demos.rate_hz) if demos.rate_hz == int(demos.rate_hz) else demos.rate_hz
-    tasks, task_index = _find_tasks(source, len(demos.obs))
+    tasks, task_index = _find_tasks(source, len(demos.obs), task_text)
     columns, cameras = _make_columns(demos, task_index), _open_cameras(source, len(demos.obs))
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(PARTIAL, f"{out.name}.", out.parent) as temporary:
@@ -152,8 +154,10 @@ def _make_columns(demos: Demonstrations, task_index: Ints) -> DataColumns:
     }
 
 
-def _find_tasks(source: Source, frames: int) -> tuple[list[str], Ints]:
-    """Return the names of tasks, and the number of each frame's task."""
+def _find_tasks(source: Source, frames: int, task_text: str) -> tuple[list[str], Ints]:
+    """Return the texts of tasks, `task_text` if it is not empty, and the number of each frame's task."""
+    if task_text:
+        return [task_text], np.zeros(frames, np.int64)
     recorded, task = (source.attributes.get(key) for key in ("tasks", "task"))
     if isinstance(recorded, dict) and "task_index" in source.find_arrays():
         numbers, places = np.unique(source.open_array("task_index").read_checked(frames), return_inverse=True)

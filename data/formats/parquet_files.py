@@ -12,6 +12,8 @@ from nsde_policy.data.types import Numbers
 from nsde_policy.errors import DemoError, NsdePolicyError, describe_problem, import_optional
 from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked, open_regular
 
+VALUE_BYTES = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}
+"""Memory of a number; 8 for other types. In a file, repeated numbers take almost none."""
 Arrow = Any
 """An object of pyarrow, which has no types: a file or a column."""
 EXTRA = "lerobot-data"
@@ -27,29 +29,52 @@ def open_parquet(path: Path) -> Iterator[Arrow]:
             yield parquet.ParquetFile(file)
         except NsdePolicyError:
             raise
-        except (OSError, ValueError, TypeError, NotImplementedError, MemoryError) as error:
+        except Exception as error:  # of many kinds
             raise DemoError(
                 f"{path} is a damaged or unfinished parquet file: {describe_problem(error)}; restore it from "
                 "the original"
             ) from error
 
 
-def read_column(path: Path, name: str, groups: Sequence[int]) -> Arrow:
-    """Read a column of some row groups, after checking its size; dots in its name are a part of it."""
+def read_table(path: Path, names: Sequence[str] | None = None, groups: Sequence[int] | None = None) -> Arrow:
+    """Read columns of row groups, or all, within the memory limit; dots in a name are a part of it."""
     with open_parquet(path) as file:
-        if name not in file.schema_arrow.names:
-            raise DemoError(
-                f"{path} has no column {name!r}; it has: {', '.join(file.schema_arrow.names):.200}"
-            )
+        columns, limit, schema = file.schema_arrow.names, get_max_unpacked(), file.schema_arrow
+        names = columns if names is None else list(names)
+        groups = range(file.num_row_groups) if groups is None else groups
+        for name in names:
+            if (count := columns.count(name)) != 1:
+                raise DemoError(
+                    f"{path} has {count or 'no'} column{'s' * (count > 1)} {name!r}, expected one; it has: "
+                    f"{', '.join(columns):.200}"
+                )
         rows = [file.metadata.row_group(group) for group in groups]
         leaves = [row.column(leaf) for row in rows for leaf in range(row.num_columns)]
-        found = [leaf for leaf in leaves if f"{leaf.path_in_schema}.".startswith(f"{name}.")]
-        if (size := sum(leaf.total_uncompressed_size for leaf in found)) > get_max_unpacked():
+        starts = tuple(f"{name}." for name in names)
+        leaves = [leaf for leaf in leaves if f"{leaf.path_in_schema}.".startswith(starts)]
+        size = sum(
+            max(leaf.total_uncompressed_size, leaf.num_values * VALUE_BYTES.get(leaf.physical_type, 8))
+            for leaf in leaves
+        )
+        # A text that is repeated is stored once, so `size` does not bound texts and pictures. None of them
+        # is larger than its column: rows are read in batches that fit even so, and added up.
+        texts = [leaf.total_uncompressed_size for leaf in leaves if "BYTE_ARRAY" in leaf.physical_type]
+        step = max(1, limit // max(texts) if any(texts) else file.metadata.num_rows)
+        batches: list[Arrow] = []
+        if size <= limit:
+            size, options = 0, {"columns": names, "row_groups": list(groups), "use_threads": False}
+            for batch in file.iter_batches(step, **options):
+                batches.append(batch)
+                size += batch.nbytes
+                if size > limit:
+                    break
+        if size > limit:
             raise DemoError(
-                f"{path}: {name} takes {size} bytes, the limit is {get_max_unpacked()}; set "
+                f"{path}: {', '.join(names):.80} would take {size} bytes or more, the limit is {limit}; set "
                 f"{MAX_UNPACKED_VARIABLE} if the file is what you expect"
             )
-        return file.read_row_groups(list(groups), columns=[name], use_threads=False).column(name)
+        arrow = import_optional("pyarrow", EXTRA)
+        return arrow.Table.from_batches(batches, arrow.schema([schema.field(name) for name in names]))
 
 
 def convert_column(column: Arrow, shape: Sequence[int], dtype: str, where: str) -> Numbers:

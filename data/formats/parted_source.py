@@ -3,8 +3,9 @@
 import io
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,6 +60,12 @@ class PartedArray(SourceArray):
                     f"{part.name} is {part.dtype} {part.shape}, expected {first.dtype} {expected}: a row for "
                     "each action, and the same type and columns in all episodes; repair or remove the episode"
                 )
+
+    def find_faults(self, frames: int, start: int = 0) -> Iterator[str]:
+        """Describe missing and damaged parts of the frames `start` to `frames`."""
+        for (begin, end), part in zip(pairwise(self._bounds), self._parts, strict=True):
+            if start < end and begin < frames:
+                yield from part.find_faults(min(frames, end) - begin, max(start - begin, 0))
 
     def read(self, start: int, stop: int) -> Numbers:
         """Read the frames `start` to `stop`, from one part after the other."""

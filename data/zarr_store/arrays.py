@@ -9,6 +9,7 @@ import math
 import struct
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,14 +84,14 @@ class StoredArray(SourceArray):
                 "restore their chunk from the original"
             ) from error
 
-    def find_faults(self, frames: int) -> Iterator[str]:
-        """Describe missing (unless accepted) and damaged chunks of the first `frames` frames."""
+    def find_faults(self, frames: int, start: int = 0) -> Iterator[str]:
+        """Describe missing (unless accepted) and damaged chunks of the frames `start` to `frames`."""
         rows, *others = self._unit
         counts = [-(-size // step) for size, step in zip(self.shape[1:], others, strict=True)]
         chunks = -(-frames // rows) * math.prod(counts)
         if chunks > MAX_CHUNKS:
             raise DemoError(f"{self.name} has {chunks} chunks, expected at most {MAX_CHUNKS}")
-        for place in np.ndindex(-(-frames // rows), *counts):
+        for place in product(range(start // rows, -(-frames // rows)), *map(range, counts)):
             fault = self._find_fault(f"{self.name}/{self.zarray.metadata.encode_chunk_key(place)}")
             if fault:
                 yield fault

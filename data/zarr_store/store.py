@@ -19,7 +19,7 @@ from nsde_policy.errors import (
     import_optional,
     summarize_error,
 )
-from nsde_policy.files import MAX_JSON_BYTES, parse_json
+from nsde_policy.files import MAX_JSON_BYTES, open_regular, parse_json
 
 if TYPE_CHECKING:
     from zarr.abc.store import Store as ZarrStore
@@ -52,6 +52,7 @@ class Store(Source):
             raise DemoError(f"{path} does not exist; expected a zarr directory or a zip of one")
         self._root: Path | zipfile.Path = path
         if path.is_file():
+            open_regular(path, error=DemoError).close()
             if path.suffix != ".zip" and not zipfile.is_zipfile(path):
                 raise DemoError(f"{path} is neither a zarr directory nor a zip of one", OTHER_FORMATS)
             with wrap_read_errors(f"{path} is neither a zarr directory nor an undamaged zip of one"):
@@ -108,8 +109,12 @@ class Store(Source):
 
     def read(self, key: str, length: int) -> bytes:
         """Read the first `length` bytes of a file that `size` has found."""
-        with wrap_read_errors(f"{key} cannot be read"), (self._root / key).open("rb") as file:
-            return file.read(length)
+        file = self._root / key
+        with (
+            wrap_read_errors(f"{key} cannot be read"),
+            open_regular(file, error=DemoError) if isinstance(file, Path) else file.open("rb") as content,
+        ):
+            return content.read(length)
 
     def read_metadata(self, key: str) -> dict[str, Any]:
         """Read a JSON object; empty if the file does not exist."""

@@ -175,6 +175,8 @@ class DataConvert:
     act_key: ActKeyFlag = "action"
     rate: NonNegative = 0.0
     """Frames per second; 0: as the files say."""
+    task_text: str = ""
+    """With --to lerobot, what the robot does, such as "push the T"; empty: as the files say."""
     accept_omitted_chunks: options.AcceptOmittedChunksFlag = False
 
     def run(self) -> None:
@@ -186,7 +188,9 @@ class DataConvert:
         from nsde_policy.data.convert import write_zarr
         from nsde_policy.data.formats.lerobot_writer import write_lerobot
 
-        write = write_lerobot if self.to == "lerobot" else write_zarr
+        if self.task_text and self.to != "lerobot":
+            raise ConfigError("--task-text is a part of LeRobot data sets; add --to lerobot or leave it out")
+        write = partial(write_lerobot, task_text=self.task_text) if self.to == "lerobot" else write_zarr
         bar = partial(tqdm, desc="writing", unit="episode", leave=False, disable=None)
         with self._open() as source:
             written = write(

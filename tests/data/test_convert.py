@@ -11,6 +11,7 @@ from nsde_policy.data import DemoWriter, Episode, load_demonstrations, open_imag
 from nsde_policy.data.convert import EditedSource, parse_cuts, write_zarr
 from nsde_policy.data.readers import open_source
 from nsde_policy.errors import ConfigError, DemoError
+from tests.helpers.demo_stores import write_store
 
 LENGTHS = (6, 5, 9)
 
@@ -147,3 +148,36 @@ def test_a_store_of_observations_and_actions_alone_is_converted(tmp_path: Path) 
         writer.append(Episode(np.ones((4, 2), np.float32), np.ones((4, 1), np.float32)))
     assert main(["data", "convert", str(store), str(out)]) == 0
     assert load_demonstrations(out).fingerprint == load_demonstrations(store).fingerprint
+
+
+@pytest.mark.parametrize("chunk", ["data/top/3.0.0.0", "data/state/3.0"])
+def test_a_missing_chunk_is_converted_only_if_its_episode_is_dropped(
+    chunk: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = write_store(tmp_path / "demos.zarr", {"data/top": np.ones((40, 8, 8, 3), np.uint8)})
+    (store / chunk).unlink()
+    for k, flags in enumerate((["convert"], ["edit", "--drop", "0"], ["convert", "--to", "lerobot"])):
+        assert main(["data", flags[0], str(store), str(tmp_path / f"{k}"), "--rate", "10", *flags[1:]]) == 2
+        assert f"chunk {chunk} is missing" in capsys.readouterr().err
+    assert main(["data", "edit", str(store), str(tmp_path / "rest"), "--drop", "2"]) == 0
+
+
+def test_a_lerobot_data_set_gets_a_task_text(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    convert, text = ["data", "convert", str(store), str(tmp_path / "set")], ["--task-text", "lift the cube"]
+    assert main([*convert, *text]) == 2
+    assert "--task-text is a part of LeRobot data sets" in capsys.readouterr().err
+    assert main([*convert, *text, "--to", "lerobot"]) == 0
+    assert open_source(tmp_path / "set").attributes["tasks"] == {"0": "lift the cube"}
+    assert main([*convert[:2], str(tmp_path / "set"), str(tmp_path / "again"), "--to", "lerobot"]) == 0
+    assert open_source(tmp_path / "again").attributes["tasks"] == {"0": "lift the cube"}
+
+
+def test_names_of_all_columns_arrive(store: Path, tmp_path: Path) -> None:
+    attributes = json.loads((store / ".zattrs").read_text())
+    attributes["columns"]["force"] = ["newton"]
+    (store / ".zattrs").write_text(json.dumps(attributes))
+    with open_source(store) as source:
+        write_zarr(source, tmp_path / "out.zarr")
+    assert open_source(tmp_path / "out.zarr").open_array("force").columns == ("newton",)

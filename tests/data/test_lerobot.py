@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from nsde_policy.cli.main import main
@@ -19,6 +20,7 @@ from nsde_policy.data.summary import summarize
 from nsde_policy.errors import DemoError
 from tests.helpers.lerobot_sets import (
     DATA,
+    EPISODES,
     LENGTHS,
     RATE,
     TOP,
@@ -32,6 +34,7 @@ from tests.helpers.lerobot_sets import (
     write_v2,
     write_v3,
 )
+from tests.helpers.video_files import write_video
 
 
 @pytest.mark.parametrize("write", [write_v3, write_v2, lambda path: write_v2(path, "v2.0")])
@@ -146,6 +149,107 @@ def test_missing_episodes_at_the_end_and_cameras_are_left_out_with_a_note(
     assert f"{episodes}\n{camera}" in capsys.readouterr().out
     assert episodes.startswith("2 of 3 episodes are there, the rest is left out: no ")
     assert camera == f"the camera {WRIST} is left out: it has no videos"
+
+
+@pytest.mark.parametrize("write", [write_v3, write_v2])
+def test_a_part_of_a_data_set_has_the_episodes_whose_files_are_there(
+    tmp_path: Path, write: Callable[[Path], Path]
+) -> None:
+    path = write(tmp_path / "set")
+    first = path / "data/chunk-000/episode_000000.parquet"
+    if write is write_v3:  # the last episode in a second file
+        table, first = pq.read_table(path / DATA), path / DATA
+        pq.write_table(table.slice(13), path / "data/chunk-000/file-001.parquet")
+        edit_column(path / EPISODES, "data/file_index", lambda rows: [0, 0, 1])
+    first.unlink()
+    start = 13 if write is write_v3 else 8
+    assert np.array_equal(load_demonstrations(path).obs, expected_state()[start:])
+    assert np.abs(open_images(path, key=WRIST)[:].astype(int) - expected_frames(48, 64)[start:]).mean() < 5
+    assert f"{1 if write is write_v3 else 2} of 3 episodes are there" in summarize(path).oddities[0]
+    assert check_store(path) == []
+
+
+def test_without_some_videos_the_state_can_be_used(tmp_path: Path) -> None:
+    path = write_v2(tmp_path / "set")
+    (path / f"videos/chunk-000/{WRIST}/episode_000001.mp4").unlink()
+    assert np.array_equal(load_demonstrations(path).obs, expected_state())
+    camera = next(array for array in summarize(path).arrays if array.name == WRIST)
+    assert camera.fault is not None
+    assert "episode_000001.mp4 is missing" in camera.fault
+    with pytest.raises(DemoError, match=r"episode_000001.mp4 is missing; restore it"):
+        open_images(path, key=WRIST)
+
+
+@pytest.mark.parametrize("write", [write_v3, write_v2])
+def test_a_longer_video_belongs_to_other_episodes(tmp_path: Path, write: Callable[[Path], Path]) -> None:
+    path = write(tmp_path / "set")
+    video = VIDEO if write is write_v3 else f"videos/chunk-000/{WRIST}/episode_000001.mp4"
+    frames = np.concatenate(2 * [expected_frames(48, 64)])
+    write_video(path / video, frames, rate=RATE)
+    problem = f"{video} has 44 frames, but its episodes have {22 if write is write_v3 else 5}: "
+    assert [problem in line for line in check_store(path)] == [True]
+    assert problem in str([array.fault for array in summarize(path).arrays])
+    with pytest.raises(DemoError, match="has 44 frames"):
+        open_images(path, key=WRIST)
+
+
+@pytest.mark.parametrize("write", [write_v3, write_v2])
+def test_time_stamps_of_another_rate_are_said(tmp_path: Path, write: Callable[[Path], Path]) -> None:
+    path = write(tmp_path / "set")
+    assert not any("Hz" in note for note in open_source(path).notes)
+    for file in path.glob("data/*/*.parquet"):
+        edit_column(file, "timestamp", lambda times: [3 + time * 10 / 9.27 for time in times])
+    (note,) = open_source(path).notes
+    assert note.startswith("time stamps say 9.27 Hz, meta/info.json says 10 Hz, which is used")
+    assert note.endswith("use --rate 9.27")
+    assert load_demonstrations(path).rate_hz == RATE
+    for file in path.glob("data/*/*.parquet"):  # less than half the rate is not a gap in every frame
+        edit_column(file, "timestamp", lambda times: [time * 3 for time in times])
+    assert "use --rate 3.09" in str(summarize(path).oddities)
+
+
+@pytest.mark.parametrize("write", [write_v3, write_v2])
+@pytest.mark.parametrize("camera_hz", [4, 5, 20])
+def test_a_camera_of_another_rate_gives_its_newest_frame(
+    tmp_path: Path, write: Callable[[Path], Path], camera_hz: int
+) -> None:
+    path, videos, shown = write(tmp_path / "set"), list[list[int]](), list[int]()
+    for first, length in zip((0, 8, 13), LENGTHS, strict=True):
+        newest = [step * camera_hz // RATE for step in range(length)]
+        count = newest[-1] + max(1, camera_hz // RATE)
+        videos.append([first + min(frame * RATE // camera_hz, length - 1) for frame in range(count)])
+        shown += [videos[-1][frame] for frame in newest]
+    pictures = expected_frames(48, 64)
+    features = json.loads((path / "meta/info.json").read_text())["features"]
+    features[WRIST] |= {"info": {"video.fps": camera_hz}}
+    edit_info(path, features=features)
+    if write is write_v3:
+        write_video(path / VIDEO, [pictures[row] for rows in videos for row in rows], rate=camera_hz)
+        times = (np.cumsum([0, *map(len, videos)]) / camera_hz).tolist()
+        edit_column(path / EPISODES, f"videos/{WRIST}/from_timestamp", lambda rows: times[:-1])
+        edit_column(path / EPISODES, f"videos/{WRIST}/to_timestamp", lambda rows: times[1:])
+    for k, rows in enumerate(videos if write is write_v2 else ()):
+        write_video(path / f"videos/chunk-000/{WRIST}/episode_{k:06}.mp4", pictures[rows], rate=camera_hz)
+    assert check_store(path) == []
+    assert f"{WRIST} has {camera_hz} frames per second, the data have 10: " in str(summarize(path).oddities)
+    images = open_images(path, key=WRIST)
+    for decoded in (images[:], np.stack([images[k] for k in reversed(range(22))])[::-1]):
+        errors = np.abs(decoded[:, None].astype(int) - pictures).mean(axis=(2, 3, 4))
+        assert errors.argmin(axis=1).tolist() == shown
+
+
+def test_paths_of_version_2_may_name_the_chunk_as_version_3_does(tmp_path: Path) -> None:
+    path = write_v2(tmp_path / "set")
+    edit_info(path, data_path="data/chunk-{chunk_index:03d}/episode_{episode_index:06d}.parquet")
+    assert np.array_equal(load_demonstrations(path).obs, expected_state())
+
+
+def test_what_follows_an_action_is_no_observation(tmp_path: Path) -> None:
+    path, out = write_v3(tmp_path / "set"), tmp_path / "out.zarr"
+    assert main(["data", "convert", str(path), str(out)]) == 0
+    assert summarize(path).observations == ("observation.keypoints", "observation.state", "task_index")
+    assert summarize(out).observations == ("keypoints", "state", "task_index")
+    assert {"next_done", "next_reward"} < set(open_source(out).find_arrays())
 
 
 def test_a_data_set_of_ten_gigabytes_opens_with_few_reads(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nsde_policy.data import load_demonstrations
 from nsde_policy.data.readers import open_source
 from nsde_policy.data.readers.lerobot import LeRobotSource
 from nsde_policy.data.source import read_columns
@@ -74,7 +76,12 @@ def replace_by_pipe(path: Path) -> None:
     os.mkfifo(path / DATA)
 
 
-V2_DATA, V2_VIDEO = "data/chunk-000/episode_000001.parquet", f"videos/chunk-000/{WRIST}/episode_000001.mp4"
+def repeat_column(path: Path) -> None:
+    table = pq.read_table(path / DATA)
+    pq.write_table(table.append_column("action", table["action"]), path / DATA)
+
+
+V2_VIDEO = f"videos/chunk-000/{WRIST}/episode_000001.mp4"
 SPAN = f"videos/{WRIST}"
 DAMAGES = [
     Damage(
@@ -90,12 +97,6 @@ DAMAGES = [
     ),
     Damage("no data", lambda p: (p / DATA).unlink(), "file-000.parquet is missing; restore it"),
     Damage("pipe", replace_by_pipe, "not a regular file"),
-    Damage(
-        "lost episode",
-        lambda p: (p / V2_DATA).unlink(),
-        "episode_000001.parquet is missing; restore",
-        write_v2,
-    ),
     Damage(
         "lost video",
         lambda p: (p / V2_VIDEO).unlink(),
@@ -134,7 +135,7 @@ DAMAGES = [
     Damage(
         "shifted video",
         in_column(f"{SPAN}/to_timestamp", with_value(0, 0.5), EPISODES),
-        "8 frames, but .* has 5.0: frames would be shifted",
+        "an episode of 8 frames has 5.0 in .*mp4: frames would be shifted",
     ),
     Damage(
         "short video",
@@ -142,7 +143,7 @@ DAMAGES = [
             edit_column(p / EPISODES, f"{SPAN}/{k}_timestamp", lambda t: [x + 2 for x in t])
             for k in ("from", "to")
         ],
-        "is too short: it has no frame at 2.200 s",
+        "file-000.mp4 has 22 frames, but its episodes have 42",
     ),
     Damage(
         "no video column",
@@ -151,6 +152,20 @@ DAMAGES = [
     ),
     Damage(
         "no fps", lambda p: edit_info(p, fps=None), "info.json is damaged: .*missing required field `fps`"
+    ),
+    Damage(
+        "tiny fps", lambda p: edit_info(p, fps=1e-300), r"info.json is damaged: .*>= 0.001.*\$.fps", write_v2
+    ),
+    Damage("column twice", repeat_column, "has 2 columns 'action', expected one"),
+    Damage(
+        "unknown codec",
+        lambda p: edit_bytes(p / V2_VIDEO, lambda b: b.replace(b"avc1", b"zzzz")),
+        "000001.mp4 holds video of an unknown codec",
+        write_v2,
+    ),
+    Damage("NaN as time", in_column("timestamp", with_value(4, np.nan)), "timestamp is nan in row 4"),
+    Damage(
+        "time stands still", in_column("timestamp", lambda t: [0.0 for _ in t]), "timestamp is 0 in row 1"
     ),
     Damage("fps of 0", lambda p: edit_info(p, fps=0), r"info.json is damaged: .*\$.fps"),
     Damage(
@@ -193,7 +208,7 @@ DAMAGES = [
     Damage(
         "no column",
         in_column("action", lambda rows: None),
-        "has no column 'action'; it has: observation.state",
+        "has no column 'action', expected one; it has: observation.state",
     ),
     Damage("other width", with_feature("action", shape=[3]), r"with lengths \[2\], expected float32 \(3,\)"),
     Damage(
@@ -260,6 +275,65 @@ def test_damage_is_refused(damage: Damage, tmp_path: Path) -> None:
     damage.make(path)
     with pytest.raises(DemoError, match=damage.message):
         _read_everything(path)
+
+
+def with_modality(path: Path) -> None:
+    part = {"start": 0, "end": 1}
+    (path / "meta/modality.json").write_text(json.dumps({"action": {"a": part}}))
+    with_feature("action", shape=[3_000_000])(path)
+
+
+@pytest.mark.parametrize("make", [with_feature("action", shape=[3_000_000]), with_modality])
+def test_columns_are_counted_before_they_are_named(make: Callable[[Path], object], tmp_path: Path) -> None:
+    make(write_v3(tmp_path))
+    tracemalloc.start()
+    with pytest.raises(DemoError, match="3000000 numbers a frame, too many to load"):
+        load_demonstrations(tmp_path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**25
+
+
+def repeat_text(file: str, name: str) -> Callable[[Path], object]:
+    """Return a function that makes a column a text of 100 kB, which is stored once for all rows."""
+    return in_column(name, lambda rows: ["x" * 100_000] * len(rows), file)
+
+
+def with_many_rows(path: Path) -> None:
+    rows = 2**15
+    state = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(4 * rows, np.float32)), 4)
+    pq.write_table(pa.table({"observation.state": state, "action": state}), path / DATA)
+    edit_column(path / EPISODES, "length", lambda lengths: [8, 5, rows - 13])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (repeat_text(DATA, "timestamp"), "timestamp would take [0-9]+ bytes or more, the limit is 150000"),
+        (repeat_text(DATA, "action"), "action would take [0-9]+ bytes or more, the limit is 150000"),
+        (repeat_text(EPISODES, "length"), "would take [0-9]+ bytes or more, the limit is 150000"),
+        (repeat_text("meta/tasks.parquet", "task"), "would take [0-9]+ bytes or more, the limit is 150000"),
+        (
+            with_many_rows,
+            "has 32768 rows, the limit is 15625; set NSDE_POLICY_MAX_UNPACKED_BYTES to at least",
+        ),
+    ],
+    ids=["time", "action", "length", "task", "rows"],
+)
+def test_files_that_grow_in_memory_are_refused(
+    make: Callable[[Path], object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(write_v3(tmp_path))
+    monkeypatch.setenv("NSDE_POLICY_MAX_UNPACKED_BYTES", "1000000" if make is with_many_rows else "150000")
+    with pytest.raises(DemoError, match=message):
+        load_demonstrations(tmp_path)
+
+
+def test_short_lines_that_grow_in_memory_are_refused(tmp_path: Path) -> None:
+    path = write_v2(tmp_path / "set")
+    (path / "meta/episodes.jsonl").write_text("{}\n" * (2**20 + 1))
+    with pytest.raises(DemoError, match="lists 1048577 episodes or tasks, the limit is 1048576"):
+        load_demonstrations(path)
 
 
 def _read_everything(path: Path) -> None:
