@@ -1,5 +1,6 @@
 """Conversion of demonstrations to a zarr store, and demonstrations with episodes left out or shortened."""
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +15,8 @@ from nsde_policy.data.source import MemorySource, Progress, Source, SourceArray,
 from nsde_policy.data.types import MIN_STEPS, Ints, Numbers
 from nsde_policy.data.zarr_store.store import RECORDING
 from nsde_policy.data.zarr_store.writer import MADE_WITH, DemoWriter, LazyRows
-from nsde_policy.errors import ConfigError, DemoError
+from nsde_policy.errors import ConfigError, DemoError, NsdePolicyError
+from nsde_policy.files import PARTIAL
 
 
 def write_zarr(
@@ -28,9 +30,13 @@ def write_zarr(
 ) -> int:
     """Write demonstrations to a zarr store and compare what was written; returns the number of episodes.
 
-    Observations become `state` and actions `action`; all other arrays keep the last part of their name. An
-    interrupted conversion goes on behind its last whole episode.
+    Observations become `state` and actions `action`; all other arrays keep the last part of their name. The
+    store is written next to `out` and renamed when it is complete; an interrupted conversion goes on behind
+    its last whole episode.
     """
+    if os.path.lexists(out):
+        raise NsdePolicyError(f"{out} exists; move it away or choose a new path")
+    partial = out.with_name(out.name + PARTIAL)
     demos = load_from(source, obs_keys=obs_keys, act_key=act_key, rate_hz=rate_hz)
     used = {name for key in (*obs_keys, act_key) for name in source.resolve(key)}
     others = _name_arrays(source, used)
@@ -46,7 +52,7 @@ def write_zarr(
     named = {name: array.columns for name, array in others.items() if array.columns}
     attributes["columns"] = {**named, "state": demos.obs_names, "action": demos.act_names}
     with DemoWriter(
-        out,
+        partial,
         resume=True,
         rate_hz=demos.rate_hz,
         angles=demos.angles,
@@ -63,10 +69,16 @@ def write_zarr(
                 rows.check_parts(len(rows))
                 extras[name] = LazyFrames(rows, len(rows)) if is_camera(array.shape) else rows
             writer.append(demos[k], extras, {name: values[k] for name, values in info.items()})
-    written = load_demonstrations(out)
-    if written.fingerprint != demos.fingerprint:
-        raise DemoError(f"{out} does not hold the numbers of {source.path}: delete it and convert again")
-    return len(written)
+    if load_demonstrations(partial).fingerprint != demos.fingerprint:
+        raise DemoError(f"{partial} does not hold the numbers of {source.path}: delete it and convert again")
+    partial.rename(out)
+    return len(demos)
+
+
+def check_output(path: Path, out: Path) -> None:
+    """Raise `NsdePolicyError` if a conversion would be written into the demonstrations that it reads."""
+    if path.resolve() in (out.resolve(), *out.resolve().parents):
+        raise NsdePolicyError(f"{out} is inside {path}, which is read; choose a path outside of it")
 
 
 def _name_arrays(source: Source, used: set[str]) -> dict[str, SourceArray]:

@@ -222,7 +222,7 @@ def join_columns(arrays: Sequence[SourceArray], ends: Ints, episodes: range | No
     values, angles = [], []
     names: list[str] = []
     for array in arrays:
-        values.append(read_columns(array, ends, episodes))  # which refuses arrays of very many columns
+        values.append(read_columns(array, ends, episodes))  # checks the number of columns
         angles += [len(names) + column for column in array.angles]
         names += array.columns or [
             f"{array.name.rpartition('/')[2]}[{column}]" for column in range(array.width)

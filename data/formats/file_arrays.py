@@ -3,6 +3,7 @@
 import math
 import re
 import tomllib
+import warnings
 import zipfile
 from collections.abc import Callable, Set
 from functools import lru_cache
@@ -54,8 +55,12 @@ class NpzArray(SourceArray):
         member = open_member(*self._place)
         is_first = np.lib.format.read_magic(member) == (1, 0)
         read = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
-        self.shape, self._is_fortran, self.dtype = read(member)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about headers that Python 2 wrote
+            self.shape, self._is_fortran, self.dtype = read(member)
         self._start = member.tell()
+        self.size = self._start + math.prod(self.shape) * self.dtype.itemsize
+        """Bytes of the member, as its header declares them."""
 
     def read(self, start: int, stop: int) -> Numbers:
         """Read some rows; of columns that are contiguous, all."""
@@ -98,7 +103,15 @@ def open_npz(path: Path, open_member: OpenMember) -> dict[str, SourceArray]:
     file = open_regular(path, error=DemoError)
     with wrap_read_errors(f"{path} is not an undamaged npz file"), zipfile.ZipFile(file) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
-        return {name: NpzArray(path, name, open_member) for name in names}
+        arrays = {name: NpzArray(path, name, open_member) for name in names}
+        for name, array in arrays.items():
+            size = archive.getinfo(f"{name}.npy").file_size
+            if size != array.size and array.dtype.kind != "O":  # pickles have any size
+                raise DemoError(
+                    f"{array.name} declares {array.dtype} {array.shape}, {array.size} bytes, but has {size}; "
+                    "restore it from the original"
+                )
+        return dict(arrays)
 
 
 def open_npz_member(path: Path, name: str) -> IO[bytes]:

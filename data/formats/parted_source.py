@@ -2,8 +2,9 @@
 
 import io
 import re
+import warnings
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -12,11 +13,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nsde_policy.data.source import MemorySource, SourceArray
-from nsde_policy.data.types import Ints, Numbers
+from nsde_policy.data.types import MIN_STEPS, Ints, Numbers, check_ends
 from nsde_policy.data.zarr_store.store import wrap_read_errors
 from nsde_policy.errors import DemoError, import_optional
 
 SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # of JPEG and PNG
+EPISODE_ARRAYS: Mapping[str, tuple[str, ...]] = {
+    "episode": ("episode", "episode_index", "episode_id"),
+    "ends": ("episode_ends",),
+    "lengths": ("episode_lengths", "traj_lengths"),
+    "starts": ("episode_starts",),
+    "dones": ("dones", "done", "terminals", "timeouts", "terminations", "truncations"),
+}
+"""Usual names of arrays that divide frames into episodes, by what they hold."""
 
 
 class Group(NamedTuple):
@@ -101,6 +110,71 @@ def open_parts(
     return MemorySource(path, arrays=arrays, ends=ends, **settings)
 
 
+def find_ends(
+    arrays: dict[str, SourceArray], frames: int, names: Mapping[str, Sequence[str]] = EPISODE_ARRAYS
+) -> Ints | None:
+    """Remove the arrays of these names, and return one past the last frame of each episode.
+
+    Return None if they divide nothing, but raise `DemoError` if another array looks as if it did.
+    """
+    marks = {kind: [arrays.pop(name) for name in each if name in arrays] for kind, each in names.items()}
+    for kind, parts in marks.items():
+        if parts and len(ends := _read_ends(kind, parts, frames)):
+            return ends
+    for name, array in arrays.items():
+        if array.dtype.kind in "iu" and len(array.shape) == 1 and 1 < array.shape[0] <= frames // MIN_STEPS:
+            values = read_whole(array)
+            kind = "lengths" if values.sum() == frames else "ends" if values[-1] == frames else ""
+            if kind and (values > 0).all():
+                raise DemoError(
+                    f"{array.name} looks like the {kind} of {len(values)} episodes, and nothing else says "
+                    f'where they end: write {kind} = "{name}" in dataset.toml, or call it '
+                    f"{EPISODE_ARRAYS[kind][0]}"
+                )
+    return None
+
+
+def _read_ends(kind: str, parts: Sequence[SourceArray], frames: int) -> Ints:
+    """Return one past the last frame of each episode, from arrays of a kind of `EPISODE_ARRAYS`.
+
+    Ends and starts may be flags, one for each frame. Flags of which none is set give no ends.
+    """
+    name, last = parts[0].name, frames
+    is_flag = kind == "dones" or (kind in ("ends", "starts") and parts[0].shape[:1] == (frames,))
+    if is_flag or kind == "episode":
+        checked = [PartedArray(part.name, [part], [frames]) for part in parts]
+        if wide := [part for part in checked if part.width != 1]:
+            raise DemoError(f"{wide[0].name} has shape {wide[0].shape}, expected a number for each frame")
+        rows = [part.read_checked().ravel() for part in checked]
+        is_marked = rows[0] != np.roll(rows[0], 1) if kind == "episode" else np.any(rows, axis=0)
+        values = np.flatnonzero(is_marked)
+    else:
+        values = read_whole(parts[0])
+    if kind == "episode":
+        ends = np.append(values[values > 0], frames)
+    elif kind == "starts":
+        if values.tolist()[:1] != [0]:
+            raise DemoError(f"{name} begins with {values[:1].tolist()}, expected 0, the first frame")
+        ends = np.append(values[1:], frames)
+    elif kind == "lengths":
+        ends = np.cumsum(values, dtype=None if values.dtype.kind in "f" else np.int64)
+    else:
+        ends = values + is_flag
+    if kind == "dones":
+        if len(ends) and frames - ends[-1] >= MIN_STEPS:
+            ends = np.append(ends, frames)
+        last = int(ends[-1]) if len(ends) else 0  # a single frame behind the last end is left out
+    try:
+        return check_ends(ends, last) if last else ends
+    except DemoError as error:
+        raise DemoError(f"{name}: {error}") from None
+
+
+def read_whole(array: SourceArray) -> Numbers:
+    """Read an array of any length into memory."""
+    return PartedArray(array.name, [array], array.shape[:1] or [0]).read_checked()
+
+
 def _join_parts(name: str, groups: Sequence[Group]) -> PartedArray:
     for group in groups:
         if name not in group.arrays:
@@ -114,7 +188,10 @@ def _join_parts(name: str, groups: Sequence[Group]) -> PartedArray:
 def decode_image(content: Numbers | bytes, name: str) -> Numbers:
     """Decode a JPEG or PNG, which padding may follow, to (height, width, …)."""
     pillow = import_optional("PIL.Image", "plot")
-    with wrap_read_errors(f"{name} is not an undamaged JPEG or PNG, restore it from the original"):
+    damaged = f"{name} is not an undamaged JPEG or PNG, restore it from the original"
+    with wrap_read_errors(damaged), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", pillow.DecompressionBombWarning)
         image = pillow.open(io.BytesIO(bytes(content)), formats=("JPEG", "PNG"))
         return np.asarray(image.convert("RGB") if image.mode in ("L", "P", "CMYK") else image)
 

@@ -4,12 +4,14 @@ Messages are decoded by the definitions that rosbags brings, never by those in a
 definitions to Python code, and a bag may come from anywhere.
 """
 
+import sqlite3
 import struct
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 
@@ -17,7 +19,7 @@ from nsde_policy.data.formats.parted_source import decode_image
 from nsde_policy.data.source import MAX_COLUMNS
 from nsde_policy.data.types import Ints, Numbers
 from nsde_policy.errors import DemoError, MissingDependencyError, import_optional, summarize_error
-from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked
+from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked, open_regular
 
 IMAGE_TYPES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 ENCODINGS = {"rgb8": (0, 1, 2), "bgr8": (2, 1, 0), "rgba8": (0, 1, 2), "bgra8": (2, 1, 0), "mono8": (0, 0, 0)}
@@ -27,6 +29,17 @@ DEFAULT_FIELDS = {  # of other types, all numbers
     "trajectory_msgs/msg/JointTrajectory": ("points[0].positions",),
 }
 REPAIR = "restore it from the original, or repair the recording with `mcap recover` or `ros2 bag reindex`"
+
+
+SQLITE = b"SQLite format 3\0"
+"""First bytes of a .db3 file."""
+
+
+class BagPath(type(Path())):  # type: ignore[misc]
+    """Path of a bag; rosbags formats it into a URI for SQLite, without escapes."""
+
+    def __format__(self, spec: str) -> str:
+        return quote(str(self))
 
 
 class Messages(NamedTuple):
@@ -112,11 +125,29 @@ class Bag:
     def _open(self) -> Iterator[Any]:
         """Open the bag; everything that goes wrong while it is read becomes a `DemoError`."""
         library = import_optional("rosbags.rosbag2", "ros2")
+        for file in self.path.iterdir() if self.path.is_dir() else [self.path]:
+            if not file.is_dir():
+                check_bag_file(file)
         try:
-            with library.Reader(self.path) as reader:
+            with library.Reader(BagPath(self.path)) as reader:
                 yield reader
         except Exception as error:  # of many kinds: parsers, databases, decompressors
             raise DemoError(f"{self.path} cannot be read: {summarize_error(error)}; {REPAIR}") from error
+
+
+def check_bag_file(path: Path) -> None:
+    """Raise `DemoError` for pipes and devices, and for databases with views, whose rows may never end."""
+    with open_regular(path, error=DemoError) as file:
+        is_database = file.read(len(SQLITE)) == SQLITE
+    if is_database:
+        query = "SELECT name FROM sqlite_master WHERE type = 'view' OR sql LIKE 'CREATE VIRTUAL%'"
+        try:
+            with closing(sqlite3.connect(f"file:{quote(str(path))}?immutable=1", uri=True)) as database:
+                views = [name for (name,) in database.execute(query)]
+        except sqlite3.Error as error:
+            raise DemoError(f"{path} cannot be read: {summarize_error(error)}; {REPAIR}") from error
+        if views:
+            raise DemoError(f"{path} computes {', '.join(views):.80} in a view; {REPAIR}")
 
 
 @cache

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from nsde_policy.data.formats.file_arrays import Hdf5Array, OpenFile, find_datasets, keep_open, open_hdf5
-from nsde_policy.data.formats.parted_source import Group, PartedArray, list_files, natural_key, open_parts
+from nsde_policy.data.formats.parted_source import Group, find_ends, list_files, natural_key, open_parts
 from nsde_policy.data.readers.base import Reader
 from nsde_policy.data.readers.registry import register_reader
 from nsde_policy.data.roles import find_roles
 from nsde_policy.data.source import MemorySource, SourceArray
-from nsde_policy.data.types import MIN_STEPS, check_rate
+from nsde_policy.data.types import check_rate
 from nsde_policy.data.zarr_store.store import wrap_read_errors
 from nsde_policy.errors import DemoError
 from nsde_policy.files import parse_json
@@ -75,7 +75,6 @@ def _open_groups(file: Path, open_file: OpenFile) -> list[Group]:
 def _make_group(group: Any, arrays: dict[str, SourceArray]) -> Group:
     """Check the arrays of an episode, or of all episodes of a D4RL file."""
     label = f"{group.name} in {group.file.filename}"
-    flags = [arrays.pop(key) for key in ("terminals", "timeouts") if key in arrays]
     shape = next((array.shape for key, array in arrays.items() if ACTION.match(key)), ())
     if not shape:
         raise DemoError(
@@ -84,13 +83,10 @@ def _make_group(group: Any, arrays: dict[str, SourceArray]) -> Group:
             "(observations, actions, terminals)"
         )
     frames = shape[0]
+    if group.name == "/" and (ends := find_ends(arrays, frames)) is not None:
+        return Group(label, arrays, ends)
     if group.name == "/" and "actions" in arrays:
-        if not flags:
-            raise DemoError(f"{label} has neither terminals nor timeouts, which end the episodes of D4RL")
-        ended = [PartedArray(flag.name, [flag], [frames]).read_checked().reshape(frames) for flag in flags]
-        ends = np.flatnonzero(np.any(ended, axis=0)) + 1
-        is_cut_off = frames - ends.max(initial=0) >= MIN_STEPS  # a single frame is left out
-        return Group(label, arrays, np.append(ends, frames) if is_cut_off else ends)
+        raise DemoError(f"{label} has neither terminals nor timeouts that end an episode")
     declared = group.attrs.get("num_samples", group.attrs.get("total_steps", frames))
     if declared != frames:
         raise DemoError(

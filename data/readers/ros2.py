@@ -31,6 +31,7 @@ METADATA_FILE, SUFFIXES = "metadata.yaml", {".mcap", ".db3"}
 ACTION_WORDS = ("act", "cmd", "command", "target", "goal", "setpoint")  # in topics
 NUMBER_TYPES = r"geometry_|(std|sensor|nav|trajectory)_msgs/msg/(Bool|Float|U?Int\d|Joint|Joy|Imu|Odom)"
 MOST_MISSED = 5  # messages in a row, in periods or in median intervals of the topic, whichever is longer
+MOST_WAIT_S = 60.0  # for a message of a slow topic
 MAX_TICKS = 2**24  # in a bag; more are a wrong clock
 FOREVER = 2**62  # after all messages, nanoseconds
 
@@ -65,7 +66,9 @@ class Ros2Dataset(BaseConfig):
         topics = {*self.topics}
         named = bool(self.observations and self.actions) and {*self.on_change} < topics
         require(self, named, "name an observation and an action, and a topic that is not on_change")
-        require(self, len(topics) == len(self.topics), f"a topic is named twice: {', '.join(self.topics)}")
+        names = {name_array(topic) for topic in self.topics}
+        is_unique = len(names) == len(self.topics)
+        require(self, is_unique, f"two topics have the same name: {', '.join(sorted(self.topics))}")
         require(self, {*self.fields} <= topics, f"fields of other topics: {', '.join(self.fields)}")
         require(self, not (self.episode_topic and self.gap_s), "set episode_topic or gap_s, not both")
 
@@ -202,7 +205,8 @@ def find_ticks(
     for topic, times in steady.items():
         steps = np.diff(times, append=times[-1])
         waits = steps[np.searchsorted(times, ticks, side="right") - 1] * (episodes > 0) / 1e9
-        longest = gap_s or MOST_MISSED * max(period, float(np.median(steps))) / 1e9
+        usual = min(float(np.median(steps)), MOST_WAIT_S * 1e9 / MOST_MISSED)
+        longest = gap_s or MOST_MISSED * max(period, usual) / 1e9
         missed |= waits > longest
         if missed.any() and not gap_s:
             found = f"no message of {topic} for {waits.max():.2f} s at frame {np.argmax(waits)}"

@@ -1,12 +1,20 @@
-"""Folders with a csv or npz file for each episode, described by `dataset.toml`, and single npz files.
+"""Folders of csv or npz files, described by `dataset.toml`, and single npz files.
 
 rate_hz = 50
 observations = ["q0", "q1"]    # columns of csv files, arrays of npz files
 actions = ["u0", "u1"]
 angles = ["q1"]                # optional: observations that are angles in radians
-episode = "trial"              # optional: column of numbers, a new number begins a new episode
+
+A file is an episode, unless one of these columns or arrays divides it. Their usual names are enough.
+
+episode = "trial"              # a new number begins a new episode
+ends = "stops"                 # one past the last frame of each episode, or flags of last frames
+lengths = "sizes"              # number of frames of each episode
+starts = "begins"              # first frame of each episode, or flags of first frames
+dones = "finished"             # flags of last frames
 """
 
+import csv
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -24,17 +32,26 @@ from nsde_policy.data.formats.file_arrays import (
     open_npz,
     open_npz_member,
 )
-from nsde_policy.data.formats.parted_source import Group, PartedArray, list_files, open_parts
+from nsde_policy.data.formats.parted_source import (
+    EPISODE_ARRAYS,
+    Group,
+    find_ends,
+    list_files,
+    open_parts,
+    read_whole,
+)
 from nsde_policy.data.readers.base import Reader
 from nsde_policy.data.readers.registry import register_reader
 from nsde_policy.data.roles import find_roles
 from nsde_policy.data.source import MemoryArray, MemorySource, SourceArray
-from nsde_policy.data.types import Numbers, check_ends
+from nsde_policy.data.types import check_ends
 from nsde_policy.data.zarr_store.store import wrap_read_errors
 from nsde_policy.errors import DemoError
 from nsde_policy.files import get_max_unpacked, read_file
 
 KINDS = (".csv", ".npz")
+USUAL_NAMES = (("state", "states", "obs", "observations"), ("action", "actions", "acts"))
+"""Names of observations and actions in a single npz file."""
 TIME_COLUMNS = ("t", "time", "timestamp", "stamp", "frame", "index", "episode")
 
 
@@ -47,7 +64,16 @@ class TablesConfig(BaseConfig):
     actions: tuple[str, ...]
     angles: tuple[str, ...] = ()
     episode: str = ""
+    ends: str = ""
+    lengths: str = ""
+    starts: str = ""
+    dones: str = ""
     format: str = ""
+
+    @property
+    def episode_arrays(self) -> dict[str, tuple[str, ...]]:
+        """Names of the arrays that divide files into episodes, by what they hold; {} for the usual ones."""
+        return {kind: (getattr(self, kind),) for kind in EPISODE_ARRAYS if getattr(self, kind)}
 
 
 @register_reader
@@ -63,10 +89,10 @@ class TablesReader(Reader):
 
     def open(self, path: Path) -> MemorySource:
         """Open a single npz file, or the files that `dataset.toml` next to them describes."""
-        if path.suffix == ".npz" and not path.is_dir():
-            return _open_npz(path)
         folder, files = path if path.is_dir() else path.parent, list_files(path, KINDS)
         if not (folder / DATASET_FILE).exists():
+            if path.suffix == ".npz" and not path.is_dir():
+                return _open_npz(path)
             raise DemoError(_describe_template(folder, files[0]))
         return _open_tables(path, files, load_dataset_toml(folder, TablesConfig))
 
@@ -84,37 +110,59 @@ def _describe_template(folder: Path, first: Path) -> str:
     )
 
 
-def _read_csv(path: Path, wanted: Collection[str] = ()) -> dict[str, SourceArray]:
-    """Read the wanted columns of a csv file; the others are empty."""
+def _read_csv(
+    path: Path, wanted: Collection[str] = (), flags: Collection[str] = ()
+) -> dict[str, SourceArray]:
+    """Read the wanted columns of a csv file, and those that may hold flags; the others are empty."""
     with wrap_read_errors(f"{path} cannot be read"):
         lines = read_file(path, get_max_unpacked(), error=DemoError).decode("utf-8-sig").splitlines() or [""]
         sep = max(",;\t", key=lines[0].count)
         names = [name.strip(' "') for name in lines[0].split(sep)]
         if len(set(names)) < len(names) or not all(names) or not any(map(str.strip, lines[1:])):
             raise DemoError(f"{path} begins with {lines[0]!r:.80}, expected names of columns, and rows below")
-        used = [column for column, name in enumerate(names) if name in wanted]
-        values = np.loadtxt(lines[1:], comments=None, delimiter=sep, usecols=used, ndmin=2, quotechar='"')
+        for number, line in enumerate(lines[1:], 2):
+            fields = next(csv.reader([line], delimiter=sep, strict=True), [])
+            if fields and len(fields) != len(names):
+                raise DemoError(
+                    f"{path} has {len(fields)} values in line {number}, expected {len(names)} as in the "
+                    f"header; quote text that contains {sep!r}, or correct the header"
+                )
+        used = [column for column, name in enumerate(names) if name in wanted or name in flags]
+        values = np.loadtxt(
+            lines[1:],
+            comments=None,
+            delimiter=sep,
+            converters={column: _parse_flag for column in used if names[column] in flags},
+            usecols=used,
+            ndmin=2,
+            encoding="utf-8",
+            quotechar='"',
+        )
     read = {names[column]: values[:, i] for i, column in enumerate(used)}
     return {n: MemoryArray(f"{n} in {path}", read.get(n, np.zeros(0)), [n]) for n in names}
 
 
+def _parse_flag(text: str) -> float:
+    return float({"true": 1, "false": 0}.get(text.strip().lower(), text))
+
+
 def _open_tables(path: Path, files: Sequence[Path], settings: TablesConfig) -> MemorySource:
-    """Open a file for each episode; the arrays of npz files are read on demand."""
+    """Open files of one or more episodes; the arrays of npz files are read on demand."""
     open_member = keep_open(open_npz_member)
-    wanted = {*settings.observations, *settings.actions, settings.episode} - {""}
+    wanted = {*settings.observations, *settings.actions}
+    marks = settings.episode_arrays or EPISODE_ARRAYS
     groups = []
     for file in files:
-        arrays = _read_csv(file, wanted) if file.suffix == ".csv" else open_npz(file, open_member)
-        if missing := wanted - arrays.keys():
+        flags = {name for names in marks.values() for name in names}
+        arrays = _read_csv(file, wanted, flags) if file.suffix == ".csv" else open_npz(file, open_member)
+        if missing := wanted.union(*settings.episode_arrays.values()) - arrays.keys():
             raise DemoError(
                 f"{file} has no {', '.join(sorted(missing))}, it holds: {', '.join(arrays) or 'nothing'}; "
                 f"correct {DATASET_FILE} or the file"
             )
-        ends = np.array([sum(arrays[name].shape[:1]) for name in settings.actions[:1]], np.int64)
-        if settings.episode:
-            changes = np.diff(_read_whole(arrays.pop(settings.episode)))
-            ends = np.r_[np.flatnonzero(changes) + 1, ends]
-        groups.append(Group(str(file), arrays, ends))
+        frames = sum(arrays[name].shape[0] for name in settings.actions[:1] if arrays[name].shape)
+        ends = find_ends(arrays, frames, marks)
+        groups.append(Group(str(file), arrays, np.array([frames]) if ends is None else ends))
     if unknown := set(settings.angles) - set(settings.observations):
         raise DemoError(f"{DATASET_FILE} lists {sorted(unknown)} in angles, which are no observations")
     for name in settings.angles:
@@ -127,30 +175,31 @@ def _open_tables(path: Path, files: Sequence[Path], settings: TablesConfig) -> M
 
 
 def _open_npz(path: Path) -> MemorySource:
-    """Open a file with `episode_ends`, or of `imitation`; its `infos`, a pickle, are not loaded."""
+    """Open a file that says where episodes end, or of `imitation`; its `infos`, a pickle, are not loaded."""
     arrays = open_npz(path, keep_open(open_npz_member))
-    names = ("state", "action")
+    state, action = (next((name for name in names if name in arrays), names[0]) for names in USUAL_NAMES)
     if is_imitation := {"obs", "acts", "indices"} <= arrays.keys():
-        names = ("obs", "acts")
-        ends = np.array([*_read_whole(arrays["indices"]).tolist(), *arrays["acts"].shape[:1]])
-    elif "episode_ends" in arrays:
-        ends = _read_whole(arrays.pop("episode_ends"))
-    else:
-        raise DemoError(
-            f"{path} holds {', '.join(arrays) or 'nothing'}, expected episode_ends, one past the last frame "
-            f"of each episode, with state and action; or a folder of such files with a {DATASET_FILE}"
-        )
-    ends = check_ends(ends, int(sum(arrays[names[1]].shape[:1] if names[1] in arrays else ends[-1:])))
-    if is_imitation:
-        obs, after = _read_whole(arrays["obs"]), ends + np.arange(len(ends))
+        frames = int(sum(arrays["acts"].shape[:1]))
+        ends = check_ends(np.array([*read_whole(arrays["indices"]).tolist(), frames]), frames)
+        obs, after = read_whole(arrays["obs"]), ends + np.arange(len(ends))
         if len(obs) != after[-1] + 1:
             expected = f"{after[-1] + 1}, one for each action and one after each episode"
             raise DemoError(f"{path} has {len(obs)} obs, expected {expected}")
         arrays = {"obs": MemoryArray("obs", np.delete(obs, after, axis=0)), "acts": arrays["acts"]}
-    kind, conventions = "imitation npz" if is_imitation else "npz", {"state": names[:1], "action": names[1:]}
-    groups = [Group(str(path), arrays, ends)]
-    return open_parts(path, groups, names.__contains__, format=kind, conventions=conventions)
-
-
-def _read_whole(array: SourceArray) -> Numbers:
-    return PartedArray(array.name, [array], array.shape[:1] or [0]).read_checked()
+    else:
+        held = ", ".join(arrays) or "nothing"
+        counted = [arrays[action]] if action in arrays else arrays.values()
+        frames = max((array.shape[0] for array in counted if array.shape), default=0)
+        if (found := find_ends(arrays, frames)) is None:
+            raise DemoError(
+                f"{path} holds {held}, expected an array that divides the frames into episodes, such as "
+                f"episode_ends, traj_lengths or dones; or describe it in {DATASET_FILE} in the same folder"
+            )
+        ends = found
+    return open_parts(
+        path,
+        [Group(str(path), arrays, ends)],
+        {state, action}.__contains__,
+        format="imitation npz" if is_imitation else "npz",
+        conventions={"state": (state,), "action": (action,)},
+    )

@@ -72,7 +72,9 @@ class StoredArray(SourceArray):
         return tuple(self.zarray.shards or self.zarray.chunks)
 
     def read(self, start: int, stop: int) -> Numbers:
-        """Decode the frames `start` to `stop`, (stop − start, …)."""
+        """Decode the frames `start` to `stop`, (stop − start, …), after checking that their chunks exist."""
+        for fault in self.find_faults(stop, start):
+            raise DemoError(f"{fault}; restore it from the original")
         try:
             return np.asarray(self.zarray[start:stop])
         except Exception as error:
@@ -88,10 +90,12 @@ class StoredArray(SourceArray):
         """Describe missing (unless accepted) and damaged chunks of the frames `start` to `frames`."""
         rows, *others = self._unit
         counts = [-(-size // step) for size, step in zip(self.shape[1:], others, strict=True)]
-        chunks = -(-frames // rows) * math.prod(counts)
+        first, last = start // rows, -(-frames // rows)
+        chunks = (last - first) * math.prod(counts)
         if chunks > MAX_CHUNKS:
             raise DemoError(f"{self.name} has {chunks} chunks, expected at most {MAX_CHUNKS}")
-        for place in product(range(start // rows, -(-frames // rows)), *map(range, counts)):
+        for row, *columns in np.ndindex(max(0, last - first), *counts):
+            place = (first + row, *columns)
             fault = self._find_fault(f"{self.name}/{self.zarray.metadata.encode_chunk_key(place)}")
             if fault:
                 yield fault

@@ -51,7 +51,7 @@ class Store(Source):
         if not path.exists():
             raise DemoError(f"{path} does not exist; expected a zarr directory or a zip of one")
         self._root: Path | zipfile.Path = path
-        if path.is_file():
+        if not path.is_dir():
             open_regular(path, error=DemoError).close()
             if path.suffix != ".zip" and not zipfile.is_zipfile(path):
                 raise DemoError(f"{path} is neither a zarr directory nor a zip of one", OTHER_FORMATS)

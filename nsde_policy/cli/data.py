@@ -26,7 +26,7 @@ StorePathFlag = Annotated[
 ]
 ObsKeysFlag = Annotated[tuple[str, ...], arg(help="Arrays that make up an observation, side by side.")]
 ActKeyFlag = Annotated[str, arg(help="Array that holds the actions.")]
-OutFlag = Annotated[Path, Positional, arg(help="Folder to write; an interrupted conversion goes on.")]
+OutFlag = Annotated[Path, Positional, arg(help="Folder to write; it appears when it is complete.")]
 
 
 @dataclass(frozen=True)
@@ -185,9 +185,10 @@ class DataConvert:
 
         from tqdm import tqdm
 
-        from nsde_policy.data.convert import write_zarr
+        from nsde_policy.data.convert import check_output, write_zarr
         from nsde_policy.data.formats.lerobot_writer import write_lerobot
 
+        check_output(self.path, self.out)
         if self.task_text and self.to != "lerobot":
             raise ConfigError("--task-text is a part of LeRobot data sets; add --to lerobot or leave it out")
         write = partial(write_lerobot, task_text=self.task_text) if self.to == "lerobot" else write_zarr

@@ -86,11 +86,23 @@ def test_an_interrupted_conversion_goes_on(store: Path, tmp_path: Path) -> None:
 
     with open_source(store) as source, pytest.raises(KeyboardInterrupt):
         write_zarr(source, out, progress=stop_after_one)
-    assert len(load_demonstrations(out)) == 1
+    assert not out.exists()
     with open_source(store) as source:
         assert write_zarr(source, out, progress=note) == 3
     assert done == [range(1, 3)]
     assert load_demonstrations(out).fingerprint == load_demonstrations(store).fingerprint
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["demos.zarr", "out.zarr"]
+
+
+@pytest.mark.parametrize("to", ["zarr", "lerobot"])
+@pytest.mark.parametrize("place", ["", "data/out", "meta/../data/state/out"])
+def test_demonstrations_are_not_converted_into_themselves(
+    store: Path, place: str, to: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(store.rglob("*"))
+    assert main(["data", "convert", str(store), str(store / place), "--to", to]) == 2
+    assert "choose a path outside of it" in capsys.readouterr().err
+    assert sorted(store.rglob("*")) == before
 
 
 def test_another_conversion_is_not_continued(
@@ -140,6 +152,16 @@ def test_damage_in_the_original_stops_the_conversion(store: Path, tmp_path: Path
     (store / "data/top/0.0.0.0").write_bytes(b"")
     with open_source(store) as source, pytest.raises(DemoError, match="data/top"):
         write_zarr(EditedSource(source, {0: (0, 6)}), tmp_path / "out.zarr")
+
+
+@pytest.mark.parametrize("name", ["state", "top"])
+def test_missing_chunks_are_not_converted_to_zeros(
+    store: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    next((store / "data" / name).glob("0.0*")).unlink()
+    for command in (["convert"], ["edit", "--drop", "0"]):
+        assert main(["data", command[0], str(store), str(tmp_path / "out.zarr"), *command[1:]]) == 2
+        assert f"chunk data/{name}/0.0" in capsys.readouterr().err
 
 
 def test_a_store_of_observations_and_actions_alone_is_converted(tmp_path: Path) -> None:

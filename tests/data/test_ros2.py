@@ -127,6 +127,14 @@ def test_action_is_commanded_after_the_observation_was_seen(tmp_path: Path):
     np.testing.assert_allclose(get_times(demos.act), ticks + 0.004, atol=1e-5)
 
 
+@pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
+def test_the_name_of_a_folder_is_taken_literally(tmp_path: Path, storage: str):
+    bag = write_small(tmp_path / "bag", storage=storage)
+    fingerprint = load_demonstrations(bag).fingerprint
+    odd = bag.rename(tmp_path / "100%41 ? a#b")
+    assert load_demonstrations(odd).fingerprint == fingerprint
+
+
 @pytest.mark.parametrize("jitter", [0.0, 0.015])
 def test_action_is_the_same_command_in_all_bags(tmp_path: Path, jitter: float):
     rng = np.random.default_rng(0)

@@ -1,7 +1,10 @@
 """Tests of damaged ROS 2 bags: each kind is refused with a message that says what to do."""
 
+import os
+import sqlite3
 import tracemalloc
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,6 +90,38 @@ def scramble(content: bytes) -> bytes:
     """Overwrite the middle of a file, which is data."""
     middle = len(content) // 2
     return content[: middle - 20_000] + b"\xff" * 40_000 + content[middle + 20_000 :]
+
+
+def spread_over_days(messages: list[Message]) -> list[Message]:
+    """Leave two joint states and two commands, half a day apart."""
+    late = [message._replace(received=message.received + 12 * 3600 * 10**9) for message in messages[2:4]]
+    for message in late:
+        message.content.header.stamp.sec += 12 * 3600
+    return messages[:2] + late
+
+
+def with_pipe(name: str, storage: str) -> Callable[[Path], Any]:
+    def write(path: Path) -> None:
+        (file,) = write_small(path, storage=storage).glob(name)
+        file.unlink()
+        os.mkfifo(file)
+
+    return write
+
+
+def with_endless_view(table: str) -> Callable[[Path], Any]:
+    """Replace a table of a database by a view of infinitely many rows."""
+
+    def write(path: Path) -> None:
+        (file,) = write_small(path, storage="sqlite3").glob("*.db3")
+        with closing(sqlite3.connect(file)) as database:
+            names = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
+            columns, ones = ", ".join(names), ", ".join("1" for _ in names)
+            rows = f"WITH RECURSIVE e({columns}) AS (SELECT {ones} UNION ALL SELECT {columns} FROM e)"
+            database.execute(f"DROP TABLE {table}")
+            database.execute(f"CREATE VIEW {table} AS {rows} SELECT * FROM e")
+
+    return write
 
 
 DAMAGES = [
@@ -197,7 +232,20 @@ DAMAGES = [
         with_settings('images = ["/cam"]\n'),
         "no topic /cam; it has: /command, /joint_states",
     ),
-    Damage("topic named twice", with_settings('images = ["/command"]\n'), "a topic is named twice"),
+    Damage("topic named twice", with_settings('images = ["/command"]\n'), "two topics have the same name"),
+    Damage("equal names", with_settings('images = ["command"]\n'), "two topics have the same name"),
+    Damage(
+        "messages over days",
+        with_messages(spread_over_days),
+        "no message of /joint_states for 43200.02 s at frame 0",
+    ),
+    Damage("mcap that is a pipe", with_pipe("*.mcap", "mcap"), "bag.mcap is not a regular file"),
+    Damage("db3 that is a pipe", with_pipe("*.db3", "sqlite3"), "bag.db3 is not a regular file"),
+    Damage("endless schema", with_endless_view("schema"), "computes schema in a view"),
+    Damage(
+        "endless definitions", with_endless_view("message_definitions"), "computes message_definitions in"
+    ),
+    Damage("endless messages", with_endless_view("messages"), "computes messages in a view"),
     Damage(
         "numbers as images",
         with_messages(

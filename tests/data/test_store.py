@@ -1,5 +1,6 @@
 """Tests for data/zarr_store/store.py and readers/zarr.py; damaged stores are in test_damage.py."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from zarr.codecs import BloscCodec
 
 from nsde_policy.data import load_demonstrations
 from nsde_policy.data.readers import registry
-from nsde_policy.data.source import MemoryArray, MemorySource
+from nsde_policy.data.source import MemoryArray, MemorySource, join_columns
 from nsde_policy.errors import DemoError
 from tests.helpers.demo_stores import ENDS, example_arrays, write_store, zip_store
 
@@ -129,3 +130,16 @@ def test_the_last_part_of_a_name_is_enough_if_it_is_unique() -> None:
         (names[1],),
         ("force",),
     ]
+
+
+def test_columns_are_counted_before_they_are_named() -> None:
+    wide = MemoryArray("wide", np.broadcast_to(np.zeros(1, bool), (2, 10**12)))
+    with pytest.raises(DemoError, match="1000000000000 numbers a frame, too many to load"):
+        join_columns([wide], np.array([2]))
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    for name in ("demos.zarr", "demos.zarr.zip", "demos.mcap", "demos.db3", "demos.npz", "demos.csv"):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(DemoError, match="is not a regular file|has no dataset.toml"):
+            load_demonstrations(tmp_path / name)

@@ -145,6 +145,66 @@ def test_the_real_file_of_imitation_loads(shared_demos: Path) -> None:
     np.testing.assert_array_equal(demos.act, acts)
 
 
+ENDS = [4, 10, 15]
+"""Last frames of three episodes, as 1 is added to them."""
+FLAGS = np.isin(np.arange(15), np.subtract(ENDS, 1))
+DIVIDERS = {
+    "episode_ends": ENDS,
+    "traj_lengths": [4, 6, 5],
+    "episode_lengths": np.array([4, 6, 5], np.uint8),
+    "episode_starts": [0, 4, 10],
+    "dones": FLAGS,
+    "terminals": FLAGS[:, None].astype(np.float32),
+    "episode_index": np.repeat([0, 1, 0], [4, 6, 5]),
+}
+
+
+@pytest.mark.parametrize("name", [*DIVIDERS, "starting flags", "cut off"])
+def test_an_array_divides_an_npz_file_into_episodes(tmp_path: Path, name: str) -> None:
+    arrays = {"states": np.arange(30.0).reshape(15, 2), "actions": np.ones((15, 1))}
+    divider = {name: DIVIDERS.get(name)}
+    if name == "starting flags":
+        divider = {"episode_starts": np.roll(FLAGS, 1)}
+    elif name == "cut off":
+        divider = {"terminals": FLAGS & (np.arange(15) < 9), "timeouts": FLAGS & (np.arange(15) == 9)}
+    np.savez(tmp_path / "alone.npz", **arrays, **divider)
+    demos = load_demonstrations(tmp_path / "alone.npz")
+    assert demos.episode_ends.tolist() == ENDS
+    np.testing.assert_array_equal(demos.obs, arrays["states"])
+    (tmp_path / "dataset.toml").write_text('rate_hz = 20\nobservations = ["states"]\nactions = ["actions"]\n')
+    described = load_demonstrations(tmp_path)
+    assert (described.fingerprint, described.rate_hz) == (demos.fingerprint, 20)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("ends", ENDS),
+        ("lengths", [4, 6, 5]),
+        ("starts", [0, 4, 10]),
+        ("dones", FLAGS),
+        ("episode", DIVIDERS["episode_index"]),
+    ],
+)
+def test_the_description_names_the_array_that_divides_files(tmp_path: Path, kind: str, values: Any) -> None:
+    file = tmp_path / "all.npz"
+    np.savez(file, q=np.arange(15.0), u=np.ones(15), parts=values, dones=np.zeros(15))
+    toml = f'rate_hz = 20\nobservations = ["q"]\nactions = ["u"]\n{kind} = "parts"\n'
+    (tmp_path / "dataset.toml").write_text(toml)
+    assert load_demonstrations(tmp_path).episode_ends.tolist() == ENDS
+    assert load_demonstrations(file).episode_ends.tolist() == ENDS
+
+
+@pytest.mark.parametrize("text", ["true", "True", "1"])
+def test_flags_divide_a_csv_file_into_episodes(tmp_path: Path, text: str) -> None:
+    (tmp_path / "dataset.toml").write_text('rate_hz = 9\nobservations = ["q"]\nactions = ["u"]\n')
+    lines = [f'{i},{-i},"a,b",{text if i in (2, 6) else "False"}' for i in range(7)]
+    (tmp_path / "all.csv").write_text("\n".join(["q,u,note,done", *lines]))
+    demos = load_demonstrations(tmp_path / "all.csv")
+    assert demos.lengths.tolist() == [3, 4]
+    assert demos.act[:, 0].tolist() == [-i for i in range(7)]
+
+
 class SparseFile:
     """A file that skips `ZEROS` instead of writing them."""
 
@@ -272,17 +332,21 @@ def make_pipe(path: Path) -> Path:
     return path
 
 
-def promise_rows(path: Path) -> Path:
-    """Let the header of an array promise 10¹² rows."""
-    path = path.with_suffix(".npz")
-    np.savez(path, state=np.ones((10, 2)), action=np.ones((10, 2)), episode_ends=[10**12])
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    old, new = b"'shape': (10, 2), }" + b" " * 11, b"'shape': (1000000000000, 2), }"
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in members.items():
-            archive.writestr(name, content.replace(old, new))
-    return path
+def promise(shape: str) -> Callable[[Path], Path]:
+    """Let the header of an array promise a shape."""
+
+    def make(path: Path) -> Path:
+        path = path.with_suffix(".npz")
+        np.savez(path, state=np.ones((10, 2)), action=np.ones((10, 2)), episode_ends=[10])
+        with zipfile.ZipFile(path) as archive:
+            members = {name: archive.read(name) for name in archive.namelist()}
+        old = b"(10, 2), }" + b" " * (len(shape) - 5)
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in members.items():
+                archive.writestr(name, content.replace(old, f"({shape}), }}".encode()))
+        return path
+
+    return make
 
 
 NAN = "0,nan,1,1,x"
@@ -297,9 +361,10 @@ DAMAGES = [
     # csv
     Damage("text", with_line("0,x,1,1,x"), "run_2.csv cannot be read: .*string 'x' to float64 at row 1"),
     Damage("missing value", with_line("0,,1,1,x"), "run_2.csv cannot be read"),
-    Damage("short row", with_line("0,1"), "run_2.csv cannot be read: .* row"),
+    Damage("short row", with_line("0,1"), "run_2.csv has 2 values in line 3, expected 5"),
+    Damage("long row", with_line("0,5,1,1,1,x"), "run_2.csv has 6 values in line 3, expected 5"),
     Damage("NaN", with_line(NAN), r"nan in q0\[0\] at frame 5 \(episode 1, step 1\)"),
-    Damage("other columns", with_line("a,b,c", 0), "run_2.csv has no q0, q1, u0, it holds: a, b, c"),
+    Damage("other columns", with_line("a,b,c,d,e", 0), "run_2.csv has no q0, q1, u0, it holds: a, b, c"),
     Damage("column twice", with_line("q0,q0,u0", 0), "run_2.csv begins .* expected names of columns"),
     Damage("empty file", on_file("run_2.csv", lambda _: b""), "run_2.csv begins with ''"),
     Damage(
@@ -332,14 +397,20 @@ DAMAGES = [
     Damage("bit flip", on_file("run_10.npz", lambda b: b[:150] + b"\xff" * 9 + b[159:]), "run_10.npz"),
     # a single npz
     Damage("missing file", lambda path: path.with_suffix(".npz"), "cannot be read: No such"),
-    Damage("no ends", single(episode_ends=None), "state, action.* expected episode_ends"),
+    Damage("no ends", single(episode_ends=None), "state, action, expected an array that divides"),
     Damage("no state", single(state=None), "no array 'state' in .*; it holds: action"),
     Damage("other length", single(state=np.ones((9, 2))), r"state in .* \(9, 2\), expected .*\(10, 2\)"),
+    Damage("unknown lengths", single(episode_ends=None, sizes=[4, 6]), 'write lengths = "sizes" in dataset'),
+    Damage("unknown ends", single(episode_ends=None, stops=[4, 10]), 'write ends = "stops" in dataset.toml'),
+    Damage("other lengths", single(episode_ends=None, traj_lengths=[4, 5]), "traj_lengths .* frame 9 of 10"),
+    Damage("late start", single(episode_ends=None, episode_starts=[1, 5]), r"begins with \[1\], expected 0"),
+    Damage("no flag", single(episode_ends=None, dones=np.zeros(10)), "expected an array that divides"),
+    Damage("wide flags", single(episode_ends=None, dones=np.ones((10, 2))), r"\(10, 2\), expected a number"),
     Damage("ends beyond", single(episode_ends=[4, 11]), "ends at frame 11 of 10"),
     Damage("fractional ends", single(episode_ends=[4.5, 10]), "float64"),
     Damage("no episodes", single(episode_ends=np.zeros(0, int)), "at least 1 episode"),
     Damage("pickle", with_pickle, "state in .* is object .* expected real numbers"),
-    Damage("huge", promise_rows, "would take"),
+    Damage("huge", promise("1000000000000, 2"), "declares float64 .*, but has 288;"),
     Damage("imitation rows", imitation(obs=np.ones((11, 2))), "has 11 obs, expected 12"),
     Damage("imitation ends", imitation(indices=np.array([14])), "too short"),
     Damage("imitation NaN", imitation(obs=np.full((12, 2), np.nan)), "nan in obs"),
