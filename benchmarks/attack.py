@@ -19,17 +19,18 @@ import shutil
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 from attacks.damage import damage  # noqa: E402
-from attacks.formats import FORMATS, FaultError, Reading  # noqa: E402
+from attacks.formats import FORMATS, FaultError  # noqa: E402
 
 FORK = multiprocessing.get_context("fork")
 MAX_CPU_SECONDS, MAX_SECONDS, MAX_MIB = 20, 120.0, 1500
@@ -37,12 +38,12 @@ OUTCOMES = ("equal", "different", "refused", "fault")
 
 
 class Answer(NamedTuple):
-    """What came of an attempt; the fingerprints and modules are used if nothing was damaged."""
+    """What came of an attempt; the numbers and modules of the undamaged input serve the other attempts."""
 
     outcome: str
     why: str
-    numbers: dict[str, str]
-    modules: tuple[str, ...] = ()
+    numbers: dict[str, str] | None = None
+    modules: Sequence[str] = ()
 
 
 def run_attempt(number: int, *, name: str, folder: Path, seed: int, expected: dict[str, str]) -> Answer:
@@ -55,12 +56,19 @@ def run_attempt(number: int, *, name: str, folder: Path, seed: int, expected: di
     process = FORK.Process(target=read_damaged, args=(number, name, here, seed, expected, sender))
     process.start()
     sender.close()
-    answer, what = None, "damage"
-    try:
-        what = receiver.recv()
-        answer = wait(receiver, process)
-    except EOFError:
-        answer = Answer("fault", f"it died or took {MAX_CPU_SECONDS} s of CPU time", {})
+    what, answer, end = "", None, time.monotonic() + MAX_SECONDS
+    while answer is None:
+        try:
+            if receiver.poll(0.02):
+                message = receiver.recv()
+                what, answer = (message, None) if isinstance(message, str) else (what, message)
+        except EOFError:
+            answer = Answer("fault", f"it died, or took {MAX_CPU_SECONDS} s of CPU time")
+        if time.monotonic() > end:
+            answer = Answer("fault", f"no answer in {MAX_SECONDS:g} s")
+        peak = re.search(r"VmHWM:\s*(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
+        if peak and int(peak[1]) > MAX_MIB << 10:
+            answer = Answer("fault", f"more than {MAX_MIB} MiB")
     process.kill()
     process.join()
     if answer.outcome != "fault" and number:
@@ -68,52 +76,35 @@ def run_attempt(number: int, *, name: str, folder: Path, seed: int, expected: di
     return answer._replace(why=f"{name} {number}, {what}: {answer.why}")
 
 
-def wait(receiver: Connection, process: Any) -> Answer:
-    """Return the answer of a process, or the limit that it exceeds."""
-    status, end = Path(f"/proc/{process.pid}/status"), time.monotonic() + MAX_SECONDS
-    while time.monotonic() < end:
-        is_ready = receiver.poll(0.02)
-        peak = re.search(r"VmHWM:\s*(\d+) kB", status.read_text())
-        if peak and int(peak[1]) > MAX_MIB << 10:
-            return Answer("fault", f"more than {MAX_MIB} MiB", {})
-        if is_ready:
-            return receiver.recv()
-    return Answer("fault", f"no answer in {MAX_SECONDS:g} s", {})
-
-
 def read_damaged(
     number: int, name: str, folder: Path, seed: int, expected: dict[str, str], sender: Connection
 ) -> None:
     """Damage an input, send how, read it and send what came of it."""
-    form = FORMATS[name]
-    path, kind, file, what = folder / form.file, "", "", "not damaged"
+    form, kind, file = FORMATS[name], "", ""
+    path = folder / form.file
     if number:
         kind, file, what = damage(path, random.Random(f"{name} {seed} {number}"))
+        sender.send(f"{file}: {kind} {what}")
     else:
         folder.mkdir(parents=True)
         form.write(path)
-    sender.send(f"{kind} {file} {what}")
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # C libraries print too
-    is_revealed = kind in form.kinds and re.fullmatch(form.files, file)
     try:
         reading = form.read(path)
     except FaultError as error:
-        sender.send(Answer("fault", str(error), {}))
-    else:
-        sender.send(judge(reading, expected, is_revealed=bool(is_revealed)))
+        sender.send(Answer("fault", str(error)))
+        return
+    numbers = reading.numbers
+    changed = sorted(each for each in numbers.keys() & expected if numbers[each] != expected[each])
+    outcome, why = "equal", ""
+    if changed:
+        is_revealed = kind in form.kinds and re.fullmatch(form.files, file)
+        outcome, why = "fault" if is_revealed else "different", f"{', '.join(changed)} changed"
+    elif reading.refusals:
+        outcome, why = "refused", reading.refusals[0]
+    sender.send(Answer(outcome, why, numbers, () if number else tuple(sys.modules)))
     time.sleep(MAX_SECONDS)  # until the memory has been measured
-
-
-def judge(reading: Reading, expected: dict[str, str], *, is_revealed: bool) -> Answer:
-    """Compare what was read with what the undamaged input holds."""
-    both = reading.numbers.keys() & expected.keys()
-    changed = sorted(name for name in both if reading.numbers[name] != expected[name])
-    outcome = "fault" if is_revealed else "different"
-    why = f"{', '.join(changed)} changed"
-    if not changed:
-        outcome, why = ("refused", reading.refusals[0]) if reading.refusals else ("equal", "")
-    return Answer(outcome, why, reading.numbers, tuple(sys.modules))
 
 
 def main() -> int:
@@ -131,8 +122,7 @@ def main() -> int:
     faults, numbers = 0, [args.only] if args.only else range(1, args.attempts + 1)
     print(f"| format | {' | '.join(OUTCOMES)} | seconds | must be noticed |\n| --- |{' --: |' * 5} --- |")
     for name in args.format:
-        start, form = time.monotonic(), FORMATS[name]
-        run = partial(run_attempt, name=name, folder=args.out, seed=args.seed)
+        start, run = time.monotonic(), partial(run_attempt, name=name, folder=args.out, seed=args.seed)
         unharmed = run(0, expected={})
         if unharmed.outcome != "equal":
             raise SystemExit(f"the undamaged input is {unharmed.outcome}: {unharmed.why}")
@@ -144,7 +134,7 @@ def main() -> int:
         shutil.rmtree(args.out / f"{name} 0")
         counts = Counter(answer.outcome for answer in answers)
         cells = [name, *(counts[outcome] for outcome in OUTCOMES), round(time.monotonic() - start)]
-        print(f"| {' | '.join(map(str, cells))} | {form.why} |", flush=True)
+        print(f"| {' | '.join(map(str, cells))} | {FORMATS[name].why} |", flush=True)
         for answer in answers:
             if answer.outcome == "fault":
                 print(f"FAULT {answer.why:.500}", flush=True)

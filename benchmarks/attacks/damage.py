@@ -61,7 +61,7 @@ SHAPES = ((10**12, 2), (2**31, 3), (-1, 2), (2**62, 2**62), (10**9,), ())
 
 
 def damage(path: Path, rng: random.Random) -> tuple[str, str, str]:
-    """Damage a file or folder; return the kind of damage, the file and what was done."""
+    """Damage a file or folder; return the kind of damage, the file and details."""
     while True:
         kind = rng.choice(("bytes", "cut", "added", "file", "value", "value"))
         files = sorted(path.rglob("*")) if path.is_dir() else [path]
@@ -70,7 +70,7 @@ def damage(path: Path, rng: random.Random) -> tuple[str, str, str]:
         name = str(file.relative_to(path)) if path.is_dir() else path.name
         try:
             if what := {"file": replace, "value": change_values}.get(kind, change_bytes)(file, rng, kind):
-                return kind, name, what
+                return (what, name, "") if kind == "file" else (kind, name, what)
         except (ValueError, TypeError, IndexError, OverflowError, NotImplementedError):
             continue  # this damage does not fit this file
 

@@ -110,9 +110,8 @@ def read_policy(path: Path, load: Callable[[Path], Any]) -> Reading:
     return reading
 
 
-read_run, read_graph = (
-    partial(read_policy, load=load) for load in (Policy.from_pretrained, RuntimePolicy.load)
-)
+read_run = partial(read_policy, load=Policy.from_pretrained)
+read_graph = partial(read_policy, load=RuntimePolicy.load)
 read_umi = partial(read_demos, obs_keys=LOW[:2], act_key=LOW[2])
 
 
@@ -153,41 +152,34 @@ class Format(NamedTuple):
     why: str
     """Damage that must be noticed, and what reveals it."""
     kinds: tuple[str, ...] = ()
-    """Kinds of damage that must be noticed …"""
+    """Kinds of damage that must be noticed in some files."""
     files: str = ".*"
-    """… in files of these names, a regular expression."""
+    """Regular expression of their names."""
     read: Callable[[Path], Reading] = read_demos
 
 
-SHORT, ALL, CHUNK, HDF5 = ("cut",), ("bytes", "cut"), r"data/.*/[\d.]+", r".*\.hdf5"
-LEROBOT = {
-    f"{write.__name__[-2:]}{end}": (write, end) for write in (write_v2, write_v3) for end in ("", " video")
-}
+CUT, ANY = ("cut",), ("bytes", "cut")
+CHUNKS, LOST = r"(data|meta)/.*/[\d.]+", ("cut", "missing", "renamed", "empty")
 FORMATS = {
-    "zarr v2": Format("d.zarr", partial(write_store, compressors=Blosc()), "lengths of chunks", SHORT, CHUNK),
-    "zarr v3": Format("d.zarr", partial(write_store, zarr_format=3), "lengths of chunks", SHORT, CHUNK),
-    "recorded": Format("d.zarr", write_recording, "chunks, by zstd's checksum", ALL, CHUNK),
-    "UMI": Format("d.zarr.zip", write_umi_zip, "all, by checksums of the zip", ALL, read=read_umi),
+    "zarr v2": Format("d.zarr", partial(write_store, compressors=Blosc()), "short chunks", LOST, CHUNKS),
+    "zarr v3": Format("d.zarr", partial(write_store, zarr_format=3), "short chunks", LOST, CHUNKS),
+    "recorded": Format("d.zarr", write_recording, "chunks: checksums", ("bytes", *LOST), CHUNKS),
+    "UMI": Format("d.zarr.zip", write_umi_zip, "all: checksums", ANY, read=read_umi),
     **{
-        f"LeRobot {name}": Format(
-            "d",
-            partial(write_lerobot, write, bool(end)),
-            "lengths, rows, frames",
-            SHORT,
-            r".*\.(parquet|mp4)",
+        f"LeRobot {write.__name__[-2:]}{' video' * video}": Format(
+            "d", partial(write_lerobot, write, video), "short files: rows", CUT, r".*\.(parquet|mp4)"
         )
-        for name, (write, end) in LEROBOT.items()
+        for write in (write_v2, write_v3)
+        for video in (False, True)
     },
-    "robomimic": Format("d.hdf5", write_robomimic, "lengths", SHORT),
-    "ALOHA": Format("d", partial(write_aloha, compress=True, episodes=3), "lengths", SHORT),
-    "D4RL": Format("d.hdf5", write_d4rl, "lengths", SHORT),
-    "Minari": Format("d", write_minari, "lengths, counts of frames", SHORT, HDF5),
-    "csv": Format("d", write_csv, "nothing in plain text"),
-    "npz": Format("d", write_npz, "all, by checksums of the zip", ALL, r".*\.npz"),
-    "mcap": Format("d", partial(write_bag, "mcap"), "counts of messages", SHORT, r".*\.mcap"),
-    "db3": Format("d", partial(write_bag, "sqlite3"), "counts of messages", SHORT, r".*\.db3"),
-    "run": Format("d", partial(copytree, GOLDEN / "run"), "lengths of weights", SHORT, r"model.*", read_run),
-    "ONNX": Format(
-        "d.onnx", partial(copy, GOLDEN / "policy.onnx"), "all, by a checksum", ALL, read=read_graph
-    ),
+    "robomimic": Format("d.hdf5", write_robomimic, "short files: length", CUT),
+    "ALOHA": Format("d", partial(write_aloha, compress=True, episodes=3), "short files: length", CUT),
+    "D4RL": Format("d.hdf5", write_d4rl, "short files: length", CUT),
+    "Minari": Format("d", write_minari, "short files: length", CUT, r".*\.hdf5"),
+    "csv": Format("d", write_csv, "nothing: plain text"),
+    "npz": Format("d", write_npz, "all: checksums", ANY, r".*\.npz"),
+    "mcap": Format("d", partial(write_bag, "mcap"), "short files: counts", CUT, r".*\.mcap"),
+    "db3": Format("d", partial(write_bag, "sqlite3"), "short files: counts", CUT, r".*\.db3"),
+    "run": Format("d", partial(copytree, GOLDEN / "run"), "short weights: length", CUT, "model.*", read_run),
+    "ONNX": Format("d.onnx", partial(copy, GOLDEN / "policy.onnx"), "all: a checksum", ANY, read=read_graph),
 }

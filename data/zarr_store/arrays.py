@@ -9,7 +9,6 @@ import math
 import struct
 from collections.abc import Iterator
 from functools import cached_property
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
