@@ -90,7 +90,7 @@ def read_demos(path: Path, **keys: Any) -> Reading:
         with open_source(path) as source:
             ends = source.read_ends()
             for name in source.find_arrays():
-                reading.take(name, lambda name=name: source.open_array(name).read_checked(int(ends[-1])))
+                reading.take(name, lambda name=name: source.open_array(name).read_checked(int(ends.flat[-1])))
 
     reading.take("demonstrations", load)
     reading.take("arrays", read_arrays)
