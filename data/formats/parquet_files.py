@@ -93,7 +93,8 @@ def convert_column(column: Arrow, shape: Sequence[int], dtype: str, where: str) 
     if values.null_count or not re.match("u?int|float|double|halffloat|bool", str(values.type)):
         raise DemoError(f"{where} holds {values.type}, {values.null_count} of them missing, {expected}")
     stored = values.to_numpy(zero_copy_only=False)
-    numbers: Numbers = stored.astype(dtype)
+    with np.errstate(invalid="ignore"):  # of NaN and infinity to integers, which is refused below
+        numbers: Numbers = stored.astype(dtype)
     if numbers.dtype.kind in "iub" and (numbers != stored).any():
         raise DemoError(f"{where} holds {stored.dtype} that do not fit, {expected}")
     return numbers.reshape(-1, *shape)

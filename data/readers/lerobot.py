@@ -2,6 +2,7 @@
 
 import re
 from bisect import bisect_right
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache, lru_cache, partial
 from itertools import groupby
@@ -110,9 +111,11 @@ class LeRobotSource(MemorySource):
         files, periods = list(self._files), []
         for file in files[:: -(-len(files) // MEASURED_FILES)]:
             with suppress(DemoError):  # damage is reported when the file is read
-                times = convert_column(read_table(file, ["timestamp"])["timestamp"], (), "float64", "")
-                ends = np.cumsum([self._meta.episodes[place]["length"] for place in self._files[file]])
-                periods.append(np.delete(np.diff(times), ends[ends < len(times)] - 1))
+                counters, _ = self._read_counters(file, ["timestamp"])
+                if counters.num_columns:
+                    seconds = convert_column(counters["timestamp"], (), "float64", "timestamp")
+                    ends = np.cumsum([self._meta.episodes[place]["length"] for place in self._files[file]])
+                    periods.append(np.delete(np.diff(seconds), ends[:-1] - 1))
         mean = float(np.concatenate(periods).mean()) if sum(map(len, periods)) else 0.0
         return 1 / mean if 1 / MAX_RATE <= mean <= 1 / MIN_RATE else None
 
@@ -159,28 +162,33 @@ class LeRobotSource(MemorySource):
         column = self._read_table(file, (name,), range(first, last + 1)).column(name)
         return column.slice(start - starts[first], stop - start)
 
-    def _check_rows(self, file: Path) -> list[int]:
-        """Return the first rows of a file's row groups; raise unless its rows number frames without gaps."""
-        episodes = [self._meta.episodes[place] for place in self._files[file]]
-        lengths, numbers = ([episode[key] for episode in episodes] for key in ("length", "episode_index"))
+    def _read_counters(self, file: Path, names: Sequence[str]) -> tuple[Arrow, list[int]]:
+        """Read counters of a file, if it has them, and find the first rows of its row groups."""
         with open_parquet(file) as table:
             rows = table.metadata.num_rows
             groups = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
-            names = [name for name in COUNTERS if name in table.schema_arrow.names]
-        if rows != sum(lengths):
+            names = [name for name in names if name in table.schema_arrow.names]
+        if rows != (frames := self.count_rows(file)):
+            first, last = (self._meta.episodes[self._files[file][k]]["episode_index"] for k in (0, -1))
             raise DemoError(
-                f"{file} has {rows} rows, but its episodes {numbers[0]} to {numbers[-1]} have "
-                f"{sum(lengths)} frames in meta; restore it from the original"
+                f"{file} has {rows} rows, but its episodes {first} to {last} have {frames} frames in meta; "
+                "restore it from the original"
             )
         if rows > (limit := get_max_unpacked() // BYTES_PER_ROW):
             raise DemoError(
                 f"{file} has {rows} rows, the limit is {limit}; set {MAX_UNPACKED_VARIABLE} to at least "
                 f"{rows * BYTES_PER_ROW} if the file is what you expect"
             )
-        counters = read_table(file, names)
+        return read_table(file, names), [0, *np.cumsum(groups)[:-1].tolist()]
+
+    def _check_rows(self, file: Path) -> list[int]:
+        """Return the first rows of a file's row groups; raise unless its rows number frames without gaps."""
+        counters, starts = self._read_counters(file, COUNTERS)
+        episodes = [self._meta.episodes[place] for place in self._files[file]]
+        lengths, numbers = ([episode[key] for episode in episodes] for key in ("length", "episode_index"))
         steps = np.concatenate([np.arange(length) for length in lengths])
         owners = np.repeat(numbers, lengths)
-        for name in names:
+        for name in counters.column_names:
             values = convert_column(counters[name], (), "float64", f"{name} in {file}")
             if name == "timestamp":  # of some recordings, the first frame is not at 0
                 periods = np.diff(values, prepend=0)
@@ -197,7 +205,7 @@ class LeRobotSource(MemorySource):
                     f"{steps[row]}), expected frames without gaps: rows are missing or out of order; restore "
                     "the file or drop the episode"
                 )
-        return [0, *np.cumsum(groups)[:-1].tolist()]
+        return starts
 
 
 class _FeatureRows(SourceArray):

@@ -149,12 +149,18 @@ class DataView(PageFlags):
         from nsde_policy.data import load_demonstrations, open_images
         from nsde_policy.data.readers import open_source
         from nsde_policy.data.roles import find_cameras, is_colour
+        from nsde_policy.errors import DemoError
         from nsde_policy.viewer.episodes import EpisodePage, EpisodeServer
 
         demos = load_demonstrations(self.path, obs_keys=self.obs_keys, act_key=self.act_key)
         with open_source(self.path) as source:
             names = [name for name, shape in find_cameras(source).items() if is_colour(shape)]
-        cameras = {name: open_images(self.path, key=name) for name in names}
+        cameras = {}
+        for name in names:
+            try:
+                cameras[name] = open_images(self.path, key=name)
+            except DemoError as error:
+                logger.warning("%s is not shown: %s", name, error)
         settings = self.make_settings()
         flags = "" if self.obs_keys == ("state",) else f" --obs-keys {' '.join(self.obs_keys)}"
         flags += "" if self.act_key == "action" else f" --act-key {self.act_key}"

@@ -231,6 +231,11 @@ DAMAGES = [
         "task_index in .* float64 that do not fit, expected int64",
     ),
     Damage(
+        "NaN as number of a task",
+        in_column("task_index", with_value(4, np.nan)),
+        "task_index in .* float64 that do not fit, expected int64",
+    ),
+    Damage(
         "NaN",
         in_column("observation.state", with_value(9, [0, 0, np.nan, 0])),
         r"nan in observation.state\[2\] at frame 9",
@@ -269,6 +274,7 @@ DAMAGES = [
 ]
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)
 def test_damage_is_refused(damage: Damage, tmp_path: Path) -> None:
     path = damage.write(tmp_path / "set")

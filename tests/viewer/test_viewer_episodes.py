@@ -19,6 +19,7 @@ from nsde_policy.data import Demonstrations, DemoWriter, Episode
 from nsde_policy.data.oddities import find_flags
 from tests.helpers.browser import PHONE, check_layout, open_page, wait_until
 from tests.helpers.camera_robot import write_camera_store
+from tests.helpers.lerobot_sets import write_v2
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -84,6 +85,14 @@ def test_the_server_answers_with_numbers_and_frames(page: tuple[str, Path]) -> N
     numbers = json.loads(fetch(url, "/episode", "&episode=2"))
     np.testing.assert_allclose(np.array(numbers["obs"]).T, make_demos()[2].obs, rtol=1e-4)
     assert fetch(url, "/frame", "&episode=2&camera=top&frame=9").startswith(b"\x89PNG")
+
+
+def test_cameras_with_missing_frames_are_not_shown(tmp_path: Path) -> None:
+    store = write_v2(tmp_path / "set")
+    next(store.glob("videos/*/*/*.mp4")).unlink()
+    with serve("data", "view", store) as url:
+        overview = json.loads(urllib.request.urlopen(f"{url.rstrip('/')}/overview").read())
+    assert (overview["cameras"], overview["lengths"]) == ([], [8, 5, 9])
 
 
 @pytest.mark.parametrize(
