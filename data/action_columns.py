@@ -18,6 +18,8 @@ MATCH_ERROR = 0.3
 """Largest RMS difference of a match, in standard deviations of the action column."""
 MOST_FRAMES = 20_000
 """Frames that are compared, spread evenly over the demonstrations."""
+MOST_COMPARED, FEWEST_FRAMES = 10**8, 32
+"""Numbers that are compared at one lag: with many columns fewer frames, but at least so many."""
 ALIGNED_MATCH_ERROR = 0.75
 """The same for a column in line with matched ones: joints that lag, sag or hold an object deviate more."""
 LONGER_LAGS = (2, 3, 4, 6, 8, 12, 16)
@@ -64,8 +66,8 @@ def match_changes(demos: Demonstrations, positions: Sequence[int]) -> tuple[int,
         for lag in (0, 1):
             now = np.flatnonzero(np.arange(len(ends)) + periods + lag < ends)
             if len(now):
-                now = now[:: -(-len(now) // MOST_FRAMES)]
-                errors = np.minimum(errors, _measure_change_errors(demos, now, periods, lag))
+                change_errors = _measure_change_errors(demos, _spread(demos, now), periods, lag)
+                errors = np.minimum(errors, change_errors)
     errors[[column != NO_COLUMN for column in positions]] = np.inf
     columns = np.full(len(errors), NO_COLUMN)
     _assign(columns, np.where(errors <= MATCH_ERROR, errors, np.inf))
@@ -131,19 +133,26 @@ def _measure_errors(demos: Demonstrations) -> np.ndarray:
     start in different places, agreement there is enough.
     """
     ends = np.repeat(demos.episode_ends, demos.lengths)
-    first, spread = demos.act[demos.starts].astype(np.float64), demos.act.std(0, dtype=np.float64)
-    at_start = _compare(demos, first, demos.obs[demos.starts], spread)
+    starts = _spread(demos, demos.starts)
+    first, spread = demos.act[starts].astype(np.float64), demos.act.std(0, dtype=np.float64)
+    at_start = _compare(demos, first, demos.obs[starts], spread)
     errors = np.full_like(at_start, np.inf)
     if len(demos) >= FEWEST_STARTS:
-        errors = _compare(demos, first, demos.obs[demos.starts], first.std(0))
+        errors = _compare(demos, first, demos.obs[starts], first.std(0))
     for lag in (0, 1, *LONGER_LAGS):
         now = np.flatnonzero(np.arange(len(ends)) + max(lag, 1) < ends)
         if len(now):
-            now = now[:: -(-len(now) // MOST_FRAMES)]
+            now = _spread(demos, now)
             act = demos.act[now].astype(np.float64)
             error = _compare(demos, act, demos.obs[now + lag], act.std(0))
             errors = np.minimum(errors, error if lag <= 1 else np.maximum(error, at_start))
     return errors
+
+
+def _spread(demos: Demonstrations, frames: np.ndarray) -> np.ndarray:
+    """Return as many of the frames as are compared, spread evenly."""
+    most = max(FEWEST_FRAMES, MOST_COMPARED // (demos.act.shape[1] * demos.obs.shape[1]))
+    return frames[:: -(-len(frames) // min(MOST_FRAMES, most))]
 
 
 def _compare(demos: Demonstrations, act: np.ndarray, obs: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -154,8 +163,9 @@ def _compare(demos: Demonstrations, act: np.ndarray, obs: np.ndarray, scale: np.
     """
     errors = np.full((act.shape[1], obs.shape[1]), np.inf)
     moving = np.flatnonzero(np.ptp(demos.obs, axis=0) > 0)
+    obs = obs[:, moving]
     for column in np.flatnonzero((np.ptp(demos.act, axis=0) > 0) & (scale > 0)):
-        difference = act[:, column, None] - obs[:, moving]
+        difference = act[:, column, None] - obs
         if column in demos.act_angles:
             difference = wrap_angle(difference)
         errors[column, moving] = np.sqrt(np.square(difference).mean(0)) / scale[column]
@@ -166,7 +176,10 @@ def _assign(columns: np.ndarray, errors: np.ndarray) -> None:
     """Fill `columns` with the smallest finite errors first; no observation column is used twice."""
     errors[columns != NO_COLUMN] = np.inf
     errors[:, columns[columns != NO_COLUMN]] = np.inf
-    while np.isfinite(errors).any():
-        action, column = np.unravel_index(int(np.argmin(errors)), errors.shape)
-        columns[action] = column
-        errors[action] = errors[:, column] = np.inf
+    finite = np.flatnonzero(np.isfinite(errors))
+    used = set[int]()
+    for place in finite[np.argsort(errors.flat[finite], kind="stable")]:
+        action, column = divmod(int(place), errors.shape[1])
+        if columns[action] == NO_COLUMN and column not in used:
+            columns[action] = column
+            used.add(column)

@@ -14,7 +14,7 @@ from nsde_policy.data.roles import is_camera
 from nsde_policy.data.source import MemorySource, Progress, Source, SourceArray, get_short_name
 from nsde_policy.data.types import MIN_STEPS, Ints, Numbers
 from nsde_policy.data.zarr_store.store import RECORDING
-from nsde_policy.data.zarr_store.writer import MADE_WITH, DemoWriter, LazyRows
+from nsde_policy.data.zarr_store.writer import MADE_WITH, DemoWriter, LazyRows, get_attribute
 from nsde_policy.errors import ConfigError, DemoError, NsdePolicyError
 from nsde_policy.files import PARTIAL
 
@@ -46,8 +46,8 @@ def write_zarr(
         if values.shape == (len(demos),)
     }
     attributes = dict(source.attributes)
-    made_with = {**attributes.pop(MADE_WITH, {}), "converted": demos.fingerprint}
-    for name in (RECORDING, "rate_hz", "sessions"):
+    made_with = {**get_attribute(attributes, MADE_WITH, {}, source.path), "converted": demos.fingerprint}
+    for name in (RECORDING, "rate_hz", "sessions", MADE_WITH):
         attributes.pop(name, None)
     named = {name: array.columns for name, array in others.items() if array.columns}
     attributes["columns"] = {**named, "state": demos.obs_names, "action": demos.act_names}

@@ -81,11 +81,10 @@ def _match_next(demos: Demonstrations) -> list[int]:
     """Return the observation column that each action column equals one frame later, `NO_COLUMN` for none."""
     now = np.delete(np.arange(len(demos.obs)), demos.episode_ends - 1)
     now = now[:: -(-len(now) // COMPARED_FRAMES)]
-    moving, columns = np.ptp(demos.obs, axis=0) > 0, []
-    for action in demos.act[now].T:
-        same = np.flatnonzero((action[:, None] == demos.obs[now + 1]).all(axis=0) & moving)
-        columns.append(int(same[0]) if len(same) else NO_COLUMN)
-    return columns
+    moving = np.flatnonzero(np.ptp(demos.obs, axis=0) > 0)
+    content = (demos.obs[now + 1] + 0.0).T  # without a negative zero, whose bytes differ
+    first = {content[column].tobytes(): int(column) for column in moving[::-1]}
+    return [first.get(action.tobytes(), NO_COLUMN) for action in (demos.act[now] + 0.0).T]
 
 
 def find_flags(demos: Demonstrations) -> list[list[str]]:

@@ -26,6 +26,8 @@ Numbers = npt.NDArray[Any]
 ActionLimits = tuple[tuple[float, ...], tuple[float, ...]]
 """Lower and upper limits, one number per action column."""
 
+MAX_VALUE = 1e18
+"""Largest absolute value of a column: float32 cannot hold the squares of much larger ones."""
 MIN_STEPS = 2
 """Minimum number of frames of an episode, to hold one transition."""
 
@@ -265,8 +267,8 @@ def check_angles(angles: Sequence[int], width: int, name: str) -> tuple[int, ...
 
 
 def check_finite(values: Floats, name: str, ends: Ints, first: int = 0) -> None:
-    """Raise `DemoError` for NaN and infinity, with column, frame and episode; `first` is the first frame."""
-    bad = ~np.isfinite(values)
+    """Raise `DemoError` for NaN, infinity and numbers above `MAX_VALUE`; `first` is the first frame."""
+    bad = ~(np.abs(values) <= MAX_VALUE)
     if not bad.any():
         return
     row, column = divmod(int(np.argmax(bad)), bad.shape[1])
@@ -274,8 +276,8 @@ def check_finite(values: Floats, name: str, ends: Ints, first: int = 0) -> None:
     episode = int(np.searchsorted(ends, frame, side="right"))
     step = frame - (ends[episode - 1] if episode else 0)
     raise DemoError(
-        f"{values[row, column]} in {name}[{column}] at frame {frame} (episode {episode}, step {step}), "
-        f"{bad.sum()} such values in total; repair or drop the episode"
+        f"{values[row, column]:g} in {name}[{column}] at frame {frame} (episode {episode}, step {step}), "
+        f"{bad.sum()} values in total are not within ±{MAX_VALUE:g}; repair or drop the episode"
     )
 
 

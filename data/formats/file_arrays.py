@@ -15,7 +15,7 @@ import numpy as np
 from nsde_policy.config import BaseConfig
 from nsde_policy.data.source import SourceArray
 from nsde_policy.data.types import Numbers
-from nsde_policy.data.zarr_store.store import wrap_read_errors
+from nsde_policy.data.zarr_store.store import MAX_DEPTH, wrap_read_errors
 from nsde_policy.errors import ConfigError, DemoError, import_optional
 from nsde_policy.files import open_regular, read_file
 
@@ -86,7 +86,13 @@ def open_hdf5(path: Path) -> Any:
 def find_datasets(file: Any, without: Set[str]) -> dict[str, Any]:
     """Return the datasets of an HDF5 file by name, except those in groups `without`."""
     links: dict[str, Any] = {}
-    file.visititems_links(links.__setitem__)
+
+    def add(name: str, link: Any) -> str | None:
+        links[name] = link
+        return name if name.count("/") > MAX_DEPTH else None  # stops the visit
+
+    if deepest := file.visititems_links(add):
+        raise DemoError(f"{file.filename} has groups in groups, {deepest:.60}…, more than {MAX_DEPTH} levels")
     for name, link in links.items():
         if type(link).__name__ != "HardLink":
             raise DemoError(f"{name} in {file.filename} is a link, which is not followed: put a copy there")

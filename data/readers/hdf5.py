@@ -55,9 +55,10 @@ class Hdf5Reader(Reader):
         with wrap_read_errors(f"{path} cannot be read"):
             files = list_files(path, HDF5_SUFFIXES)
             groups = [group for file in files for group in _open_groups(file, open_file)]
-            source = open_parts(path, groups, FRAMES.match, format="robomimic HDF5")
+            kind = "robomimic HDF5" if groups[0].name.startswith("/data/") else "HDF5"
+            source = open_parts(path, groups, FRAMES.match, format=kind)
             source.conventions = _find_conventions(source.find_arrays(), groups)
-            _set_metadata(source, open_file(files[0]), groups[0].arrays)
+            _set_metadata(source, open_file(files[0]), groups[0])
         return source
 
 
@@ -108,8 +109,9 @@ def _find_conventions(names: Sequence[str], groups: Sequence[Group]) -> dict[str
     return {key: tuple(names) for key, names in (("state", state), ("action", action)) if names}
 
 
-def _set_metadata(source: MemorySource, file: Any, arrays: dict[str, SourceArray]) -> None:
+def _set_metadata(source: MemorySource, file: Any, first: Group) -> None:
     """Set the format, attributes, and the rate that is recorded with the environment or as time of states."""
+    arrays = first.arrays
     found = {**file.attrs, **file.get("data", file).attrs}
     text = str(found.get("env_args", found.get("env_info", "{}")))
     env_args = parse_json(text, name=f"env_args of {file.filename}", error=DemoError, allow_nan=True)
@@ -118,10 +120,8 @@ def _set_metadata(source: MemorySource, file: Any, arrays: dict[str, SourceArray
     kwargs = env_args.get("env_kwargs", env_args)
     source.rate_hz = kwargs.get("control_freq") if isinstance(kwargs, dict) else None
     check_rate(source.rate_hz)
-    if "action" in arrays:
-        source.format = "ALOHA HDF5"
-    elif "observations" in arrays:
-        source.format = "D4RL HDF5"
+    if first.name.startswith("/ in "):
+        source.format = "ALOHA HDF5" if "action" in arrays else "D4RL HDF5"
     elif "states" in arrays and not any(name.startswith("obs") for name in arrays):
         source.format, source.notes = "robosuite raw HDF5", (RAW_NOTE,)
         periods = np.diff(arrays["states"].read_checked()[:, 0])

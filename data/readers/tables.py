@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from nsde_policy.bounds import Positive
-from nsde_policy.config import BaseConfig
+from nsde_policy.config import BaseConfig, require
 from nsde_policy.data.formats.file_arrays import (
     DATASET_FILE,
     get_dataset_format,
@@ -69,6 +69,12 @@ class TablesConfig(BaseConfig):
     starts: str = ""
     dones: str = ""
     format: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        names = (*self.observations, *self.actions)
+        require(self, bool(self.observations and self.actions), "name an observation and an action")
+        require(self, len({*names}) == len(names), f"a name is listed twice: {', '.join(names)}")
 
     @property
     def episode_arrays(self) -> dict[str, tuple[str, ...]]:
@@ -150,10 +156,12 @@ def _open_tables(path: Path, files: Sequence[Path], settings: TablesConfig) -> M
     """Open files of one or more episodes; the arrays of npz files are read on demand."""
     open_member = keep_open(open_npz_member)
     wanted = {*settings.observations, *settings.actions}
-    marks = settings.episode_arrays or EPISODE_ARRAYS
+    marks = settings.episode_arrays or {
+        kind: tuple(name for name in names if name not in wanted) for kind, names in EPISODE_ARRAYS.items()
+    }
+    flags = {name for names in marks.values() for name in names}
     groups = []
     for file in files:
-        flags = {name for names in marks.values() for name in names}
         arrays = _read_csv(file, wanted, flags) if file.suffix == ".csv" else open_npz(file, open_member)
         if missing := wanted.union(*settings.episode_arrays.values()) - arrays.keys():
             raise DemoError(

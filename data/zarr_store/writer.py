@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -33,6 +33,7 @@ INFO_PREFIX = "meta/episode_"
 MADE_WITH = "made_with"
 """Root attribute with the settings that determine all episodes of a recording."""
 GROUPS = (".zgroup", "data/.zgroup", "meta/.zgroup")
+Attribute = TypeVar("Attribute", dict[str, Any], list[Any])
 MAX_WRITE_BYTES = 32 * 2**20
 """Rows are written in blocks of about this size."""
 
@@ -233,7 +234,7 @@ class DemoWriter:
 
     def _check_settings(self, recorded: Mapping[str, Any], given: Mapping[str, object]) -> None:
         """Raise `DemoError` if a recording was made with other settings."""
-        found = {**recorded.get(MADE_WITH, {}), "rate_hz": recorded.get("rate_hz")}
+        found = {**get_attribute(recorded, MADE_WITH, {}, self.path), "rate_hz": recorded.get("rate_hz")}
         for name in {**found, **given}:
             old, new = found.get(name), given.get(name)
             if old != new:
@@ -248,7 +249,7 @@ class DemoWriter:
             return
         attributes = self._read_attributes()
         new = {"first_episode": len(self), **self._session}
-        attributes["sessions"] = [*attributes.get("sessions", []), new]
+        attributes["sessions"] = [*get_attribute(attributes, "sessions", [], self.path), new]
         self._write({".zattrs": json.dumps(attributes).encode()})
         self._session = None
 
@@ -344,14 +345,26 @@ class DemoWriter:
             replace_file(self.path / key, content)
 
 
+def get_attribute(attributes: Mapping[str, Any], name: str, default: Attribute, path: Path) -> Attribute:
+    """Return an attribute of a store; raise `DemoError` unless it has the type of its default."""
+    value = attributes.get(name, default)
+    if not isinstance(value, type(default)):
+        raise DemoError(
+            f"the attribute {name} of {path} is {value!r:.80}, expected a {type(default).__name__}; "
+            "correct or remove it"
+        )
+    return value
+
+
 def _make_empty_ends() -> GrowingArray:
     return GrowingArray.empty(ENDS, np.zeros(0, np.int64), {})
 
 
 def _check_rows(key: str, values: LazyRows, frames: int) -> LazyRows:
     shape = values.shape
-    if values.dtype.kind not in "biuf" or not shape or shape[0] != frames or not np.prod(shape):
-        raise DemoError(f"{key} is {_describe(values)}, expected {frames} rows of real numbers")
+    is_stored = values.dtype.kind in "biuf" and values.dtype.itemsize <= 8
+    if not is_stored or not shape or shape[0] != frames or not np.prod(shape):
+        raise DemoError(f"{key} is {_describe(values)}, expected {frames} rows of real numbers up to 64 bits")
     if values.dtype.kind == "f" and not np.isfinite(values[:]).all():
         raise DemoError(f"{key} holds NaN or infinity; nothing of this episode was recorded")
     if is_colour(shape) and values.dtype != np.uint8:

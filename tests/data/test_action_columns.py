@@ -1,5 +1,6 @@
 """Tests for data/action_columns.py: which action columns are observed positions."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -147,6 +148,19 @@ def test_velocities_and_noise_of_a_late_arm_do_not_match(spread: float):
     assert set(match_columns(demos.select_columns(range(14)))) == {-1}
     velocities = np.gradient(demos.act, axis=0)
     assert set(match(demos, demos.obs, velocities)) == {-1}
+
+
+def test_many_columns_are_compared_in_little_memory():
+    rng, width = np.random.default_rng(0), 300
+    obs = np.cumsum(rng.normal(size=(20_000, width)), axis=0, dtype=np.float32)
+    order = rng.permutation(width)
+    demos = Demonstrations(obs, obs[:, order], 500 * np.arange(1, 41))
+    tracemalloc.start()
+    assert match_columns(demos) == tuple(order)
+    assert set(match_changes(demos, [-1] * width)) == {-1}
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * obs.nbytes
 
 
 @pytest.mark.parametrize(

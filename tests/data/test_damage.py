@@ -153,7 +153,7 @@ DAMAGES = [
     Damage("missing path", lambda path: path, "does not exist"),
     Damage("other file", lambda path: write_store(path) / META, "neither a zarr directory nor"),
     Damage("other directory", lambda path: write_store(path) / "data/state", "neither .zgroup nor zarr.json"),
-    Damage("pipe", lambda path: with_pipe("x")(path) / "x", "neither .zgroup nor zarr.json"),
+    Damage("pipe", lambda path: with_pipe("x")(path) / "x", "x is not a regular file"),
     Damage("truncated zip", write_truncated_zip, "nor an undamaged zip"),
     # arrays and metadata
     Damage("no state", with_arrays(data__state=None), "'state'.*holds: action, img"),

@@ -1,13 +1,16 @@
 """Tests of HDF5 files as robomimic, Isaac Lab, ALOHA and D4RL write them."""
 
+import io
 import json
 import os
 import tracemalloc
+import warnings
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+from PIL import Image
 
 from nsde_policy.assets import EMBEDDED_DEMOS
 from nsde_policy.data import load_demonstrations
@@ -86,6 +89,30 @@ def test_the_same_demonstrations_as_zarr_and_as_hdf5_are_identical(tmp_path: Pat
     demos = load_demonstrations(path, angles=original.angles)
     assert demos.fingerprint == original.fingerprint
     assert demos.episode_fingerprints == original.episode_fingerprints
+
+
+def test_groups_are_not_called_by_the_formats_of_single_files(tmp_path: Path) -> None:
+    for prefix, kind in (("data/demo", "robomimic HDF5"), ("traj", "HDF5")):
+        path = tmp_path / f"{kind}.hdf5"
+        with h5py.File(path, "w") as file:
+            for k in range(2):
+                file[f"{prefix}_{k}/action"] = np.ones((4, 3))
+                file[f"{prefix}_{k}/observations"] = np.ones((4, 2))
+        with open_source(path) as source:
+            assert source.format == kind
+        assert load_demonstrations(path).lengths.tolist() == [4, 4]
+
+
+def test_remarks_of_the_image_decoder_are_not_printed(tmp_path: Path) -> None:
+    buffer, path = io.BytesIO(), tmp_path / "demos.hdf5"
+    picture = Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).convert("P")
+    picture.save(buffer, "PNG", transparency=bytes(range(10)))
+    with h5py.File(path, "w") as file:
+        file["data/demo_0/actions"], file["data/demo_0/obs/joints"] = np.ones((3, 2)), np.ones((3, 2))
+        file["data/demo_0/obs/top"] = np.stack([np.frombuffer(buffer.getvalue(), np.uint8)] * 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        np.testing.assert_array_equal(open_images(path, key="top")[0], np.asarray(picture.convert("RGB")))
 
 
 @pytest.mark.parametrize("compress", [False, True])

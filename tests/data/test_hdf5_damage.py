@@ -1,6 +1,8 @@
 """Tests of damaged HDF5 files: each kind is refused with a message that says what to do."""
 
 import os
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -122,6 +124,20 @@ def change_jpeg_size(file: h5py.File) -> None:
     array[2, : len(content)] = content[: array.shape[1]]
 
 
+def enlarge_image(file: h5py.File) -> None:
+    """Write the beginning of a PNG of 95 million pixels."""
+    header = b"IHDR" + struct.pack(">2I5B", 10_000, 9_500, 8, 2, 0, 0, 0)
+    png = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
+    png += struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT"))
+    file["observations/images/cam_high"][2, : len(png)] = np.frombuffer(png, np.uint8)
+
+
+def nest_groups(file: h5py.File) -> None:
+    group: Any = file
+    for _ in range(50):
+        group = group.create_group("g")
+
+
 OBJECT, POSITION = "data/demo_2/obs/object", "data/demo_2/obs/robot0_eef_pos"
 
 
@@ -217,6 +233,8 @@ DAMAGES = [
         r"row 2, is uint8 \(8, 8, 3\), not ",
         read_camera,
     ),
+    Damage("nested groups", aloha(nest_groups), "groups in groups, g/g/g"),
+    Damage("huge PNG", aloha(enlarge_image), "row 2, is not an undamaged .* exceeds limit", read_camera),
     # D4RL
     Damage("no ends", d4rl(terminals=None, timeouts=None), "neither terminals nor timeouts"),
     Damage(

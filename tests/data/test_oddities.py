@@ -47,6 +47,16 @@ def test_time_is_found_in_seconds_and_as_a_counter():
         assert line.startswith(f"stamp looks like time, it grows by {step} in every frame")
 
 
+def test_equal_columns_match_the_next_state_in_their_order():
+    path = np.random.default_rng(0).normal(size=(9, 2)).astype(np.float32)
+    path[::2, 0] = 0.0
+    obs = np.c_[np.ones(9), path, path]
+    act = np.r_[path[1:], path[:1]]
+    act[act == 0] = -0.0
+    (line,) = (line for line in find_oddities(Demonstrations(obs, act, np.array([9]))) if "exactly" in line)
+    assert line.startswith("action 0-1 = observation 1-2 of the next frame, exactly")
+
+
 def test_actions_that_are_the_next_state_are_found():
     demos = make_arm_demos(noise=0.01)
     act = demos.act.copy()

@@ -141,5 +141,5 @@ def test_columns_are_counted_before_they_are_named() -> None:
 def test_a_pipe_is_refused(tmp_path: Path) -> None:
     for name in ("demos.zarr", "demos.zarr.zip", "demos.mcap", "demos.db3", "demos.npz", "demos.csv"):
         os.mkfifo(tmp_path / name)
-        with pytest.raises(DemoError, match="is not a regular file|has no dataset.toml"):
+        with pytest.raises(DemoError, match=r"is not a regular file|has no dataset\.toml"):
             load_demonstrations(tmp_path / name)

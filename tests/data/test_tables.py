@@ -4,6 +4,7 @@ import csv
 import os
 import pickle
 import tracemalloc
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -195,6 +196,15 @@ def test_the_description_names_the_array_that_divides_files(tmp_path: Path, kind
     assert load_demonstrations(file).episode_ends.tolist() == ENDS
 
 
+def test_an_observation_does_not_divide_a_file(tmp_path: Path) -> None:
+    (tmp_path / "dataset.toml").write_text('rate_hz = 9\nobservations = ["q", "done"]\nactions = ["u"]\n')
+    lines = [f"{i},{-i},{i == 2:d}" for i in range(7)]
+    (tmp_path / "all.csv").write_text("\n".join(["q,u,done", *lines]))
+    demos = load_demonstrations(tmp_path)
+    assert demos.lengths.tolist() == [7]
+    assert demos.obs[:, 1].tolist() == [0, 0, 1, 0, 0, 0, 0]
+
+
 @pytest.mark.parametrize("text", ["true", "True", "1"])
 def test_flags_divide_a_csv_file_into_episodes(tmp_path: Path, text: str) -> None:
     (tmp_path / "dataset.toml").write_text('rate_hz = 9\nobservations = ["q"]\nactions = ["u"]\n')
@@ -203,6 +213,20 @@ def test_flags_divide_a_csv_file_into_episodes(tmp_path: Path, text: str) -> Non
     demos = load_demonstrations(tmp_path / "all.csv")
     assert demos.lengths.tolist() == [3, 4]
     assert demos.act[:, 0].tolist() == [-i for i in range(7)]
+
+
+def test_headers_that_python_2_wrote_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "old.npz"
+    state = np.arange(20.0).reshape(10, 2)
+    np.savez(path, state=state, action=np.ones((10, 2)), episode_ends=[10])
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content.replace(b"(10, 2), } ", b"(10L, 2), }"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        np.testing.assert_array_equal(load_demonstrations(path).obs, state)
 
 
 class SparseFile:
@@ -357,6 +381,9 @@ DAMAGES = [
     Damage("negative rate", with_toml("50", "-1"), "need rate_hz > 0"),
     Damage("unknown setting", with_toml("angles", "angels"), "angels"),
     Damage("unknown angle", with_toml('angles = ["q1"]', 'angles = ["q7"]'), r"\['q7'\] in angles"),
+    Damage("no observation", with_toml('["q0", "q1"]', "[]"), "name an observation and an action"),
+    Damage("no action", with_toml('["u0"]', "[]"), "name an observation and an action"),
+    Damage("name twice", with_toml('["u0"]', '["q0"]'), "a name is listed twice: q0, q1, q0"),
     Damage("unknown column", with_toml('"u0"', '"u9"'), "run_0.csv has no u9, it holds: t, q0, q1, u0, note"),
     # csv
     Damage("text", with_line("0,x,1,1,x"), "run_2.csv cannot be read: .*string 'x' to float64 at row 1"),
