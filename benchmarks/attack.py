@@ -18,6 +18,7 @@ import resource
 import shutil
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -82,6 +83,7 @@ def read_damaged(
     """Damage an input, send how, read it and send what came of it."""
     form, kind, file = FORMATS[name], "", ""
     path = folder / form.file
+    warnings.simplefilter("ignore")
     if number:
         kind, file, what = damage(path, random.Random(f"{name} {seed} {number}"))
         sender.send(f"{file}: {kind} {what}")
