@@ -71,6 +71,12 @@ def test_paths_exist(page):
 
 
 @each_page
+def test_named_tests_exist(page):
+    for file, name in re.findall(r"(tests/[\w/]+\.py)::(\w+)", page.read_text()):
+        assert f"\ndef {name}(" in (ROOT / file).read_text(), name
+
+
+@each_page
 def test_dotted_names_import(page):
     for name in set(re.findall(r"\bnsde_policy(?:\.\w+)+", page.read_text())) - ENTRY_POINT_GROUPS:
         module, _, attribute = name.rpartition(".")

@@ -1,1 +1,1 @@
-"""Attacks on the package, one module per target; `benchmarks/attack.py` runs them."""
+"""Inputs that `benchmarks/attack.py` attacks, and the damage that it does to them."""

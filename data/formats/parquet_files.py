@@ -74,7 +74,10 @@ def read_table(path: Path, names: Sequence[str] | None = None, groups: Sequence[
                 f"{MAX_UNPACKED_VARIABLE} if the file is what you expect"
             )
         arrow = import_optional("pyarrow", EXTRA)
-        return arrow.Table.from_batches(batches, arrow.schema([schema.field(name) for name in names]))
+        table = arrow.Table.from_batches(batches, arrow.schema([schema.field(name) for name in names]))
+        if names and table.num_rows != (expected := sum(row.num_rows for row in rows)):
+            raise ValueError(f"{', '.join(names):.80} has {table.num_rows} of {expected} rows")
+        return table
 
 
 def convert_column(column: Arrow, shape: Sequence[int], dtype: str, where: str) -> Numbers:

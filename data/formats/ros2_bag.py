@@ -136,8 +136,8 @@ class Bag:
 
 
 def check_bag_file(path: Path) -> None:
-    """Raise `DemoError` for pipes and devices, and for databases with views, whose rows may never end."""
-    with open_regular(path, error=DemoError) as file:
+    """Raise `DemoError` for pipes, long metadata, and databases with views, whose rows may never end."""
+    with open_regular(path, 2**20 if path.suffix == ".yaml" else None, error=DemoError) as file:
         is_database = file.read(len(SQLITE)) == SQLITE
     if is_database:
         query = "SELECT name FROM sqlite_master WHERE type = 'view' OR sql LIKE 'CREATE VIRTUAL%'"

@@ -16,6 +16,7 @@ import numpy as np
 from nsde_policy.data.source import SourceArray
 from nsde_policy.data.types import Numbers, check_angles
 from nsde_policy.errors import DemoError, summarize_error
+from nsde_policy.files import get_max_unpacked
 
 if TYPE_CHECKING:
     import zarr
@@ -110,6 +111,8 @@ class StoredArray(SourceArray):
             )
         if size == 0:
             return f"chunk {key} is empty (0 bytes)"
+        if size > get_max_unpacked():  # zarr reads all of it
+            return f"chunk {key} is damaged: {size} bytes, more than an array may take"
         is_blosc = any("blosc" in type(codec).__name__.lower() for codec in self.zarray.compressors)
         if self.zarray.shards or not is_blosc:
             return None

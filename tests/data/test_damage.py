@@ -170,6 +170,9 @@ DAMAGES = [
     # chunks
     Damage("missing v2 chunk", without_file(CHUNK), "1.0 is missing .*--accept-omitted.*reads 0"),
     Damage("empty chunk", with_file(CHUNK, lambda _: b""), r"is empty \(0 bytes\)"),
+    Damage(
+        "20 GiB of zeros", after(lambda store: os.truncate(store / CHUNK, 20 * 2**30)), "21474836480 bytes"
+    ),
     Damage("truncated Zstandard", with_file(CHUNK, half, **ZSTD), "frames 10 to 20 cannot be decoded"),
     Damage("truncated Blosc", with_file(CHUNK, half, **BLOSC), "its Blosc header says"),
     Damage("truncated v3 Blosc", with_file(V3_CHUNK, half, **V3_BLOSC), "its Blosc header says"),

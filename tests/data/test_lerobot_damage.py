@@ -156,6 +156,14 @@ DAMAGES = [
     Damage(
         "tiny fps", lambda p: edit_info(p, fps=1e-300), r"info.json is damaged: .*>= 0.001.*\$.fps", write_v2
     ),
+    Damage(
+        "page that holds one row by its header",
+        lambda p: edit_bytes(
+            p / "data/chunk-000/episode_000000.parquet", lambda b: b.replace(b",\x15\x20", b",\x15\x04")
+        ),
+        "action has 1 of 8 rows",
+        write_v2,
+    ),
     Damage("column twice", repeat_column, "has 2 columns 'action', expected one"),
     Damage(
         "unknown codec",

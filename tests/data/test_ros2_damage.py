@@ -142,6 +142,11 @@ DAMAGES = [
         "Could not load YAML",
     ),
     Damage(
+        "metadata that never end",
+        with_file("metadata.yaml", lambda text: text + b"#" * 2**20),
+        "bytes, the limit is 1048576",
+    ),
+    Damage(
         "metadata with another count",
         with_file("metadata.yaml", lambda text: text.replace(b"message_count: 100", b"message_count: 90")),
         "declares 90 messages of /joint_states, its files hold 100",
