@@ -5,7 +5,7 @@ frame show how the demonstrators went on from there. If the nearest one went on 
 predictable. If the neighbours went on in two ways, and where they stand does not tell which, they branch.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -62,16 +62,22 @@ class DemoStatistics:
     def describe(self) -> str:
         """Describe the demonstrations in one line."""
         rate = "at an unknown rate" if self.rate_hz is None else f"at {self.rate_hz:g} Hz"
+        size = f"{self.frames} frames of {self.dim} dimensions {rate}"
+        if self.unexplained_fraction == 1:
+            return f"{size}, not compared: few episodes, or camera frames decide what follows"
         kind = (
             "are predictable" if self.is_predictable
             else "branch" if self.has_branches
             else "are neither predictable nor branch"
         )  # fmt: skip
         return (
-            f"{self.frames} frames of {self.dim} dimensions {rate} that {kind} (similar frames leave "
-            f"{self.unexplained_fraction:.0%} of what follows unexplained, "
-            f"{self.branching_fraction:.0%} of the frames branch)"
+            f"{size} that {kind} (similar frames leave {self.unexplained_fraction:.0%} of what follows "
+            f"unexplained, {self.branching_fraction:.0%} of the frames branch)"
         )
+
+    def without_comparison(self) -> "DemoStatistics":
+        """Return the statistics as if frames had not been compared."""
+        return replace(self, unexplained_fraction=1.0, branching_fraction=0.0)
 
     @property
     def is_predictable(self) -> bool:
