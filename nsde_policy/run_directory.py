@@ -20,7 +20,7 @@ import os
 import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -71,8 +71,7 @@ class DemoRecord(BaseConfig):
     held_out: tuple[int, ...] = ()
     """Episodes that were not used for training, by `train --validation`; places in `episode_fingerprints`."""
     episode_fingerprints: tuple[str, ...] = ()
-    """Fingerprint of each episode, held out or not; of a sample if the store is larger than memory, empty in
-    runs of earlier versions."""
+    """Fingerprint of each episode, held out or not; of a sample if the store is larger than memory."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ class RunRecord:
                     f"this run holds a {values['kind']} model, not a policy: use `nsde-policy video eval`"
                 )
             if values["format"] != RUN_FORMAT:
-                raise CheckpointError(f"run format {values['format']}, this version reads {RUN_FORMAT}")
+                raise ValueError(f"its format is {values['format']}, expected {RUN_FORMAT}")
             return cls(
                 config=RunConfig.from_dict(values["config"]),
                 spec=StateSpec.from_dict(values["layout"]),
@@ -131,15 +130,15 @@ class RunRecord:
             if isinstance(error, CheckpointError | PluginError):
                 raise
             raise CheckpointError(
-                f"config.json is not a valid run record: {type(error).__name__} {error}"
+                f"config.json is not a run record of this version ({type(error).__name__} {error}): train "
+                "again, or use the version of nsde-policy that wrote it"
             ) from error
 
     def same_training(self, other: "RunRecord") -> bool:
         """Return whether `other` can resume this run: same settings, sizes, task, seed and data."""
         one, two = (
-            (run.config, spec, run.task, run.env_kwargs, run.seed, demos.fingerprint, demos.held_out)
+            (run.config, run.spec, run.task, run.env_kwargs, run.seed, demos.fingerprint, demos.held_out)
             for run, demos in ((self, self.demos), (other, other.demos))
-            for spec in [replace(run.spec, binary=())]  # earlier versions did not record it
         )
         return one == two
 
@@ -292,12 +291,8 @@ class RunDirectory:
 
 
 def check_encoder(path: Path, weights: Mapping[str, Tensor]) -> None:
-    """Raise `CheckpointError` if a file of tensors was made with an encoder of other weights.
-
-    Files of earlier versions do not record their encoder, and pass.
-    """
-    found = _read_metadata(path).get(ENCODER_FOLDER)
-    if found not in (None, fingerprint(weights)):
+    """Raise `CheckpointError` if a file of tensors was made with an encoder of other weights."""
+    if _read_metadata(path).get(ENCODER_FOLDER) != fingerprint(weights):
         raise CheckpointError(
             f"{path} belongs to another encoder than the one in its run directory: restore the folder "
             f"{ENCODER_FOLDER} of this run, or use train --resume if its training was killed"
