@@ -216,27 +216,3 @@ def test_damage_is_rejected(tmp_path: Path, damage: Damage) -> None:
         load_demonstrations(path, **damage.load)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "executed").exists(), "a pickle was run"
-
-
-def corrupt_some_bytes(file: Path, whole: bytes, rng: np.random.Generator) -> None:
-    corrupted = np.frombuffer(whole, np.uint8).copy()
-    corrupted[rng.integers(len(whole), size=4)] = rng.integers(256, size=4)
-    file.write_bytes(corrupted.tobytes())
-
-
-@pytest.mark.parametrize("packing", [BLOSC, {"compressors": None}, ZSTD], ids=["blosc", "plain", "zstd"])
-@pytest.mark.parametrize("in_a_zip", [False, True])
-def test_corrupted_bytes_raise_only_demo_errors(
-    tmp_path: Path, packing: dict[str, Any], in_a_zip: bool
-) -> None:
-    path = write_store(tmp_path / "demos.zarr", **packing)
-    path = zip_store(path) if in_a_zip else path
-    file = path if in_a_zip else path / CHUNK
-    whole, rng = file.read_bytes(), np.random.default_rng(0)
-    for _ in range(30):
-        corrupt_some_bytes(file, whole, rng)
-        try:
-            demos = load_demonstrations(path)
-        except DemoError:
-            continue
-        assert np.isfinite(demos.obs).all()
