@@ -174,7 +174,7 @@ class RunDirectory:
         A crash releases the lock. A directory that is still empty at the end, because the training was
         refused, is removed if it did not exist before.
         """
-        existed = os.path.exists(self.path)  # unlike `Path.exists`, it accepts names that are too long
+        existed = self.path.exists()
         directory = lock_directory(self.path, error=CheckpointError)
         try:
             for partial in self.path.glob(f"*{PARTIAL}"):
