@@ -16,8 +16,8 @@ from nsde_policy.files import open_regular
 INFO = "meta/info.json"
 PROVENANCE = "meta/nsde_policy.json"
 """Attributes of the demonstrations that a data set was converted from."""
-MAX_META_BYTES, MAX_ROWS = 2**26, 2**20
-"""Largest JSON file that is read, and most episodes or tasks: short lines take far more in memory."""
+MAX_META_BYTES = 2**26
+"""Largest JSON file that is read."""
 SAME_RATE = 0.02
 """Relative difference up to which rates are the same: 30 frames per second may be 29.97."""
 
@@ -127,7 +127,6 @@ class LeRobotMeta:
         rows: list[dict[str, Any]] = []
         for file in sorted(self._path.glob("meta/episodes/*/*.parquet")):
             table = read_table(file, list(needed))
-            _check_count(len(rows) + table.num_rows, file)
             lists = [
                 convert_column(table[key], (), needed[key], f"{key} in {file}").tolist() for key in needed
             ]
@@ -170,7 +169,6 @@ class LeRobotMeta:
         if not self._is_v3:
             return {str(line.task_index): line.task for line in _decode_meta(file, _Line)}
         table = read_table(file)
-        _check_count(table.num_rows, file)
         rows = table.to_pylist()
         # names are the index of a pandas table: a column `task` or `__index_level_0__`
         return {str(row.pop("task_index", None)): str(next(iter(row.values()), "")) for row in rows}
@@ -204,12 +202,6 @@ def _flatten_names(names: object) -> list[str]:
     return [names] if isinstance(names, str) else []
 
 
-def _check_count(rows: int, file: Path) -> None:
-    """Raise `DemoError` if metadata list more episodes, or tasks, than any data set has."""
-    if rows > MAX_ROWS:
-        raise DemoError(f"{file} lists {rows} episodes or tasks, the limit is {MAX_ROWS}; split the data set")
-
-
 def _decode_meta(path: Path, kind: type[Decoded]) -> list[Decoded]:
     """Read the values in a JSON file, one per line in .jsonl; raise `DemoError` with the place of damage."""
     decoder = msgspec.json.Decoder(kind)
@@ -218,7 +210,6 @@ def _decode_meta(path: Path, kind: type[Decoded]) -> list[Decoded]:
             content = file.read()
         if path.suffix != ".jsonl":
             return [decoder.decode(content)]
-        _check_count(content.count(b"\n"), path)
         return decoder.decode_lines(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DemoError(

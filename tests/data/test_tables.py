@@ -3,7 +3,6 @@
 import csv
 import os
 import pickle
-import tracemalloc
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -15,7 +14,6 @@ import pytest
 
 from nsde_policy.data import load_demonstrations
 from nsde_policy.data.images import open_images
-from nsde_policy.data.readers import open_source
 from nsde_policy.data.summary import summarize
 from nsde_policy.errors import DemoError
 from tests.helpers.demo_stores import edit_bytes
@@ -227,54 +225,6 @@ def test_headers_that_python_2_wrote_are_read(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         np.testing.assert_array_equal(load_demonstrations(path).obs, state)
-
-
-class SparseFile:
-    """A file that skips `ZEROS` instead of writing them."""
-
-    ZEROS = bytes(2**26)
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb")
-
-    def write(self, content: bytes) -> int:
-        if content is self.ZEROS:
-            self._file.seek(len(content), os.SEEK_CUR)
-            return len(content)
-        return self._file.write(content)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-
-def test_a_large_file_opens_without_reading_its_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, frames = tmp_path / "large.npz", 160 * 2**26 // (512 * 512 * 4)
-    np.savez(path, state=np.ones((frames, 3)), action=np.ones((frames, 2)), episode_ends=[frames])
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    monkeypatch.setattr(zipfile, "crc32", lambda content, crc=0: 0)
-    sparse = SparseFile(path)
-    with zipfile.ZipFile(sparse, "w") as archive, archive.open("img.npy", "w", force_zip64=True) as member:  # type: ignore[arg-type]
-        np.lib.format.write_array_header_1_0(
-            member, {"descr": "|u1", "fortran_order": False, "shape": (frames, 512, 512, 4)}
-        )
-        for _ in range(160):
-            member.write(SparseFile.ZEROS)
-    sparse.close()
-    monkeypatch.undo()
-    with zipfile.ZipFile(path, "a") as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
-    assert path.stat().st_size > 10e9 > 1e8 > path.stat().st_blocks * 512
-    tracemalloc.start()
-    assert summarize(path).frames == frames
-    with open_source(path) as source:
-        assert source.open_array("img").read(20, 22).shape == (2, 512, 512, 4)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 50e6
 
 
 class Damage(NamedTuple):
