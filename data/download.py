@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nsde_policy.data.readers import load_demonstrations
-from nsde_policy.data.zarr_store.store import ROOT_KEYS, wrap_read_errors
-from nsde_policy.errors import DemoError, NsdePolicyError
+from nsde_policy.data.zarr_store.store import ROOT_KEYS
+from nsde_policy.errors import DemoError, NsdePolicyError, wrap_read_errors
 from nsde_policy.files import PARTIAL
 
 TIMEOUT_S = 30.0

@@ -15,8 +15,8 @@ import numpy as np
 from nsde_policy.config import BaseConfig
 from nsde_policy.data.source import SourceArray
 from nsde_policy.data.types import Numbers
-from nsde_policy.data.zarr_store.store import MAX_DEPTH, wrap_read_errors
-from nsde_policy.errors import ConfigError, DemoError, import_optional
+from nsde_policy.data.zarr_store.store import MAX_DEPTH
+from nsde_policy.errors import ConfigError, DemoError, import_optional, wrap_read_errors
 from nsde_policy.files import open_regular, read_file
 
 OpenFile = Callable[[Path], Any]

@@ -10,8 +10,8 @@ import msgspec
 from nsde_policy.bounds import MAX_RATE, MIN_RATE, Count
 from nsde_policy.data.formats.camera_frames import VideoSpan
 from nsde_policy.data.formats.parquet_files import convert_column, read_table
-from nsde_policy.errors import DemoError, describe_problem
-from nsde_policy.files import open_regular
+from nsde_policy.errors import DemoError, wrap_read_errors
+from nsde_policy.files import read_file
 
 INFO = "meta/info.json"
 PROVENANCE = "meta/nsde_policy.json"
@@ -204,14 +204,7 @@ def _flatten_names(names: object) -> list[str]:
 
 def _decode_meta(path: Path, kind: type[Decoded]) -> list[Decoded]:
     """Read the values in a JSON file, one per line in .jsonl; raise `DemoError` with the place of damage."""
-    decoder = msgspec.json.Decoder(kind)
-    try:
-        with open_regular(path, MAX_META_BYTES, error=DemoError) as file:
-            content = file.read()
-        if path.suffix != ".jsonl":
-            return [decoder.decode(content)]
-        return decoder.decode_lines(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DemoError(
-            f"{path} is damaged: {describe_problem(error)}; restore it from the original"
-        ) from error
+    decoder, advice = msgspec.json.Decoder(kind), "restore it from the original"
+    content = read_file(path, MAX_META_BYTES, error=DemoError)
+    with wrap_read_errors(f"{path} is damaged", advice):
+        return decoder.decode_lines(content) if path.suffix == ".jsonl" else [decoder.decode(content)]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nsde_policy.data.types import Numbers
-from nsde_policy.errors import DemoError, NsdePolicyError, describe_problem, import_optional
+from nsde_policy.errors import DemoError, import_optional, wrap_read_errors
 from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked, open_regular
 
 VALUE_BYTES = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}
@@ -24,16 +24,12 @@ EXTRA = "lerobot-data"
 def open_parquet(path: Path) -> Iterator[Arrow]:
     """Open a parquet file; raise `DemoError` for whatever its reader raises."""
     parquet = import_optional("pyarrow.parquet", EXTRA)
-    with open_regular(path, error=DemoError) as file:
-        try:
-            yield parquet.ParquetFile(file)
-        except NsdePolicyError:
-            raise
-        except Exception as error:  # of many kinds
-            raise DemoError(
-                f"{path} is a damaged or unfinished parquet file: {describe_problem(error)}; restore it from "
-                "the original"
-            ) from error
+    damaged = f"{path} is a damaged or unfinished parquet file"
+    with (
+        open_regular(path, error=DemoError) as file,
+        wrap_read_errors(damaged, "restore it from the original"),
+    ):
+        yield parquet.ParquetFile(file)
 
 
 def read_table(path: Path, names: Sequence[str] | None = None, groups: Sequence[int] | None = None) -> Arrow:

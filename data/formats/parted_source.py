@@ -14,8 +14,7 @@ import numpy as np
 
 from nsde_policy.data.source import MemorySource, SourceArray
 from nsde_policy.data.types import MIN_STEPS, Ints, Numbers, check_ends
-from nsde_policy.data.zarr_store.store import wrap_read_errors
-from nsde_policy.errors import DemoError, import_optional
+from nsde_policy.errors import DemoError, import_optional, wrap_read_errors
 
 SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # of JPEG and PNG
 EPISODE_ARRAYS: Mapping[str, tuple[str, ...]] = {

@@ -17,7 +17,13 @@ import numpy as np
 from nsde_policy.data.formats.parted_source import decode_image
 from nsde_policy.data.source import MAX_COLUMNS
 from nsde_policy.data.types import Ints, Numbers
-from nsde_policy.errors import DemoError, MissingDependencyError, import_optional, summarize_error
+from nsde_policy.errors import (
+    DemoError,
+    MissingDependencyError,
+    import_optional,
+    summarize_error,
+    wrap_read_errors,
+)
 from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked, open_regular
 
 IMAGE_TYPES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
@@ -123,11 +129,11 @@ class Bag:
         for file in self.path.iterdir() if self.path.is_dir() else [self.path]:
             if not file.is_dir():  # refuse pipes, and metadata that never end
                 open_regular(file, 2**20 if file.suffix == ".yaml" else None, error=DemoError).close()
-        try:
-            with library.Reader(BagPath(self.path)) as reader:
-                yield reader
-        except Exception as error:  # of many kinds: parsers, databases, decompressors
-            raise DemoError(f"{self.path} cannot be read: {summarize_error(error)}; {REPAIR}") from error
+        with (
+            wrap_read_errors(f"{self.path} cannot be read", REPAIR),
+            library.Reader(BagPath(self.path)) as reader,
+        ):
+            yield reader
 
 
 @cache

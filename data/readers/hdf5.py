@@ -21,8 +21,7 @@ from nsde_policy.data.readers.registry import register_reader
 from nsde_policy.data.roles import find_roles
 from nsde_policy.data.source import MemorySource, SourceArray
 from nsde_policy.data.types import check_rate
-from nsde_policy.data.zarr_store.store import wrap_read_errors
-from nsde_policy.errors import DemoError
+from nsde_policy.errors import DemoError, wrap_read_errors
 from nsde_policy.files import parse_json
 
 HDF5_SUFFIXES, MINARI_FILE = (".hdf5", ".h5"), "main_data.hdf5"

@@ -45,8 +45,7 @@ from nsde_policy.data.readers.registry import register_reader
 from nsde_policy.data.roles import find_roles
 from nsde_policy.data.source import MemoryArray, MemorySource, SourceArray
 from nsde_policy.data.types import check_ends
-from nsde_policy.data.zarr_store.store import wrap_read_errors
-from nsde_policy.errors import DemoError
+from nsde_policy.errors import DemoError, wrap_read_errors
 from nsde_policy.files import get_max_unpacked, read_file
 
 KINDS = (".csv", ".npz")

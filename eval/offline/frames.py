@@ -153,7 +153,7 @@ def _load_recorded(settings: DemoConfig, path: Path) -> Demonstrations:
         if not error.advice:
             raise
         raise DemoError(
-            f"{error.found}; the run was trained on the observations {', '.join(settings.obs_keys)} and the "
+            f"{error.problem}; the run was trained on the observations {', '.join(settings.obs_keys)} and the "
             f"actions {settings.act_key}: give --demos a store with these arrays"
         ) from None
 
