@@ -126,10 +126,20 @@ def import_optional(package: str, extra: str) -> ModuleType:
 
 def describe_install(extra: str) -> str:
     """Return the command that installs what an extra of this package needs, by names that pip can find."""
-    mark = re.compile(rf"extra == ['\"]{extra}['\"]")
-    try:
-        required = metadata.requires("nsde-policy") or []
-    except metadata.PackageNotFoundError:
-        required = []
-    packages = [line.partition(";")[0].strip() for line in required if mark.search(line)]
+    packages = list_requirements(extra)
     return f"pip install {shlex.join(packages)}" if packages else f"pip install -e '.[{extra}]'"
+
+
+def list_extras() -> list[str]:
+    """Return the names of the extras of this package; none if it is not installed."""
+    try:
+        return metadata.metadata("nsde-policy").get_all("Provides-Extra") or []
+    except metadata.PackageNotFoundError:
+        return []
+
+
+def list_requirements(extra: str) -> list[str]:
+    """Return the packages of an extra with their versions; none if this package is not installed."""
+    mark = re.compile(rf"extra == ['\"]{extra}['\"]")
+    lines = (metadata.requires("nsde-policy") or []) if list_extras() else []
+    return [line.partition(";")[0].strip() for line in lines if mark.search(line)]
