@@ -1,13 +1,12 @@
 """Tests of folders of csv and npz files with a `dataset.toml`, and of single npz files."""
 
 import csv
-import os
 import pickle
 import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from nsde_policy.data import load_demonstrations
 from nsde_policy.data.images import open_images
 from nsde_policy.data.summary import summarize
 from nsde_policy.errors import DemoError
+from tests.helpers.damage import Damage, Payload, replace_by_pipe
 from tests.helpers.demo_stores import edit_bytes
 
 CSV_TOML = 'rate_hz = 50\nobservations = ["q0", "q1"]\nactions = ["u0"]\nangles = ["q1"]\n'
@@ -227,15 +227,6 @@ def test_headers_that_python_2_wrote_are_read(tmp_path: Path) -> None:
         np.testing.assert_array_equal(load_demonstrations(path).obs, state)
 
 
-class Damage(NamedTuple):
-    """A kind of damage, and a part of the expected message."""
-
-    name: str
-    make: Callable[[Path], Path]
-    """Write damaged demonstrations at or below the given path and return their path."""
-    message: str
-
-
 def with_toml(old: str, new: str) -> Callable[[Path], Path]:
     return lambda path: write_csv(path, CSV_TOML.replace(old, new))
 
@@ -283,16 +274,6 @@ def imitation(**arrays: Any) -> Callable[[Path], Path]:
     return single(state=None, action=None, episode_ends=None, **(good | arrays))
 
 
-class Payload:
-    """Creates a directory when it is unpickled."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.mark),)
-
-
 def with_pickle(path: Path) -> Path:
     state = np.array([Payload(path.parent / "executed")] * 10, object)
     assert pickle.dumps(state)
@@ -300,9 +281,7 @@ def with_pickle(path: Path) -> Path:
 
 
 def make_pipe(path: Path) -> Path:
-    file = write_csv(path) / "run_2.csv"
-    file.unlink()
-    os.mkfifo(file)
+    replace_by_pipe(write_csv(path) / "run_2.csv")
     return path
 
 
@@ -394,10 +373,6 @@ DAMAGES = [
 ]
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)
+@pytest.mark.parametrize("damage", DAMAGES, ids=str)
 def test_damage_is_rejected(tmp_path: Path, damage: Damage) -> None:
-    path = damage.make(tmp_path / "demos")
-    with pytest.raises(DemoError, match=damage.message) as caught:
-        load_demonstrations(path)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "executed").exists(), "a pickle was run"
+    damage.check(tmp_path / "demos", load_demonstrations)
