@@ -21,7 +21,8 @@ from nsde_policy.registry import Registry
 
 logger = logging.getLogger(__name__)
 
-READERS: Registry[Reader] = Registry("reader", "nsde_policy.data.readers")
+HELPERS = ("base", "dataset_toml", "groups", "registry")
+READERS: Registry[Reader] = Registry("reader", "nsde_policy.data.readers", helpers=HELPERS)
 FALLBACK = "zarr"
 """Reader of paths that no other reader recognises; it reports what is wrong with them."""
 

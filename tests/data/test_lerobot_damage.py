@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nsde_policy.data.readers import open_source
-from nsde_policy.data.readers.lerobot import LeRobotSource
+from nsde_policy.data.readers.lerobot.reader import LeRobotSource
 from nsde_policy.data.source import read_columns
 from tests.helpers.damage import Damage, replace_by_pipe
 from tests.helpers.demo_stores import edit_bytes

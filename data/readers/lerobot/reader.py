@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from nsde_policy.bounds import MAX_RATE, MIN_RATE
-from nsde_policy.data.formats.camera_frames import Clip, VideoPlayer
-from nsde_policy.data.formats.lerobot_meta import INFO, PROVENANCE, Feature, LeRobotMeta, is_same_rate
-from nsde_policy.data.formats.parquet_files import EXTRA, Arrow, convert_column, open_parquet, read_table
-from nsde_policy.data.formats.parted_source import PartedArray, decode_image
 from nsde_policy.data.readers.base import Reader
+from nsde_policy.data.readers.groups import PartedArray, decode_image
+from nsde_policy.data.readers.lerobot.meta import INFO, PROVENANCE, Feature, LeRobotMeta, is_same_rate
+from nsde_policy.data.readers.lerobot.parquet import EXTRA, Arrow, convert_column, open_parquet, read_table
+from nsde_policy.data.readers.lerobot.videos import Clip, VideoPlayer
 from nsde_policy.data.readers.registry import register_reader
 from nsde_policy.data.source import MAX_COLUMNS, MemorySource, SourceArray
 from nsde_policy.data.types import Numbers, check_angles

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from nsde_policy.data.formats.lerobot_meta import INFO, PROVENANCE
-from nsde_policy.data.formats.parquet_files import EXTRA, Arrow
 from nsde_policy.data.images import LazyFrames
 from nsde_policy.data.readers import load_demonstrations
+from nsde_policy.data.readers.lerobot.meta import INFO, PROVENANCE
+from nsde_policy.data.readers.lerobot.parquet import EXTRA, Arrow
 from nsde_policy.data.readers.registry import load_from
 from nsde_policy.data.roles import is_colour, read_shapes
 from nsde_policy.data.source import READ_BYTES, Progress, Source, get_short_name

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from nsde_policy.data.formats.parted_source import decode_image
+from nsde_policy.data.readers.groups import decode_image
 from nsde_policy.data.source import MAX_COLUMNS
 from nsde_policy.data.types import Ints, Numbers
 from nsde_policy.errors import (

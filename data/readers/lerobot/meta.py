@@ -8,8 +8,8 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from nsde_policy.bounds import MAX_RATE, MIN_RATE, Count
-from nsde_policy.data.formats.camera_frames import VideoSpan
-from nsde_policy.data.formats.parquet_files import convert_column, read_table
+from nsde_policy.data.readers.lerobot.parquet import convert_column, read_table
+from nsde_policy.data.readers.lerobot.videos import VideoSpan
 from nsde_policy.errors import DemoError, wrap_read_errors
 from nsde_policy.files import read_file
 
