@@ -105,13 +105,15 @@ def check_value(name: str, value: object, hint: object, *, owner: type | None = 
         raise ConfigError(f"{start}{rule}, got {value!r:.80}") from None
 
 
-def check_names(owner: type, given: Iterable[object], known: Iterable[str], *, what: str = "setting") -> None:
+def check_names(
+    owner: type, names: Iterable[object], choices: Iterable[str], *, what: str = "setting"
+) -> None:
     """Raise `ConfigError` for unknown names and suggest the closest match."""
-    known = list(known)
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(str(name)[:80], known, n=1, cutoff=0.0)
-            instead = f"the closest is {near[0]!r} of {', '.join(known)}" if near else "it has no settings"
+    choices = list(choices)
+    for name in names:
+        if name not in choices:
+            near = difflib.get_close_matches(str(name)[:80], choices, n=1, cutoff=0.0)
+            instead = f"the closest is {near[0]!r} of {', '.join(choices)}" if near else "it has no settings"
             raise ConfigError(f"{owner.__name__} has no {what} {name!r:.80}; {instead}")
 
 

@@ -145,18 +145,18 @@ class RunRecord:
 
 def find_versions() -> dict[str, str]:
     """Return the versions of packages that may influence results, of simulators and plug-ins if installed."""
-    found = {"nsde_policy": __version__, "python": platform.python_version()}
+    versions = {"nsde_policy": __version__, "python": platform.python_version()}
     for name in ("torch", "numpy", "pymunk", "gymnasium", *SIMULATORS):
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             if name not in SIMULATORS:
-                found[name] = "not installed"
+                versions[name] = "not installed"
     for group in ("nsde_policy.methods", "nsde_policy.tasks"):
-        found |= {
+        versions |= {
             point.dist.name: point.dist.version for point in metadata.entry_points(group=group) if point.dist
         }
-    return found
+    return versions
 
 
 class RunDirectory:
@@ -259,15 +259,15 @@ class RunDirectory:
     def describe_unfinished(self) -> str | None:
         """Describe in one line where training stopped; None if it finished or left no record."""
         steps = [int(metrics["step"]) for metrics in self.read_metrics()]
-        wanted = self.read_record().config.train.steps
-        if not steps or steps[-1] >= wanted:
+        total = self.read_record().config.train.steps
+        if not steps or steps[-1] >= total:
             return None
-        return f"{self.path} stopped at step {steps[-1]} of {wanted}: finish it with train --resume"
+        return f"{self.path} stopped at step {steps[-1]} of {total}: finish it with train --resume"
 
     def truncate_metrics(self, step: int) -> None:
         """Delete records after `step`, before resuming from that step."""
-        kept = [json.dumps(record) for record in self.read_metrics() if record["step"] <= step]
-        replace_file(self.metrics, "".join(f"{line}\n" for line in kept).encode())
+        lines = [json.dumps(record) for record in self.read_metrics() if record["step"] <= step]
+        replace_file(self.metrics, "".join(f"{line}\n" for line in lines).encode())
 
     def append_metrics(self, record: Mapping[str, float]) -> None:
         """Append one record to metrics.jsonl."""
@@ -303,8 +303,8 @@ def _read_metadata(path: Path) -> dict[str, str]:
     """Return the metadata in the header of a safetensors file, whose tensors are not read."""
     open_regular(path, MAX_TENSOR_BYTES, error=CheckpointError).close()
     with safe_open(path, "pt") as file:
-        found: dict[str, str] | None = file.metadata()
-    return found or {}
+        values: dict[str, str] | None = file.metadata()
+    return values or {}
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> str:

@@ -86,13 +86,13 @@ class Hdf5Reader(Reader):
 
 def _open_groups(file: Path, open_file: OpenFile) -> list[Group]:
     """Open the groups with episodes in the order of their numbers, or the root."""
-    found: dict[str, dict[str, SourceArray]] = {}
+    arrays: dict[str, dict[str, SourceArray]] = {}
     for name, dataset in find_datasets(open_file(file), RESULTS).items():
         match = EPISODE.fullmatch(name)
         group, key = match.groups() if match else ("", name)
-        found.setdefault(group, {})[key] = Hdf5Array(file, dataset, open_file)
-    names = sorted(filter(None, found), key=natural_key) or [""]
-    return [_make_group(open_file(file)[f"/{name}"], found.get(name, {})) for name in names]
+        arrays.setdefault(group, {})[key] = Hdf5Array(file, dataset, open_file)
+    names = sorted(filter(None, arrays), key=natural_key) or [""]
+    return [_make_group(open_file(file)[f"/{name}"], arrays.get(name, {})) for name in names]
 
 
 def _make_group(group: Any, arrays: dict[str, SourceArray]) -> Group:
@@ -121,8 +121,8 @@ def _make_group(group: Any, arrays: dict[str, SourceArray]) -> Group:
 
 def _find_conventions(names: Sequence[str], groups: Sequence[Group]) -> dict[str, tuple[str, ...]]:
     """Return the arrays that training takes by default."""
-    known = {name: array for group in groups for name, array in group.arrays.items()}
-    shapes = {n: known[n].shape for n in names if known[n].dtype.kind in "bif"}  # bytes may be images
+    arrays = {name: array for group in groups for name, array in group.arrays.items()}
+    shapes = {n: arrays[n].shape for n in names if arrays[n].dtype.kind in "bif"}  # bytes may be images
     state = [name for name in find_roles(shapes)[0] if name.startswith("obs")]
     for default in DEFAULT_STATES:
         if default[0] in state:
@@ -134,11 +134,13 @@ def _find_conventions(names: Sequence[str], groups: Sequence[Group]) -> dict[str
 def _set_metadata(source: MemorySource, file: Any, first: Group) -> None:
     """Set the format, attributes, and the rate that is recorded with the environment or as time of states."""
     arrays = first.arrays
-    found = {**file.attrs, **file.get("data", file).attrs}
-    text = str(found.get("env_args", found.get("env_info", "{}")))
+    attributes = {**file.attrs, **file.get("data", file).attrs}
+    text = str(attributes.get("env_args", attributes.get("env_info", "{}")))
     env_args = parse_json(text, name=f"env_args of {file.filename}", error=DemoError, allow_nan=True)
-    found["env_name"] = env_args.get("env_name")
-    source.attributes.update({k: v for k, v in found.items() if isinstance(v, str) and len(v) <= MAX_TEXT})
+    attributes["env_name"] = env_args.get("env_name")
+    source.attributes.update(
+        {k: v for k, v in attributes.items() if isinstance(v, str) and len(v) <= MAX_TEXT}
+    )
     kwargs = env_args.get("env_kwargs", env_args)
     source.rate_hz = kwargs.get("control_freq") if isinstance(kwargs, dict) else None
     check_rate(source.rate_hz)

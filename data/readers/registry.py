@@ -35,8 +35,8 @@ def register_reader(cls: type[Reader]) -> type[Reader]:
 
 def find_reader(path: Path) -> Reader:
     """Return the reader that recognises a file or folder, `FALLBACK` if none does."""
-    found = reversed(READERS.load_all().items())  # those of other packages first
-    readers = (reader for name, reader in found if name != FALLBACK)
+    readers_by_name = reversed(READERS.load_all().items())  # those of other packages first
+    readers = (reader for name, reader in readers_by_name if name != FALLBACK)
     return next((reader for reader in readers if _recognises(reader, path)), READERS.get(FALLBACK))
 
 

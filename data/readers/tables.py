@@ -116,9 +116,9 @@ def _describe_template(folder: Path, first: Path) -> str:
 
 
 def _read_csv(
-    path: Path, wanted: Collection[str] = (), flags: Collection[str] = ()
+    path: Path, columns: Collection[str] = (), flags: Collection[str] = ()
 ) -> dict[str, SourceArray]:
-    """Read the wanted columns of a csv file, and those that may hold flags; the others are empty."""
+    """Read some columns of a csv file, and those that may hold flags; the others are empty."""
     with wrap_read_errors(f"{path} cannot be read"):
         lines = read_file(path, get_max_unpacked(), error=DemoError).decode("utf-8-sig").splitlines() or [""]
         sep = max(",;\t", key=lines[0].count)
@@ -132,18 +132,18 @@ def _read_csv(
                     f"{path} has {len(fields)} values in line {number}, expected {len(names)} as in the "
                     f"header; quote text that contains {sep!r}, or correct the header"
                 )
-        used = [column for column, name in enumerate(names) if name in wanted or name in flags]
+        used = [place for place, name in enumerate(names) if name in columns or name in flags]
         values = np.loadtxt(
             lines[1:],
             comments=None,
             delimiter=sep,
-            converters={column: _parse_flag for column in used if names[column] in flags},
+            converters={place: _parse_flag for place in used if names[place] in flags},
             usecols=used,
             ndmin=2,
             encoding="utf-8",
             quotechar='"',
         )
-    read = {names[column]: values[:, i] for i, column in enumerate(used)}
+    read = {names[place]: values[:, i] for i, place in enumerate(used)}
     return {n: MemoryArray(f"{n} in {path}", read.get(n, np.zeros(0)), [n]) for n in names}
 
 
@@ -154,15 +154,15 @@ def _parse_flag(text: str) -> float:
 def _open_tables(path: Path, files: Sequence[Path], settings: TablesConfig) -> MemorySource:
     """Open files of one or more episodes; the arrays of npz files are read on demand."""
     open_member = keep_open(open_npz_member)
-    wanted = {*settings.observations, *settings.actions}
+    used = {*settings.observations, *settings.actions}
     marks = settings.episode_arrays or {
-        kind: tuple(name for name in names if name not in wanted) for kind, names in EPISODE_ARRAYS.items()
+        kind: tuple(name for name in names if name not in used) for kind, names in EPISODE_ARRAYS.items()
     }
     flags = {name for names in marks.values() for name in names}
     groups = []
     for file in files:
-        arrays = _read_csv(file, wanted, flags) if file.suffix == ".csv" else open_npz(file, open_member)
-        if missing := wanted.union(*settings.episode_arrays.values()) - arrays.keys():
+        arrays = _read_csv(file, used, flags) if file.suffix == ".csv" else open_npz(file, open_member)
+        if missing := used.union(*settings.episode_arrays.values()) - arrays.keys():
             raise DemoError(
                 f"{file} has no {', '.join(sorted(missing))}, it holds: {', '.join(arrays) or 'nothing'}; "
                 f"correct {DATASET_FILE} or the file"
@@ -176,9 +176,7 @@ def _open_tables(path: Path, files: Sequence[Path], settings: TablesConfig) -> M
         groups[0].arrays[name].angles = tuple(range(groups[0].arrays[name].width))
     conventions = {"state": settings.observations, "action": settings.actions}
     kind, rate_hz = f"{files[0].suffix[1:]} files", settings.rate_hz
-    return open_parts(
-        path, groups, wanted.__contains__, format=kind, rate_hz=rate_hz, conventions=conventions
-    )
+    return open_parts(path, groups, used.__contains__, format=kind, rate_hz=rate_hz, conventions=conventions)
 
 
 def _open_single_npz(path: Path) -> MemorySource:
@@ -197,12 +195,12 @@ def _open_single_npz(path: Path) -> MemorySource:
         held = ", ".join(arrays) or "nothing"
         counted = [arrays[action]] if action in arrays else arrays.values()
         frames = max((array.shape[0] for array in counted if array.shape), default=0)
-        if (found := find_ends(arrays, frames)) is None:
+        if (divided := find_ends(arrays, frames)) is None:
             raise DemoError(
                 f"{path} holds {held}, expected an array that divides the frames into episodes, such as "
                 f"episode_ends, traj_lengths or dones; or describe it in {DATASET_FILE} in the same folder"
             )
-        ends = found
+        ends = divided
     return open_parts(
         path,
         [Group(str(path), arrays, ends)],

@@ -138,15 +138,15 @@ class Store(Source):
 
     def find_paths(self, folder: str) -> list[str]:
         """Return the paths of all arrays below `folder`, readable or not."""
-        found: list[str] = []
+        paths: list[str] = []
         path = self._root / folder
         folders = [child.name for child in path.iterdir() if child.is_dir()] if path.is_dir() else []
         for name in (f"{folder}/{child}" for child in folders):
             if self._is_array(name):
-                found.append(name)
+                paths.append(name)
             elif name.count("/") < MAX_DEPTH:
-                found += self.find_paths(name)
-        return sorted(found)
+                paths += self.find_paths(name)
+        return sorted(paths)
 
     def open_array(self, name: str) -> StoredArray:
         """Open an array below data/."""
@@ -154,11 +154,11 @@ class Store(Source):
 
     def read_info(self) -> dict[str, Numbers]:
         """Read the arrays of numbers below meta/ other than episode ends, such as meta/episode_seed."""
-        found = {}
+        info = {}
         for path in self.find_paths("meta"):
             with suppress(DemoError):
-                found[path.removeprefix("meta/")] = self.open_path(path).read_checked()
-        return {name: values for name, values in found.items() if f"meta/{name}" != ENDS}
+                info[path.removeprefix("meta/")] = self.open_path(path).read_checked()
+        return {name: values for name, values in info.items() if f"meta/{name}" != ENDS}
 
     def open_path(self, name: str) -> StoredArray:
         """Open the array at the path `name`, such as data/state."""

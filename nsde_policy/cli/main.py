@@ -127,24 +127,24 @@ def parse_command(args: list[str]) -> Command:
     if args[:1] in (["eval"], ["compare"]) and any(arg.partition("=")[0] == "--demos" for arg in args):
         logger.warning("`%s --demos` is now `score --demos`", args[0])
         args = ["score", *args[1:]]
-    chosen: type[Command] | CommandTree = COMMANDS
+    command: type[Command] | CommandTree = COMMANDS
     prog = "nsde-policy"
-    while not isinstance(chosen, type):
+    while not isinstance(command, type):
         name, *rest = args or ["--help"]
         if name in ("-h", "--help", "--version"):
-            text = f"nsde-policy {__version__}" if name == "--version" else _list_commands(chosen, prog)
+            text = f"nsde-policy {__version__}" if name == "--version" else _list_commands(command, prog)
             print(text, file=sys.stdout if args else sys.stderr)
             raise SystemExit(0 if args else 2)
-        if name not in chosen:
-            known = f"expected {', '.join(chosen)}{suggest(name, chosen)}"
-            raise ConfigError(f"{prog.removeprefix('nsde-policy ')} has no command {name!r}; {known}")
-        chosen, args, prog = chosen[name], rest, f"{prog} {name}"
-    if issubclass(chosen, Train | VideoTrain):
-        return chosen.parse(args, prog)
-    refuse_foreign(args, chosen, prog.removeprefix("nsde-policy "))
+        if name not in command:
+            expected = f"expected {', '.join(command)}{suggest(name, command)}"
+            raise ConfigError(f"{prog.removeprefix('nsde-policy ')} has no command {name!r}; {expected}")
+        command, args, prog = command[name], rest, f"{prog} {name}"
+    if issubclass(command, Train | VideoTrain):
+        return command.parse(args, prog)
+    refuse_foreign(args, command, prog.removeprefix("nsde-policy "))
     if {"-h", "--help"} & {*args}:  # tyro leaves flags that are given out of the help text
         args = ["--help"]
-    return tyro.cli(chosen, args=args, prog=prog, registry=FLAG_RULES)
+    return tyro.cli(command, args=args, prog=prog, registry=FLAG_RULES)
 
 
 def _list_commands(commands: CommandTree, prog: str) -> str:

@@ -142,13 +142,13 @@ class LeRobotMeta:
             fields = {"video_key": camera, "episode_index": episode["episode_index"], "episode_chunk": chunk}
             fields["chunk_index"] = episode.get(f"{prefix}/chunk_index", chunk)
             fields["file_index"] = episode.get(f"{prefix}/file_index", "{}")  # which only version 3 has
-            found = template
+            path = template
             for field, width in re.findall(r"\{(\w+)(?::0(\d)d)?\}", template):
                 value = str(fields.get(field, "{}")).zfill(int(width or 0))
-                found = found.replace(f"{{{field}:0{width}d}}" if width else f"{{{field}}}", value)
-            if re.search(r"[{}\0]|^/", found) or ".." in found.split("/"):
+                path = path.replace(f"{{{field}:0{width}d}}" if width else f"{{{field}}}", value)
+            if re.search(r"[{}\0]|^/", path) or ".." in path.split("/"):
                 raise DemoError(f"{INFO} has the path {template!r:.100}, expected one inside the data set")
-            paths.append(self._path / found)
+            paths.append(self._path / path)
         return paths
 
     def find_spans(self, camera: str) -> list[VideoSpan]:
