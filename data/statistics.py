@@ -166,14 +166,14 @@ def _find_neighbours(
 
     The nearest comes first. Empty if the candidates are from too few episodes.
     """
-    known, first = np.unique(episode[candidates], return_index=True)
-    if len(known) <= k:
+    episodes, first = np.unique(episode[candidates], return_index=True)
+    if len(episodes) <= k:
         return np.empty((0, k), np.int64)
     ends = np.append(first[1:], len(candidates))
-    distance = np.full((len(queries), len(known)), np.inf)
-    nearest = np.empty((len(queries), len(known)), np.int64)
+    distance = np.full((len(queries), len(episodes)), np.inf)
+    nearest = np.empty((len(queries), len(episodes)), np.int64)
     asked = states[queries]
-    for row, (number, start, end) in enumerate(zip(known, first, ends, strict=True)):
+    for row, (number, start, end) in enumerate(zip(episodes, first, ends, strict=True)):
         block = candidates[start:end]
         # squared distance without |asked|², which is the same for all
         gap = (states[block] ** 2).sum(axis=1) - 2 * asked @ states[block].T

@@ -8,7 +8,6 @@ import json
 import os
 import secrets
 import stat
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -41,13 +40,13 @@ def read_json(path: Path, *, error: type[NsdePolicyError], allow_nan: bool = Fal
     return parse_json(content, name=str(path), error=error, allow_nan=allow_nan)
 
 
-def find_difference(found: object, wanted: object, name: str = "") -> str:
-    """Say which value differs first between two JSON values, or return "" if none that both have does."""
-    if isinstance(found, dict) and isinstance(wanted, dict):
-        both = (key for key in found if key in wanted)
-        changes = (find_difference(found[key], wanted[key], f"{name}.{key}".lstrip(".")) for key in both)
+def find_difference(written: object, new: object, name: str = "") -> str:
+    """Return which value differs first between two JSON values; "" if none does that both have."""
+    if isinstance(written, dict) and isinstance(new, dict):
+        both = (key for key in written if key in new)
+        changes = (find_difference(written[key], new[key], f"{name}.{key}".lstrip(".")) for key in both)
         return next(filter(None, changes), "")
-    return "" if found == wanted or not name else f"{name} is {found!r:.40} there and {wanted!r:.40} here"
+    return "" if written == new or not name else f"{name} is {written!r:.40} there and {new!r:.40} here"
 
 
 def read_file(path: Path, max_bytes: int, *, error: type[NsdePolicyError]) -> bytes:
@@ -59,21 +58,22 @@ def read_file(path: Path, max_bytes: int, *, error: type[NsdePolicyError]) -> by
 def open_regular(path: Path, max_bytes: int | None = None, *, error: type[NsdePolicyError]) -> BinaryIO:
     """Open a regular file; raise `error` for anything else, for git-LFS pointers and above a size limit."""
     try:
-        nonblocking = getattr(os, "O_NONBLOCK", 0)  # of a pipe, do not wait for a writer
-        file = open(path, "rb", opener=lambda path, flags: os.open(path, flags | nonblocking))  # noqa: SIM115
-    except (OSError, ValueError) as problem:  # the latter for a null byte in the path
+        # of a pipe, do not wait for a writer
+        file = open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))  # noqa: SIM115
+    except (OSError, ValueError) as problem:
         raise error(f"{path} cannot be read: {describe_problem(problem)}") from problem
-    found = os.fstat(file.fileno())
-    if stat.S_ISREG(found.st_mode) and (max_bytes is None or found.st_size <= max_bytes):
-        if found.st_size <= MAX_POINTER_BYTES and file.read(len(LFS_POINTER)) == LFS_POINTER:
-            file.close()
-            raise error(f"{path} is a git-LFS pointer, not the file itself; run `git lfs pull` in its folder")
-        file.seek(0)
-        return file
-    file.close()
-    if not stat.S_ISREG(found.st_mode):
-        raise error(f"{path} is not a regular file")
-    raise error(f"{path} has {found.st_size} bytes, the limit is {max_bytes}")
+    status, fault = os.fstat(file.fileno()), ""
+    if not stat.S_ISREG(status.st_mode):
+        fault = "is not a regular file"
+    elif max_bytes is not None and status.st_size > max_bytes:
+        fault = f"has {status.st_size} bytes, the limit is {max_bytes}"
+    elif status.st_size <= MAX_POINTER_BYTES and file.read(len(LFS_POINTER)) == LFS_POINTER:
+        fault = "is a git-LFS pointer, not the file itself; run `git lfs pull` in its folder"
+    if fault:
+        file.close()
+        raise error(f"{path} {fault}")
+    file.seek(0)
+    return file
 
 
 def parse_json(
@@ -122,13 +122,12 @@ def replace_file(target: Path, content: bytes | str) -> None:
             with suppress(OSError):
                 partial.unlink()
             raise
-        if sys.platform != "win32":  # Windows cannot open folders
-            directory = os.open(target.parent, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
-    except (OSError, ValueError) as error:  # the latter for a null byte in the path
+        directory = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except (OSError, ValueError) as error:
         raise NsdePolicyError(f"{target} cannot be written: {describe_problem(error)}") from error
 
 
@@ -141,7 +140,7 @@ def check_writable(target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         trial.open("xb").close()
         trial.unlink()
-    except (OSError, ValueError) as error:  # the latter for a null byte in the path
+    except (OSError, ValueError) as error:
         raise NsdePolicyError(f"{target} cannot be written: {describe_problem(error)}") from error
     finally:
         for folder in missing:  # the innermost first
@@ -166,40 +165,19 @@ def lock_directory(path: Path, *, error: type[NsdePolicyError] = DemoError) -> i
 
     Readers are not affected. An `error` is raised if another process or thread holds the lock.
     """
+    import fcntl
+
     try:
         path.mkdir(parents=True, exist_ok=True)
-        descriptor = _open_lock(path)
-    except (OSError, ValueError) as problem:  # the latter for a null byte in the path
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except (OSError, ValueError) as problem:
         raise error(f"the folder {path} cannot be created: {describe_problem(problem)}") from problem
     try:
-        _lock(descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as problem:
         os.close(descriptor)
+        reason = describe_problem(problem)
         if isinstance(problem, BlockingIOError):
             reason = "another process is writing to it; wait for it to finish or choose another path"
-        else:
-            reason = describe_problem(problem)
         raise error(f"the folder {path} cannot be locked: {reason}") from problem
     return descriptor
-
-
-def _open_lock(path: Path) -> int:
-    """Open a folder, or on Windows, which cannot lock folders, a file next to it."""
-    if sys.platform == "win32":
-        return os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT)
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-
-
-def _lock(descriptor: int) -> None:
-    """Lock an open folder or file; raise `BlockingIOError` if it is locked already."""
-    if sys.platform == "win32":
-        import msvcrt
-
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except PermissionError as problem:
-            raise BlockingIOError(*problem.args) from problem
-    else:
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

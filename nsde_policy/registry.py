@@ -53,9 +53,13 @@ class Registry(Generic[Plugin]):
 
     def add(self, name: str, plugin: Plugin) -> None:
         """Register a plug-in; raise `ConfigError` if another one has this name already."""
-        known = self._found.get(name)
-        if known is not None and getattr(known, "__module__", None) != getattr(plugin, "__module__", None):
-            raise ConfigError(f"the {self.kind} {name!r} is registered already, by {known!r}: rename one")
+        registered = self._found.get(name)
+        if registered is not None and getattr(registered, "__module__", None) != getattr(
+            plugin, "__module__", None
+        ):
+            raise ConfigError(
+                f"the {self.kind} {name!r} is registered already, by {registered!r}: rename one"
+            )
         self._found[name] = plugin
 
     def names(self) -> list[str]:
@@ -90,8 +94,8 @@ class Registry(Generic[Plugin]):
     def _modules(self) -> dict[str, str]:
         """Dotted names of built-in modules, then of entry points, by the name of the plug-in."""
         path = importlib.import_module(self._package).__path__
-        found = [module.name for module in pkgutil.iter_modules(path)]
-        modules = {name: f"{self._package}.{name}" for name in found if name not in self._helpers}
+        names = [module.name for module in pkgutil.iter_modules(path)]
+        modules = {name: f"{self._package}.{name}" for name in names if name not in self._helpers}
         for point in metadata.entry_points(group=self._group):
             modules.setdefault(point.name, point.module)
         return modules

@@ -115,12 +115,12 @@ def load_encoder(run: RunDirectory, record: RunRecord) -> EncoderModel | None:
                 f"its features have {model.feature_dim} values, the policy expects {spec.image_features}"
             )
     file = directory.path / VISIBILITY_FILE
-    if os.path.lexists(file):  # runs of earlier versions have none
-        found = directory.read_tensors(file)
+    if os.path.lexists(file):  # a training that was stopped has none
+        head = directory.read_tensors(file)
         check_encoder(file, weights)
-        with check_weights(directory, found, advice=f"; restore {file}, or delete it"):
-            model.visibility = VisibilityHead(len(found["mean"]))
-            model.visibility.load_state_dict(found)
+        with check_weights(directory, head, advice=f"; restore {file}, or delete it"):
+            model.visibility = VisibilityHead(len(head["mean"]))
+            model.visibility.load_state_dict(head)
     return model.eval()
 
 

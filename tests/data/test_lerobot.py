@@ -1,8 +1,6 @@
 """Tests of LeRobot data sets: versions 2 and 3, cameras and names."""
 
 import json
-import os
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,8 @@ import pytest
 from nsde_policy.cli.main import main
 from nsde_policy.data import load_demonstrations, open_images
 from nsde_policy.data.check import check_store
-from nsde_policy.data.formats import camera_frames
 from nsde_policy.data.readers import open_source
+from nsde_policy.data.readers.lerobot import videos
 from nsde_policy.data.summary import summarize
 from nsde_policy.errors import DemoError
 from tests.helpers.lerobot_sets import (
@@ -66,7 +64,7 @@ def test_all_features_are_arrays_and_tasks_have_names(tmp_path: Path) -> None:
 
 def test_frames_are_decoded_in_one_go_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened, seeks = [], []
-    open_video = camera_frames.open_video
+    open_video = videos.open_video
 
     class Counting:
         def __init__(self, container: Any) -> None:
@@ -89,7 +87,7 @@ def test_frames_are_decoded_in_one_go_and_kept(tmp_path: Path, monkeypatch: pyte
         def __exit__(self, *error: Any) -> Any:
             return self._context.__exit__(*error)
 
-    monkeypatch.setattr(camera_frames, "open_video", Opened)
+    monkeypatch.setattr(videos, "open_video", Opened)
     path = write_v2(tmp_path / "set")
     frames = open_images(path, key=WRIST)
     whole = np.concatenate([frames[start : start + 3] for start in range(0, 22, 3)])
@@ -97,7 +95,7 @@ def test_frames_are_decoded_in_one_go_and_kept(tmp_path: Path, monkeypatch: pyte
     again = frames[4:20]
     assert np.array_equal(again, whole[4:20])
     assert len(opened) == 3
-    monkeypatch.setattr(camera_frames, "CACHE_BYTES", 2 * 48 * 64 * 3)
+    monkeypatch.setattr(videos, "CACHE_BYTES", 2 * 48 * 64 * 3)
     frames = open_images(path, key=WRIST)
     for frame in (20, 3, 16, 1, 0, 9):  # any order gives the same frames, with two of them in memory
         assert np.array_equal(frames[frame], whole[frame])
@@ -250,32 +248,6 @@ def test_what_follows_an_action_is_no_observation(tmp_path: Path) -> None:
     assert summarize(path).observations == ("observation.keypoints", "observation.state", "task_index")
     assert summarize(out).observations == ("keypoints", "state", "task_index")
     assert {"next_done", "next_reward"} < set(open_source(out).find_arrays())
-
-
-def test_a_data_set_of_ten_gigabytes_opens_with_few_reads(tmp_path: Path) -> None:
-    write_v3(tmp_path)
-    os.truncate(tmp_path / VIDEO, 10 * 2**30)
-    content = (tmp_path / DATA).read_bytes()
-    footer = int.from_bytes(content[-8:-4], "little") + 8
-    with (tmp_path / DATA).open("r+b") as file:  # a hole of ten gigabytes between columns and footer
-        file.seek(10 * 2**30)
-        file.write(content[-footer:])
-    load_demonstrations(write_v3(tmp_path / "imports"))
-    before = _count_read_bytes()
-    tracemalloc.start()
-    demos = load_demonstrations(tmp_path)
-    summary = summarize(tmp_path)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert np.array_equal(demos.obs, expected_state())
-    assert summary.frames == 22
-    assert peak < 2**23
-    assert _count_read_bytes() - before < 2**23
-
-
-def _count_read_bytes() -> int:
-    lines = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
-    return int(lines["rchar"])
 
 
 def test_a_data_set_on_the_hub_needs_a_connection(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

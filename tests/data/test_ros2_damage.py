@@ -1,12 +1,10 @@
 """Tests of damaged ROS 2 bags: each kind is refused with a message that says what to do."""
 
-import os
-import sqlite3
+import re
 import tracemalloc
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ import pytest
 from nsde_policy.data import load_demonstrations, open_images
 from nsde_policy.data.summary import summarize
 from nsde_policy.errors import DemoError
+from tests.helpers.damage import Damage, replace_by_pipe
 from tests.helpers.ros2_bags import (
     JOINTS,
     SETTINGS,
@@ -24,15 +23,6 @@ from tests.helpers.ros2_bags import (
     press,
     write_small,
 )
-
-
-class Damage(NamedTuple):
-    """A kind of damage, and a part of the expected message."""
-
-    name: str
-    make: Callable[[Path], Any]
-    """Write a damaged bag to the given path."""
-    message: str
 
 
 def with_settings(change: str = "", *, settings: str = SETTINGS) -> Callable[[Path], Any]:
@@ -103,23 +93,7 @@ def spread_over_days(messages: list[Message]) -> list[Message]:
 def with_pipe(name: str, storage: str) -> Callable[[Path], Any]:
     def write(path: Path) -> None:
         (file,) = write_small(path, storage=storage).glob(name)
-        file.unlink()
-        os.mkfifo(file)
-
-    return write
-
-
-def with_endless_view(table: str) -> Callable[[Path], Any]:
-    """Replace a table of a database by a view of infinitely many rows."""
-
-    def write(path: Path) -> None:
-        (file,) = write_small(path, storage="sqlite3").glob("*.db3")
-        with closing(sqlite3.connect(file)) as database:
-            names = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
-            columns, ones = ", ".join(names), ", ".join("1" for _ in names)
-            rows = f"WITH RECURSIVE e({columns}) AS (SELECT {ones} UNION ALL SELECT {columns} FROM e)"
-            database.execute(f"DROP TABLE {table}")
-            database.execute(f"CREATE VIEW {table} AS {rows} SELECT * FROM e")
+        replace_by_pipe(file)
 
     return write
 
@@ -246,11 +220,6 @@ DAMAGES = [
     ),
     Damage("mcap that is a pipe", with_pipe("*.mcap", "mcap"), "bag.mcap is not a regular file"),
     Damage("db3 that is a pipe", with_pipe("*.db3", "sqlite3"), "bag.db3 is not a regular file"),
-    Damage("endless schema", with_endless_view("schema"), "computes schema in a view"),
-    Damage(
-        "endless definitions", with_endless_view("message_definitions"), "computes message_definitions in"
-    ),
-    Damage("endless messages", with_endless_view("messages"), "computes messages in a view"),
     Damage(
         "numbers as images",
         with_messages(
@@ -274,13 +243,10 @@ def read_all(path: Path) -> None:
         open_images(path, key=name)[:]
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)
+@pytest.mark.parametrize("damage", DAMAGES, ids=str)
 def test_damage_is_refused(tmp_path: Path, damage: Damage):
     path = tmp_path / "bag"
-    damage.make(path)
-    with pytest.raises(DemoError) as error:
-        read_all(path)
-    assert damage.message in str(error.value)
+    damage._replace(message=re.escape(damage.message)).check(path, lambda _: read_all(path))
 
 
 def test_definitions_in_a_bag_are_not_executed(tmp_path: Path):

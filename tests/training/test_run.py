@@ -247,7 +247,7 @@ DAMAGE: dict[str, tuple[Callable[[RunDirectory], Any], str]] = {
     "no folder": (lambda r: [f.unlink() for f in r.path.iterdir()], "is not a run directory"),
     "config is not JSON": (lambda r: r.config.write_text("{"), "not valid JSON"),
     "config of 17 MiB": (lambda r: os.truncate(r.config, 17 * 2**20), "the limit is 16777216"),
-    "newer format": (lambda r: edit_config(r, format=9), "run format 9, this version reads 1"),
+    "newer format": (lambda r: edit_config(r, format=9), "its format is 9, expected 1.*: train again"),
     "unknown setting": (lambda r: edit_config(r, config={"modell": {}}), "closest is 'model'"),
     "sizes missing": (lambda r: edit_config(r, layout={}), "needs the setting 'obs_dim'"),
     "bad statistics": (lambda r: edit_spec(r, increment_std=[0.0] * 7), "increment_std"),
@@ -283,7 +283,6 @@ def test_damaged_run_raises_a_one_line_error(finished_run: RunDirectory, tmp_pat
 
 @pytest.mark.parametrize("name", ["config.json", "calibration.json", "model.safetensors"])
 def test_random_damage_raises_only_one_line_errors(finished_run: RunDirectory, tmp_path: Path, name: str):
-    """`benchmarks/attack.py --format run` tries more kinds of damage, and more often."""
     shutil.copytree(finished_run.path, tmp_path, dirs_exist_ok=True)
     content, rng, refused = (tmp_path / name).read_bytes(), random.Random(name), 0
     for _ in range(30):

@@ -83,7 +83,7 @@ class FileRecord(BaseConfig):
     """Versions of the packages that exported it."""
 
     def __post_init__(self) -> None:
-        problem = f"format {self.format}, this version reads {GRAPH_FORMAT}; export it again"
+        problem = f"format {self.format}, this version reads {GRAPH_FORMAT}"
         require(self, self.format == GRAPH_FORMAT, problem)
         super().__post_init__()
 
@@ -200,7 +200,7 @@ def read_record(content: bytes, record_class: type[AnyRecord]) -> AnyRecord:
     except (ConfigError, TypeError, ValueError, RecursionError) as error:
         if record_class is GraphRecord and '"measures_shift"' in text:
             raise CheckpointError("it is the encoder of a policy; load the policy, NAME.onnx") from None
-        raise CheckpointError(f"its metadata is invalid: {error}") from None
+        raise CheckpointError(f"its metadata is invalid: {error}; export it again") from None
     if graph_sha256(content) != record.graph_sha256:
         raise CheckpointError("its checksum is wrong: damaged or changed; export it again")
     return record

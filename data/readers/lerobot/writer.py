@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from nsde_policy.data.formats.lerobot_meta import INFO, PROVENANCE
-from nsde_policy.data.formats.parquet_files import EXTRA, Arrow
 from nsde_policy.data.images import LazyFrames
 from nsde_policy.data.readers import load_demonstrations
+from nsde_policy.data.readers.lerobot.meta import INFO, PROVENANCE
+from nsde_policy.data.readers.lerobot.parquet import EXTRA, Arrow
 from nsde_policy.data.readers.registry import load_from
 from nsde_policy.data.roles import is_colour, read_shapes
 from nsde_policy.data.source import READ_BYTES, Progress, Source, get_short_name
@@ -234,6 +234,6 @@ def _describe_features(
 def _measure(values: Numbers, count: int, shape: tuple[int, ...] = (-1,)) -> dict[str, Any]:
     """Return LeRobot's statistics of columns, each of a shape."""
     rows = values.reshape(len(values), -1).astype(np.float64)
-    found = {"min": rows.min(0), "max": rows.max(0), "mean": rows.mean(0), "std": rows.std(0)}
-    found |= zip(QUANTILES, np.quantile(rows, list(QUANTILES.values()), axis=0), strict=True)
-    return {**{key: each.reshape(shape).tolist() for key, each in found.items()}, "count": [count]}
+    statistics = {"min": rows.min(0), "max": rows.max(0), "mean": rows.mean(0), "std": rows.std(0)}
+    statistics |= zip(QUANTILES, np.quantile(rows, list(QUANTILES.values()), axis=0), strict=True)
+    return {**{key: each.reshape(shape).tolist() for key, each in statistics.items()}, "count": [count]}

@@ -4,10 +4,9 @@ Messages are decoded by the definitions that rosbags brings, never by those in a
 definitions to Python code, and a bag may come from anywhere.
 """
 
-import sqlite3
 import struct
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,10 +14,16 @@ from urllib.parse import quote
 
 import numpy as np
 
-from nsde_policy.data.formats.parted_source import decode_image
+from nsde_policy.data.readers.groups import decode_image
 from nsde_policy.data.source import MAX_COLUMNS
 from nsde_policy.data.types import Ints, Numbers
-from nsde_policy.errors import DemoError, MissingDependencyError, import_optional, summarize_error
+from nsde_policy.errors import (
+    DemoError,
+    MissingDependencyError,
+    import_optional,
+    summarize_error,
+    wrap_read_errors,
+)
 from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked, open_regular
 
 IMAGE_TYPES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
@@ -29,10 +34,6 @@ DEFAULT_FIELDS = {  # of other types, all numbers
     "trajectory_msgs/msg/JointTrajectory": ("points[0].positions",),
 }
 REPAIR = "restore it from the original, or repair the recording with `mcap recover` or `ros2 bag reindex`"
-
-
-SQLITE = b"SQLite format 3\0"
-"""First bytes of a .db3 file."""
 
 
 class BagPath(type(Path())):  # type: ignore[misc]
@@ -66,20 +67,20 @@ class Bag:
         for topic in topics:
             if topic not in self.topics:
                 raise DemoError(f"{self.path} has no topic {topic}; it has: {', '.join(self.topics)}")
-            known = IMAGE_TYPES if topic in images else {*get_types().fielddefs} - {*IMAGE_TYPES}
-            if self.topics[topic].msgtype not in known:
+            types = IMAGE_TYPES if topic in images else {*get_types().fielddefs} - {*IMAGE_TYPES}
+            if self.topics[topic].msgtype not in types:
                 standard = "a standard message such as std_msgs/msg/Float64MultiArray, or list images as such"
                 expected = " or ".join(IMAGE_TYPES) if topic in images else standard
                 raise DemoError(f"{self.path}: {topic} is {self.topics[topic].msgtype}, expected {expected}")
         rows: dict[str, list[tuple[int, int, bytes]]] = {topic: [] for topic in topics}
         left = get_max_unpacked()
         for topic, at, time, content in self.read(topics):
-            kept = b"" if topic in images else content
-            left -= len(kept)
+            stored = b"" if topic in images else content
+            left -= len(stored)
             if left < 0:
-                found = f"{self.path} has more than {get_max_unpacked()} bytes of numbers"
-                raise DemoError(f"{found}; split the bag, or set {MAX_UNPACKED_VARIABLE}")
-            rows[topic].append((at, time, kept))
+                problem = f"{self.path} has more than {get_max_unpacked()} bytes of numbers"
+                raise DemoError(f"{problem}; split the bag, or set {MAX_UNPACKED_VARIABLE}")
+            rows[topic].append((at, time, stored))
         messages = {}
         for topic, each in rows.items():
             if not each or len(each) != self.topics[topic].msgcount:
@@ -97,8 +98,8 @@ class Bag:
     ) -> Iterator[tuple[str, int, int, bytes]]:
         """Read topic, time of reception, time and content of the messages received in a time span."""
         with self._open() as reader:
-            wanted = [connection for connection in reader.connections if connection.topic in topics]
-            for connection, received, content in reader.messages(wanted, start, stop):
+            connections = [connection for connection in reader.connections if connection.topic in topics]
+            for connection, received, content in reader.messages(connections, start, stop):
                 seconds = rest = 0
                 if self._use_stamps and "header" in dict(get_types().fielddefs[connection.msgtype][1][:1]):
                     order = "<iI" if content[1] & 1 else ">iI"  # said by the 4 bytes before the message
@@ -116,38 +117,23 @@ class Bag:
         except Exception as error:  # of many kinds: the code for a type is generated
             raise self.refuse(topic, received, summarize_error(error)) from error
 
-    def refuse(self, topic: str, received: int, found: str) -> DemoError:
+    def refuse(self, topic: str, received: int, problem: str) -> DemoError:
         """Return an error about a message."""
         at = (received - self._start) / 1e9
-        return DemoError(f"{self.path}: {topic} at {at:.2f} s: {found}; correct or drop the bag")
+        return DemoError(f"{self.path}: {topic} at {at:.2f} s: {problem}; correct or drop the bag")
 
     @contextmanager
     def _open(self) -> Iterator[Any]:
         """Open the bag; everything that goes wrong while it is read becomes a `DemoError`."""
         library = import_optional("rosbags.rosbag2", "ros2")
         for file in self.path.iterdir() if self.path.is_dir() else [self.path]:
-            if not file.is_dir():
-                check_bag_file(file)
-        try:
-            with library.Reader(BagPath(self.path)) as reader:
-                yield reader
-        except Exception as error:  # of many kinds: parsers, databases, decompressors
-            raise DemoError(f"{self.path} cannot be read: {summarize_error(error)}; {REPAIR}") from error
-
-
-def check_bag_file(path: Path) -> None:
-    """Raise `DemoError` for pipes, long metadata, and databases with views, whose rows may never end."""
-    with open_regular(path, 2**20 if path.suffix == ".yaml" else None, error=DemoError) as file:
-        is_database = file.read(len(SQLITE)) == SQLITE
-    if is_database:
-        query = "SELECT name FROM sqlite_master WHERE type = 'view' OR sql LIKE 'CREATE VIRTUAL%'"
-        try:
-            with closing(sqlite3.connect(f"file:{quote(str(path))}?immutable=1", uri=True)) as database:
-                views = [name for (name,) in database.execute(query)]
-        except sqlite3.Error as error:
-            raise DemoError(f"{path} cannot be read: {summarize_error(error)}; {REPAIR}") from error
-        if views:
-            raise DemoError(f"{path} computes {', '.join(views):.80} in a view; {REPAIR}")
+            if not file.is_dir():  # refuse pipes, and metadata that never end
+                open_regular(file, 2**20 if file.suffix == ".yaml" else None, error=DemoError).close()
+        with (
+            wrap_read_errors(f"{self.path} cannot be read", REPAIR),
+            library.Reader(BagPath(self.path)) as reader,
+        ):
+            yield reader
 
 
 @cache
@@ -159,18 +145,20 @@ def get_types() -> Any:
 
 def read_numbers(message: Any, fields: Sequence[str]) -> dict[str, float]:
     """Return the numbers of some fields, or the default ones, by their names; those of joints by joint."""
-    found, numbers = dict(_find_numbers(message, "")), dict[str, float]()
+    values, numbers = dict(_find_numbers(message, "")), dict[str, float]()
     joints = getattr(message, "name", None) or getattr(message, "joint_names", None)
     fields = fields or DEFAULT_FIELDS.get(message.__msgtype__, ("",))
     for field in fields:
         starts = (f"{field}.", f"{field}[") if field else ("",)
-        names = inside = [name for name in found if name == field or name.startswith(starts)]
+        names = inside = [name for name in values if name == field or name.startswith(starts)]
         if isinstance(joints, list):
             names = [f"{joint}.{field}" if len(fields) > 1 else joint for joint in joints]
         if not 0 < len(inside) == len({*names}) <= MAX_COLUMNS:
-            known = f"{message.__msgtype__} has {', '.join(found)[:300] or 'no numbers'}"
-            raise DemoError(f"{len(inside)} numbers in {field!r}, expected {len(names) or 'some'}; {known}")
-        numbers.update(zip(names, (found[name] for name in inside), strict=True))
+            available = f"{message.__msgtype__} has {', '.join(values)[:300] or 'no numbers'}"
+            raise DemoError(
+                f"{len(inside)} numbers in {field!r}, expected {len(names) or 'some'}; {available}"
+            )
+        numbers.update(zip(names, (values[name] for name in inside), strict=True))
     return numbers
 
 

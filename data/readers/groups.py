@@ -5,7 +5,7 @@ import re
 import warnings
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,10 +14,11 @@ import numpy as np
 
 from nsde_policy.data.source import MemorySource, SourceArray
 from nsde_policy.data.types import MIN_STEPS, Ints, Numbers, check_ends
-from nsde_policy.data.zarr_store.store import wrap_read_errors
-from nsde_policy.errors import DemoError, import_optional
+from nsde_policy.errors import DemoError, import_optional, wrap_read_errors
 
 SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # of JPEG and PNG
+keep_open = lru_cache(32)
+"""Makes a function that opens files keep some open, also because decompressing begins at the start."""
 EPISODE_ARRAYS: Mapping[str, tuple[str, ...]] = {
     "episode": ("episode", "episode_index", "episode_id"),
     "ends": ("episode_ends",),

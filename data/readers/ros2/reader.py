@@ -18,11 +18,11 @@ import numpy as np
 
 from nsde_policy.bounds import Positive
 from nsde_policy.config import BaseConfig, require
-from nsde_policy.data.formats.file_arrays import DATASET_FILE, get_dataset_format, load_dataset_toml
-from nsde_policy.data.formats.parted_source import natural_key
-from nsde_policy.data.formats.ros2_bag import IMAGE_TYPES, Bag, Messages
 from nsde_policy.data.readers.base import Reader
+from nsde_policy.data.readers.dataset_toml import DATASET_FILE, get_dataset_format, load_dataset_toml
+from nsde_policy.data.readers.groups import natural_key
 from nsde_policy.data.readers.registry import register_reader
+from nsde_policy.data.readers.ros2.bag import IMAGE_TYPES, Bag, Messages
 from nsde_policy.data.source import MemoryArray, MemorySource, SourceArray
 from nsde_policy.data.types import MIN_STEPS, Ints, Numbers
 from nsde_policy.errors import DemoError
@@ -96,17 +96,19 @@ class ImageArray(SourceArray):
     def _decode(self, start: int, stop: int) -> Iterator[tuple[list[int], Numbers]]:
         """Return images and their frames, in one pass over each bag; an image that is held comes once."""
         for number, inside in groupby(range(start, stop), key=lambda frame: self._places[frame][0]):
-            bag, wanted = self._bags[number], dict[tuple[int, ...], list[int]]()
+            bag, frames_of = self._bags[number], dict[tuple[int, ...], list[int]]()
             for frame in inside:
-                wanted.setdefault(self._places[frame][1:], []).append(frame)
-            for _, received, time, content in bag.read([self._topic], min(wanted)[0], max(wanted)[0] + 1):
-                if frames := wanted.pop((received, time), None):
+                frames_of.setdefault(self._places[frame][1:], []).append(frame)
+            for _, received, time, content in bag.read(
+                [self._topic], min(frames_of)[0], max(frames_of)[0] + 1
+            ):
+                if frames := frames_of.pop((received, time), None):
                     image = bag.decode(self._topic, received, content)
                     if image.shape != (self.shape[1:] or image.shape):
-                        found = f"an image of shape {image.shape}, expected {self.shape[1:]} as before"
-                        raise bag.refuse(self._topic, received, found)
+                        problem = f"an image of shape {image.shape}, expected {self.shape[1:]} as before"
+                        raise bag.refuse(self._topic, received, problem)
                     yield frames, image
-            if wanted:
+            if frames_of:
                 raise DemoError(f"{bag.path} changed while it was open; open it again")
 
 
@@ -135,13 +137,13 @@ class Ros2Reader(Reader):
         for number, bag in enumerate(bags):
             lengths += add_frames(rows, offsets, bag, number, settings)
         arrays: dict[str, SourceArray] = {}
-        for topic, found in rows.items():
+        for topic, topic_rows in rows.items():
             name = name_array(topic)
             if topic in settings.images:
-                arrays[name] = ImageArray(topic, bags, found)
+                arrays[name] = ImageArray(topic, bags, topic_rows)
             else:
-                values = np.array([[row[column] for column in found[0]] for row in found])
-                arrays[name] = MemoryArray(name, values, [f"{name}.{column}" for column in found[0]])
+                values = np.array([[row[column] for column in topic_rows[0]] for row in topic_rows])
+                arrays[name] = MemoryArray(name, values, [f"{name}.{column}" for column in topic_rows[0]])
         roles = {"state": settings.observations, "action": settings.actions}
         source = MemorySource(
             path,
@@ -165,22 +167,22 @@ def add_frames(
     """Sample a bag: add a row per frame to each topic, update the offsets, return the episodes' lengths."""
     messages = bag.index([*settings.topics, *filter(None, [settings.episode_topic])], settings.images)
     ticks, stops, lengths = find_ticks(bag, messages, settings)
-    for topic, found in rows.items():
+    for topic, topic_rows in rows.items():
         received, times, contents = messages[topic]
-        chosen = np.searchsorted(times, ticks, side="right") - 1
+        newest = np.searchsorted(times, ticks, side="right") - 1
         if topic in settings.actions:
             after = np.minimum(np.searchsorted(times, ticks), len(times) - 1)
-            chosen = np.where((times[after] >= ticks) & (times[after] < stops), after, chosen)
+            newest = np.where((times[after] >= ticks) & (times[after] < stops), after, newest)
         if topic not in settings.on_change:
-            offsets[topic] = max(offsets.get(topic, 0.0), float(np.abs(ticks - times[chosen]).max()) / 1e9)
-        for i, held in groupby(chosen.tolist()):
+            offsets[topic] = max(offsets.get(topic, 0.0), float(np.abs(ticks - times[newest]).max()) / 1e9)
+        for i, held in groupby(newest.tolist()):
             row: Any = number, int(received[i]), int(times[i])
             if topic not in settings.images:
                 row = bag.decode(topic, received[i], contents[i], settings.fields.get(topic, ()))
-                if found and row.keys() != found[0].keys():
-                    differ = ", ".join(sorted(row.keys() ^ found[0].keys()))
+                if topic_rows and row.keys() != topic_rows[0].keys():
+                    differ = ", ".join(sorted(row.keys() ^ topic_rows[0].keys()))
                     raise bag.refuse(topic, received[i], f"other columns than in the first message: {differ}")
-            found += [row for _ in held]
+            topic_rows += [row for _ in held]
     return lengths
 
 
@@ -209,18 +211,20 @@ def find_ticks(
         longest = gap_s or MOST_MISSED * max(period, usual) / 1e9
         missed |= waits > longest
         if missed.any() and not gap_s:
-            found = f"no message of {topic} for {waits.max():.2f} s at frame {np.argmax(waits)}"
+            problem = f"no message of {topic} for {waits.max():.2f} s at frame {np.argmax(waits)}"
             advice = f"end episodes there with gap_s = {longest:.2g}, or list it in on_change"
-            raise DemoError(f"{bag.path}: {found}; drop the bag, {advice}")
+            raise DemoError(f"{bag.path}: {problem}; drop the bag, {advice}")
     episodes = np.where(missed, 0, episodes + np.cumsum(missed))
     lengths = np.bincount(episodes, minlength=1)
     lengths[0] = 0
     used = lengths[episodes] >= MIN_STEPS
     if not used.any():
         few = min(steady, key=lambda topic: len(steady[topic]))
-        found = f"no episode of {MIN_STEPS} to {MAX_TICKS} frames; {few} has only {len(steady[few])} messages"
+        problem = (
+            f"no episode of {MIN_STEPS} to {MAX_TICKS} frames; {few} has only {len(steady[few])} messages"
+        )
         advice = 'drop the bag, or if the clocks differ set stamps = "receive" in dataset.toml'
-        raise DemoError(f"{bag.path}: {found}; {advice}")
+        raise DemoError(f"{bag.path}: {problem}; {advice}")
     return ticks[used], stops[used], lengths[lengths > 0].tolist()
 
 
@@ -262,9 +266,9 @@ def suggest_settings(folder: Path, bag: Bag) -> str:
     rate = max(1, round(1e9 / np.median(steps[steps > 0]))) if (steps > 0).any() else 10
     lines = ['format = "ros2"', f"rate_hz = {rate}", f"observations = {json.dumps(observations)}"]
     lines += [f"actions = {json.dumps(actions)}", f"images = {json.dumps(images)}"]
-    found = [f"{name} ({each.msgtype}, {each.msgcount} messages)" for name, each in bag.topics.items()]
+    topics = [f"{name} ({each.msgtype}, {each.msgcount} messages)" for name, each in bag.topics.items()]
     return (
         f"{folder} needs a {DATASET_FILE} that names the topics to use; {bag.path.name} has, in "
-        f"{bag.seconds:.1f} s, {', '.join(found) or 'none'}; write it, and correct what does not fit: "
+        f"{bag.seconds:.1f} s, {', '.join(topics) or 'none'}; write it, and correct what does not fit: "
         f"printf '%s\\n' {shlex.join(lines)} > {shlex.quote(str(folder / DATASET_FILE))}"
     )

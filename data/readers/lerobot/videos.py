@@ -106,16 +106,16 @@ def _play_video(path: Path, early: float, late: float) -> Generator[Bytes | None
         start = float((stream.start_time or 0) * stream.time_base)
         decoded, frame = container.decode(stream), None
         following = next(decoded, None)
-        wanted = yield None
+        instant = yield None
         while True:
-            is_past = frame is not None and wanted + early < frame.time - start
-            if is_past or (following and following.time - start + SEEK_SECONDS < wanted):
-                container.seek(int((start + wanted + early) / stream.time_base), stream=stream)
+            is_past = frame is not None and instant + early < frame.time - start
+            if is_past or (following and following.time - start + SEEK_SECONDS < instant):
+                container.seek(int((start + instant + early) / stream.time_base), stream=stream)
                 decoded, frame = container.decode(stream), None
                 following = next(decoded, None)
-            while following and following.time - start <= wanted + early:
+            while following and following.time - start <= instant + early:
                 frame, following = following, next(decoded, None)
-            if frame is None or frame.is_corrupt or frame.time - start < wanted - late:
+            if frame is None or frame.is_corrupt or frame.time - start < instant - late:
                 what = "is damaged" if following or (frame and frame.is_corrupt) else "is too short"
-                raise DemoError(f"{path} {what}: it has no frame at {wanted:.3f} s")
-            wanted = yield frame.to_ndarray(format="rgb24")
+                raise DemoError(f"{path} {what}: it has no frame at {instant:.3f} s")
+            instant = yield frame.to_ndarray(format="rgb24")

@@ -8,16 +8,16 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from nsde_policy.bounds import MAX_RATE, MIN_RATE, Count
-from nsde_policy.data.formats.camera_frames import VideoSpan
-from nsde_policy.data.formats.parquet_files import convert_column, read_table
-from nsde_policy.errors import DemoError, describe_problem
-from nsde_policy.files import open_regular
+from nsde_policy.data.readers.lerobot.parquet import convert_column, read_table
+from nsde_policy.data.readers.lerobot.videos import VideoSpan
+from nsde_policy.errors import DemoError, wrap_read_errors
+from nsde_policy.files import read_file
 
 INFO = "meta/info.json"
 PROVENANCE = "meta/nsde_policy.json"
 """Attributes of the demonstrations that a data set was converted from."""
-MAX_META_BYTES, MAX_ROWS = 2**26, 2**20
-"""Largest JSON file that is read, and most episodes or tasks: short lines take far more in memory."""
+MAX_META_BYTES = 2**26
+"""Largest JSON file that is read."""
 SAME_RATE = 0.02
 """Relative difference up to which rates are the same: 30 frames per second may be 29.97."""
 
@@ -127,7 +127,6 @@ class LeRobotMeta:
         rows: list[dict[str, Any]] = []
         for file in sorted(self._path.glob("meta/episodes/*/*.parquet")):
             table = read_table(file, list(needed))
-            _check_count(len(rows) + table.num_rows, file)
             lists = [
                 convert_column(table[key], (), needed[key], f"{key} in {file}").tolist() for key in needed
             ]
@@ -143,13 +142,13 @@ class LeRobotMeta:
             fields = {"video_key": camera, "episode_index": episode["episode_index"], "episode_chunk": chunk}
             fields["chunk_index"] = episode.get(f"{prefix}/chunk_index", chunk)
             fields["file_index"] = episode.get(f"{prefix}/file_index", "{}")  # which only version 3 has
-            found = template
+            path = template
             for field, width in re.findall(r"\{(\w+)(?::0(\d)d)?\}", template):
                 value = str(fields.get(field, "{}")).zfill(int(width or 0))
-                found = found.replace(f"{{{field}:0{width}d}}" if width else f"{{{field}}}", value)
-            if re.search(r"[{}\0]|^/", found) or ".." in found.split("/"):
+                path = path.replace(f"{{{field}:0{width}d}}" if width else f"{{{field}}}", value)
+            if re.search(r"[{}\0]|^/", path) or ".." in path.split("/"):
                 raise DemoError(f"{INFO} has the path {template!r:.100}, expected one inside the data set")
-            paths.append(self._path / found)
+            paths.append(self._path / path)
         return paths
 
     def find_spans(self, camera: str) -> list[VideoSpan]:
@@ -170,7 +169,6 @@ class LeRobotMeta:
         if not self._is_v3:
             return {str(line.task_index): line.task for line in _decode_meta(file, _Line)}
         table = read_table(file)
-        _check_count(table.num_rows, file)
         rows = table.to_pylist()
         # names are the index of a pandas table: a column `task` or `__index_level_0__`
         return {str(row.pop("task_index", None)): str(next(iter(row.values()), "")) for row in rows}
@@ -204,23 +202,9 @@ def _flatten_names(names: object) -> list[str]:
     return [names] if isinstance(names, str) else []
 
 
-def _check_count(rows: int, file: Path) -> None:
-    """Raise `DemoError` if metadata list more episodes, or tasks, than any data set has."""
-    if rows > MAX_ROWS:
-        raise DemoError(f"{file} lists {rows} episodes or tasks, the limit is {MAX_ROWS}; split the data set")
-
-
 def _decode_meta(path: Path, kind: type[Decoded]) -> list[Decoded]:
     """Read the values in a JSON file, one per line in .jsonl; raise `DemoError` with the place of damage."""
-    decoder = msgspec.json.Decoder(kind)
-    try:
-        with open_regular(path, MAX_META_BYTES, error=DemoError) as file:
-            content = file.read()
-        if path.suffix != ".jsonl":
-            return [decoder.decode(content)]
-        _check_count(content.count(b"\n"), path)
-        return decoder.decode_lines(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DemoError(
-            f"{path} is damaged: {describe_problem(error)}; restore it from the original"
-        ) from error
+    decoder, advice = msgspec.json.Decoder(kind), "restore it from the original"
+    content = read_file(path, MAX_META_BYTES, error=DemoError)
+    with wrap_read_errors(f"{path} is damaged", advice):
+        return decoder.decode_lines(content) if path.suffix == ".jsonl" else [decoder.decode(content)]

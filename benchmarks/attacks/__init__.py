@@ -1,1 +1,0 @@
-"""Inputs that `benchmarks/attack.py` attacks, and the damage that it does to them."""
