@@ -8,6 +8,7 @@ import json
 import os
 import secrets
 import stat
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -52,14 +53,14 @@ def find_difference(written: object, new: object, name: str = "") -> str:
 def read_file(path: Path, max_bytes: int, *, error: type[NsdePolicyError]) -> bytes:
     """Read a regular file; raise `error` for pipes, devices and files above a size limit."""
     with open_regular(path, max_bytes, error=error) as file:
-        return file.read(max_bytes)
+        return file.read()
 
 
 def open_regular(path: Path, max_bytes: int | None = None, *, error: type[NsdePolicyError]) -> BinaryIO:
     """Open a regular file; raise `error` for anything else, for git-LFS pointers and above a size limit."""
     try:
-        # of a pipe, do not wait for a writer
-        file = open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))  # noqa: SIM115
+        nonblocking = getattr(os, "O_NONBLOCK", 0)  # of a pipe, do not wait for a writer; missing on Windows
+        file = open(path, "rb", opener=lambda path, flags: os.open(path, flags | nonblocking))  # noqa: SIM115
     except (OSError, ValueError) as problem:
         raise error(f"{path} cannot be read: {describe_problem(problem)}") from problem
     status, fault = os.fstat(file.fileno()), ""
@@ -122,11 +123,12 @@ def replace_file(target: Path, content: bytes | str) -> None:
             with suppress(OSError):
                 partial.unlink()
             raise
-        directory = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        if sys.platform != "win32":  # Windows cannot open folders
+            directory = os.open(target.parent, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
     except (OSError, ValueError) as error:
         raise NsdePolicyError(f"{target} cannot be written: {describe_problem(error)}") from error
 
@@ -165,15 +167,13 @@ def lock_directory(path: Path, *, error: type[NsdePolicyError] = DemoError) -> i
 
     Readers are not affected. An `error` is raised if another process or thread holds the lock.
     """
-    import fcntl
-
     try:
         path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = _open_lock(path)
     except (OSError, ValueError) as problem:
         raise error(f"the folder {path} cannot be created: {describe_problem(problem)}") from problem
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(descriptor)
     except OSError as problem:
         os.close(descriptor)
         reason = describe_problem(problem)
@@ -181,3 +181,25 @@ def lock_directory(path: Path, *, error: type[NsdePolicyError] = DemoError) -> i
             reason = "another process is writing to it; wait for it to finish or choose another path"
         raise error(f"the folder {path} cannot be locked: {reason}") from problem
     return descriptor
+
+
+def _open_lock(path: Path) -> int:
+    """Open a folder, or on Windows, which cannot lock folders, a file next to it."""
+    if sys.platform == "win32":
+        return os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT)
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _lock(descriptor: int) -> None:
+    """Lock an open folder or file; raise `BlockingIOError` if it is locked already."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except PermissionError as problem:
+            raise BlockingIOError(*problem.args) from problem
+    else:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,8 @@
 """Tests of LeRobot data sets: versions 2 and 3, cameras and names."""
 
 import json
+import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -248,6 +250,32 @@ def test_what_follows_an_action_is_no_observation(tmp_path: Path) -> None:
     assert summarize(path).observations == ("observation.keypoints", "observation.state", "task_index")
     assert summarize(out).observations == ("keypoints", "state", "task_index")
     assert {"next_done", "next_reward"} < set(open_source(out).find_arrays())
+
+
+def test_a_data_set_of_ten_gigabytes_opens_with_few_reads(tmp_path: Path) -> None:
+    write_v3(tmp_path)
+    os.truncate(tmp_path / VIDEO, 10 * 2**30)
+    content = (tmp_path / DATA).read_bytes()
+    footer = int.from_bytes(content[-8:-4], "little") + 8
+    with (tmp_path / DATA).open("r+b") as file:  # a hole of ten gigabytes between columns and footer
+        file.seek(10 * 2**30)
+        file.write(content[-footer:])
+    load_demonstrations(write_v3(tmp_path / "imports"))
+    before = _count_read_bytes()
+    tracemalloc.start()
+    demos = load_demonstrations(tmp_path)
+    summary = summarize(tmp_path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert np.array_equal(demos.obs, expected_state())
+    assert summary.frames == 22
+    assert peak < 2**23
+    assert _count_read_bytes() - before < 2**23
+
+
+def _count_read_bytes() -> int:
+    lines = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(lines["rchar"])
 
 
 def test_a_data_set_on_the_hub_needs_a_connection(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Tests of damaged LeRobot data sets: each kind is refused with a message that says what to do."""
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nsde_policy.data import load_demonstrations
 from nsde_policy.data.readers import open_source
 from nsde_policy.data.readers.lerobot.reader import LeRobotSource
 from nsde_policy.data.source import read_columns
+from nsde_policy.errors import DemoError
 from tests.helpers.damage import Damage, replace_by_pipe
 from tests.helpers.demo_stores import edit_bytes
 from tests.helpers.lerobot_sets import (
@@ -264,6 +267,65 @@ DAMAGES_OF_VERSION_2 = [
 )
 def test_damage_is_refused(write: Callable[[Path], Path], damage: Damage, tmp_path: Path) -> None:
     damage.check(write(tmp_path / "set"), _read_everything)
+
+
+def with_modality(path: Path) -> None:
+    part = {"start": 0, "end": 1}
+    (path / "meta/modality.json").write_text(json.dumps({"action": {"a": part}}))
+    with_feature("action", shape=[3_000_000])(path)
+
+
+@pytest.mark.parametrize("make", [with_feature("action", shape=[3_000_000]), with_modality])
+def test_columns_are_counted_before_they_are_named(make: Callable[[Path], object], tmp_path: Path) -> None:
+    make(write_v3(tmp_path))
+    tracemalloc.start()
+    with pytest.raises(DemoError, match="3000000 numbers a frame, too many to load"):
+        load_demonstrations(tmp_path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**25
+
+
+def repeat_text(file: str, name: str) -> Callable[[Path], object]:
+    """Return a function that makes a column a text of 100 kB, which is stored once for all rows."""
+    return in_column(name, lambda rows: ["x" * 100_000] * len(rows), file)
+
+
+def with_many_rows(path: Path) -> None:
+    rows = 2**15
+    state = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(4 * rows, np.float32)), 4)
+    pq.write_table(pa.table({"observation.state": state, "action": state}), path / DATA)
+    edit_column(path / EPISODES, "length", lambda lengths: [8, 5, rows - 13])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (repeat_text(DATA, "timestamp"), "timestamp would take [0-9]+ bytes or more, the limit is 150000"),
+        (repeat_text(DATA, "action"), "action would take [0-9]+ bytes or more, the limit is 150000"),
+        (repeat_text(EPISODES, "length"), "would take [0-9]+ bytes or more, the limit is 150000"),
+        (repeat_text("meta/tasks.parquet", "task"), "would take [0-9]+ bytes or more, the limit is 150000"),
+        (
+            with_many_rows,
+            "has 32768 rows, the limit is 15625; set NSDE_POLICY_MAX_UNPACKED_BYTES to at least",
+        ),
+    ],
+    ids=["time", "action", "length", "task", "rows"],
+)
+def test_files_that_grow_in_memory_are_refused(
+    make: Callable[[Path], object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(write_v3(tmp_path))
+    monkeypatch.setenv("NSDE_POLICY_MAX_UNPACKED_BYTES", "1000000" if make is with_many_rows else "150000")
+    with pytest.raises(DemoError, match=message):
+        load_demonstrations(tmp_path)
+
+
+def test_short_lines_that_grow_in_memory_are_refused(tmp_path: Path) -> None:
+    path = write_v2(tmp_path / "set")
+    (path / "meta/episodes.jsonl").write_text("{}\n" * (2**20 + 1))
+    with pytest.raises(DemoError, match="lists 1048577 episodes or tasks, the limit is 1048576"):
+        load_demonstrations(path)
 
 
 def _read_everything(path: Path) -> None:

@@ -1,8 +1,10 @@
 """Tests of damaged ROS 2 bags: each kind is refused with a message that says what to do."""
 
 import re
+import sqlite3
 import tracemalloc
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,21 @@ def with_pipe(name: str, storage: str) -> Callable[[Path], Any]:
     def write(path: Path) -> None:
         (file,) = write_small(path, storage=storage).glob(name)
         replace_by_pipe(file)
+
+    return write
+
+
+def with_endless_view(table: str) -> Callable[[Path], Any]:
+    """Replace a table of a database by a view of infinitely many rows."""
+
+    def write(path: Path) -> None:
+        (file,) = write_small(path, storage="sqlite3").glob("*.db3")
+        with closing(sqlite3.connect(file)) as database:
+            names = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
+            columns, ones = ", ".join(names), ", ".join("1" for _ in names)
+            rows = f"WITH RECURSIVE e({columns}) AS (SELECT {ones} UNION ALL SELECT {columns} FROM e)"
+            database.execute(f"DROP TABLE {table}")
+            database.execute(f"CREATE VIEW {table} AS {rows} SELECT * FROM e")
 
     return write
 
@@ -220,6 +237,11 @@ DAMAGES = [
     ),
     Damage("mcap that is a pipe", with_pipe("*.mcap", "mcap"), "bag.mcap is not a regular file"),
     Damage("db3 that is a pipe", with_pipe("*.db3", "sqlite3"), "bag.db3 is not a regular file"),
+    Damage("endless schema", with_endless_view("schema"), "computes schema in a view"),
+    Damage(
+        "endless definitions", with_endless_view("message_definitions"), "computes message_definitions in"
+    ),
+    Damage("endless messages", with_endless_view("messages"), "computes messages in a view"),
     Damage(
         "numbers as images",
         with_messages(

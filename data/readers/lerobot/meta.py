@@ -16,8 +16,8 @@ from nsde_policy.files import read_file
 INFO = "meta/info.json"
 PROVENANCE = "meta/nsde_policy.json"
 """Attributes of the demonstrations that a data set was converted from."""
-MAX_META_BYTES = 2**26
-"""Largest JSON file that is read."""
+MAX_META_BYTES, MAX_ROWS = 2**26, 2**20
+"""Largest JSON file that is read, and most episodes or tasks: short lines take far more in memory."""
 SAME_RATE = 0.02
 """Relative difference up to which rates are the same: 30 frames per second may be 29.97."""
 
@@ -127,6 +127,7 @@ class LeRobotMeta:
         rows: list[dict[str, Any]] = []
         for file in sorted(self._path.glob("meta/episodes/*/*.parquet")):
             table = read_table(file, list(needed))
+            _check_count(len(rows) + table.num_rows, file)
             lists = [
                 convert_column(table[key], (), needed[key], f"{key} in {file}").tolist() for key in needed
             ]
@@ -169,6 +170,7 @@ class LeRobotMeta:
         if not self._is_v3:
             return {str(line.task_index): line.task for line in _decode_meta(file, _Line)}
         table = read_table(file)
+        _check_count(table.num_rows, file)
         rows = table.to_pylist()
         # names are the index of a pandas table: a column `task` or `__index_level_0__`
         return {str(row.pop("task_index", None)): str(next(iter(row.values()), "")) for row in rows}
@@ -202,9 +204,18 @@ def _flatten_names(names: object) -> list[str]:
     return [names] if isinstance(names, str) else []
 
 
+def _check_count(rows: int, file: Path) -> None:
+    """Raise `DemoError` if metadata list more episodes, or tasks, than any data set has."""
+    if rows > MAX_ROWS:
+        raise DemoError(f"{file} lists {rows} episodes or tasks, the limit is {MAX_ROWS}; split the data set")
+
+
 def _decode_meta(path: Path, kind: type[Decoded]) -> list[Decoded]:
     """Read the values in a JSON file, one per line in .jsonl; raise `DemoError` with the place of damage."""
     decoder, advice = msgspec.json.Decoder(kind), "restore it from the original"
     content = read_file(path, MAX_META_BYTES, error=DemoError)
     with wrap_read_errors(f"{path} is damaged", advice):
-        return decoder.decode_lines(content) if path.suffix == ".jsonl" else [decoder.decode(content)]
+        if path.suffix != ".jsonl":
+            return [decoder.decode(content)]
+        _check_count(content.count(b"\n"), path)
+        return decoder.decode_lines(content)

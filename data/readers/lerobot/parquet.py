@@ -35,7 +35,7 @@ def open_parquet(path: Path) -> Iterator[Arrow]:
 def read_table(path: Path, names: Sequence[str] | None = None, groups: Sequence[int] | None = None) -> Arrow:
     """Read columns of row groups, or all, within the memory limit; dots in a name are a part of it."""
     with open_parquet(path) as file:
-        columns = file.schema_arrow.names
+        columns, limit, schema = file.schema_arrow.names, get_max_unpacked(), file.schema_arrow
         names = columns if names is None else list(names)
         groups = range(file.num_row_groups) if groups is None else groups
         for name in names:
@@ -47,17 +47,30 @@ def read_table(path: Path, names: Sequence[str] | None = None, groups: Sequence[
         rows = [file.metadata.row_group(group) for group in groups]
         leaves = [row.column(leaf) for row in rows for leaf in range(row.num_columns)]
         starts = tuple(f"{name}." for name in names)
+        leaves = [leaf for leaf in leaves if f"{leaf.path_in_schema}.".startswith(starts)]
         size = sum(
             max(leaf.total_uncompressed_size, leaf.num_values * VALUE_BYTES.get(leaf.physical_type, 8))
             for leaf in leaves
-            if f"{leaf.path_in_schema}.".startswith(starts)
         )
-        if size > get_max_unpacked():
+        # A text that is repeated is stored once, so `size` does not bound texts and pictures. None of them
+        # is larger than its column: rows are read in batches that fit even so, and added up.
+        texts = [leaf.total_uncompressed_size for leaf in leaves if "BYTE_ARRAY" in leaf.physical_type]
+        step = max(1, limit // max(texts) if any(texts) else file.metadata.num_rows)
+        batches: list[Arrow] = []
+        if size <= limit:
+            size, options = 0, {"columns": names, "row_groups": list(groups), "use_threads": False}
+            for batch in file.iter_batches(step, **options):
+                batches.append(batch)
+                size += batch.nbytes
+                if size > limit:
+                    break
+        if size > limit:
             raise DemoError(
-                f"{path}: {', '.join(names):.80} would take {size} bytes, the limit is {get_max_unpacked()}; "
-                f"set {MAX_UNPACKED_VARIABLE} if the file is what you expect"
+                f"{path}: {', '.join(names):.80} would take {size} bytes or more, the limit is {limit}; set "
+                f"{MAX_UNPACKED_VARIABLE} if the file is what you expect"
             )
-        table = file.read_row_groups(list(groups), columns=names, use_threads=False)
+        arrow = import_optional("pyarrow", EXTRA)
+        table = arrow.Table.from_batches(batches, arrow.schema([schema.field(name) for name in names]))
         if names and table.num_rows != (expected := sum(row.num_rows for row in rows)):
             raise ValueError(f"{', '.join(names):.80} has {table.num_rows} of {expected} rows")
         return table

@@ -21,12 +21,14 @@ from nsde_policy.data.source import MAX_COLUMNS, MemorySource, SourceArray
 from nsde_policy.data.types import Numbers, check_angles
 from nsde_policy.data.zarr_store.store import parse_action_space
 from nsde_policy.errors import DemoError, import_optional, summarize_error
-from nsde_policy.files import read_json
+from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked, read_json
 
 HUB = "hf:"
 """First part of a path that stands for a data set on the Hub."""
 COUNTERS = ("episode_index", "frame_index", "timestamp")
 """Columns that number the frames; they and `index` are not arrays."""
+BYTES_PER_ROW = 64
+"""Memory to check the counters of a row."""
 MEASURED_FILES = 8
 """Data files whose time stamps are compared with the rate, spread evenly: a file takes milliseconds."""
 
@@ -171,6 +173,11 @@ class LeRobotSource(MemorySource):
             raise DemoError(
                 f"{file} has {rows} rows, but its episodes {first} to {last} have {frames} frames in meta; "
                 "restore it from the original"
+            )
+        if rows > (limit := get_max_unpacked() // BYTES_PER_ROW):
+            raise DemoError(
+                f"{file} has {rows} rows, the limit is {limit}; set {MAX_UNPACKED_VARIABLE} to at least "
+                f"{rows * BYTES_PER_ROW} if the file is what you expect"
             )
         return read_table(file, names), [0, *np.cumsum(groups)[:-1].tolist()]
 

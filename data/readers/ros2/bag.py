@@ -4,9 +4,10 @@ Messages are decoded by the definitions that rosbags brings, never by those in a
 definitions to Python code, and a bag may come from anywhere.
 """
 
+import sqlite3
 import struct
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +35,10 @@ DEFAULT_FIELDS = {  # of other types, all numbers
     "trajectory_msgs/msg/JointTrajectory": ("points[0].positions",),
 }
 REPAIR = "restore it from the original, or repair the recording with `mcap recover` or `ros2 bag reindex`"
+
+
+SQLITE = b"SQLite format 3\0"
+"""First bytes of a .db3 file."""
 
 
 class BagPath(type(Path())):  # type: ignore[misc]
@@ -127,13 +132,28 @@ class Bag:
         """Open the bag; everything that goes wrong while it is read becomes a `DemoError`."""
         library = import_optional("rosbags.rosbag2", "ros2")
         for file in self.path.iterdir() if self.path.is_dir() else [self.path]:
-            if not file.is_dir():  # refuse pipes, and metadata that never end
-                open_regular(file, 2**20 if file.suffix == ".yaml" else None, error=DemoError).close()
+            if not file.is_dir():
+                check_bag_file(file)
         with (
             wrap_read_errors(f"{self.path} cannot be read", REPAIR),
             library.Reader(BagPath(self.path)) as reader,
         ):
             yield reader
+
+
+def check_bag_file(path: Path) -> None:
+    """Raise `DemoError` for pipes, long metadata, and databases with views, whose rows may never end."""
+    with open_regular(path, 2**20 if path.suffix == ".yaml" else None, error=DemoError) as file:
+        is_database = file.read(len(SQLITE)) == SQLITE
+    if is_database:
+        query = "SELECT name FROM sqlite_master WHERE type = 'view' OR sql LIKE 'CREATE VIRTUAL%'"
+        try:
+            with closing(sqlite3.connect(f"file:{quote(str(path))}?immutable=1", uri=True)) as database:
+                views = [name for (name,) in database.execute(query)]
+        except sqlite3.Error as error:
+            raise DemoError(f"{path} cannot be read: {summarize_error(error)}; {REPAIR}") from error
+        if views:
+            raise DemoError(f"{path} computes {', '.join(views):.80} in a view; {REPAIR}")
 
 
 @cache

@@ -87,7 +87,10 @@ def run_until_signal(
     async def run() -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, server.stop)
+            try:
+                loop.add_signal_handler(number, server.stop)
+            except NotImplementedError:  # on Windows
+                signal.signal(number, lambda *_: loop.call_soon_threadsafe(server.stop))
         await server.run(announce)
 
     asyncio.run(run())
