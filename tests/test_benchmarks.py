@@ -7,6 +7,7 @@ import re
 import runpy
 import shlex
 import shutil
+import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
@@ -108,6 +109,14 @@ def test_the_smallest_case_runs(command: str, run_script: RunScript, tmp_path: P
 @pytest.mark.parametrize("script", sorted(path.name for path in BENCHMARKS.glob("*.py")))
 def test_every_script_can_be_imported(script: str, run_script: RunScript):
     assert run_script(script, name="imported")
+
+
+@pytest.mark.slow
+def test_damaged_inputs_reveal_no_fault(tmp_path: Path):
+    command = [sys.executable, str(BENCHMARKS / "attack.py"), "--attempts", "4", "--out", str(tmp_path)]
+    attack = subprocess.run(command, capture_output=True, text=True)
+    assert attack.returncode == 0, attack.stdout + attack.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

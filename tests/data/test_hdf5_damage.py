@@ -261,3 +261,17 @@ def test_the_command_line_lists_what_there_is_and_finds_every_fault(
     said = capsys.readouterr().out
     assert "3 episodes, 15 frames, 20 Hz" in said
     assert "can be cameras: --images obs/agentview_image" in said
+
+
+def test_corrupted_bytes_raise_only_demo_errors(tmp_path: Path) -> None:
+    path = write_robomimic(tmp_path / "lift.hdf5")
+    whole, rng = path.read_bytes(), np.random.default_rng(0)
+    for _ in range(60):
+        corrupted = np.frombuffer(whole, np.uint8).copy()
+        corrupted[rng.integers(len(whole), size=4)] = rng.integers(256, size=4)
+        path.write_bytes(corrupted.tobytes())
+        try:
+            demos = load_demonstrations(path)
+        except DemoError:
+            continue
+        assert np.isfinite(demos.obs).all()

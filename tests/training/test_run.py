@@ -283,6 +283,7 @@ def test_damaged_run_raises_a_one_line_error(finished_run: RunDirectory, tmp_pat
 
 @pytest.mark.parametrize("name", ["config.json", "calibration.json", "model.safetensors"])
 def test_random_damage_raises_only_one_line_errors(finished_run: RunDirectory, tmp_path: Path, name: str):
+    """`benchmarks/attack.py --format run` tries more kinds of damage, and more often."""
     shutil.copytree(finished_run.path, tmp_path, dirs_exist_ok=True)
     content, rng, refused = (tmp_path / name).read_bytes(), random.Random(name), 0
     for _ in range(30):
