@@ -1,8 +1,7 @@
 """Train video models on simulated collisions and score their predictions: see benchmarks/suite.py.
 
 Each run trains in its own process, `--parallel-cameras` at a time; training times count only for runs that
-were alone. Settings are chosen on tuning videos, scores are reported on test videos. Final averaged weights,
-nothing is selected. A run whose scores exist is not trained again.
+were alone. Final averaged weights, nothing is selected. A run whose scores exist is not trained again.
 
 `trials` of an experiment are ways to predict: network calls per frame, frames, frames between them, and
 options of sampling.
@@ -26,19 +25,19 @@ from torch import Tensor
 from video_results import FIGURES, collect_results
 
 from nsde_policy.eval.latency import device_name
-from nsde_policy.eval.video.evaluate import Predictor, VideosToScore, evaluate_video, make_predictor
 from nsde_policy.files import replace_file
 from nsde_policy.inference.torch_threads import use_threads
-from nsde_policy.video.base import RGB_CHANNELS, shift_state, stack_state, to_unit
-from nsde_policy.video.config import VideoConfig
-from nsde_policy.video.run import load_video_model, train_video
-from nsde_policy.video.windows import Videos
+from nsde_policy.video.frame_scores import Predictor, make_predictor, score_predictors
+from nsde_policy.video.next_frame import RGB_CHANNELS, shift_state, stack_state, to_unit
+from nsde_policy.video.settings import VideoConfig
+from nsde_policy.video.video_run import load_video_model, train_video
+from nsde_policy.video.videos import Videos
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 from collisions import CollisionsConfig, make_collisions
 
-COLLISION_SEEDS = {"train": 0, "test": 1_000_000, "tuning": 2_000_000}
-"""Seeds of the videos: settings are chosen on `tuning`, scores are reported on `test`."""
+TRAINING_VIDEOS, TEST_VIDEOS = 0, 1_000_000
+"""Seeds of the videos; settings were chosen on other ones."""
 REDUCED_DELTA = 1e-3
 """δ of the paper's reduced loss."""
 SMOKE_VIDEOS = 4
@@ -81,8 +80,6 @@ class Job:
     videos: int
     scored: int
     """Number of videos that are predicted and scored."""
-    videos_seed: int
-    """Seed of the scored videos."""
     measured: tuple[str, ...]
     """Further measurements: "reduced_loss", "latency"."""
     alone: bool
@@ -100,11 +97,10 @@ class Job:
 
 def list_jobs(values: dict[str, Any], args: argparse.Namespace) -> list[Job]:
     """List the trainings of an experiment, first seeds first."""
-    smoke, tuning = args.smoke, values.get("tuning", False)
-    jobs = []
-    for name, given in values["trainings"].items():
-        config = VideoConfig.from_preset(given.get("preset", values["preset"]), given["method"])
-        config = change_config(change_config(config, values.get("change", {})), given.get("change", {}))
+    smoke, jobs = args.smoke, []
+    for name, training in values["trainings"].items():
+        config = VideoConfig.from_preset(training.get("preset", values["preset"]), training["method"])
+        config = change_config(change_config(config, values.get("change", {})), training.get("change", {}))
         trials = [
             Trial(**{**each, "calls": calls})
             for trial in values.get("trials", ())
@@ -115,7 +111,7 @@ def list_jobs(values: dict[str, Any], args: argparse.Namespace) -> list[Job]:
         if smoke:  # short predictions with few calls
             short = [replace(each, calls=min(each.calls, 5), frames=min(each.frames, 3)) for each in trials]
             trials = list({trial.label: trial for trial in short}.values())
-        seeds = args.train_seeds or range(1 if smoke else given.get("seeds", 1))
+        seeds = args.train_seeds or range(1 if smoke else training.get("seeds", 1))
         for seed in seeds if any(fnmatch(name, pattern) for pattern in args.rows) else ():
             jobs.append(
                 Job(
@@ -127,7 +123,6 @@ def list_jobs(values: dict[str, Any], args: argparse.Namespace) -> list[Job]:
                     args.device,
                     SMOKE_VIDEOS if smoke else values.get("videos", 16_384),
                     args.episodes or (SMOKE_VIDEOS if smoke else values.get("scored", 512)),
-                    COLLISION_SEEDS["tuning" if tuning else "test"],
                     tuple(values.get("measured", ())),
                     args.parallel_cameras == 1,
                 )
@@ -146,10 +141,10 @@ def run_job(job: Job) -> str:
     torch.set_float32_matmul_precision("high")
     started = time.perf_counter()
     frames = make_collisions(
-        job.videos, CollisionsConfig(size=job.config.size), seed=COLLISION_SEEDS["train"], device=job.device
+        job.videos, CollisionsConfig(size=job.config.size), seed=TRAINING_VIDEOS, device=job.device
     )
     train_video(
-        Videos.from_tensor(frames, stride=job.config.stride, name="collisions"),
+        Videos.from_tensor(frames, name="collisions"),
         job.config,
         job.path,
         seed=job.seed,
@@ -179,14 +174,14 @@ def _score_trials(job: Job, sums: dict[str, np.ndarray]) -> list[dict[str, Any]]
     rows, history = [], job.config.model.history
     for frames, between in sorted({(trial.frames, trial.between) for trial in job.trials}):
         config = CollisionsConfig(size=job.config.size, frames=history + frames, substeps=between)
-        videos = VideosToScore(make_collisions(job.scored, config, seed=job.videos_seed, device=job.device))
+        videos = make_collisions(job.scored, config, seed=TEST_VIDEOS, device=job.device)
         predictors = {}
         for trial in job.trials:
             if (trial.frames, trial.between) == (frames, between):
                 model = load_video_model(job.path, device=job.device, first_stage=trial.first_stage)
                 predictors[trial.label] = _make_predictor(model, trial, seed=job.seed)
         context = between * (history - 1) + 1
-        scores = evaluate_video(
+        scores = score_predictors(
             predictors,
             videos,
             steps=frames * between,
@@ -197,10 +192,10 @@ def _score_trials(job: Job, sums: dict[str, np.ndarray]) -> list[dict[str, Any]]
         fine = f" in steps of 1/{between}" if between > 1 else ""
         for label, row in scores.rows.items():
             name = label if label in predictors else f"{label}, {frames} frames{fine}"
-            means = {figure: row.sums[figure].intervals.value.round(4).tolist() for figure in FIGURES}
+            means = {figure: row[figure].intervals.value.round(4).tolist() for figure in FIGURES}
             rows.append({"label": name, "per_frame": means})
             for figure in FIGURES:
-                pooled = row.sums[figure].pool(1)
+                pooled = row[figure].pool(1)
                 sums[f"{name}/{figure}"] = np.stack([pooled.total, pooled.count]).astype(np.float32)
     return rows
 
@@ -210,17 +205,19 @@ def _make_predictor(model: Any, trial: Trial, *, seed: int) -> Predictor:
         return make_predictor(model, seed=seed, substeps=trial.calls, **trial.options)
     sampling = replace(model.config.sampling, substeps=trial.calls, **trial.options)
     generator = torch.Generator(model.increment_std.device).manual_seed(seed)
-    share = torch.arange(1, trial.between + 1, device=generator.device).view(-1, 1, 1, 1, 1) / trial.between
+    fraction = (
+        torch.arange(1, trial.between + 1, device=generator.device).view(-1, 1, 1, 1, 1) / trial.between
+    )
 
     @torch.no_grad()
     def predict(frames: Tensor, steps: int) -> Tensor:
-        state, found = stack_state(to_unit(frames[:, :: trial.between])), []
+        state, frames_between = stack_state(to_unit(frames[:, :: trial.between])), []
         for _ in range(steps // trial.between):
             path = model.solve(state, sampling=sampling, generator=generator)[:, :, :RGB_CHANNELS]
-            path = path[1:] if trial.calls == trial.between else torch.lerp(path[0], path[-1], share)
-            found.append(path.clamp(-1, 1))
-            state = shift_state(state, found[-1][-1])
-        return torch.cat(found).transpose(0, 1)
+            path = path[1:] if trial.calls == trial.between else torch.lerp(path[0], path[-1], fraction)
+            frames_between.append(path.clamp(-1, 1))
+            state = shift_state(state, frames_between[-1][-1])
+        return torch.cat(frames_between).transpose(0, 1)
 
     return predict
 
@@ -229,7 +226,7 @@ def _measure_reduced_loss(model: Any, job: Job) -> float:
     """Return the paper's reduced loss on states of the scored videos without noise."""
     context = job.config.model.history
     config = CollisionsConfig(size=job.config.size, frames=context + 1)
-    made = make_collisions(4 * job.scored, config, seed=job.videos_seed, device=job.device)
+    made = make_collisions(4 * job.scored, config, seed=TEST_VIDEOS, device=job.device)
     sampling = replace(model.config.sampling, substeps=1, alpha=0.0, diffusion=0.0)
     total = 0.0
     for frames in torch.split(made, 256):
@@ -244,7 +241,7 @@ def _measure_reduced_loss(model: Any, job: Job) -> float:
 
 def _time_calls(model: Any, job: Job) -> dict[str, float]:
     """Return milliseconds per network call at batch 1, on the device and on one CPU thread (medians)."""
-    found, size = {}, job.config.size
+    medians, size = {}, job.config.size
     for name in dict.fromkeys((job.device, "cpu")):
         model = model.to(name)
         frames = torch.zeros(1, model.config.history, size, size, 3, dtype=torch.uint8, device=name)
@@ -253,11 +250,11 @@ def _time_calls(model: Any, job: Job) -> dict[str, float]:
         with use_threads(1):
             for _ in range(25):
                 started = time.perf_counter()
-                found_frames = model.generate(frames, steps=1, sampling=sampling, generator=generator)
-                found_frames.cpu()  # waits for a GPU
+                predicted = model.generate(frames, steps=1, sampling=sampling, generator=generator)
+                predicted.cpu()  # waits for a GPU
                 times.append((time.perf_counter() - started) / 2)
-        found[name] = 1e3 * float(np.median(times[5:]))
-    return found
+        medians[name] = 1e3 * float(np.median(times[5:]))
+    return medians
 
 
 def run_videos(values: dict[str, Any], args: argparse.Namespace) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from nsde_policy.cli.main import main
-from nsde_policy.cli.video.models import VideoTrain
+from nsde_policy.video.command import VideoTrain
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"

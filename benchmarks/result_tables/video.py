@@ -16,13 +16,12 @@ def _describe(trial: str) -> str:
 
 def video_trials(file: str, *variants: str, without: bool = False) -> str:
     """Tabulate PSNR, SSIM and motion of some variants in every trial."""
-    found = read(file)
     head = ["model", "prediction", "training seeds", *(title for title, _ in FIGURES.values())]
     head += ["PSNR of each seed", "paired difference, dB", "first frame, dB"]
     lines = []
-    for row in found["rows"]:
-        wanted = row["variant"] in variants if variants else True
-        if wanted == without and row["variant"] != BASELINES:
+    for row in read(file)["rows"]:
+        is_named = row["variant"] in variants if variants else True
+        if is_named == without and row["variant"] != BASELINES:
             continue
         cells = [row["variant"], _describe(row["trial"]), len(row["psnr"]["seeds"])]
         cells += [cell(row[name], decimals) for name, (_, decimals) in FIGURES.items()]
@@ -78,7 +77,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "video_ablation": partial(video_trials, "video", *METHODS, without=True),
     "video_small_ablation": partial(video_trials, "video_fast"),
     "video_superres": partial(video_trials, "video_superres"),
-    "video_settings": partial(video_trials, "video_settings"),
     "video_scaling": video_scaling,
     "video_costs": video_costs,
     "video_preset": video_preset,
