@@ -3,8 +3,8 @@
 Each run trains in its own process, `--parallel-cameras` at a time; training times count only for runs that
 were alone. Final averaged weights, nothing is selected. A run whose scores exist is not trained again.
 
-`trials` of an experiment are ways to predict: network calls per frame, frames, frames between them, and
-options of sampling.
+`trials` of an experiment are ways to predict: network calls per frame, stage of training, and options of
+sampling.
 """
 
 import argparse
@@ -21,14 +21,12 @@ from typing import Any
 import numpy as np
 import torch
 from experiment import SMOKE, change_config, make_name
-from torch import Tensor
 from video_results import FIGURES, collect_results
 
 from nsde_policy.eval.latency import device_name
 from nsde_policy.files import replace_file
-from nsde_policy.inference.torch_threads import use_threads
-from nsde_policy.video.frame_scores import Predictor, make_predictor, score_predictors
-from nsde_policy.video.next_frame import RGB_CHANNELS, shift_state, stack_state, to_unit
+from nsde_policy.video.frame_scores import make_predictor, score_predictors
+from nsde_policy.video.next_frame import stack_state, to_unit
 from nsde_policy.video.settings import VideoConfig
 from nsde_policy.video.video_run import load_video_model, train_video
 from nsde_policy.video.videos import Videos
@@ -38,6 +36,8 @@ from collisions import CollisionsConfig, make_collisions
 
 TRAINING_VIDEOS, TEST_VIDEOS = 0, 1_000_000
 """Seeds of the videos; settings were chosen on other ones."""
+FRAMES = 12
+"""Predicted frames."""
 REDUCED_DELTA = 1e-3
 """δ of the paper's reduced loss."""
 SMOKE_VIDEOS = 4
@@ -49,10 +49,6 @@ class Trial:
 
     calls: int = 1
     """Network calls per frame, one for each substep."""
-    frames: int = 12
-    between: int = 1
-    """Frames that are scored per frame; more than one are the states between solver steps, or, with one call,
-    a cross-fade."""
     first_stage: bool = False
     """Use the weights before the second stage of training."""
     options: dict[str, float] = field(default_factory=dict)
@@ -63,8 +59,7 @@ class Trial:
         """Name of the prediction in results."""
         options = "".join(f", {name} {value:g}" for name, value in self.options.items())
         stage = "first phase, " if self.first_stage else ""
-        fine = f" in steps of 1/{self.between}" if self.between > 1 else ""
-        return f"{stage}{self.calls} calls, {self.frames} frames{fine}{options}"
+        return f"{stage}{self.calls} calls, {FRAMES} frames{options}"
 
 
 @dataclass(frozen=True)
@@ -80,8 +75,8 @@ class Job:
     videos: int
     scored: int
     """Number of videos that are predicted and scored."""
-    measured: tuple[str, ...]
-    """Further measurements: "reduced_loss", "latency"."""
+    has_reduced_loss: bool
+    """Whether to measure the reduced loss."""
     alone: bool
 
     @property
@@ -99,18 +94,14 @@ def list_jobs(values: dict[str, Any], args: argparse.Namespace) -> list[Job]:
     """List the trainings of an experiment, first seeds first."""
     smoke, jobs = args.smoke, []
     for name, training in values["trainings"].items():
-        config = VideoConfig.from_preset(training.get("preset", values["preset"]), training["method"])
+        config = VideoConfig.from_preset("default", training["method"])
         config = change_config(change_config(config, values.get("change", {})), training.get("change", {}))
         trials = [
-            Trial(**{**each, "calls": calls})
+            Trial(calls, trial.get("first_stage", False), trial.get("options", {}))
             for trial in values.get("trials", ())
             if any(fnmatch(name, pattern) for pattern in trial.get("trainings", ["*"]))
-            for each in [{key: value for key, value in trial.items() if key != "trainings"}]
-            for calls in each.pop("calls", [1])
+            for calls in trial.get("calls", [1])
         ]
-        if smoke:  # short predictions with few calls
-            short = [replace(each, calls=min(each.calls, 5), frames=min(each.frames, 3)) for each in trials]
-            trials = list({trial.label: trial for trial in short}.values())
         seeds = args.train_seeds or range(1 if smoke else training.get("seeds", 1))
         for seed in seeds if any(fnmatch(name, pattern) for pattern in args.rows) else ():
             jobs.append(
@@ -121,9 +112,9 @@ def list_jobs(values: dict[str, Any], args: argparse.Namespace) -> list[Job]:
                     seed,
                     args.out,
                     args.device,
-                    SMOKE_VIDEOS if smoke else values.get("videos", 16_384),
-                    args.episodes or (SMOKE_VIDEOS if smoke else values.get("scored", 512)),
-                    tuple(values.get("measured", ())),
+                    SMOKE_VIDEOS if smoke else 16_384,
+                    args.episodes or (SMOKE_VIDEOS if smoke else 512),
+                    values.get("reduced_loss", False),
                     args.parallel_cameras == 1,
                 )
             )
@@ -161,8 +152,7 @@ def run_job(job: Job) -> str:
         "parameters": sum(p.numel() for p in model.parameters()),
         "device": device_name(job.device),
         "trials": _score_trials(job, sums),
-        "reduced_loss": _measure_reduced_loss(model, job) if "reduced_loss" in job.measured else None,
-        "latency_ms": _time_calls(model, job) if "latency" in job.measured else None,
+        "reduced_loss": _measure_reduced_loss(model, job) if job.has_reduced_loss else None,
     }
     job.scores.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(job.scores, note=np.array(json.dumps(note)), **sums)
@@ -171,55 +161,22 @@ def run_job(job: Job) -> str:
 
 def _score_trials(job: Job, sums: dict[str, np.ndarray]) -> list[dict[str, Any]]:
     """Score all trials; sums per video go into `sums`, means per frame are returned."""
-    rows, history = [], job.config.model.history
-    for frames, between in sorted({(trial.frames, trial.between) for trial in job.trials}):
-        config = CollisionsConfig(size=job.config.size, frames=history + frames, substeps=between)
-        videos = make_collisions(job.scored, config, seed=TEST_VIDEOS, device=job.device)
-        predictors = {}
-        for trial in job.trials:
-            if (trial.frames, trial.between) == (frames, between):
-                model = load_video_model(job.path, device=job.device, first_stage=trial.first_stage)
-                predictors[trial.label] = _make_predictor(model, trial, seed=job.seed)
-        context = between * (history - 1) + 1
-        scores = score_predictors(
-            predictors,
-            videos,
-            steps=frames * between,
-            context=context,
-            batch_size=256 // between,
-            device=job.device,
-        )
-        fine = f" in steps of 1/{between}" if between > 1 else ""
-        for label, row in scores.rows.items():
-            name = label if label in predictors else f"{label}, {frames} frames{fine}"
-            means = {figure: row[figure].intervals.value.round(4).tolist() for figure in FIGURES}
-            rows.append({"label": name, "per_frame": means})
-            for figure in FIGURES:
-                pooled = row[figure].pool(1)
-                sums[f"{name}/{figure}"] = np.stack([pooled.total, pooled.count]).astype(np.float32)
+    config = CollisionsConfig(size=job.config.size, frames=job.config.model.history + FRAMES)
+    videos = make_collisions(job.scored, config, seed=TEST_VIDEOS, device=job.device)
+    predictors = {}
+    for trial in job.trials:
+        model = load_video_model(job.path, device=job.device, first_stage=trial.first_stage)
+        predictors[trial.label] = make_predictor(model, seed=job.seed, substeps=trial.calls, **trial.options)
+    scores = score_predictors(predictors, videos, steps=FRAMES, batch_size=256, device=job.device)
+    rows = []
+    for label, row in scores.rows.items():
+        name = label if label in predictors else f"{label}, {FRAMES} frames"
+        means = {figure: row[figure].intervals.value.round(4).tolist() for figure in FIGURES}
+        rows.append({"label": name, "per_frame": means})
+        for figure in FIGURES:
+            pooled = row[figure].pool(1)
+            sums[f"{name}/{figure}"] = np.stack([pooled.total, pooled.count]).astype(np.float32)
     return rows
-
-
-def _make_predictor(model: Any, trial: Trial, *, seed: int) -> Predictor:
-    if trial.between == 1:
-        return make_predictor(model, seed=seed, substeps=trial.calls, **trial.options)
-    sampling = replace(model.config.sampling, substeps=trial.calls, **trial.options)
-    generator = torch.Generator(model.increment_std.device).manual_seed(seed)
-    fraction = (
-        torch.arange(1, trial.between + 1, device=generator.device).view(-1, 1, 1, 1, 1) / trial.between
-    )
-
-    @torch.no_grad()
-    def predict(frames: Tensor, steps: int) -> Tensor:
-        state, frames_between = stack_state(to_unit(frames[:, :: trial.between])), []
-        for _ in range(steps // trial.between):
-            path = model.solve(state, sampling=sampling, generator=generator)[:, :, :RGB_CHANNELS]
-            path = path[1:] if trial.calls == trial.between else torch.lerp(path[0], path[-1], fraction)
-            frames_between.append(path.clamp(-1, 1))
-            state = shift_state(state, frames_between[-1][-1])
-        return torch.cat(frames_between).transpose(0, 1)
-
-    return predict
 
 
 def _measure_reduced_loss(model: Any, job: Job) -> float:
@@ -237,24 +194,6 @@ def _measure_reduced_loss(model: Any, job: Job) -> float:
         error = (predicted - unit[:, context]).double().square()
         total += float((error / REDUCED_DELTA + 1).log().mean()) * len(frames)
     return total / len(made)
-
-
-def _time_calls(model: Any, job: Job) -> dict[str, float]:
-    """Return milliseconds per network call at batch 1, on the device and on one CPU thread (medians)."""
-    medians, size = {}, job.config.size
-    for name in dict.fromkeys((job.device, "cpu")):
-        model = model.to(name)
-        frames = torch.zeros(1, model.config.history, size, size, 3, dtype=torch.uint8, device=name)
-        generator, sampling = torch.Generator(name), replace(model.config.sampling, substeps=2)
-        times = []
-        with use_threads(1):
-            for _ in range(25):
-                started = time.perf_counter()
-                predicted = model.generate(frames, steps=1, sampling=sampling, generator=generator)
-                predicted.cpu()  # waits for a GPU
-                times.append((time.perf_counter() - started) / 2)
-        medians[name] = 1e3 * float(np.median(times[5:]))
-    return medians
 
 
 def run_videos(values: dict[str, Any], args: argparse.Namespace) -> None:

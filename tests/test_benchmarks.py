@@ -96,7 +96,7 @@ def test_an_experiment_is_trained_rolled_out_and_resumed(
 @pytest.mark.parametrize(
     "command",
     [
-        "suite.py video_superres --smoke --device cpu --rows one* --out OUT",
+        "suite.py video_scaling --smoke --device cpu --rows width?32 --out OUT",
         "entropy_intervals.py --repeats 2",
     ],
 )

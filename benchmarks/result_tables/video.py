@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from result_tables.files import NONE, cell, markdown, read
+from result_tables.files import cell, markdown, read
 
 FIGURES = {"psnr": ("PSNR, dB", 2), "ssim": ("SSIM", 3), "motion": ("motion", 2)}
 BASELINES = "no model"
@@ -44,25 +44,6 @@ def video_scaling() -> str:
     return markdown(["million weights", "reduced loss of each training seed"], lines)
 
 
-def video_costs() -> str:
-    """Tabulate training time and time of a network call, of runs that were timed."""
-    lines = [
-        [
-            run["variant"],
-            run["seed"],
-            f"{run['parameters'] / 1e6:.1f}",
-            f"{run['seconds']:.0f}" if run["seconds"] else NONE,
-            ", ".join(f"{name} {ms:.1f}" for name, ms in (run["latency_ms"] or {}).items()) or NONE,
-            run["device"],
-        ]
-        for run in read("video")["runs"]
-        if run["seconds"] or run["latency_ms"]
-    ]
-    return markdown(
-        ["run", "seed", "million weights", "training, s", "ms per call, batch 1", "device"], lines
-    )
-
-
 def video_preset() -> str:
     """Tabulate what `video eval` wrote about the preset `fast`."""
     lines = [
@@ -75,9 +56,6 @@ def video_preset() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "video_calls": partial(video_trials, "video", *METHODS),
     "video_ablation": partial(video_trials, "video", *METHODS, without=True),
-    "video_small_ablation": partial(video_trials, "video_fast"),
-    "video_superres": partial(video_trials, "video_superres"),
     "video_scaling": video_scaling,
-    "video_costs": video_costs,
     "video_preset": video_preset,
 }

@@ -8,6 +8,6 @@ neural_sde.py    the Neural SDE
 baselines.py     Flow Matching and PFI
 video_run.py     training into a run directory, and loading
 frame_scores.py  PSNR, SSIM and motion of predicted frames
-video_stores.py  video files, KTH and CLEVRER as stores
+video_stores.py  video files as stores
 command.py       `nsde-policy video`
 """

@@ -150,22 +150,17 @@ class VideoEval:
 
 @dataclass(frozen=True)
 class VideoData:
-    """Turn KTH, CLEVRER or a folder of videos into a store for training.
+    """Turn a folder of videos into a store for training.
 
     Any store of demonstrations with images is one already. An interrupted conversion continues with the same
     command.
     """
 
-    kind: Annotated[
-        Literal["kth", "clevrer", "folder"],
-        Positional,
-        arg(help="Set of videos as distributed, or `folder` for all videos in a folder and below."),
-    ]
-    root: Annotated[Path, Positional, arg(help="Folder of the videos; for `folder` also one video.")]
+    root: Annotated[Path, Positional, arg(help="Folder of the videos and below, or one video.")]
     out: Path
     """Zarr directory to create, or to continue with the same settings."""
-    split: Literal["train", "validation", "test"] = "train"
-    """Part of KTH, by persons as in Schuldt et al. (2004), or of CLEVRER, by number."""
+    kth: Literal["train", "validation", "test"] | None = None
+    """Take one part of KTH, by persons as in Schuldt et al. (2004)."""
     stride: Count = 1
     """Keep every n-th frame; 5 is usual for CLEVRER."""
     size: Count = 64
@@ -181,10 +176,10 @@ class VideoData:
 
         try:
             report = write_videos(
-                find_videos(self.kind, self.root, self.split),
+                find_videos(self.root, kth=self.kth),
                 self.out,
                 FrameConfig(size=self.size, stride=self.stride, crop=self.crop),
-                made_with={"set": self.kind, "split": self.split},
+                made_with={"kth": self.kth} if self.kth else {},
                 progress=lambda paths: tqdm(paths, "decoding", unit="video", leave=False, disable=None),
             )
         except KeyboardInterrupt:

@@ -98,25 +98,20 @@ class NeuralSDEVideo(VideoModel):
 
     def predict(self, state: Tensor, *, sampling: VideoSampling, generator: torch.Generator) -> Tensor:
         """Take Euler-Maruyama steps to the next frame."""
-        return self.solve(state, sampling=sampling, generator=generator)[-1, :, :RGB_CHANNELS]
+        return self.solve(state, sampling=sampling, generator=generator)[:, :RGB_CHANNELS]
 
     def solve(self, state: Tensor, *, sampling: VideoSampling, generator: torch.Generator) -> Tensor:
-        """Return the state before and after each Euler-Maruyama step of one frame, (substeps + 1, n, …).
-
-        Older frames of the state move at a constant speed until the next frame.
-        """
+        """Return the next state by Euler-Maruyama steps, in which older frames move at a constant speed."""
         assert isinstance(sampling, NeuralSDEVideoSampling)
-        newest = state[:, :RGB_CHANNELS].shape
-        dt, path = state.new_full((), 1 / sampling.substeps), [state]
+        dt, x = state.new_full((), 1 / sampling.substeps), state
         for _ in range(sampling.substeps):
-            out = self.run(path[-1], with_diffusion=sampling.diffusion > 0)
+            out = self.run(x, with_diffusion=sampling.diffusion > 0)
             drift = differentiate_state(state, self._add_denoiser(out, sampling))
-            diffusion, dw = torch.zeros_like(state), torch.zeros_like(state)
+            diffusion, dw = torch.zeros_like(x), torch.zeros_like(x)
             if sampling.diffusion:
                 std = self.increment_std * (0.5 * out.log_variance).exp()
                 diffusion[:, :RGB_CHANNELS] = sampling.diffusion * std
-                dw[:, :RGB_CHANNELS] = dt.sqrt() * torch.randn(
-                    newest, generator=generator, device=state.device
-                )
-            path.append(euler_maruyama_step(path[-1], Coefficients(drift, diffusion), dt, dw))
-        return torch.stack(path)
+                noise = torch.randn(std.shape, generator=generator, device=x.device)
+                dw[:, :RGB_CHANNELS] = dt.sqrt() * noise
+            x = euler_maruyama_step(x, Coefficients(drift, diffusion), dt, dw)
+        return x

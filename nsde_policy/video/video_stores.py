@@ -1,4 +1,4 @@
-"""Video files, among them those of KTH and CLEVRER, written into a store of videos.
+"""Video files, among them those of KTH, written into a store of videos.
 
 Such a store is a recording without observations and actions: `data/img` holds the frames, and
 `meta/episode_ends` the end of each video.
@@ -25,7 +25,6 @@ from nsde_policy.errors import DemoError
 from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked, read_file
 from nsde_policy.video.settings import VIDEO_KEY
 
-Kind = Literal["kth", "clevrer", "folder"]
 Split = Literal["train", "validation", "test"]
 Span = tuple[int, int]
 """First frame of a part of a video, and one past its last."""
@@ -47,13 +46,6 @@ _KTH_NAME = re.compile(
     r"(person(\d\d)_(?:boxing|handclapping|handwaving|jogging|running|walking)_d[1-4])_uncomp\.avi"
 )
 _KTH_LINE = re.compile(r"(person\d\d_[a-z]+_d\d)\s+frames?\s+([\d\s,-]+)", re.I)
-CLEVRER_NUMBERS: Mapping[Split, tuple[int, int]] = {
-    "train": (0, 10_000),
-    "validation": (10_000, 15_000),
-    "test": (15_000, 20_000),
-}
-"""First number of the videos of each part, and one past the last."""
-_CLEVRER_NAME = re.compile(r"video_(\d{5})\.mp4")
 
 
 @dataclass(frozen=True)
@@ -79,29 +71,22 @@ class WriteReport(NamedTuple):
     """Videos that were written this time."""
 
 
-def find_videos(kind: Kind, root: Path, split: Split = "train") -> dict[Path, Sequence[Span]]:
-    """Find the videos of one part of KTH or CLEVRER, or all in a folder and below; a file is a set of one.
+def find_videos(root: Path, *, kth: Split | None = None) -> dict[Path, Sequence[Span]]:
+    """Find all videos in a folder and below, or those of one part of KTH; a file is a set of one.
 
     Returns:
         The parts of each file that become episodes, none for the whole video. KTH is divided into its
         sequences if `00sequences.txt` lies next to the videos.
     """
-    files: dict[Path, Sequence[Span]]
-    if kind == "folder":
-        paths = [root] if root.is_file() else _list_files(root)
-        files = {path: () for path in paths if path.suffix.lower() in SUFFIXES}
-        expected = f"files that end with {', '.join(SUFFIXES)}"
-    elif kind == "kth":
-        spans, persons = _read_sequences(root), KTH_PERSONS[split]
-        matches = [(path, _KTH_NAME.fullmatch(path.name.lower())) for path in _list_files(root)]
+    paths = [root] if root.is_file() else _list_files(root)
+    files: dict[Path, Sequence[Span]] = {path: () for path in paths if path.suffix.lower() in SUFFIXES}
+    expected = f"files that end with {', '.join(SUFFIXES)}"
+    if kth is not None:
+        spans, persons = _read_sequences(root), KTH_PERSONS[kth]
+        matches = [(path, _KTH_NAME.fullmatch(path.name.lower())) for path in files]
         files = {path: spans.get(m[1], ()) for path, m in matches if m and int(m[2]) in persons}
         listed = ", ".join(map(str, persons))
-        expected = f"person01_boxing_d1_uncomp.avi and so on, here of the {split} persons {listed}"
-    else:
-        root, (first, end) = root / f"video_{split}", CLEVRER_NUMBERS[split]
-        matches = [(path, _CLEVRER_NAME.fullmatch(path.name)) for path in _list_files(root)]
-        files = {path: () for path, m in matches if m and first <= int(m[1]) < end}
-        expected = f"video_{first:05}.mp4 to video_{end - 1:05}.mp4"
+        expected = f"person01_boxing_d1_uncomp.avi and so on, here of the {kth} persons {listed}"
     if not files:
         raise DemoError(f"{root} holds no videos; expected {expected}")
     return files

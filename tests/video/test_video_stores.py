@@ -1,4 +1,4 @@
-"""Tests of video files as stores: decoding, damage, KTH, CLEVRER and folders, and `video data`."""
+"""Tests of video files as stores: decoding, damage, KTH and folders, and `video data`."""
 
 import struct
 
@@ -13,7 +13,6 @@ from nsde_policy.data.zarr_store.store import Store
 from nsde_policy.errors import DemoError
 from nsde_policy.files import MAX_UNPACKED_VARIABLE
 from nsde_policy.video.video_stores import (
-    CLEVRER_NUMBERS,
     KTH_PERSONS,
     FrameConfig,
     find_videos,
@@ -21,7 +20,7 @@ from nsde_policy.video.video_stores import (
     read_video,
     write_videos,
 )
-from tests.helpers.video_files import CODECS, draw_scene, write_clevrer, write_kth, write_scene, write_video
+from tests.helpers.video_files import CODECS, draw_scene, write_kth, write_scene, write_video
 
 SMALL = FrameConfig(size=24)
 
@@ -149,19 +148,19 @@ def test_the_number_of_frames_is_bounded(tmp_path, monkeypatch):
 
 def test_the_split_of_kth_is_by_person(kth, tmp_path):
     assert sorted(sum(KTH_PERSONS.values(), ())) == [*range(1, 26)]
-    names = {split: [path.name[:8] for path in find_videos("kth", kth, split)] for split in KTH_PERSONS}
+    names = {split: [path.name[:8] for path in find_videos(kth, kth=split)] for split in KTH_PERSONS}
     assert names == {
         "train": ["person11", "person18"] * 2,
         "validation": ["person01"] * 2,
         "test": ["person02", "person22"] * 2,
     }
     out = tmp_path / "kth.zarr"
-    assert write(find_videos("kth", kth, "validation"), out) == (2, 20, 25, 2)
+    assert write(find_videos(kth, kth="validation"), out) == (2, 20, 25, 2)
     for k, action in enumerate(["boxing", "walking"]):
         (frames,) = read_video(kth / action / f"person01_{action}_d1_uncomp.avi", SMALL)
         assert np.array_equal(open_images(out)[10 * k : 10 * k + 10], frames)
     assert check_store(out) == []
-    assert len(find_videos("kth", write_kth(tmp_path, [11], flat=True), "train")) == 1
+    assert len(find_videos(write_kth(tmp_path, [11], flat=True), kth="train")) == 1
 
 
 def test_sequences_of_kth_become_videos_and_writing_continues(tmp_path):
@@ -170,7 +169,7 @@ def test_sequences_of_kth_become_videos_and_writing_continues(tmp_path):
         "Training:   person11, 12\n\nperson11_walking_d1\t\tframes\t1-4, 5-10, 3-99\n"
         "person13_handclapping_d3 *missing*\n"
     )
-    files, out = find_videos("kth", tmp_path, "train"), tmp_path / "kth.zarr"
+    files, out = find_videos(tmp_path, kth="train"), tmp_path / "kth.zarr"
     (whole,) = read_video(tmp_path / "walking/person11_walking_d1_uncomp.avi", SMALL)
     expected = np.concatenate([whole[:4], whole[4:], whole[2:]])
 
@@ -189,24 +188,10 @@ def test_sequences_of_kth_become_videos_and_writing_continues(tmp_path):
         write(files, out, FrameConfig(size=32))
     (tmp_path / "00sequences.txt").write_text("person11_walking_d1 frames 1-4")
     with pytest.raises(DemoError, match="made with files"):
-        write(find_videos("kth", tmp_path, "train"), out)
+        write(find_videos(tmp_path, kth="train"), out)
     (tmp_path / "00sequences.txt").write_bytes(b"x")
     with pytest.raises(DemoError, match="no lines like"):
-        find_videos("kth", tmp_path, "train")
-
-
-def test_clevrer_is_found_by_number_and_subsampled(tmp_path):
-    write_clevrer(tmp_path, [1003, 0, 10_000, 15_000])
-    numbers = {
-        split: [int(path.stem[6:]) for path in find_videos("clevrer", tmp_path, split)]
-        for split in CLEVRER_NUMBERS
-    }
-    assert numbers == {"train": [0, 1003], "validation": [10_000], "test": [15_000]}
-    out = tmp_path / "c.zarr"
-    report = write(find_videos("clevrer", tmp_path, "train"), out, FrameConfig(size=24, stride=5))
-    assert (report.videos, report.frames, report.rate_hz) == (2, 8, 5)
-    path = tmp_path / "video_train/video_01000-02000/video_01003.mp4"
-    assert np.array_equal(open_images(out)[4:], read_video(path, SMALL)[0][::5])
+        find_videos(tmp_path, kth="train")
 
 
 def test_a_folder_is_searched_for_videos_of_any_format(tmp_path):
@@ -214,30 +199,28 @@ def test_a_folder_is_searched_for_videos_of_any_format(tmp_path):
         write_scene(tmp_path / name, k)
     (tmp_path / "a/x.mp4").rename(tmp_path / "a/x.MP4")
     (tmp_path / "notes.txt").write_text("no video")
-    assert [path.name for path in find_videos("folder", tmp_path)] == ["x.MP4", "y.webm", "b.avi"]
-    assert [*find_videos("folder", tmp_path / "b.avi")] == [tmp_path / "b.avi"]
+    assert [path.name for path in find_videos(tmp_path)] == ["x.MP4", "y.webm", "b.avi"]
+    assert [*find_videos(tmp_path / "b.avi")] == [tmp_path / "b.avi"]
     write_scene(tmp_path / "c.avi", 1, 10, rate=10)
     with pytest.raises(DemoError, match=r"c\.avi has 10 frames per second, the first video has 25; convert"):
-        write(find_videos("folder", tmp_path), tmp_path / "x.zarr")
+        write(find_videos(tmp_path), tmp_path / "x.zarr")
 
 
-def test_missing_parts_of_a_set_are_named(tmp_path):
+def test_missing_videos_are_named(tmp_path):
     write_kth(tmp_path / "kth", [11])
-    write_clevrer(tmp_path / "clevrer", [0])
     (tmp_path / "empty").mkdir()
-    for kind, root, message in [
-        ("kth", "kth", r"holds no videos; expected person01.* of the test persons 2, 3"),
-        ("clevrer", "clevrer", r"folder .*video_test does not exist"),
-        ("folder", "nowhere", "does not exist"),
-        ("folder", "empty", "holds no videos; expected files that end with"),
+    for folder, part, message in [
+        ("kth", "test", r"holds no videos; expected person01.* of the test persons 2, 3"),
+        ("nowhere", None, "does not exist"),
+        ("empty", None, "holds no videos; expected files that end with"),
     ]:
         with pytest.raises(DemoError, match=message):
-            find_videos(kind, tmp_path / root, "test")
+            find_videos(tmp_path / folder, kth=part)
 
 
 def test_commands_print_what_the_store_holds(kth, tmp_path, capsys):
     out = str(tmp_path / "k.zarr")
-    command = ["video", "data", "kth", str(kth), "--split", "validation", "--size", "16", "--out", out]
+    command = ["video", "data", str(kth), "--kth", "validation", "--size", "16", "--out", out]
     assert main(command) == 0
     assert f"OK: {out} holds 2 videos (2 new), 20 frames of 16 × 16, 25 Hz" in capsys.readouterr().out
     assert main(["data", "info", out]) == 0
