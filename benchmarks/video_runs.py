@@ -86,7 +86,7 @@ class Job:
 
     @property
     def scores(self) -> Path:
-        """File with everything about the run that is kept."""
+        """File of the scores and measurements of the run."""
         return self.folder / "scores" / f"{self.path.name}.npz"
 
 

@@ -34,11 +34,11 @@ PHYSICS_STEPS = 20
 RADII, SPEEDS = (4.5, 7.7), (0.8, 2.9)
 """Smallest and largest radius, pixels of a frame of 64, and speed at the start, pixels per frame."""
 RESTING = 0.25
-"""Share of the objects that rest at the start."""
+"""Fraction of the objects that rest at the start."""
 RATE_HZ = 10.0
 """Frames per second that a store states."""
 DRAW_BATCH = 2048
-"""Frames that are drawn at once."""
+"""Frames that are painted at once."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,8 @@ def _bounce(position: Tensor, velocity: Tensor, mass: Tensor, *, touching: Tenso
     between = position[:, :, None] - position[:, None]
     normal = between / between.norm(dim=-1, keepdim=True).clamp(min=1e-6)
     approach = ((velocity[:, :, None] - velocity[:, None]) * normal).sum(-1).clamp(max=0)
-    share = 2 * mass[:, None] / (mass[:, :, None] + mass[:, None])
-    push = torch.where(touching, -share * approach, 0.0)
+    fraction = 2 * mass[:, None] / (mass[:, :, None] + mass[:, None])
+    push = torch.where(touching, -fraction * approach, 0.0)
     bounced: Tensor = velocity + (push[..., None] * normal).sum(2)
     return bounced
 
@@ -178,9 +178,9 @@ def _draw_batch(objects: Objects, position: Tensor, size: int) -> Tensor:
         square = torch.maximum(x.abs(), y.abs()) - 0.8 * radius
         triangle = torch.maximum(y, x.abs() * 0.866 - 0.5 * y) - 0.55 * radius
         edge = torch.where(shape == 0, disc, torch.where(shape == 1, square, triangle))
-        share = (0.5 - edge * (size / 64)).clamp(0, 1) * objects.present[:, k, None, None]
+        cover = (0.5 - edge * (size / 64)).clamp(0, 1) * objects.present[:, k, None, None]
         colour = palette[objects.colour[:, k]][:, None, None]
-        picture = torch.lerp(picture, colour, share[..., None])
+        picture = torch.lerp(picture, colour, cover[..., None])
     return picture.round().to(torch.uint8)
 
 
