@@ -35,7 +35,7 @@ from nsde_policy.run_directory import RunRecord
 from nsde_policy.selection.rule import Choice
 from nsde_policy.tasks import Task, find_rate, get_task_of_run
 from nsde_policy.tasks.adapter import EnvAdapter
-from nsde_policy.tasks.gym import choose_mujoco_renderer
+from nsde_policy.tasks.environments import choose_mujoco_renderer
 
 
 @dataclass(frozen=True)

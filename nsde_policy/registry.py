@@ -32,7 +32,7 @@ class Registry(Generic[Plugin]):
     """Plug-ins of one kind, imported on demand.
 
     Modules of `package` but its `helpers` are the built-in ones. Those of other packages are entry points in
-    `group`, by default `nsde_policy.` and the last part of the package's name. Messages call them `kind`.
+    the group `nsde_policy.` and the last part of the package's name. Messages call them `kind`.
     """
 
     def __init__(
@@ -40,12 +40,11 @@ class Registry(Generic[Plugin]):
         kind: str,
         package: str,
         *,
-        group: str | None = None,
         helpers: Collection[str] = ("base", "base_model", "registry"),
     ) -> None:
         self.kind = kind
         self._package = package
-        self._group = group or "nsde_policy." + package.rsplit(".", 1)[-1]
+        self._group = "nsde_policy." + package.rsplit(".", 1)[-1]
         self._helpers = helpers
         self._found: dict[str, Plugin] = {}
         self._broken: dict[str, str] = {}

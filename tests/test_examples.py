@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from nsde_policy.data import load_demonstrations
-from nsde_policy.video.windows import open_videos
+from nsde_policy.video.videos import open_videos
 
 ROOT = Path(__file__).parents[1]
 

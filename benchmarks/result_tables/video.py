@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from result_tables.files import NONE, cell, markdown, read
+from result_tables.files import cell, markdown, read
 
 FIGURES = {"psnr": ("PSNR, dB", 2), "ssim": ("SSIM", 3), "motion": ("motion", 2)}
 BASELINES = "no model"
@@ -16,13 +16,12 @@ def _describe(trial: str) -> str:
 
 def video_trials(file: str, *variants: str, without: bool = False) -> str:
     """Tabulate PSNR, SSIM and motion of some variants in every trial."""
-    found = read(file)
     head = ["model", "prediction", "training seeds", *(title for title, _ in FIGURES.values())]
     head += ["PSNR of each seed", "paired difference, dB", "first frame, dB"]
     lines = []
-    for row in found["rows"]:
-        wanted = row["variant"] in variants if variants else True
-        if wanted == without and row["variant"] != BASELINES:
+    for row in read(file)["rows"]:
+        is_named = row["variant"] in variants if variants else True
+        if is_named == without and row["variant"] != BASELINES:
             continue
         cells = [row["variant"], _describe(row["trial"]), len(row["psnr"]["seeds"])]
         cells += [cell(row[name], decimals) for name, (_, decimals) in FIGURES.items()]
@@ -45,25 +44,6 @@ def video_scaling() -> str:
     return markdown(["million weights", "reduced loss of each training seed"], lines)
 
 
-def video_costs() -> str:
-    """Tabulate training time and time of a network call, of runs that were timed."""
-    lines = [
-        [
-            run["variant"],
-            run["seed"],
-            f"{run['parameters'] / 1e6:.1f}",
-            f"{run['seconds']:.0f}" if run["seconds"] else NONE,
-            ", ".join(f"{name} {ms:.1f}" for name, ms in (run["latency_ms"] or {}).items()) or NONE,
-            run["device"],
-        ]
-        for run in read("video")["runs"]
-        if run["seconds"] or run["latency_ms"]
-    ]
-    return markdown(
-        ["run", "seed", "million weights", "training, s", "ms per call, batch 1", "device"], lines
-    )
-
-
 def video_preset() -> str:
     """Tabulate what `video eval` wrote about the preset `fast`."""
     lines = [
@@ -76,10 +56,6 @@ def video_preset() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "video_calls": partial(video_trials, "video", *METHODS),
     "video_ablation": partial(video_trials, "video", *METHODS, without=True),
-    "video_small_ablation": partial(video_trials, "video_fast"),
-    "video_superres": partial(video_trials, "video_superres"),
-    "video_settings": partial(video_trials, "video_settings"),
     "video_scaling": video_scaling,
-    "video_costs": video_costs,
     "video_preset": video_preset,
 }

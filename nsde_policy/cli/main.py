@@ -29,8 +29,8 @@ from nsde_policy.cli.shared.options import Command, check_command
 from nsde_policy.cli.shared.ranks import get_rank, is_launched
 from nsde_policy.cli.train import Train
 from nsde_policy.cli.tune import Tune
-from nsde_policy.cli.video.models import VideoData, VideoEval, VideoTrain
 from nsde_policy.errors import ConfigError, NsdePolicyError, is_out_of_memory, suggest, summarize_error
+from nsde_policy.video.command import VideoData, VideoEval, VideoTrain
 
 DESCRIPTION = "Neural SDE policies: imitation learning with one small network call per action."
 PIPE_CLOSED = 141

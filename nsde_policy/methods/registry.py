@@ -24,7 +24,7 @@ Model = TypeVar("Model", bound="type[TrainableModel[Any]]")
 
 @dataclass(frozen=True)
 class Method:
-    """One method, of imitation learning or of video prediction."""
+    """One method of imitation learning."""
 
     name: str
     title: str
@@ -60,7 +60,6 @@ def register_method(
     title: str,
     config: type[ModelConfig],
     presets: Mapping[str, Preset],
-    registry: Registry[Method] = METHODS,
 ) -> Callable[[Model], Model]:
     """Register a method; decorates the class of its model.
 
@@ -69,20 +68,19 @@ def register_method(
         title: Name in tables and plots.
         config: Class of its settings, a `ModelConfig`.
         presets: Settings by name; `default` and `fast` at least.
-        registry: Where it is registered; methods of video prediction have one of their own.
     """
 
     def register(model: Model) -> Model:
-        add_method(Method(name, title, config, presets, model), registry)
+        add_method(Method(name, title, config, presets, model))
         return model
 
     return register
 
 
-def add_method(method: Method, registry: Registry[Method] = METHODS) -> None:
+def add_method(method: Method) -> None:
     """Register a method whose model is imported on first use."""
     method.config.method = method.name
-    registry.add(method.name, method)
+    METHODS.add(method.name, method)
 
 
 def get_method(name: str) -> Method:

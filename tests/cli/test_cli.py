@@ -88,7 +88,7 @@ def test_the_first_help_page_is_short():
     lines = _list_commands(COMMANDS, "nsde-policy").splitlines()
     assert len(lines) <= 30
     assert max(map(len, lines)) <= 88
-    for family, text in {"data": "Turn KTH", "train": "next frames"}.items():
+    for family, text in {"data": "Turn a folder", "train": "next frames"}.items():
         described = _list_commands(COMMANDS["video"], "nsde-policy video").splitlines()
         assert any(line.strip().startswith(family) and text in line for line in described)
 

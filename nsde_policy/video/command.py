@@ -1,9 +1,10 @@
-"""`nsde-policy video train` and `nsde-policy video eval`."""
+"""`nsde-policy video`: the commands `train`, `eval` and `data`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import tyro
 from tyro.conf import Positional, arg
@@ -13,20 +14,16 @@ from nsde_policy.cli.shared.flags import FLAG_RULES
 from nsde_policy.cli.shared.options import DeviceFlag, JsonFileFlag, print_results
 from nsde_policy.cli.shared.ranks import get_rank
 from nsde_policy.errors import ConfigError
-from nsde_policy.video.config import VIDEO_KEY, VideoConfig
-
-if TYPE_CHECKING:
-    from nsde_policy.eval.video.evaluate import VideosToScore
-    from nsde_policy.video.run import VideoRecord
+from nsde_policy.video.settings import VIDEO_KEY, VideoConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class VideoPresetFlags:
     """Where the settings of a training start from."""
 
-    method: str = "neural_sde"
+    method: Literal["neural_sde", "flow_matching", "interpolants"] = "neural_sde"
     """Method: neural_sde, flow_matching or interpolants (PFI)."""
-    preset: str = "default"
+    preset: Literal["default", "fast", "paper"] = "default"
     """Settings to start from: default (a GPU), fast (a CPU, frames of 32 × 32), paper (as published)."""
 
 
@@ -42,7 +39,7 @@ class VideoTrain(VideoPresetFlags):
     """Seed of weights, windows and noise."""
     device: DeviceFlag = "auto"
     validation: Fraction = 0.0
-    """Share of a store's videos held out of training, chosen independently of --seed; `video eval` uses no
+    """Fraction of a store's videos held out of training, chosen independently of --seed; `video eval` uses no
     others of that store."""
     resume: bool = False
     """Continue the run in --out from its last checkpoint."""
@@ -70,19 +67,14 @@ class VideoTrain(VideoPresetFlags):
     def run(self) -> None:
         """Train with a progress bar and print the run directory."""
         from nsde_policy.inference.torch_threads import count_threads, use_threads
-        from nsde_policy.video.run import train_video
-        from nsde_policy.video.windows import open_videos
+        from nsde_policy.video.video_run import train_video
+        from nsde_policy.video.videos import open_videos
 
         out = self.out or Path("runs") / f"video-{self.method}-{self.preset}-{self.seed}"
-        videos = open_videos(self.data, size=self.config.size, stride=self.config.stride)
+        videos = open_videos(self.data, size=self.config.size).hold_out(self.validation)
         with use_threads(count_threads()):
             run = train_video(
-                videos.hold_out(self.validation),
-                self.config,
-                out,
-                seed=self.seed,
-                device=self.device,
-                resume=self.resume,
+                videos, self.config, out, seed=self.seed, device=self.device, resume=self.resume
             )
         if get_rank() == 0:
             print(f"trained {run.path}")
@@ -103,38 +95,47 @@ class VideoEval:
     substeps: Count | None = None
     """Solver steps per frame, of one network call each; default: as in training."""
     alpha: NonNegative | None = None
-    """Strength of the denoiser of a Neural SDE; default: as in training."""
+    """Denoising strength of a Neural SDE; default: as in training."""
     seed: SeedNumber = 0
     """Seed of the sampled predictions."""
     device: DeviceFlag = "auto"
-    features: Path | None = None
-    """A .safetensors file of I3D, which gives one more column: FVD, the Fréchet distance between the features
-    of predicted and true videos."""
     json: JsonFileFlag = None
 
     def run(self) -> None:
         """Print a table with intervals over videos."""
+        import numpy as np
+
         from nsde_policy.eval.latency import device_name
-        from nsde_policy.eval.video.evaluate import evaluate_video, make_predictor
-        from nsde_policy.eval.video.i3d import load_features
-        from nsde_policy.video.run import VideoRecord, load_video_model
+        from nsde_policy.video.frame_scores import cut_windows, make_predictor, score_predictors
+        from nsde_policy.video.video_run import VideoRecord, load_video_model
+        from nsde_policy.video.videos import open_videos
 
         if not self.models:
             raise ConfigError("name at least one run directory of `nsde-policy video train`")
-        network = load_features(self.features, device=self.device) if self.features else None
         models = [load_video_model(run, device=self.device) for run in self.models]
-        context = max(model.config.history for model in models)
-        names = [run.absolute().name for run in self.models]
-        labels = names if len({*names}) == len(names) else list(map(str, self.models))
-        predictors = {
-            label: make_predictor(model, seed=self.seed, substeps=self.substeps, alpha=self.alpha)
-            for label, model in zip(labels, models, strict=True)
-        }
         records = [VideoRecord.read(run) for run in self.models]
+        sizes = {record.config.size for record in records}
+        if len(sizes) > 1:
+            raise ConfigError(f"the runs have frames of different sizes ({sizes}): score them apart")
         data = self.data or Path(records[0].videos.source)
-        videos = self._load_videos(records, data, context + self.steps)
-        scores = evaluate_video(
-            predictors, videos, steps=self.steps, context=context, device=self.device, network=network
+        videos = open_videos(data, size=sizes.pop())
+        unseen = reduce(np.intersect1d, [record.select_unseen(videos).indices for record in records])
+        context = max(model.config.history for model in models)
+        videos, length = videos.select(unseen), context + self.steps
+        if videos.lengths.max(initial=0) < length:
+            raise ConfigError(
+                f"{data} holds no video of {length} frames, the context and --steps {self.steps}, that "
+                "may be scored: ask for fewer steps, or train with a larger --validation"
+            )
+        scores = score_predictors(
+            {
+                str(run): make_predictor(model, seed=self.seed, substeps=self.substeps, alpha=self.alpha)
+                for run, model in zip(self.models, models, strict=True)
+            },
+            *cut_windows(videos, length, self.videos),
+            steps=self.steps,
+            context=context,
+            device=self.device,
         )
         results = scores.to_json(
             runs=[str(run) for run in self.models],
@@ -146,43 +147,20 @@ class VideoEval:
         )
         print_results(self.json, results, scores.format_table())
 
-    def _load_videos(self, records: Sequence["VideoRecord"], data: Path, length: int) -> "VideosToScore":
-        from nsde_policy.eval.video.evaluate import VideosToScore
-        from nsde_policy.video.run import open_unseen
-
-        settings = [record.config for record in records]
-        if len({(config.size, config.stride) for config in settings}) > 1:
-            found = ", ".join(f"size {config.size}, stride {config.stride}" for config in settings)
-            raise ConfigError(f"the runs have frames of different size or stride ({found}): score them apart")
-        parts = [open_unseen(record, data) for record in records]
-        unseen = set.intersection(*(set(part.chosen.tolist()) for part in parts))
-        opened = parts[0].select(sorted(unseen))
-        if not len(opened) or opened.lengths.max() < length:
-            raise ConfigError(
-                f"{data} holds no video of {length} frames, the context and --steps {self.steps}, that "
-                "may be scored: ask for fewer steps, or train with a larger --validation"
-            )
-        return VideosToScore.from_videos(opened, length, self.videos)
-
 
 @dataclass(frozen=True)
 class VideoData:
-    """Turn KTH, CLEVRER or a folder of videos into a store for training.
+    """Turn a folder of videos into a store for training.
 
     Any store of demonstrations with images is one already. An interrupted conversion continues with the same
     command.
     """
 
-    kind: Annotated[
-        Literal["kth", "clevrer", "folder"],
-        Positional,
-        arg(help="Set of videos as distributed, or `folder` for all videos in a folder and below."),
-    ]
-    root: Annotated[Path, Positional, arg(help="Folder of the videos; for `folder` also one video.")]
+    root: Annotated[Path, Positional, arg(help="Folder of the videos and below, or one video.")]
     out: Path
     """Zarr directory to create, or to continue with the same settings."""
-    split: Literal["train", "validation", "test"] = "train"
-    """Part of KTH, by persons as in Schuldt et al. (2004), or of CLEVRER, by number."""
+    kth: Literal["train", "validation", "test"] | None = None
+    """Take one part of KTH, by persons as in Schuldt et al. (2004)."""
     stride: Count = 1
     """Keep every n-th frame; 5 is usual for CLEVRER."""
     size: Count = 64
@@ -194,20 +172,15 @@ class VideoData:
         """Write videos with a progress bar and print what the store holds."""
         from tqdm import tqdm
 
-        from nsde_policy.data.video_files import FrameConfig
-        from nsde_policy.data.video_sets import find_clevrer, find_kth, find_videos, write_videos
+        from nsde_policy.video.video_stores import FrameConfig, find_videos, write_videos
 
-        if self.kind == "folder":
-            videos = find_videos(self.root)
-        else:
-            find = find_kth if self.kind == "kth" else find_clevrer
-            videos = find(self.root, self.split)
         try:
             report = write_videos(
-                videos,
+                find_videos(self.root, kth=self.kth),
                 self.out,
                 FrameConfig(size=self.size, stride=self.stride, crop=self.crop),
-                progress=lambda items: tqdm(items, "decoding", unit="video", leave=False, disable=None),
+                made_with={"kth": self.kth} if self.kth else {},
+                progress=lambda paths: tqdm(paths, "decoding", unit="video", leave=False, disable=None),
             )
         except KeyboardInterrupt:
             raise KeyboardInterrupt("interrupted; run the same command again to continue") from None

@@ -3,10 +3,10 @@
     config.json           settings, seed, videos, versions
     model.safetensors     averaged weights after the second stage
     metrics.jsonl         losses of the second stage
-    first_phase/          model and losses after the first stage
+    first_stage/          model and losses after the first stage
     */training.safetensors  checkpoints to resume from
 
-A run without a second stage has no folder `first_phase`.
+A run without a second stage has no folder `first_stage`.
 """
 
 import logging
@@ -14,25 +14,34 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from nsde_policy.config import BaseConfig, TrainConfig
-from nsde_policy.errors import CheckpointError, ConfigError, PluginError
+from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
 from nsde_policy.inference.loading import check_weights
 from nsde_policy.run_directory import RUN_FORMAT, DemoRecord, RunDirectory, find_versions
 from nsde_policy.training.checkpoints import Monitor, check_files, refuse_other_training, train_loop
-from nsde_policy.training.distributed import find_own_rows, join_ranks
+from nsde_policy.training.distributed import join_ranks
 from nsde_policy.training.loop import Training
-from nsde_policy.video.base import VideoModel
-from nsde_policy.video.config import VIDEO_METHODS, UnrollConfig, VideoConfig
-from nsde_policy.video.windows import Videos, open_videos
+from nsde_policy.video.baselines import FlowMatchingVideo, InterpolantsVideo
+from nsde_policy.video.neural_sde import NeuralSDEVideo
+from nsde_policy.video.next_frame import VideoModel
+from nsde_policy.video.settings import VideoConfig
+from nsde_policy.video.videos import Videos
 
 logger = logging.getLogger(__name__)
 
-FIRST_STAGE_FOLDER = "first_phase"
+FIRST_STAGE_FOLDER = "first_stage"
 VIDEO_KIND = "video"
 """Value of `kind` in config.json, which policies do not have."""
+MODELS: dict[str, type[VideoModel]] = {
+    "neural_sde": NeuralSDEVideo,
+    "flow_matching": FlowMatchingVideo,
+    "interpolants": InterpolantsVideo,
+}
+"""Class of the model by the name of the method."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ class VideoRecord(BaseConfig):
             if values.pop("kind", None) != VIDEO_KIND or values.pop("format", None) != RUN_FORMAT:
                 raise CheckpointError(f"{path} was not written by `nsde-policy video train` of this version")
             return cls.from_dict(values)
-        except (CheckpointError, PluginError):
+        except CheckpointError:
             raise
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise CheckpointError(f"{file} is not a valid record of a video run: {error}") from error
@@ -78,41 +87,35 @@ class VideoRecord(BaseConfig):
 
     def build_model(self) -> VideoModel:
         """Build the model with its initial weights."""
-        config = self.config
-        model: type[VideoModel] = VIDEO_METHODS.get(config.method).model_class()
-        return model(
-            config.model,
-            size=config.size,
+        return MODELS[self.config.model.method](
+            self.config.model,
+            size=self.config.size,
             increment_std=self.increment_std,
             generator=torch.Generator().manual_seed(self.seed),
         )
 
+    def select_unseen(self, videos: Videos) -> Videos:
+        """Return the videos of a store that the run was not trained on; raise `ConfigError` without any.
 
-def open_unseen(record: VideoRecord, path: Path) -> Videos:
-    """Open the videos of a store that a run was not trained on, with its size and stride; raise without any.
-
-    In the training store or a copy of it, these are the held-out videos and any added later. In another
-    store, they are all videos.
-    """
-    config = record.config
-    videos = open_videos(path, size=config.size, stride=config.stride)
-    count = record.videos.episodes or len(videos)  # runs of earlier versions do not say
-    trained = sorted({*range(count)} - {*record.videos.held_out})
-    before = videos.head(count).select(trained) if 0 < count <= len(videos) else None
-    if before is None or not trained or before.fingerprint != record.videos.fingerprint:
-        if path.resolve() == Path(record.videos.source).resolve():
+        In the training store or a copy of it, these are the held-out videos and any added later. In another
+        store, they are all videos.
+        """
+        indices = np.arange(len(videos))
+        trained = np.setdiff1d(np.arange(self.videos.episodes), self.videos.held_out)
+        is_known = bool(np.isin(trained, indices).all())
+        if not is_known or videos.select(trained).fingerprint != self.videos.fingerprint:
+            if Path(videos.name).resolve() == Path(self.videos.source).resolve():
+                raise ConfigError(
+                    f"{videos.name} has changed since training, so the training videos cannot be left out: "
+                    "train the model again, or score it on another store with --data"
+                )
+            return videos
+        if len(trained) == len(videos):
             raise ConfigError(
-                f"{path} has changed since training, so the training videos cannot be left out: train the "
-                "model again, or score it on another store with --data"
+                f"the model was trained on all {len(videos)} videos of {videos.name}: hold some out with "
+                "`video train --validation 0.1`, or score it on another store with --data"
             )
-        return videos
-    unseen = sorted({*range(len(videos))} - {*trained})
-    if not unseen:
-        raise ConfigError(
-            f"the model was trained on all {len(videos)} videos of {path}: hold some out with `video train "
-            "--validation 0.1`, or score it on another store with --data"
-        )
-    return videos.select(unseen)
+        return videos.select(np.setdiff1d(indices, trained))
 
 
 def train_video(
@@ -153,15 +156,14 @@ def train_video(
         loaded = videos.to(device)
         replace_file(run.config, record.to_json().encode())
         model = record.build_model().to(device)
-        stages: list[tuple[RunDirectory, TrainConfig, UnrollConfig | None]] = [(run, config.train, None)]
+        stages = [(run, config.train, model.unroll)]
         if config.unroll.frames:
             first = RunDirectory(run.path / FIRST_STAGE_FOLDER)
-            stages = [(first, config.train, None), (run, config.unroll.train, config.unroll)]
-        for number, (directory, train, unrolled) in enumerate(stages):
-            model.unrolled = unrolled
+            stages = [(first, config.train, model.unroll), (run, config.unroll.train, config.unroll)]
+        for number, (directory, train, unroll) in enumerate(stages):
+            model.unroll = unroll
             directory.path.mkdir(exist_ok=True)
-            source = loaded.source(model.window, len(find_own_rows(train.batch_size)))
-            training = Training(model, source, train, seed=seed + number)
+            training = Training(model, loaded.windows(model.window), train, seed=seed + number)
             if resume and directory.training.exists():
                 training.restore(directory.read_tensors(directory.training))
             directory.truncate_metrics(training.step if resume else -1)
@@ -188,9 +190,9 @@ def load_video_model(path: Path | str, *, device: str = "cpu", first_stage: bool
 
 def _check_stage(directory: RunDirectory, train: TrainConfig) -> None:
     """Warn if a stage stopped early; raise `CheckpointError` if it left no weights."""
-    how = "finish it with `video train --resume` and the same settings"
+    advice = "finish it with `video train --resume` and the same settings"
     if not directory.model.exists():
-        raise CheckpointError(f"{directory.path} has no weights yet, training was interrupted: {how}")
+        raise CheckpointError(f"{directory.path} has no weights yet, training was interrupted: {advice}")
     steps = max((int(record["step"]) for record in directory.read_metrics()), default=train.steps)
     if steps < train.steps:
-        logger.warning("%s stopped at step %d of %d: %s", directory.path, steps, train.steps, how)
+        logger.warning("%s stopped at step %d of %d: %s", directory.path, steps, train.steps, advice)
