@@ -14,6 +14,7 @@ from nsde_policy.cli.main import main
 from nsde_policy.data import load_demonstrations
 from nsde_policy.data.check import check_store
 from nsde_policy.data.images import open_images
+from nsde_policy.errors import DemoError
 from tests.helpers.damage import Damage, replace_by_pipe
 from tests.helpers.demo_stores import edit_bytes
 from tests.helpers.hdf5_files import LENGTHS, example, write_aloha, write_d4rl, write_jpeg, write_robomimic
