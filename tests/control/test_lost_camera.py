@@ -20,7 +20,7 @@ from nsde_policy.encoders.resnet.config import ResNetConfig
 from nsde_policy.errors import PolicyInputError, SessionStoppedError
 from nsde_policy.inference.base import BasePolicy
 from nsde_policy.inference.policy import Policy
-from nsde_policy.methods.regression import RegressionConfig
+from nsde_policy.methods.baselines.regression import RegressionConfig
 from nsde_policy.planner.calibration import CameraRange
 from nsde_policy.run_config import RunConfig
 from nsde_policy.training.dataset import add_lost_cameras

@@ -13,9 +13,9 @@ from nsde_policy.deploy.export.plan_module import trace_plan
 from nsde_policy.deploy.runtime.graph import Graph
 from nsde_policy.deploy.runtime.metadata import RECORD_KEY
 from nsde_policy.errors import CheckpointError, ConfigError, NsdePolicyError
-from nsde_policy.methods.diffusion.model import DiffusionConfig
+from nsde_policy.methods.baselines.diffusion.model import DiffusionConfig
+from nsde_policy.methods.baselines.regression import RegressionConfig
 from nsde_policy.methods.neural_sde.config import SamplingConfig
-from nsde_policy.methods.regression import RegressionConfig
 from nsde_policy.run_directory import RunDirectory
 from tests.helpers.exported_policies import DDIM, LAYOUT, SMALL, build_policy, make_neural_sde_config
 

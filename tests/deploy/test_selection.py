@@ -13,7 +13,7 @@ from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import Graph
 from nsde_policy.errors import CheckpointError, NsdePolicyError
 from nsde_policy.inference.graphs import BufferedDraws
-from nsde_policy.methods.flow import StreamingFlowConfig, StreamingFlowSampling
+from nsde_policy.methods.baselines.flow import StreamingFlowConfig, StreamingFlowSampling
 from tests.helpers.exported_policies import (
     GOAL,
     SMALL,

@@ -15,19 +15,19 @@ from nsde_policy.core.targets import Transitions, Windows, pair_states
 from nsde_policy.errors import ConfigError
 from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.base import PolicyModel
-from nsde_policy.methods.bet import BehaviourTransformerConfig
-from nsde_policy.methods.diffusion.model import DiffusionConfig, DiffusionSampling
-from nsde_policy.methods.diffusion.networks import UNetConfig
-from nsde_policy.methods.flow import StreamingFlowConfig, StreamingFlowSampling
-from nsde_policy.methods.gpi import GPIConfig, GPISampling
-from nsde_policy.methods.ibc import ImplicitBCConfig, ImplicitBCSampling
-from nsde_policy.methods.knn import NearestNeighboursConfig, NearestNeighboursSampling
-from nsde_policy.methods.l1_flow import L1FlowConfig
-from nsde_policy.methods.lstm_gmm import LSTMGMMConfig, LSTMGMMSampling
-from nsde_policy.methods.mip import MIPConfig
+from nsde_policy.methods.baselines.bet import BehaviourTransformerConfig
+from nsde_policy.methods.baselines.diffusion.model import DiffusionConfig, DiffusionSampling
+from nsde_policy.methods.baselines.diffusion.networks import UNetConfig
+from nsde_policy.methods.baselines.flow import StreamingFlowConfig, StreamingFlowSampling
+from nsde_policy.methods.baselines.gpi import GPIConfig, GPISampling
+from nsde_policy.methods.baselines.ibc import ImplicitBCConfig, ImplicitBCSampling
+from nsde_policy.methods.baselines.knn import NearestNeighboursConfig, NearestNeighboursSampling
+from nsde_policy.methods.baselines.l1_flow import L1FlowConfig
+from nsde_policy.methods.baselines.lstm_gmm import LSTMGMMConfig, LSTMGMMSampling
+from nsde_policy.methods.baselines.mip import MIPConfig
+from nsde_policy.methods.baselines.regression import RegressionConfig
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.registry import METHODS, get_method
-from nsde_policy.methods.regression import RegressionConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import fingerprint
 from nsde_policy.training.run import TrainOptions, train_run

@@ -13,9 +13,9 @@ from nsde_policy.core.state import measure_state
 from nsde_policy.core.targets import Transitions, pair_states
 from nsde_policy.encoders.resnet.config import ResNetConfig
 from nsde_policy.encoders.resnet.model import ResNetModel
+from nsde_policy.methods.baselines.regression import Regression, RegressionConfig
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
-from nsde_policy.methods.regression import Regression, RegressionConfig
 from nsde_policy.run_config import RunConfig
 from nsde_policy.training.frames import FrameWindows, PolicyWithEncoder
 from nsde_policy.training.loop import Training, fit
