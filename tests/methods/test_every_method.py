@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from nsde_policy.config import ModelConfig, NetworkConfig, Sampling, TrainConfig, WindowConfig
-from nsde_policy.core.targets import Transitions, Windows, pair_states
+from nsde_policy.core.targets import Transitions, Windows
 from nsde_policy.errors import ConfigError
 from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.base import PolicyModel
@@ -33,6 +33,7 @@ from nsde_policy.run_directory import fingerprint
 from nsde_policy.training.run import TrainOptions, train_run
 from tests.helpers.rng import make_draws, make_rng
 from tests.helpers.shared_batches import assert_shares_add_up
+from tests.helpers.state_pairs import pair_states
 from tests.helpers.toy_problems import WITH_ANGLE, make_robot_demos
 
 NETWORK = NetworkConfig(width=16, depth=2)
@@ -66,7 +67,6 @@ CASES = {
     "neural_sde cancelling": neural_sde(
         history=3, history_noise="shared", sampling=SamplingConfig(denoiser="cancelling")
     ),
-    "neural_sde strength": neural_sde(learned_strength=True),
     "neural_sde plain": neural_sde(denoiser=False, noise=0.0, sampling=SamplingConfig(denoiser="off")),
     "regression": Case(RegressionConfig(network=NETWORK)),
     "mip": Case(MIPConfig(network=NETWORK)),
