@@ -191,11 +191,11 @@ def test_frames_are_encoded_together_where_any_number_of_rows_is(monkeypatch: py
     rows = [observe_robot(policy, seed) for seed in range(8)]
     wanted = [policy.encode(row) for row in rows]
     counts = list[int]()
-    encode = Policy._encode_frames
+    encode = Policy.encode_frames
     monkeypatch.setattr(Policy, "largest_batch", None)  # as on a GPU
     monkeypatch.setattr(
         Policy,
-        "_encode_frames",
+        "encode_frames",
         lambda self, values, frames: counts.append(len(values)) or encode(self, values, frames),
     )
 
@@ -219,7 +219,7 @@ class SelectingPlanner(BatchPlanner):
         super().__init__()
         self.seconds, self.compared = seconds, list[int]()
 
-    def plan_rows(self, states, *, steps, seeds, candidates):  # type: ignore[no-untyped-def, override]
+    def plan_rows(self, states, *, steps, seeds, candidates=None):  # type: ignore[no-untyped-def, override]
         self.compared.append(candidates)
         time.sleep(self.seconds * candidates)
         plans = super().plan_rows(states, steps=steps, seeds=seeds)
