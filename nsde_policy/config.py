@@ -152,6 +152,10 @@ def require(owner: object, condition: bool, rule: str) -> None:
 class Sampling(BaseConfig):
     """Settings of sampling from a trained model; each method adds its own."""
 
+    def change(self, changes: Mapping[str, Any]) -> Self:
+        """Return these settings with some changed; a method may refuse changes without an effect."""
+        return self.from_dict(self.to_dict() | dict(changes))
+
 
 @dataclass(frozen=True)
 class ModelConfig(BaseConfig):
@@ -169,6 +173,11 @@ class ModelConfig(BaseConfig):
     def longest_chunk(self) -> int | None:
         """Most actions of one plan; None for any length."""
         return None
+
+    @property
+    def control_period(self) -> float:
+        """Δt of one control period in the training data."""
+        return 1.0
 
     @property
     def gains_from_threads(self) -> bool:

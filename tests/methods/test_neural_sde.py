@@ -93,6 +93,12 @@ def test_sampling_rejects_parts_that_are_not_trained():
         model.sample_paths(make_path()[0], steps=1, generator=make_rng(), sampling=constant)
 
 
+def test_strength_of_a_denoiser_that_is_off_is_refused():
+    assert SamplingConfig().change({"alpha": 0.2}) == SamplingConfig(alpha=0.2)
+    with pytest.raises(ConfigError, match="no denoiser, so alpha has no effect"):
+        SamplingConfig(denoiser="off").change({"alpha": 0.2})
+
+
 def without_noise(**changes: Any) -> dict[str, Any]:
     """Return settings without noise on the training states."""
     return {"noise": 0.0, "denoiser": False, "sampling": STILL, **changes}

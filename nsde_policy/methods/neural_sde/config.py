@@ -1,12 +1,14 @@
 """Settings and presets of the Neural SDE; no torch, so that the command line starts fast."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 from msgspec import Meta
 
 from nsde_policy.bounds import MAX_NUMBER, Length, NonNegative, Positive, Size
 from nsde_policy.config import ModelConfig, NetworkConfig, Preset, Sampling, TrainConfig, require
+from nsde_policy.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,13 @@ class SamplingConfig(Sampling):
     """Factor on g; 0 samples without noise."""
     substeps: Size = 1
     """Solver steps per control period."""
+
+    def change(self, changes: Mapping[str, Any]) -> Self:
+        """Return these settings with some changed; refuse the strength of a denoiser that is off."""
+        changed = super().change(changes)
+        if changed.denoiser == "off" and "alpha" in changes:
+            raise ConfigError("this run has no denoiser, so alpha has no effect: leave it out")
+        return changed
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,11 @@ class NeuralSDEConfig(ModelConfig):
         problem = "the denoiser needs noise > 0; set denoiser = False to train without noise"
         require(self, self.noise > 0 or not self.denoiser, problem)
         self.check_sampling(self.sampling)
+
+    @property
+    def control_period(self) -> float:
+        """Δt of one control period in the training data."""
+        return self.dt
 
     @property
     def gains_from_threads(self) -> bool:
