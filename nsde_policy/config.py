@@ -20,8 +20,24 @@ from nsde_policy.errors import ConfigError
 from nsde_policy.files import parse_json
 
 WITHDRAWN = (
+    ("brightness", 0.0),
+    ("inference", "derivative_free"),
+    ("k", 1),
     ("learned_strength", False),
+    ("local_negatives", 0),
+    ("local_noise", 0.1),
+    ("network", "unet"),
+    ("noise", 0.0),
+    ("occlusion", 0.0),
+    ("quiet_end", True),
+    ("residual", False),
     ("schedule", "together"),
+    ("solver", "midpoint"),
+    ("step", 0.01),
+    ("temperature", 1.0),
+    ("transformer", {"layers": 8, "heads": 4, "embedding": 256, "dropout": 0.3}),
+    ("weighting", "equal"),
+    ("weights", "uniform"),
     ("window_mb", 0),
 )
 """Settings in files of version 0.2 that are no choice any more, with the value that is left."""
@@ -136,6 +152,10 @@ def require(owner: object, condition: bool, rule: str) -> None:
 class Sampling(BaseConfig):
     """Settings of sampling from a trained model; each method adds its own."""
 
+    def change(self, changes: Mapping[str, Any]) -> Self:
+        """Return these settings with some changed; a method may refuse changes without an effect."""
+        return self.from_dict(self.to_dict() | dict(changes))
+
 
 @dataclass(frozen=True)
 class ModelConfig(BaseConfig):
@@ -153,6 +173,11 @@ class ModelConfig(BaseConfig):
     def longest_chunk(self) -> int | None:
         """Most actions of one plan; None for any length."""
         return None
+
+    @property
+    def control_period(self) -> float:
+        """Δt of one control period in the training data."""
+        return 1.0
 
     @property
     def gains_from_threads(self) -> bool:

@@ -1,6 +1,5 @@
 """Checks of the camera frames that a control session receives."""
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -83,14 +82,14 @@ class FrameMonitor:
             return [], faults
         return lost, [fault for fault in faults if fault not in lost]
 
-    def copy_observation(self, obs: Mapping[str, object], lost: Sequence[Fault]) -> dict[str, object]:
-        """Copy the observation that `check` saw: a driver may write the next frame into the same memory.
+    def copy(self, lost: Sequence[Fault]) -> tuple[np.ndarray | None, ...]:
+        """Copy the frames that `check` accepted, (1, height, width, 3), None for lost cameras.
 
-        Frames of lost cameras are left out.
+        A driver may write the next frame into the same memory.
         """
         without = {fault.camera for fault in lost}
-        kept = {name: value for name, value in obs.items() if name not in without}
-        return {name: copy.copy(self._frames.get(name, value)) for name, value in kept.items()}
+        names = (camera.name for camera in self._cameras)
+        return tuple(None if name in without else self._frames[name][None].copy() for name in names)
 
     def _check_frame(self, obs: Mapping[str, object], camera: CameraSpec, now: float) -> list[Fault]:
         """Keep the frame of a camera, or return its fault."""

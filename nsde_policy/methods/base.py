@@ -125,7 +125,7 @@ class PolicyModel(TrainableModel[Batch]):
 
     config: ModelConfig
     losses: tuple[str, ...] = ()
-    """Names of the losses that are minimised together; override `stages` to train in several stages."""
+    """Names of the losses that are minimised together."""
     training_view: ClassVar[TrainingView] = "windows"
     """Training data: `transitions` (pairs of successive states) or `windows` (states and action chunks)."""
     foresees_states: ClassVar[bool] = False
@@ -139,7 +139,7 @@ class PolicyModel(TrainableModel[Batch]):
     """Whether plans from the same states differ, so that one of several can be selected."""
 
     def stages(self) -> tuple[Stage, ...]:
-        """Train all parameters on all losses in one stage, unless a method overrides it."""
+        """Train all parameters on all losses at once."""
         if not self.losses:
             raise ConfigError(f"{type(self).__name__} names no `losses` to minimise")
         return (Stage(self.losses, tuple(self.parameters())),)

@@ -1,4 +1,4 @@
-"""Methods by name: a new one is one new file in this folder, or a package with an entry point.
+"""Methods by name: a new one is one new file in `baselines/`, or a package with an entry point.
 
     @register_method("my_method", title="My method", config=MyConfig, presets=PRESETS)
     class MyMethod(PolicyModel[Windows]): ...
@@ -51,7 +51,12 @@ class Method:
         return pkgutil.resolve_name(self.model) if isinstance(self.model, str) else self.model
 
 
-METHODS: Registry[Method] = Registry("method", "nsde_policy.methods")
+METHODS: Registry[Method] = Registry(
+    "method",
+    "nsde_policy.methods",
+    "nsde_policy.methods.baselines",
+    helpers=("base", "baselines", "registry"),
+)
 
 
 def register_method(

@@ -150,23 +150,6 @@ def test_metrics_that_are_not_records_are_ignored_and_a_pipe_is_rejected(tmp_pat
         list(run.read_metrics())
 
 
-def test_sequential_training_resumes_in_the_middle_of_a_stage(tmp_path: Path):
-    model = NeuralSDEConfig(
-        schedule="sequential", network=NetworkConfig(kind="separate", width=16, depth=1), history=1
-    )
-    config = replace(TINY, model=model)
-    whole = train(tmp_path / "whole", config)
-
-    def stop(progress: Any) -> None:
-        if progress.step > 75:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "parts", config, save_every_s=1e9, monitor=stop)
-    parts = train(tmp_path / "parts", config, resume=True)
-    assert fingerprint(parts.read_weights()) == fingerprint(whole.read_weights())
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -60,11 +60,12 @@ class RuntimePolicy(BasePolicy[np.random.Generator]):
         """Plans that are compared before one is executed; 1 without plan selection."""
         return 1 if self._selecting is None else self._selecting.record.candidates
 
-    def _encode_frames(
-        self, values: np.ndarray, frames: list[np.ndarray]
+    def encode_frames(
+        self, values: np.ndarray, frames: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Encode frames of all cameras, as `Planner.encode_frames` says."""
         if self._encoder is None:
-            return super()._encode_frames(values, frames)
+            return super().encode_frames(values, frames)
         with self._lock:
             rows = [self._encoder.encode(*row) for row in zip(values, zip(*frames, strict=True), strict=True)]
         features, visible = (np.stack(part).astype(np.float64) for part in zip(*rows, strict=True))
@@ -73,7 +74,9 @@ class RuntimePolicy(BasePolicy[np.random.Generator]):
     def _make_generator(self, seed: int) -> np.random.Generator:
         return np.random.default_rng(seed)
 
-    def _draw_chunks(self, histories: Sequence[History], generator: np.random.Generator) -> list[np.ndarray]:
+    def _sample_chunks(
+        self, histories: Sequence[History], generator: np.random.Generator
+    ) -> list[np.ndarray]:
         return [self._plan(each.states(), self.spec.chunk, generator).actions for each in histories]
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None) -> Plan:

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from itertools import islice
 from typing import Generic, TypeVar
 
-from nsde_policy.planner.worker import PlannerThread
+from nsde_policy.control.worker import PlannerThread
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")

@@ -1,4 +1,4 @@
-"""Tests for planner/worker.py: the planner thread of session, server and viewer."""
+"""Tests for control/worker.py: the planner thread of session, server and viewer."""
 
 import gc
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nsde_policy.planner.worker import PlannerThread
+from nsde_policy.control.worker import PlannerThread
 
 ROOT = Path(__file__).parents[2]
 
@@ -93,7 +93,7 @@ def test_closed_thread_and_its_results_are_garbage_collected():
 
 AT_EXIT = """
 import threading, time
-from nsde_policy.planner import worker
+from nsde_policy.control import worker
 worker.EXIT_TIMEOUT_S = {timeout}
 started = threading.Event()
 def job():

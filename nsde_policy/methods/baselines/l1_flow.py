@@ -18,7 +18,7 @@ from nsde_policy.bounds import Length
 from nsde_policy.config import Sampling
 from nsde_policy.core.targets import Windows
 from nsde_policy.methods.base import Draws, LossParts
-from nsde_policy.methods.mip import MIP, MIPConfig
+from nsde_policy.methods.baselines.mip import MIP, MIPConfig
 from nsde_policy.methods.registry import register_method
 
 UNIFORM_SHARE = 0.01

@@ -26,7 +26,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import wrap_circular
 from nsde_policy.core.targets import Windows
 from nsde_policy.methods.base import Draws, choose_sampling
-from nsde_policy.methods.knn import StoredWindows
+from nsde_policy.methods.baselines.knn import StoredWindows
 from nsde_policy.methods.registry import register_method
 
 

@@ -22,7 +22,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 from nsde_policy.methods.base import Draws, LossParts, PolicyModel, choose_sampling
-from nsde_policy.methods.diffusion.networks import ConditionalUNet, UNetConfig
+from nsde_policy.methods.baselines.diffusion.networks import ConditionalUNet, UNetConfig
 from nsde_policy.methods.registry import register_method
 
 LEVELS = 100
