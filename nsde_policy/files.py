@@ -104,12 +104,11 @@ def decode_json(content: str | bytes, *, allow_nan: bool = False) -> Any:
 def replace_file(target: Path, content: bytes | str) -> None:
     """Write a file atomically: to a partial file of its own, flushed to the disk, then renamed.
 
-    Text is written as UTF-8; bytes of a path that are not UTF-8 become escapes, as in JSON. Processes that
-    replace the same file do not disturb each other; the last one wins. A process that is killed may leave a
-    partial file behind.
+    Text is written as UTF-8. Processes that replace the same file do not disturb each other; the last one
+    wins. A process that is killed may leave a partial file behind.
     """
-    data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     try:
+        data = content.encode() if isinstance(content, str) else content
         _check_replaceable(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = _name_partial(target)

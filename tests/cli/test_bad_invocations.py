@@ -119,6 +119,7 @@ def test_a_preset_file_of_other_types_is_refused(settings, capsys, tmp_path):
         ("train --policy act", "the nearest is --policy regression"),
         ("tune --policy=dp", "the nearest is --policy diffusion"),
         ("eval --policy.path=me/arm", "`nsde-policy eval RUN`"),
+        ("eval shipped --demos arm", "use `nsde-policy score RUN --demos arm`"),
     ],
 )
 def test_flags_and_methods_of_other_packages_are_translated_together(args, expected, capsys):
