@@ -76,7 +76,7 @@ class InputMonitor:
 
     @property
     def visible(self) -> float | None:
-        """Share of what the policy relies on that is visible in the newest encoded frames, if known."""
+        """Fraction of what the policy relies on that is visible in the newest encoded frames, if known."""
         return self._seen[1]
 
     @property
@@ -133,8 +133,8 @@ class InputMonitor:
             if (reason := find_non_finite(values)) is not None:
                 faults.append(Fault(FaultKind.NON_FINITE_OBSERVATION, now, reason))
             else:
-                found = [] if named is None else self._frames.check(named, frame_times, now)
-                lost, faults = self._frames.find_lost(found)
+                frame_faults = [] if named is None else self._frames.check(named, frame_times, now)
+                lost, faults = self._frames.find_lost(frame_faults)
                 observed = self._observations.check(values, period)
                 if observed.is_jump:
                     faults.append(

@@ -184,8 +184,8 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
 
     def _send(self, request: PlanRequest | EncodeRequest, kind: type[Reply], ends: float) -> Reply:
         if self._connection is None:
-            self._connection, *found = self._open(ends)
-            if found != [self.spec, self.calibration]:
+            self._connection, *identity = self._open(ends)
+            if identity != [self.spec, self.calibration]:
                 self._abort()
                 raise RemoteError(f"{self._url} now serves a different policy; connect again", "refused")
         try:
@@ -224,9 +224,9 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
                 limit = struct.pack("ll", math.ceil(self._timeout_s), 0)
                 connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
                 connection.send(encode(Hello(PROTOCOL, __version__)))
-                found = self._check_welcome(self._receive(connection, Welcome | Refusal, ends))
+                identity = self._check_welcome(self._receive(connection, Welcome | Refusal, ends))
                 closing.pop_all()  # without an error the connection stays open
-                return connection, *found
+                return connection, *identity
         except NsdePolicyError:
             raise
         except InvalidStatus as error:

@@ -43,7 +43,7 @@ def build_policy_spec(record: RunRecord) -> PolicySpec:
 
 
 def build_model(record: RunRecord) -> LoadedModel:
-    """Build the model of a run with initial weights drawn from its seed."""
+    """Build the model of a run with initial weights sampled from its seed."""
     model: type[LoadedModel] = get_method(record.config.method).model_class()
     return model(record.config.model, record.spec, generator=torch.Generator().manual_seed(record.seed))
 
@@ -51,7 +51,7 @@ def build_model(record: RunRecord) -> LoadedModel:
 def build_encoder(
     config: RunConfig, cameras: Sequence[CameraSpec], *, plain_dim: int, seed: int
 ) -> EncoderModel:
-    """Build the encoder of images of a run with initial weights drawn from its seed."""
+    """Build the encoder of images of a run with initial weights sampled from its seed."""
     model: Any = get_encoder(config.demos.encoder).model_class()
     encoder: EncoderModel = model(
         config.encoder, cameras, plain_dim=plain_dim, generator=torch.Generator().manual_seed(seed)

@@ -50,15 +50,15 @@ class History:
         be slow, and a plan needs the last few. `plain` are its first columns, which may replace the action
         before the first one; without them the first observation is computed now.
         """
-        known = functools.cache(obs) if callable(obs) else np.array(obs, np.float64)
+        encoded = functools.cache(obs) if callable(obs) else np.array(obs, np.float64)
         if self._last_action is None:
             columns = self._spec.first_action_from
             if plain is None or max(columns, default=-1) >= len(plain):
-                plain = np.asarray(known() if callable(known) else known, np.float64)
+                plain = np.asarray(encoded() if callable(encoded) else encoded, np.float64)
             (self._last_action,) = replace_first_action(
                 plain[None], columns, self._spec.first_action, self._spec.act_dim
             )
-        self._states.appendleft((known, self._last_action))
+        self._states.appendleft((encoded, self._last_action))
 
     @property
     def last_action(self) -> np.ndarray:
@@ -79,9 +79,9 @@ class History:
         """Return the states newest first, (history, d) float32; the oldest is repeated to fill the shape."""
         if not self._states:
             raise PolicyInputError("the history is empty: call add_observation first")
-        known = [np.concatenate([obs() if callable(obs) else obs, action]) for obs, action in self._states]
-        known += [known[-1]] * ((self._states.maxlen or 1) - len(known))
-        return np.stack(known).astype(np.float32)
+        states = [np.concatenate([obs() if callable(obs) else obs, action]) for obs, action in self._states]
+        states += [states[-1]] * ((self._states.maxlen or 1) - len(states))
+        return np.stack(states).astype(np.float32)
 
 
 def replace_first_action(
@@ -94,9 +94,9 @@ def replace_first_action(
     """
     first = np.zeros((len(obs), act_dim), obs.dtype)
     if columns:
-        chosen = np.asarray(columns)
-        first[:, chosen >= 0] = obs[:, chosen[chosen >= 0]]
-        first[:, chosen < 0] = constants
+        index = np.asarray(columns)
+        first[:, index >= 0] = obs[:, index[index >= 0]]
+        first[:, index < 0] = constants
     return first
 
 

@@ -152,19 +152,19 @@ def _encode_plain(observations: Mapping[str, object], spec: PolicySpec) -> np.nd
     return _check_shape(plain, spec.plain_dim)
 
 
-def convert_observation(given: object, spec: PolicySpec) -> np.ndarray:
+def convert_observation(obs: object, spec: PolicySpec) -> np.ndarray:
     """Return one observation (obs_dim,) or a batch (B, obs_dim), which may not be finite.
 
     Of named observations with frames it is the low-dimensional part, (plain_dim,) or (B, plain_dim).
     """
-    if isinstance(given, Mapping):
-        return _encode_plain(given, spec)
-    array = to_floats(given, "observation")
+    if isinstance(obs, Mapping):
+        return _encode_plain(obs, spec)
+    array = to_floats(obs, "observation")
     if spec.cameras and array.shape[-1:] != (spec.obs_dim,):
         raise PolicyInputError(
             f"this policy needs a dict of observations: {STATE_KEY!r} ({spec.plain_dim},) and "
             + ", ".join(f"{camera.name!r} {camera.shape} uint8" for camera in spec.cameras)
-            + f"; got {describe_value(given)}"
+            + f"; got {describe_value(obs)}"
         )
     return _check_shape(array, spec.obs_dim)
 
@@ -273,33 +273,33 @@ def parse_frame(
         PolicyInputError: If it is missing, or has another shape or type than the demonstrations; the message
             starts with the name of the camera.
     """
-    given = observations.get(camera.name)
-    if given is None:
-        found = ", ".join(repr(key) for key in observations if key != camera.name) or "nothing"
+    value = observations.get(camera.name)
+    if value is None:
+        names = ", ".join(repr(key) for key in observations if key != camera.name) or "nothing"
         raise PolicyInputError(
-            f"{camera.name} is missing, found {found:.120}; policies with several cameras go on without one "
+            f"{camera.name} is missing, names {names:.120}; policies with several cameras go on without one "
             "if they were trained with --images-dropout"
         )
     shape = "(n, {}, {}, {})".format(*camera.shape) if is_batch else str(camera.shape)
-    wanted = f"{camera.name} must be an array {shape} of uint8 from 0 to 255"
+    expected = f"{camera.name} must be an array {shape} of uint8 from 0 to 255"
     try:
-        detach = getattr(given, "detach", None)  # a tensor, of a library that need not be installed
-        frame = np.asarray(detach().cpu() if callable(detach) else given)
+        detach = getattr(value, "detach", None)  # a tensor, of a library that need not be installed
+        frame = np.asarray(detach().cpu() if callable(detach) else value)
     except Exception:  # the conversion is code of the object, which may raise anything
-        raise PolicyInputError(f"{wanted}, got {describe_value(given)}") from None
+        raise PolicyInputError(f"{expected}, got {describe_value(value)}") from None
     has_shape = frame.shape[-3:] == camera.shape and frame.ndim == (4 if is_batch else 3) and len(frame)
     if frame.dtype != np.uint8 or not has_shape:
-        raise PolicyInputError(f"{wanted}, got {frame.shape} of {frame.dtype!s:.40}")
+        raise PolicyInputError(f"{expected}, got {frame.shape} of {frame.dtype!s:.40}")
     return np.require(frame if is_batch else frame[None], requirements=["C", "W"])
 
 
-def find_implausible_frame(frame: np.ndarray, seen: CameraRange) -> str | None:
+def find_implausible_frame(frame: np.ndarray, limits: CameraRange) -> str | None:
     """Return why a frame (height, width, 3) is implausible compared with the demonstrations, or None.
 
     It detects covered lenses, dead cameras, over-exposure and broken decoding, not another scene. The text
     starts with the name of the camera.
     """
-    low, high = np.array(seen.low), np.array(seen.high)
+    low, high = np.array(limits.low), np.array(limits.high)
     least = low / MARGIN_FACTOR
     most = high * MARGIN_FACTOR + np.array([0.0, np.inf, NOISE_ALLOWANCE])  # occluders raise the contrast
     most[0] = 255 - (255 - high[0]) / MARGIN_FACTOR
@@ -309,7 +309,7 @@ def find_implausible_frame(frame: np.ndarray, seen: CameraRange) -> str | None:
             continue
         problem = PROBLEMS[name][int(value > most[column])]
         return (
-            f"{seen.camera} is {problem}: its {name} is {value:.3g}, in the demonstrations "
+            f"{limits.camera} is {problem}: its {name} is {value:.3g}, in the demonstrations "
             f"{low[column]:.3g} to {high[column]:.3g}; check lens, exposure and cable of the camera"
         )
     return None

@@ -102,12 +102,12 @@ class RuntimePolicy(BasePolicy[np.random.Generator]):
             graph.inputs["states"][:] = checked
             graph.draw(rng)
             graph.run()
-            found, path, std, compared = graph.outputs, None, None, None
+            outputs, path, std, compared = graph.outputs, None, None, None
             if graph.record.foresees:
-                path, std = found[PATH][: steps + 1], found[STD][:steps]
+                path, std = outputs[PATH][: steps + 1], outputs[STD][:steps]
             if graph.record.candidates > 1:
-                compared = found[CANDIDATES][:, : steps + 1]
-            return check_plan(Plan(found[ACTIONS][:steps], path, std, compared), self.spec)
+                compared = outputs[CANDIDATES][:, : steps + 1]
+            return check_plan(Plan(outputs[ACTIONS][:steps], path, std, compared), self.spec)
 
 
 def _load_part(
@@ -118,12 +118,12 @@ def _load_part(
     if not file.exists():
         raise CheckpointError(f"no {file}: copy it to the folder of {path.name}")
     graph = kind.load(file, threads=threads)
-    found, spec = graph.record, plan.spec
-    if isinstance(found, EncoderRecord):
-        sizes = (found.cameras, found.plain_dim, found.image_features)
+    record, spec = graph.record, plan.spec
+    if isinstance(record, EncoderRecord):
+        sizes = (record.cameras, record.plain_dim, record.image_features)
         fits = sizes == (spec.cameras, spec.plain_dim, spec.image_features)
     else:
-        fits = found.candidates > 1 and (found.spec, found.selection) == (spec, plan.selection)
-    if not fits or found.fingerprint != plan.fingerprint:
+        fits = record.candidates > 1 and (record.spec, record.selection) == (spec, plan.selection)
+    if not fits or record.fingerprint != plan.fingerprint:
         raise CheckpointError(f"{file} does not belong to {path.name}; export both again")
     return graph

@@ -214,10 +214,10 @@ class KeypointModel(EncoderModel):
             error = camera.predict(torch.cat([values, steady.flatten(1)], dim=1)).view(n, len(FORESEEN), -1)
             error = error - self.scale(later.view(error.shape))
             return {"foresight": error.square().sum((1, 2)).mean()}
-        known = camera.known_points(values) + shift[:, None] * (2 / config.size)
-        points = torch.cat([keypoints + config.blur * noise, known.to(keypoints.dtype)], dim=1)
-        drawn = camera.decoder(points, to_unit_rgb(background))
-        losses["redraw"] = (drawn - to_unit_rgb(frames)).square().sum((1, 2, 3)).mean() / ERROR_UNIT
+        positions = camera.known_points(values) + shift[:, None] * (2 / config.size)
+        points = torch.cat([keypoints + config.blur * noise, positions.to(keypoints.dtype)], dim=1)
+        redrawn = camera.decoder(points, to_unit_rgb(background))
+        losses["redraw"] = (redrawn - to_unit_rgb(frames)).square().sum((1, 2, 3)).mean() / ERROR_UNIT
         return losses
 
     def autoencoders(self) -> list[CameraAutoencoder]:

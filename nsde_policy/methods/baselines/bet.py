@@ -114,11 +114,11 @@ class BehaviourTransformer(PolicyModel[Windows]):
         """Return the focal loss of the bins and the scaled square error of their offsets."""
         logits, offsets = self._predict(batch.states, generator)
         action = self.layout.to_unit(batch.actions)
-        chosen = find_bin(action, self.centres)
-        error = select_offset(offsets, chosen) - (action - self.centres[chosen])
+        bins = find_bin(action, self.centres)
+        error = select_offset(offsets, bins) - (action - self.centres[bins])
         return LossParts(
             {
-                "focal": focal_loss(logits, chosen, gamma=self.config.focal_gamma),
+                "focal": focal_loss(logits, bins, gamma=self.config.focal_gamma),
                 "offset": self.config.offset_scale * error.square().mean(),
             }
         )
@@ -128,8 +128,8 @@ class BehaviourTransformer(PolicyModel[Windows]):
         """Draw a bin at the current state and return its centre plus offset."""
         require(self, steps == 1, f"a plan holds one action, got steps {steps}")
         logits, offsets = (output[:, -1] for output in self._predict(states))
-        chosen = draw_bins(logits, draws.uniform(1))
-        return self.layout.from_unit(self.centres[chosen] + select_offset(offsets, chosen)).unsqueeze(1)
+        bins = draw_bins(logits, draws.uniform(1))
+        return self.layout.from_unit(self.centres[bins] + select_offset(offsets, bins)).unsqueeze(1)
 
     def _predict(self, states: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Return logits (rows, history, bins) and offsets (rows, history, bins, a), oldest state first."""
@@ -238,12 +238,12 @@ def k_means(points: Tensor, bins: int, *, generator: torch.Generator) -> Tensor:
     centres = _initialize_centres(points, bins, generator)
     before = torch.full((len(points),), -1)
     for _ in range(MOST_ROUNDS):
-        distance, chosen = torch.cdist(points, centres).min(dim=1)
-        if torch.equal(chosen, before):
+        distance, nearest = torch.cdist(points, centres).min(dim=1)
+        if torch.equal(nearest, before):
             break
-        before = chosen
-        count = torch.bincount(chosen, minlength=bins)
-        total = torch.zeros_like(centres).index_add_(0, chosen, points)
+        before = nearest
+        count = torch.bincount(nearest, minlength=bins)
+        total = torch.zeros_like(centres).index_add_(0, nearest, points)
         centres = total / count.clamp(min=1).unsqueeze(-1)
         for empty in (count == 0).nonzero().squeeze(-1):
             centres[empty] = points[distance.argmax()]
@@ -269,15 +269,15 @@ def find_bin(action: Tensor, centres: Tensor) -> Tensor:
     return (action.unsqueeze(-2) - centres).square().sum(-1).argmin(-1)
 
 
-def focal_loss(logits: Tensor, chosen: Tensor, *, gamma: float) -> Tensor:
+def focal_loss(logits: Tensor, bins: Tensor, *, gamma: float) -> Tensor:
     """Return the mean of −(1 − p)^γ log p over the true bins' probabilities p (Lin et al. 2017)."""
-    log_p = logits.log_softmax(-1).gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
+    log_p = logits.log_softmax(-1).gather(-1, bins.unsqueeze(-1)).squeeze(-1)
     return -((-log_p.expm1()).pow(gamma) * log_p).mean()
 
 
-def select_offset(offsets: Tensor, chosen: Tensor) -> Tensor:
+def select_offset(offsets: Tensor, bins: Tensor) -> Tensor:
     """Return the offset (..., dim) of each chosen bin (...) from offsets (..., bins, dim)."""
-    index = chosen[..., None, None].expand(*chosen.shape, 1, offsets.shape[-1])
+    index = bins[..., None, None].expand(*bins.shape, 1, offsets.shape[-1])
     return offsets.gather(-2, index).squeeze(-2)
 
 

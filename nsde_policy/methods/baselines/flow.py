@@ -94,7 +94,7 @@ class StreamingFlow(PolicyModel[Windows]):
         self.network = MLP(inputs, spec.act_dim, config.network, generator=generator)
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
-        """Return the mean square error of the velocity at one point per window, drawn from the marginal."""
+        """Return the mean square error of the velocity at one point per window, sampled from the marginal."""
         future = batch.actions[:, self.config.history - 1 :]
         knots = self.layout.to_unit(torch.cat([self._last_action(batch.states), future], dim=1))
         time = torch.rand((len(knots), 1), generator=generator, device=knots.device)
@@ -116,18 +116,18 @@ class StreamingFlow(PolicyModel[Windows]):
         trajectory. It is exact on trajectories and needs the same single call. The first point is the last
         action itself, as in the authors' code; `start` = 1 draws it as in the paper.
         """
-        chosen = choose_sampling(self.config.sampling, sampling)
+        settings = choose_sampling(self.config.sampling, sampling)
         features = self._encode(states)
         action = self.layout.to_unit(self._last_action(states))[:, 0]
-        action = action + chosen.start * self.config.noise * draws.normal(action.shape[-1])
-        dt = 1 / (self.config.longest_chunk * chosen.substeps)
+        action = action + settings.start * self.config.noise * draws.normal(action.shape[-1])
+        dt = 1 / (self.config.longest_chunk * settings.substeps)
         step = dt / (1 + 0.5 * self.config.gain * dt)
         path = []
-        for i in range(steps * chosen.substeps):
+        for i in range(steps * settings.substeps):
             time = torch.full_like(action[:, :1], (i + 0.5) * dt)
             action = action + step * self._velocity(features, action, time)
             path.append(action)
-        return self.layout.from_unit(torch.stack(path[chosen.substeps - 1 :: chosen.substeps], dim=1))
+        return self.layout.from_unit(torch.stack(path[settings.substeps - 1 :: settings.substeps], dim=1))
 
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """Return one call per solver step; the first action is ready after `substeps` calls."""

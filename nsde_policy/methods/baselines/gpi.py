@@ -37,7 +37,7 @@ class GPISampling(Sampling):
     neighbours: Size = 1
     """Recorded states whose flows are averaged, weighted by 1 / distance."""
     attraction: Annotated[float, Meta(ge=0, le=1)] = 1.0
-    """λ₂: share of the deviation from the demonstration that is corrected per period."""
+    """λ₂: fraction of the deviation from the demonstration that is corrected per period."""
     noise: NonNegative = 0.01
     """Standard deviation of noise on the observation, in half ranges; it varies the nearest state."""
 
@@ -68,8 +68,8 @@ class GPI(StoredWindows):
     def __init__(self, config: GPIConfig, spec: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__(config, spec, generator=generator)
         if config.object_pose is not None:
-            found = f"{spec.plain_dim} measured columns and actions of {spec.act_dim} numbers"
-            rule = f"object_pose {config.object_pose} needs these columns and actions (x, y), got {found}"
+            sizes = f"{spec.plain_dim} measured columns and actions of {spec.act_dim} numbers"
+            rule = f"object_pose {config.object_pose} needs these columns and actions (x, y), got {sizes}"
             require(config, max(config.object_pose) < spec.plain_dim and spec.act_dim == 2, rule)
 
     def prepare(self, data: Windows) -> None:
@@ -81,17 +81,17 @@ class GPI(StoredWindows):
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
         """Follow the nearest recorded states from the last action; noise may change which they are."""
-        chosen = choose_sampling(self.config.sampling, sampling)
+        settings = choose_sampling(self.config.sampling, sampling)
         query = self._encode(states)
-        noisy = query + chosen.noise * draws.normal(query.shape[-1])
-        distance, nearest = self._find_nearest(noisy, chosen.neighbours)
+        noisy = query + settings.noise * draws.normal(query.shape[-1])
+        distance, nearest = self._find_nearest(noisy, settings.neighbours)
         weight = distance.clamp_min(1e-8).log().neg().softmax(-1)[..., None, None]
         circular = self.layout.is_circular[self.layout.spec.obs_dim :]
         last = self._enter_frame(states, states[:, :1, self.layout.spec.obs_dim :])
         demos = torch.cat([self.previous[nearest][:, :, None], self.actions[nearest, :steps]], dim=2)
         deviation = wrap_circular(last[:, None] - demos[:, :, :1], circular)
         progress = wrap_circular(demos.diff(dim=2), circular).cumsum(2)
-        left = (1 - chosen.attraction) ** torch.arange(1, steps + 1, device=states.device)[:, None]
+        left = (1 - settings.attraction) ** torch.arange(1, steps + 1, device=states.device)[:, None]
         path = last + (weight * (progress + (left - 1) * deviation)).sum(1)
         return self._leave_frame(states, path)
 

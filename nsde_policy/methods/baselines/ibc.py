@@ -71,35 +71,35 @@ class EnergyNetwork(nn.Module):
     """
 
     def __init__(
-        self, seen: int, acted: int, config: ImplicitBCConfig, *, generator: torch.Generator
+        self, obs_size: int, action_size: int, config: ImplicitBCConfig, *, generator: torch.Generator
     ) -> None:
         super().__init__()
         self.width, self.keep = config.width, 1 - config.dropout
-        self.observation = linear(seen, config.width, generator)
-        self.action = linear(acted, config.width, generator)
+        self.observation = linear(obs_size, config.width, generator)
+        self.action = linear(action_size, config.width, generator)
         hidden = (linear(config.width, config.width, generator) for _ in range(config.depth - 1))
         self.hidden = nn.ModuleList(hidden)
         self.output = linear(config.width, 1, generator)
 
-    def forward(self, seen: Tensor, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Return energies (rows, n) of actions (rows, n, a) for observations `seen` (rows, s)."""
+    def forward(self, obs: Tensor, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Return energies (rows, n) of actions (rows, n, a) for observations `obs` (rows, s)."""
         with torch.autocast(actions.device.type, enabled=False):
-            h = self.observation(seen)[:, None] + self.action(actions)
+            h = self.observation(obs)[:, None] + self.action(actions)
         layers = [nn.Identity(), *self.hidden]
-        for layer, mask in zip(layers, self._masks(seen, generator), strict=True):
+        for layer, mask in zip(layers, self._masks(obs, generator), strict=True):
             h = layer(h).relu()
             h = h if mask is None else h * mask.to(h.dtype)
         with torch.autocast(actions.device.type, enabled=False):
             energy: Tensor = self.output(h.float())[..., 0]
         return energy
 
-    def _masks(self, seen: Tensor, generator: torch.Generator | None) -> Sequence[Tensor | None]:
+    def _masks(self, obs: Tensor, generator: torch.Generator | None) -> Sequence[Tensor | None]:
         """Draw one mask per layer, (rows, 1, width); None outside training."""
         layers = len(self.hidden) + 1
         if not self.training or self.keep == 1:
             return [None] * layers
-        shape = (layers, len(seen), 1, self.width)
-        return dropout_mask(shape, self.keep, seen, generator).unbind()
+        shape = (layers, len(obs), 1, self.width)
+        return dropout_mask(shape, self.keep, obs, generator).unbind()
 
 
 def info_nce(energy: Tensor) -> Tensor:
@@ -125,8 +125,8 @@ def search_derivative_free(
     `noise` (rows, iterations, n, a) is normal, `uniform` (rows, iterations, n) in [0, 1).
     """
     for i in range(noise.shape[1]):
-        chosen = _select(candidates, resample(energy(candidates), uniform[:, i]))
-        candidates = (chosen + spread * noise[:, i]).clamp(-1, 1)
+        resampled = _select(candidates, resample(energy(candidates), uniform[:, i]))
+        candidates = (resampled + spread * noise[:, i]).clamp(-1, 1)
         spread *= shrink
     return candidates
 
@@ -166,8 +166,10 @@ class ImplicitBC(PolicyModel[Windows]):
         super().__init__()
         self.config: ImplicitBCConfig = config
         self.layout = StateLayout(spec)
-        seen = config.history * self.layout.obs_feature_dim
-        self.network = EnergyNetwork(seen, config.longest_chunk * spec.act_dim, config, generator=generator)
+        obs_size = config.history * self.layout.obs_feature_dim
+        self.network = EnergyNetwork(
+            obs_size, config.longest_chunk * spec.act_dim, config, generator=generator
+        )
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
         """Return InfoNCE against uniform negatives."""
@@ -184,20 +186,20 @@ class ImplicitBC(PolicyModel[Windows]):
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
         """Start from uniform candidates, move them to low energies and return one."""
-        chosen, seen = choose_sampling(self.config.sampling, sampling), self._encode(states)
-        act_dim, n = self.layout.spec.act_dim, chosen.samples
-        size, moves = self.config.longest_chunk * act_dim, chosen.iterations - 1
+        settings, obs = choose_sampling(self.config.sampling, sampling), self._encode(states)
+        act_dim, n = self.layout.spec.act_dim, settings.samples
+        size, moves = self.config.longest_chunk * act_dim, settings.iterations - 1
         uniform = draws.uniform(n * (size + moves) + 1)
         noise = draws.normal(moves, n, size)
         candidates = 2 * uniform[:, : n * size].reshape(len(states), n, size) - 1
         picks = uniform[:, n * size : -1].reshape(len(states), moves, n)
-        energy: Energy = partial(self.network, seen)
+        energy: Energy = partial(self.network, obs)
         candidates = search_derivative_free(
-            energy, candidates, noise, picks, spread=chosen.noise, shrink=chosen.shrink
+            energy, candidates, noise, picks, spread=settings.noise, shrink=settings.shrink
         )
         last = energy(candidates)
         best = last.argmin(-1, keepdim=True)
-        index = best if chosen.answer == "best" else resample(last, uniform[:, -1:])
+        index = best if settings.answer == "best" else resample(last, uniform[:, -1:])
         actions = _select(candidates, index).reshape(len(states), -1, act_dim)
         return self.layout.from_unit(actions[:, :steps])
 

@@ -89,8 +89,8 @@ class StoredWindows(PolicyModel[Windows]):
     def _find_nearest(self, features: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Return the distances and the indices of the nearest windows, both (rows, count)."""
         distance = torch.cdist(features, self.features, compute_mode="donot_use_mm_for_euclid_dist")
-        found = distance.topk(min(count, len(self.features)), largest=False)
-        return found.values, found.indices
+        nearest = distance.topk(min(count, len(self.features)), largest=False)
+        return nearest.values, nearest.indices
 
     def _encode(self, states: Tensor) -> Tensor:
         """Return the features whose Euclidean distances are compared, (rows, n)."""

@@ -21,8 +21,8 @@ from nsde_policy.methods.base import Draws, LossParts
 from nsde_policy.methods.baselines.mip import MIP, MIPConfig
 from nsde_policy.methods.registry import register_method
 
-UNIFORM_SHARE = 0.01
-"""Share of training times that are uniform in [0, 1]; the others are sigmoids of standard normal numbers."""
+UNIFORM_FRACTION = 0.01
+"""Fraction of training times that are uniform in [0, 1]; the others are sigmoids of normal numbers."""
 
 
 @dataclass(frozen=True)
@@ -65,4 +65,4 @@ def draw_times(n: int, generator: torch.Generator) -> Tensor:
     """Draw training times (n, 1) from a logit-normal distribution mixed with a uniform one."""
     middle = torch.randn((n, 1), generator=generator, device=generator.device).sigmoid()
     uniform, choice = torch.rand((2, n, 1), generator=generator, device=generator.device)
-    return torch.where(choice < UNIFORM_SHARE, uniform, middle)
+    return torch.where(choice < UNIFORM_FRACTION, uniform, middle)

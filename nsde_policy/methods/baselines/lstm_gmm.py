@@ -76,8 +76,8 @@ class Mixture(NamedTuple):
     def log_likelihood(self, x: Tensor) -> Tensor:
         """Return log Σₖ wₖ N(x; μₖ, σₖ²), (...), of points (..., dim)."""
         z = (x.unsqueeze(-2) - self.mean) / self.std
-        each = -(0.5 * z.square() + self.std.log() + 0.5 * math.log(2 * math.pi)).sum(-1)
-        return (self.logits.log_softmax(-1) + each).logsumexp(-1)
+        log_density = -(0.5 * z.square() + self.std.log() + 0.5 * math.log(2 * math.pi)).sum(-1)
+        return (self.logits.log_softmax(-1) + log_density).logsumexp(-1)
 
     def sample(self, uniform: Tensor, normal: Tensor) -> Tensor:
         """Draw points (..., dim): `uniform` (..., 1) selects the component, `normal` the point within it."""

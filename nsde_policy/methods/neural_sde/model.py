@@ -191,8 +191,8 @@ class NeuralSDE(PolicyModel[Transitions]):
 
     def futures_std(self, states: Tensor, paths: Tensor, *, sampling: Sampling | None = None) -> Tensor:
         """Return σ of each step of sampled paths, (rows, steps, d), from one network call."""
-        known = torch.cat([states[:, 1:].flip(1), paths[:, :-1]], dim=1).transpose(0, 1)
-        stacked = stack_history(known, self.config.history)[self.config.history - 1 :]
+        visited = torch.cat([states[:, 1:].flip(1), paths[:, :-1]], dim=1).transpose(0, 1)
+        stacked = stack_history(visited, self.config.history)[self.config.history - 1 :]
         return self.step_std(stacked, sampling=sampling).transpose(0, 1)
 
     @torch.no_grad()

@@ -112,22 +112,22 @@ class Diffusion(PolicyModel[Windows]):
         self.layout = StateLayout(spec)
         self.register_buffer("alphas_cumprod", torch.tensor(noise_schedule()), persistent=False)
         with weights_from(generator):
-            seen = config.history * self.layout.obs_feature_dim
-            self.network = ConditionalUNet(config.unet, spec.act_dim, seen)
+            obs_dim = config.history * self.layout.obs_feature_dim
+            self.network = ConditionalUNet(config.unet, spec.act_dim, obs_dim)
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
-        """Return the mean square error of the predicted noise, at a uniformly drawn level per window."""
+        """Return the mean square error of the predicted noise, at a uniformly sampled level per window."""
         clean = self.layout.to_unit(batch.actions)
         t = torch.randint(LEVELS, (len(clean),), generator=generator, device=clean.device)
         noise = torch.randn(clean.shape, generator=generator, device=clean.device)
         context = self.network.embed_observations(self._observations(batch.states))
-        found = self.network(self.add_noise(clean, noise, t), self.network.embed_levels(t), context)
-        return LossParts({"noise": (found.float() - noise).square().mean()})
+        estimate = self.network(self.add_noise(clean, noise, t), self.network.embed_levels(t), context)
+        return LossParts({"noise": (estimate.float() - noise).square().mean()})
 
     def add_noise(self, clean: Tensor, noise: Tensor, t: Tensor) -> Tensor:
         """Return x_t = √ᾱ_t x₀ + √(1 − ᾱ_t) ε for actions (n, horizon, act_dim) at levels t (n,)."""
-        kept = self.alphas_cumprod[t][:, None, None]
-        return kept.sqrt() * clean + (1 - kept).sqrt() * noise
+        alpha_bar = self.alphas_cumprod[t][:, None, None]
+        return alpha_bar.sqrt() * clean + (1 - alpha_bar).sqrt() * noise
 
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
@@ -137,8 +137,8 @@ class Diffusion(PolicyModel[Windows]):
         noise = draws.normal(1 + noisy, self.config.horizon, self.layout.spec.act_dim).transpose(0, 1)
         x, remaining = noise[0], iter(noise[1:])
         context = self.network.embed_observations(self._observations(states))
-        given = torch.stack([states.new_full((), step.t) for step in chain])  # without a copy to a GPU
-        levels = self.network.embed_levels(given)
+        times = torch.stack([states.new_full((), step.t) for step in chain])  # without a copy to a GPU
+        levels = self.network.embed_levels(times)
         for step, level in zip(chain, torch.split(levels, 1), strict=True):
             x = step.apply(
                 x, self.network(x, level, context), next(remaining) if step.noise_std > 0 else None
