@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nsde_policy.eval.offline.sums import EpisodeSums, estimate_difference
+from nsde_policy.eval.score.sums import EpisodeSums, estimate_difference
 from nsde_policy.eval.statistics import Estimate
 from nsde_policy.eval.video.evaluate import BASELINES_OF_VIDEO
 

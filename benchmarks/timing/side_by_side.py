@@ -13,7 +13,7 @@ from gpu_sharing import share_gpu
 
 from nsde_policy.config import SelectionConfig
 from nsde_policy.eval.latency import device_name
-from nsde_policy.eval.workers import WorkerPool
+from nsde_policy.eval.rollouts.executors import ProcessPool
 from nsde_policy.run_config import RunConfig
 from nsde_policy.tasks import get_task
 from nsde_policy.training.run import TrainOptions
@@ -31,7 +31,7 @@ def measure_together(options: Options) -> list[dict[str, Any]]:
     rows = list[dict[str, Any]]()
     with share_gpu() if options.device == "cuda" else nullcontext(), multiprocessing.Manager() as manager:
         for count in counts:
-            with tempfile.TemporaryDirectory() as folder, WorkerPool(count) as pool:
+            with tempfile.TemporaryDirectory() as folder, ProcessPool(count) as pool:
                 start = manager.Barrier(count)
                 runs = [Path(folder) / str(i) for i in range(count)]
                 jobs = [pool.submit(_train, config, options.device, run, start) for run in runs]

@@ -9,9 +9,9 @@ import numpy as np
 from nsde_policy.bounds import Count, Natural
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare.modes import ModeOutcomes
-from nsde_policy.eval.disturbances import Condition
-from nsde_policy.eval.episode import EpisodeResult
-from nsde_policy.eval.paths import PackedPaths, number_paths
+from nsde_policy.eval.rollouts.disturbances import Condition
+from nsde_policy.eval.rollouts.episode import EpisodeResult
+from nsde_policy.eval.rollouts.paths import PackedPaths, number_paths
 from nsde_policy.selection.rule import Kind
 from nsde_policy.tasks import Task
 

@@ -12,7 +12,7 @@ import numpy as np
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare.entries import Entry, Episodes, Latency
 from nsde_policy.eval.compare.modes import Diversity, ModeOutcomes, compare_diversity, estimate_diversity
-from nsde_policy.eval.paths import number_paths
+from nsde_policy.eval.rollouts.paths import number_paths
 from nsde_policy.eval.statistics import (
     MIN_PAIRS,
     Difference,

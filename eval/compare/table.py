@@ -7,7 +7,7 @@ import numpy as np
 
 from nsde_policy.eval.compare.result import ACTIONS, Comparison
 from nsde_policy.eval.compare.row import ComparedRow, Row
-from nsde_policy.eval.paths import SAME_PATH
+from nsde_policy.eval.rollouts.paths import SAME_PATH
 from nsde_policy.eval.statistics import MIN_PAIRS
 from nsde_policy.eval.tables import EMPTY_CELL, Cell, Table, format_mean
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nsde_policy.errors import ComparisonError, ConfigError
-from nsde_policy.eval.offline.sums import EpisodeSums
+from nsde_policy.eval.score.sums import EpisodeSums
 from nsde_policy.eval.statistics import Estimate
 from nsde_policy.eval.tables import format_markdown, format_mean
 from nsde_policy.eval.video.i3d import FeatureNetwork

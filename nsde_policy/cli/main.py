@@ -128,9 +128,6 @@ def show_log() -> None:
 
 def parse_command(args: list[str]) -> Command:
     """Parse the flags of one command; exit after printing the help text, or what is wrong with them."""
-    if args[:1] in (["eval"], ["compare"]) and any(arg.partition("=")[0] == "--demos" for arg in args):
-        logger.warning("`%s --demos` is now `score --demos`", args[0])
-        args = ["score", *args[1:]]
     chosen: type[Command] | CommandTree = COMMANDS
     prog = "nsde-policy"
     while not isinstance(chosen, type):

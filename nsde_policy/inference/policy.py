@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 import torch
@@ -27,9 +27,6 @@ from nsde_policy.run_directory import RunDirectory, RunRecord
 from nsde_policy.selection.rule import SUPPORT_NOISE, Choice, SelectionRule
 from nsde_policy.selection.selector import PlanSelector
 
-if TYPE_CHECKING:
-    import nsde_policy
-
 Returned = TypeVar("Returned")
 
 CPU_ROWS, SMALL_NETWORK = 8, 2_000_000
@@ -40,7 +37,6 @@ class Policy(BasePolicy[torch.Generator]):
     """A trained model that returns actions.
 
         policy = Policy.from_pretrained("runs/arm")          # without a path: the shipped policy
-        print(policy.evaluate("my_robot"))                   # scores on episodes it has not seen
         with policy.session() as session:                    # commands within limits, at the recorded rate
             robot.send(session.step(robot.observe()))
 
@@ -84,19 +80,6 @@ class Policy(BasePolicy[torch.Generator]):
         self.device = device
         self._graphs = GraphCache() if torch.device(device).type == "cuda" else None
         return self
-
-    def evaluate(self, demos: Path | str, **settings: int | None) -> "nsde_policy.OfflineScore":
-        """Score this policy on recorded episodes that it has not seen, as `nsde-policy score` does.
-
-            found = policy.evaluate("my_robot")
-            print(found)                       # the verdict in three lines
-            found.error("sample").compute()    # error by period, in standard deviations of the actions
-
-        `settings` are fields of `OfflineConfig`, such as `samples=100`.
-        """
-        import nsde_policy  # the package imports what is above this one on first use
-
-        return nsde_policy.evaluate(self, demos, **settings)
 
     def use_selection(self, choice: Choice) -> Self:
         """Select plans by another rule than the one that training chose; `none` samples one plan.

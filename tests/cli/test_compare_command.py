@@ -78,7 +78,7 @@ def test_the_same_command_resumes_without_new_episodes(
     runs: list[Path], out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     before = read_comparison(out / "comparison.json")
-    monkeypatch.setattr(comparing, "evaluate_policy", None)
+    monkeypatch.setattr(comparing, "score_rollouts", None)
     assert compare(runs, "--out", str(out), "--reference", "regression, theirs") == 0
     assert "**Regression, theirs**" in capsys.readouterr().out
     after = read_comparison(out / "comparison.json")
@@ -112,7 +112,7 @@ def test_what_is_new_or_damaged_is_evaluated_again(runs: list[Path], out: Path, 
 def test_earlier_comparisons_are_merged_without_new_episodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(comparing, "evaluate_policy", None)
+    monkeypatch.setattr(comparing, "score_rollouts", None)
     a, b = make_comparison(make_entry(), make_entry("flow")), make_comparison(make_entry("knn"))
     for name, each in (("a", a), ("b", b)):
         (tmp_path / f"{name}.json").write_text(each.to_json())

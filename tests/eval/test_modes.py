@@ -19,12 +19,12 @@ from nsde_policy.eval.compare.modes import (
 from nsde_policy.eval.compare.plots import draw_paths
 from nsde_policy.eval.compare.result import read_comparison
 from nsde_policy.eval.compare.table import format_comparison
-from nsde_policy.eval.paths import PATH_POINTS, SAME_PATH, number_paths
-from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.render.plotting import plot_style, pyplot
 from nsde_policy.eval.report.collect import ReportRun
 from nsde_policy.eval.report.page import format_page
-from nsde_policy.eval.rollout import RolloutConfig
+from nsde_policy.eval.rollouts.paths import PATH_POINTS, SAME_PATH, number_paths
+from nsde_policy.eval.rollouts.pool import RolloutPool
+from nsde_policy.eval.rollouts.runner import RolloutConfig
 from nsde_policy.tasks import get_task
 from nsde_policy.training.train import train_task
 from tests.helpers.gates_task import demonstrate_gates
@@ -43,7 +43,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def play(run: Path, **env_kwargs: Any) -> list[Any]:
-    return list(RolloutPool(run, RolloutConfig(env_kwargs=env_kwargs)).evaluate(range(4)))
+    return list(RolloutPool(run, RolloutConfig(env_kwargs=env_kwargs)).run(range(4)))
 
 
 def test_mode_and_path_of_every_episode_are_recorded(runs: dict[str, Path]):
@@ -180,7 +180,7 @@ def test_compare_counts_modes_and_paths_of_all_trainings(compared: Path):
 def test_paths_survive_a_file(compared: Path, runs: dict[str, Path]):
     episodes = read_comparison(compared / "comparison.json").entries[-1].episodes
     pool = RolloutPool(runs["neural_sde"], RolloutConfig())
-    played = [result.path for result in pool.evaluate(episodes.seed)]
+    played = [result.path for result in pool.run(episodes.seed)]
     unpacked = episodes.unpack_paths()
     assert unpacked is not None
     assert np.abs(unpacked - np.stack(played)).max() < 0.001 * np.ptp(played)

@@ -138,7 +138,7 @@ def evaluate(file: Path) -> Any:
 
 def score(run: Path, file: Path) -> Any:
     """Return the scores of a run on the recorded episodes that it was not trained on."""
-    run_command("eval", run, "--demos", DEMOS, "--samples", 9, "--stride", 40, "--json", file)
+    run_command("score", run, "--demos", DEMOS, "--samples", 9, "--stride", 40, "--json", file)
     found = read_stable(file)
     return {name: found[name] for name in ("episodes", "scored_frames", "action_mean")} | {
         "log_prob": found["parts"]["all"]["log_prob"]
