@@ -66,7 +66,7 @@ class Episodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         """Successes by mode; None if the task has no modes."""
         if self.mode is None:
             return None
-        return ModeOutcomes.from_columns(self.modes, self.mode, self.success, self.path)
+        return ModeOutcomes.from_columns(self.modes, self.mode, self.success)
 
     @classmethod
     def from_results(
