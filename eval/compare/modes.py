@@ -4,10 +4,10 @@ Entropy is that of the observed frequencies p of the modes, in units of the numb
 
     H = −Σ p ln p / ln M
 
-It is 1 if all modes are taken equally often, 0 if only one is taken. Observed frequencies underestimate it, and
-resamples of them underestimate it once more, by about as much. Therefore the bootstrap corrects the bias: value
-and interval are H minus the mean and the quantiles of the errors of resamples (the basic bootstrap). Modes that
-no episode took remain unknown.
+It is 1 if all modes are taken equally often, 0 if only one is taken. Observed frequencies underestimate it,
+and resamples of them underestimate it once more, by about as much. Therefore the bootstrap corrects the bias:
+value and interval are H minus the mean and the quantiles of the errors of resamples (the basic bootstrap).
+Modes that no episode took remain unknown.
 """
 
 import math
@@ -102,4 +102,5 @@ def _measure(trainings: Sequence[ModeOutcomes], weights: Sequence[np.ndarray]) -
 def _estimate(value: float, resampled: np.ndarray, n: int, *, lowest: float = 0.0) -> Estimate:
     """Return a value of n samples without its bias, and its basic bootstrap interval, from `lowest` to 1."""
     ends = np.array([resampled.mean(), *np.quantile(resampled, [0.975, 0.025])])
-    return Estimate(*np.clip(2 * value - ends, lowest, 1.0).tolist(), n)
+    value, low, high = np.clip(2 * value - ends, lowest, 1.0).tolist()
+    return Estimate(value, low, high, n)

@@ -15,6 +15,7 @@ from nsde_policy.eval.compare import run as comparing
 from nsde_policy.eval.compare.entries import Entry
 from nsde_policy.eval.compare.result import Comparison, read_comparison
 from nsde_policy.eval.compare.run import choose_names, load_records, read_training_time
+from nsde_policy.eval.rollouts.runner import RolloutConfig
 from nsde_policy.inference.loading import load_model
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
@@ -143,7 +144,7 @@ def arm(runs: list[Path], tmp_path: Path) -> Path:
     [
         ([], "nothing to compare"),
         (["RUN", "RUN"], "is named twice"),
-        (["ARM"], "no environment to roll out in"),
+        (["ARM"], "no environment to play in"),
         (["/nowhere"], "/nowhere does not exist"),
         (["RUN", "--env-kwargs", "{}}"], "--env-kwargs is not valid JSON"),
         (["RUN", "--env-kwargs", '{"reset_rule": "dice"}'], "dice"),
@@ -183,7 +184,7 @@ def test_runs_with_equal_names_are_rejected(runs: list[Path], tmp_path: Path):
     for name in ("config.json", "model.safetensors"):
         (twin / name).write_bytes((runs[0] / name).read_bytes())
     with pytest.raises(ComparisonError, match="cannot be told apart"):
-        choose_names(load_records([runs[0], twin]))
+        choose_names(load_records([runs[0], twin], RolloutConfig()))
 
 
 @pytest.mark.parametrize("seed", [0, 1])
