@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from nsde_policy.eval.statistics import proportion
-from result_tables.files import NONE, cell, group, markdown, read, tabulate
+from result_tables.files import NONE, cell, markdown, read, tabulate
 
 HORIZONS = (1, 4, 8, 16)
 """Control periods ahead whose errors are shown."""
@@ -146,30 +145,6 @@ def camera_loop() -> str:
     return tabulate(read("camera_loop"), columns)
 
 
-def recovery() -> str:
-    """Tabulate relative errors of the learned drift and diffusion of a known SDE, each seed in brackets."""
-
-    def share(values: list[float]) -> str:
-        return f"{100 * sum(values) / len(values):.1f} ({', '.join(f'{100 * v:.1f}' for v in values)})"
-
-    lines = [
-        [row["process"], row["objective"], share(row["drift"]), share(row["diffusion"])]
-        for row in read("recovery")
-    ]
-    return markdown(["process", "objective", "error of f, %", "error of g, %"], lines)
-
-
-def entropy_intervals() -> str:
-    """Tabulate how often 95 % intervals of entropy hold the truth, 400 simulated evaluations each."""
-    lines = []
-    for policy, rows in group(read("entropy_intervals"), lambda row: row["policy"]).items():
-        for row in rows:
-            shares = [proportion(row[key], row["repeats"]) for key in ("entropy", "product")]
-            lines.append([policy, row["episodes"], f"{row['truth']:.3f}", f"{row['mean']:.3f}", *shares])
-    head = ["modes of the policy", "episodes", "true entropy", "mean estimate", "entropy covered"]
-    return markdown([*head, "success × entropy covered"], lines)
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "g1_policy": g1_policy,
     "g1_likelihood": g1_likelihood,
@@ -180,6 +155,4 @@ TABLES: dict[str, Callable[[], str]] = {
     "control_rates": control_rates,
     "control_realtime": control_realtime,
     "camera_loop": camera_loop,
-    "recovery": recovery,
-    "entropy_intervals": entropy_intervals,
 }

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from robustness import sweep
 
-from nsde_policy.eval.compare.modes import ModeOutcomes, estimate_diversity
+from nsde_policy.eval.compare.modes import ModeOutcomes, estimate_modes
 from nsde_policy.eval.compare.result import Comparison, read_comparison
 from nsde_policy.eval.compare.row import Row
 from nsde_policy.eval.compare.table import format_costs
@@ -164,16 +164,16 @@ def mode_settings(*files: str) -> str:
         for name, runs in group(found["rows"], lambda row: row["name"]).items():
             won = [[bool(value) for value in run["success"]] for run in runs]
             outcomes = [
-                ModeOutcomes.from_columns(MODES, run["mode"], success, None)
+                ModeOutcomes.from_columns(MODES, run["mode"], success)
                 for run, success in zip(runs, won, strict=True)
             ]
             n = sum(map(len, won))
-            diversity = estimate_diversity(outcomes, n=n)
+            entropy, product = estimate_modes(outcomes, range(n))
             steps = f", {runs[0]['train_steps']:,} steps" if "train_steps" in runs[0] else ""
             cells = [f"{name}{steps}", "{} to {}".format(*found["starts"]), n, pool_success(won)]
-            cells += [diversity.entropy, diversity.product, by_seed(won)]
+            cells += [entropy, product, by_seed(won)]
             modes = ", ".join(str(each.observed) for each in outcomes)
-            lines.append((diversity.product.value, [*cells, modes]))
+            lines.append((product.value, [*cells, modes]))
     return markdown(head, [cells for _, cells in sorted(lines, key=lambda each: -each[0])])
 
 
@@ -206,16 +206,6 @@ def adroit_differences() -> str:
     return markdown(["task", "method", "return", "success − Neural SDE", "verdict"], lines)
 
 
-def adroit_tuning() -> str:
-    """Tabulate success of the Neural SDE on two tasks with other settings."""
-    tasks = [msgspec.convert(found, Comparison).entries for found in read("adroit_tuning").values()]
-    lines = [
-        [rows[0].name, rows[0].chunk, *(pool_success([row.episodes.success]) for row in rows)]
-        for rows in zip(*tasks, strict=True)
-    ]
-    return markdown(["setting", "actions per plan", "relocate", "pen"], lines)
-
-
 def metaworld() -> str:
     """Tabulate success of the preset `auto` on Meta-World."""
     comparisons = [msgspec.convert(found, Comparison) for found in read("metaworld").values()]
@@ -229,20 +219,6 @@ def metaworld() -> str:
     starts = [seed for columns in trainings for seed in columns.seed]
     lines.append(["**mean**", "", len(won), mean(won, groups=starts), ""])
     return markdown(["task", "actions per plan", "episodes", "success", "by training seed"], lines)
-
-
-def metaworld_tuning() -> str:
-    """Tabulate the settings that were compared on Meta-World, the most successful first."""
-    comparisons = [msgspec.convert(found, Comparison) for found in read("metaworld_tuning").values()]
-    lines = []
-    for entries in zip(*(each.entries for each in comparisons), strict=True):
-        success = [entry.episodes.success for entry in entries]
-        average = sum(map(sum, success)) / sum(map(len, success))
-        chunk = min(entry.chunk for entry in entries)
-        lines.append((average, [entries[0].name, chunk, *map(_format_mean, success), f"{average:.3f}"]))
-    tasks = [each.task.removeprefix("metaworld:").removesuffix("-v3") for each in comparisons]
-    ordered = sorted(lines, key=lambda line: -line[0])
-    return markdown(["settings", "actions per plan", *tasks, "mean"], [cells for _, cells in ordered])
 
 
 def _format_mean(values: Sequence[bool]) -> str:
@@ -307,12 +283,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "avoiding_tuning": partial(mode_settings, "avoiding_tuning", "avoiding_tuning_long"),
     "adroit_methods": adroit_methods,
     "adroit_differences": adroit_differences,
-    "adroit_tuning": adroit_tuning,
     "metaworld": metaworld,
-    "metaworld_tuning": metaworld_tuning,
     "auto_tasks": auto_tasks,
     "auto_forks": partial(mode_settings, "auto_avoiding", "auto_avoiding_long", "auto_forks"),
     "arm_cameras": arm_cameras,
     "tuned": tuned,
-    "auto_forks_tuning": partial(mode_settings, "auto_forks_tuning"),
 }

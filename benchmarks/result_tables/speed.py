@@ -1,13 +1,10 @@
 """Tables of latency, training cost, memory and load."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any
-
-from timing.scaling import GPUS_OF_MACHINE, MANY, measure_scaling, predict_fleet, predict_step
 
 from nsde_policy.eval.statistics import proportion
-from result_tables.files import NONE, number, read, tabulate
+from result_tables.files import number, read, tabulate
 
 
 def latency() -> str:
@@ -81,20 +78,6 @@ def server() -> str:
     return tabulate([read("serve_soak")], {name.replace("_", " "): name for name in counts})
 
 
-def ranks() -> str:
-    """Tabulate training steps in one and two processes, in processor time."""
-    columns = {
-        "machine": "device",
-        "method": "method",
-        "processes": "processes",
-        "batch": "batch",
-        "step, ms of a processor": number("cpu_ms"),
-        "predicted": number("cpu_ms_predicted"),
-        "efficiency": lambda row: f"{row['cpu_efficiency']:.0%}",
-    }
-    return tabulate(read("ranks"), columns)
-
-
 def fleet() -> str:
     """Tabulate episodes on two nodes of Ray, relative to two processes, by turn."""
     columns = {"wall-clock time": number("wall_s_ratio", 2), "processor time": number("cpu_s_ratio", 2)}
@@ -130,68 +113,6 @@ def search() -> str:
     return tabulate(read("search"), columns)
 
 
-def stream() -> str:
-    """Tabulate training on a store that is read from disk."""
-    columns = {
-        "step in memory, ms": number("step_ms_in_memory", 1),
-        "step from disk, ms": number("step_ms_streamed", 1),
-        "throughput": number("throughput_ratio", 2),
-        "memory, MB": number("memory_mb_in_memory"),
-        "memory from disk, MB": number("memory_mb_streamed"),
-    }
-    return tabulate(read("stream"), columns)
-
-
-def scaling() -> str:
-    """Tabulate predicted steps, times and costs of training on several H200."""
-    columns = {
-        "training": "workload",
-        "GPUs": "GPUs",
-        "batch": number("batch"),
-        "step, ms": number("step, ms", 2),
-        "same number of examples, s": number("training, s", 1),
-        "cost, $": number("cost, $", 2),
-        "efficiency": lambda row: f"{row['efficiency']:.0%}",
-    }
-    return tabulate(measure_scaling(None), columns)
-
-
-def shares() -> str:
-    """Tabulate training steps on shares of a batch; the model knows the largest and the smallest ones."""
-    rows = read("shares")
-    ends = [choose(row["share"] for row in rows) for choose in (min, max)]
-
-    def predict(row: Mapping[str, Any]) -> str:
-        return f"{predict_step(row['workload'], row['share']):.2f}"
-
-    columns = {
-        "training": "workload",
-        "weights": number("weights"),
-        "batch": number("batch"),
-        "step, ms": number("step_ms", 2),
-        "predicted": lambda row: predict(row) if row["share"] not in ends else NONE,
-        "GPU memory, MB": number("gpu_memory_mb"),
-    }
-    return tabulate(rows, columns)
-
-
-def together() -> str:
-    """Tabulate small trainings side by side on one GPU, and 1,000 of them on several."""
-
-    def predict(gpus: int) -> Callable[[Mapping[str, Any]], str]:
-        return lambda row: "{:.1f} ({:.2f} $)".format(*predict_fleet(row["runs"], gpus))
-
-    columns = {
-        "trainings at once": "runs",
-        "time, s": number("seconds", 1),
-        "gain": number("gain", 1),
-        "1,000 on 1 GPU, min": predict(1),
-        f"on {GPUS_OF_MACHINE} GPUs": predict(GPUS_OF_MACHINE),
-        f"on {MANY} GPUs": predict(MANY),
-    }
-    return tabulate(read("together"), columns)
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "latency": latency,
     "runtime_latency": partial(runtime_latency, "runtime_latency"),
@@ -200,13 +121,8 @@ TABLES: dict[str, Callable[[], str]] = {
     ),
     "training_cost": training_cost,
     "short_training": short_training,
-    "ranks": ranks,
     "fleet": fleet,
     "robots": robots,
     "search": search,
-    "stream": stream,
-    "shares": shares,
-    "together": together,
-    "scaling": scaling,
     "server": server,
 }

@@ -11,11 +11,11 @@ from typing import Any
 from gpu_sharing import share_gpu
 
 from nsde_policy.cli.tune import Tune
-from nsde_policy.eval.generate import GenerateConfig, generate
+from nsde_policy.eval.demonstrator import CollectConfig, collect_demonstrations
 from nsde_policy.eval.latency import device_name
+from nsde_policy.eval.rollouts.executors import ProcessPool
 from nsde_policy.eval.tune.search import Search
 from nsde_policy.eval.tune.trial import Trial, TuneSetup, apply_values, run_trial
-from nsde_policy.eval.workers import WorkerPool
 from nsde_policy.training.run import TrainOptions
 from timing.common import Options
 
@@ -28,7 +28,7 @@ def measure_search(options: Options) -> list[dict[str, Any]]:
     trials, episodes, demonstrations = (2, 1, 2) if options.smoke else (TRIALS, EPISODES, DEMONSTRATIONS)
     with tempfile.TemporaryDirectory() as folder, share_gpu() if options.device == "cuda" else nullcontext():
         store, out = Path(folder) / "demos.zarr", Path(folder) / "search"
-        generate(EXPERT, store, GenerateConfig(demonstrations, env=ENV, only_success=False))
+        collect_demonstrations(EXPERT, store, CollectConfig(demonstrations, env=ENV, only_success=False))
         _, _, _, config = Tune(demos=store, env=ENV).prepare()
         config = config.replace_parts(train={"steps": 4 if options.smoke else STEPS})
         training = TrainOptions(options.device, resume=True)
@@ -36,7 +36,7 @@ def measure_search(options: Options) -> list[dict[str, Any]]:
         out.mkdir()
         began = time.perf_counter()
         search = Search(setup, out, trials=trials, episodes=episodes, seed=0)
-        with WorkerPool(WORKERS) as pool:
+        with ProcessPool(WORKERS) as pool:
             values, best, default = search.run(pool, resume=False)
         searched = time.perf_counter()
         repeat_trials(setup, search.asked, Path(folder) / "repeated")
@@ -62,7 +62,7 @@ def repeat_trials(setup: TuneSetup, trials: list[Trial], out: Path) -> None:
     first = {trial.run: trial for trial in reversed(moved)}
     others = [trial for trial in moved if trial is not first[trial.run]]
     longest = sorted(first.values(), key=lambda t: -apply_values(setup.config, t.trained).train.steps)
-    with WorkerPool(WORKERS) as pool:
+    with ProcessPool(WORKERS) as pool:
         jobs = {pool.submit(run_trial, setup, trial): trial.run for trial in longest}
         waiting = list[Future[Any]]()
         for job in as_completed(jobs):

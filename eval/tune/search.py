@@ -23,7 +23,7 @@ import msgspec
 from tqdm import tqdm
 
 from nsde_policy.errors import CheckpointError, NsdePolicyError, import_optional
-from nsde_policy.eval.ray_pool import RayPool
+from nsde_policy.eval.rollouts.executors import ProcessPool, RayPool
 from nsde_policy.eval.statistics import Estimate
 from nsde_policy.eval.tune.space import (
     AT_ONCE,
@@ -34,7 +34,6 @@ from nsde_policy.eval.tune.space import (
     start_study,
 )
 from nsde_policy.eval.tune.trial import Trial, TuneSetup, Values, apply_values, run_trial, train_trial
-from nsde_policy.eval.workers import WorkerPool
 from nsde_policy.files import find_difference, read_json, replace_file
 from nsde_policy.inference.policy import Policy
 from nsde_policy.training.presets import PRESET_FILE
@@ -115,7 +114,7 @@ class Search:
         scored = trained + sum(list_rungs(SAMPLING_TRIALS)) + 2 * RUNGS
         return trained + 2, 0 if self._setup.offline else scored * self._episodes
 
-    def run(self, pool: WorkerPool | RayPool, *, resume: bool) -> tuple[Values, TrialScore, TrialScore]:
+    def run(self, pool: ProcessPool | RayPool, *, resume: bool) -> tuple[Values, TrialScore, TrialScore]:
         """Search, write the preset and train a run with it; raise `CheckpointError` for another search.
 
         Return the best settings, and the scores of a run with them and of one with the given settings, whose

@@ -13,16 +13,14 @@ import torch
 
 from nsde_policy.assets import find_demos
 from nsde_policy.errors import NsdePolicyError, is_out_of_memory, summarize_error
-from nsde_policy.eval.evaluate import MAX_BATCH, score_episodes
-from nsde_policy.eval.offline.score import evaluate
-from nsde_policy.eval.pool import RolloutPool
-from nsde_policy.eval.rollout import RolloutConfig
+from nsde_policy.eval.rollouts.runner import RolloutConfig
+from nsde_policy.eval.rollouts.scores import score_rollouts
+from nsde_policy.eval.score.scorer import score
 from nsde_policy.eval.statistics import Estimate
 from nsde_policy.inference.policy import Policy
 from nsde_policy.planner.calibration import CALIBRATION_FILE
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.tasks import get_task_of_run
 from nsde_policy.training.run import TrainOptions
 from nsde_policy.training.train import train_task
 
@@ -108,22 +106,21 @@ def _train(setup: TuneSetup, trial: Trial) -> None:
 
 def _roll_out(setup: TuneSetup, trial: Trial) -> Estimate:
     """Return success × entropy of tasks with modes, success if the environment reports it, or the score."""
-    record, device = RunDirectory(trial.run).read_record(), setup.options.device
-    task, config = get_task_of_run(record, setup.env), apply_values(record.config, trial.sampled)
-    env_kwargs = {} if setup.env is None else setup.env_kwargs
-    policy = Policy.from_pretrained(trial.run)
+    policy = Policy.from_pretrained(trial.run).to(setup.options.device)
+    config = apply_values(policy.record.config, trial.sampled)
     policy.model.config = config.model  # with plan selection, sampling follows from it and from the rule
-    rollout = RolloutConfig(task, env_kwargs, config.chunk, policy.sampling)
-    batch = 1 if device == "cpu" else min(len(trial.seeds), MAX_BATCH)
-    pool = RolloutPool(trial.run, rollout, device=device, batch=batch)
-    scores = score_episodes(list(pool.evaluate(trial.seeds)), task)
+    env_kwargs = {} if setup.env is None else setup.env_kwargs
+    scores = score_rollouts(
+        policy,
+        RolloutConfig(setup.env, env_kwargs, len(trial.seeds), trial.seeds.start, chunk=config.chunk),
+    )
     return scores.product or scores.success or scores.score
 
 
 def _score_recorded(setup: TuneSetup, trial: Trial) -> Estimate:
     """Return minus the error of a sampled plan on held-out episodes."""
     policy = Policy.from_pretrained(trial.run).to(setup.options.device)
-    column = evaluate(policy, setup.demos or find_demos(setup.task)).column("error", setup.config.chunk)
+    column = score(policy, setup.demos or find_demos(setup.task)).column("error", setup.config.chunk)
     assert column is not None  # every method has errors
     error = column.at()
     return replace(error, value=-error.value, low=-error.high, high=-error.low)

@@ -356,7 +356,7 @@ def train(
     """Train a policy on demonstrations as `nsde-policy train` does, and return it.
 
         policy = nsde_policy.train("my_robot", "runs/arm", images=["top", "wrist"], validation=0.2)
-        print(policy.evaluate("my_robot"))
+        print(nsde_policy.score(policy, "my_robot"))
         with policy.session() as session:
             robot.send(session.step(robot.observe()))
 

@@ -62,8 +62,8 @@ class Tune(Train):
         if self.slurm is not None:
             submit_command("tune", self)
             return
-        from nsde_policy.eval.pool import GPU_SHARE
-        from nsde_policy.eval.ray_pool import open_pool
+        from nsde_policy.eval.rollouts.executors import open_pool
+        from nsde_policy.eval.rollouts.pool import GPU_SHARE
         from nsde_policy.eval.tune.search import Search, format_values, rank_score
         from nsde_policy.files import lock_directory
         from nsde_policy.inference.torch_threads import count_cores

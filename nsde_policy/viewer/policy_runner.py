@@ -18,14 +18,14 @@ from nsde_policy.config import Sampling
 from nsde_policy.control.worker import PlannerThread
 from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.errors import PlanError
-from nsde_policy.eval.disturbances import (
+from nsde_policy.eval.rollouts.disturbances import (
     CameraDisturbances,
     Condition,
     Disturbances,
     PlanQueue,
     count_planned,
 )
-from nsde_policy.eval.rollout import make_generator
+from nsde_policy.eval.rollouts.runner import make_generator
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.registry import get_method
 from nsde_policy.planner.interface import History, Plan

@@ -15,7 +15,8 @@ import pytest
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.cli.main import main
 from nsde_policy.data import DemoWriter, Episode
-from nsde_policy.eval.evaluate import EvaluationConfig, evaluate_policy
+from nsde_policy.eval.rollouts.runner import RolloutConfig
+from nsde_policy.eval.rollouts.scores import score_rollouts
 from nsde_policy.eval.statistics import Estimate
 from nsde_policy.eval.tune import search
 from nsde_policy.eval.tune import trial as tune_trial
@@ -386,9 +387,9 @@ def test_trial_scores_a_policy_that_selects_plans_as_eval_does(shipped_trial, mo
 
     monkeypatch.setattr(tune_trial, "RolloutPool", note_pool)
     found = run_trial(setup, trial)
-    wanted = evaluate_policy(trial.run, EvaluationConfig(2, 200_000))
+    wanted = score_rollouts(trial.run, RolloutConfig(episodes=2, seed_start=200_000))
     assert seen[0].diffusion == 1.0, "not the 0.5 of one plan"
-    assert found.value == wanted.scores.success.value
+    assert found.value == wanted.success.value
 
 
 def test_trial_without_enough_memory_gets_a_reason_instead_of_a_score(shipped_trial, monkeypatch):

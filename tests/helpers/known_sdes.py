@@ -1,7 +1,7 @@
 """SDEs with known drift and diffusion, and how well they are recovered from 200,000 transitions.
 
 Data are chains of Euler–Maruyama steps of Δt = 0.2 in their stationary distribution, and the truth is f and g
-of that chain, so there is no discretisation error. `benchmarks/recovery.py` measures every objective.
+of that chain, so there is no discretisation error.
 """
 
 from dataclasses import dataclass
