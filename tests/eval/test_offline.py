@@ -1,4 +1,4 @@
-"""Tests for eval/offline: scores on recorded episodes, against a process whose scores are known."""
+"""Tests for eval/score: scores on recorded episodes, against a process whose scores are known."""
 
 import json
 import math

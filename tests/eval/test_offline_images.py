@@ -1,4 +1,4 @@
-"""Tests for eval/offline/frames.py: scores of policies with cameras on recorded episodes."""
+"""Tests for eval/score/episodes.py: scores of policies with cameras on recorded episodes."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Tests of eval/offline/frames.py: episodes of the training are recognised in any store."""
+"""Tests of eval/score/episodes.py: episodes of the training are recognised in any store."""
 
 import json
 import shutil
