@@ -29,7 +29,6 @@ CASES = {
     "stream": ("streams", "training steps on a store that is read from disk, against one in memory"),
     "shares": ("shares", "training steps on shares of a batch, as each of several GPUs computes them"),
     "scaling": ("scaling", "a model of time and cost on many GPUs, from `shares` and `together`"),
-    "search": ("searches", "a search of `tune`, and its trials by a schedule that knows them beforehand"),
     "together": ("side_by_side", "small trainings side by side on one device"),
     "fleet": ("fleets", "episodes on two processes, and on two local nodes of Ray"),
     "loop": ("loops", "a session at several rates in real time"),

@@ -132,7 +132,6 @@ def test_damaged_inputs_reveal_no_fault(tmp_path: Path):
         "cameras",
         "serve",
         "robots",
-        "search",
         "together",
     ],
 )

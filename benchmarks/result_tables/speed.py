@@ -115,21 +115,6 @@ def robots() -> str:
     return tabulate(sorted(read("robots"), key=lambda row: (row["device"], row["robots"])), columns)
 
 
-def search() -> str:
-    """Tabulate a search, and its trials by a schedule that knows them beforehand."""
-    columns = {
-        "device": "device",
-        "trainings": "trainings",
-        "episodes": number("rollouts"),
-        "search, s": number("search_s"),
-        "schedule, s": number("schedule_s"),
-        "ratio": number("ratio", 2),
-        "return before": "before",
-        "return after": "tuned",
-    }
-    return tabulate(read("search"), columns)
-
-
 def stream() -> str:
     """Tabulate training on a store that is read from disk."""
     columns = {
@@ -203,7 +188,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "ranks": ranks,
     "fleet": fleet,
     "robots": robots,
-    "search": search,
     "stream": stream,
     "shares": shares,
     "together": together,
