@@ -25,7 +25,6 @@ EXTRAS = {
     "adroit": ("mujoco", "gymnasium-robotics"),
     "metaworld": ("metaworld",),
     "ray": ("ray",),
-    "slurm": ("submitit",),
     "tune": ("optuna",),
 }
 """Packages of each extra; tests compare them with pyproject.toml."""
