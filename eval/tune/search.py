@@ -62,8 +62,8 @@ ROUNDS, REDUCTION = 3, 3
 TUNING_SEED, FRESH_SEED = 200_000, 250_000
 """First seeds of the initial states that score trials, and of those that compare the best one at the end."""
 STARTED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
-FOLDER, IS_DEFAULT, PROCESS = "folder", "is_default", "process"
-"""Attributes of trials: the folder of one that is continued; if the settings are the starting ones; where."""
+FOLDER, IS_DEFAULT, HOST = "folder", "is_default", "host"
+"""Attributes of a trial: folder of the one it continues, if it has the starting settings, and its machine."""
 
 
 @dataclass(frozen=True)
@@ -163,10 +163,11 @@ class Search:
                 load_if_exists=True,
             )
         except Exception as error:  # of many types, by the storage
-            name = self.storage if is_file else f"{self.storage.partition('://')[0]}://…"  # without password
+            name = self.storage if is_file else f"{self.storage.partition('://')[0]}://…"
+            reason = summarize_error(error).replace(self.storage, name)  # without the password of a URL
             raise ConfigError(
-                f"{name} cannot store a study: {summarize_error(error)}; expected --storage with a file or a "
-                "URL such as sqlite:///study.db"
+                f"{name} cannot store a study: {reason}; expected --storage with a file or a URL such as "
+                "sqlite:///study.db"
             ) from error
 
     def run_trials(self, sampler_seed: int | None = None) -> None:
@@ -176,7 +177,7 @@ class Search:
         while len(study.get_trials(deepcopy=False, states=STARTED)) < self.trials:
             trial = study.ask(ranges)
             lock = lock_directory(self.find_folder(trial), error=CheckpointError)
-            trial.set_user_attr(PROCESS, f"{socket.gethostname()}:{os.getpid()}")
+            trial.set_user_attr(HOST, socket.gethostname())
             try:
                 study.tell(trial, self._score_trial(trial))
             except optuna.TrialPruned:
@@ -186,7 +187,8 @@ class Search:
 
     def find_folder(self, trial: Trial | FrozenTrial) -> Path:
         """Return the folder of a trial's runs and preset."""
-        return self.out / trial.user_attrs.get(FOLDER, f"trial-{trial.number:02d}")
+        name: str = trial.user_attrs.get(FOLDER, f"trial-{trial.number:02d}")
+        return self.out / name
 
     def score_run(self, path: Path, config: RunConfig, seed: int, states: range) -> Estimate:
         """Train a run, if that is not done yet, and score it; higher scores are better.
@@ -206,7 +208,8 @@ class Search:
                 column = evaluate(policy, self.demos or find_demos(self.task)).column("error", config.chunk)
                 assert column is not None  # every method has errors
                 error = column.at()
-                return replace(error, value=-error.value, low=-error.high, high=-error.low)
+                low, high = (error.value if math.isnan(x) else x for x in (error.low, error.high))  # for JSON
+                return replace(error, value=-error.value, low=-high, high=-low)
             kwargs = {} if self.env is None else self.env_kwargs
             episodes = EvaluationConfig(len(states), states.start, self.env, kwargs)
             scores = evaluate_policy(path, episodes, workers=1, device=device).scores
@@ -234,10 +237,13 @@ class Search:
         return whole
 
     def _requeue_lost_trials(self, study: optuna.Study) -> None:
-        """Queue trials again whose process has ended: nobody holds the lock of their folder."""
+        """Queue trials of this machine again if nobody holds the lock of their folder: their process is dead.
+
+        Some file systems of clusters do not show the locks of other machines.
+        """
         for trial in study.get_trials(states=[TrialState.RUNNING]):
             folder = self.find_folder(trial)
-            if PROCESS not in trial.user_attrs or not folder.exists():  # it is starting, or elsewhere
+            if trial.user_attrs.get(HOST) != socket.gethostname() or not folder.exists():
                 continue
             with suppress(CheckpointError):  # a process holds the lock
                 lock = lock_directory(folder, error=CheckpointError)
@@ -287,6 +293,7 @@ class Search:
                 config = apply_values(self.config, best.params)
                 replace_file(self.out / PRESET_FILE, config.to_json())
                 runs = {self.out / f"best-{best.number:02d}": config, self.out / "default": self.config}
+                logger.info("trial %d is best: new runs compare it with the starting settings", best.number)
                 seed = self.seed + ROUNDS
                 jobs = [pool.submit(self.score_run, run, each, seed, states) for run, each in runs.items()]
                 tuned, default = (job.result() for job in jobs)
