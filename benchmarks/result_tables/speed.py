@@ -98,21 +98,6 @@ def robots() -> str:
     return tabulate(sorted(read("robots"), key=lambda row: (row["device"], row["robots"])), columns)
 
 
-def search() -> str:
-    """Tabulate a search, and its trials by a schedule that knows them beforehand."""
-    columns = {
-        "device": "device",
-        "trainings": "trainings",
-        "episodes": number("rollouts"),
-        "search, s": number("search_s"),
-        "schedule, s": number("schedule_s"),
-        "ratio": number("ratio", 2),
-        "return before": "before",
-        "return after": "tuned",
-    }
-    return tabulate(read("search"), columns)
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "latency": latency,
     "runtime_latency": partial(runtime_latency, "runtime_latency"),
@@ -123,6 +108,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "short_training": short_training,
     "fleet": fleet,
     "robots": robots,
-    "search": search,
     "server": server,
 }

@@ -23,7 +23,6 @@ from nsde_policy.cli.shared.options import (
     parse_env_kwargs,
 )
 from nsde_policy.cli.shared.ranks import get_rank
-from nsde_policy.cli.shared.slurm import SlurmArgsFlag, SlurmFlag, check_slurm, submit_command
 from nsde_policy.encoders.keypoints.config import SMALL_ENCODER
 from nsde_policy.errors import ConfigError
 from nsde_policy.run_config import DemoConfig, RunConfig
@@ -120,10 +119,8 @@ class Train:
     """Fraction of the episodes to hold out of training, such as 0.2, for curves and `score`."""
     scale_std: Annotated[Fraction, tyro.conf.arg(aliases=["--calibration"])] = 0.0
     """Fraction of the other episodes to hold out too, such as 0.1; σ is scaled to fit them."""
-    slurm: SlurmFlag = None
-    slurm_args: SlurmArgsFlag = ()
     dry_run: bool = False
-    """Print the settings, or with --slurm the script, and do nothing else."""
+    """Print the settings and do nothing else."""
     settings: tyro.conf.Suppress[tyro.conf.Fixed[tuple[str, ...]]] = ()
     """The other flags, which `run` parses: their defaults depend on the demonstrations."""
 
@@ -215,10 +212,7 @@ class Train:
         return name, config
 
     def run(self) -> None:
-        """Train, draw the curves and print the run directory; with --slurm, submit a job."""
-        if self.slurm is not None:
-            submit_command("train", self)
-            return
+        """Train, draw the curves and print the run directory."""
         if self.dry_run:
             print(self.prepare()[-1].to_json())
             return
@@ -282,10 +276,6 @@ class Train:
 
     def check(self) -> None:
         """Refuse cameras and arrays that the demonstrations do not have, before torch is imported."""
-        if self.slurm is not None:
-            check_slurm(self.out, resume=self.resume)
-        elif self.slurm_args:
-            raise ConfigError("--slurm-args is for jobs: add --slurm PARTITION")
         from nsde_policy.data.readers import open_source
         from nsde_policy.data.roles import find_camera, find_keys
 
