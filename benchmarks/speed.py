@@ -26,7 +26,6 @@ CASES = {
     "training": ("training", "time and memory of training by the size of the state and of the data"),
     "short": ("short_training", "a short training on Push-T, from the start of the program, and its score"),
     "ranks": ("ranks", "training steps in one process, and in one and two processes of torchrun"),
-    "stream": ("streams", "training steps on a store that is read from disk, against one in memory"),
     "shares": ("shares", "training steps on shares of a batch, as each of several GPUs computes them"),
     "scaling": ("scaling", "a model of time and cost on many GPUs, from `shares` and `together`"),
     "search": ("searches", "a search of `tune`, and its trials by a schedule that knows them beforehand"),

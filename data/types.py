@@ -8,16 +8,13 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from nsde_policy.bounds import MAX_RATE, MIN_RATE
 from nsde_policy.errors import DemoError
-
-if TYPE_CHECKING:
-    from nsde_policy.data.stream import EpisodeStream
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -81,8 +78,6 @@ class Demonstrations:
     """Mirror image of each demonstration, if it cannot be computed from `obs`."""
     copies: "tuple[Demonstrations, ...]" = ()
     """The same demonstrations with features of disturbed images, on which a policy is trained as well."""
-    stream: "EpisodeStream | None" = None
-    """All episodes of a store larger than memory, of which these are a sample; None if these are all."""
 
     def __post_init__(self) -> None:
         frames = {part: _convert_frames(getattr(self, part), part) for part in ("obs", "act")}
@@ -161,7 +156,6 @@ class Demonstrations:
             episode_ends=np.cumsum(self.lengths[list(episodes)]),
             mirror_image=None if self.mirror_image is None else self.mirror_image.select(episodes),
             copies=tuple(copy.select(episodes) for copy in self.copies),
-            stream=None if self.stream is None else self.stream.select(episodes),
         )
 
     def find_rows(self, episodes: Sequence[int]) -> Ints:

@@ -130,18 +130,6 @@ def search() -> str:
     return tabulate(read("search"), columns)
 
 
-def stream() -> str:
-    """Tabulate training on a store that is read from disk."""
-    columns = {
-        "step in memory, ms": number("step_ms_in_memory", 1),
-        "step from disk, ms": number("step_ms_streamed", 1),
-        "throughput": number("throughput_ratio", 2),
-        "memory, MB": number("memory_mb_in_memory"),
-        "memory from disk, MB": number("memory_mb_streamed"),
-    }
-    return tabulate(read("stream"), columns)
-
-
 def scaling() -> str:
     """Tabulate predicted steps, times and costs of training on several H200."""
     columns = {
@@ -204,7 +192,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "fleet": fleet,
     "robots": robots,
     "search": search,
-    "stream": stream,
     "shares": shares,
     "together": together,
     "scaling": scaling,

@@ -55,7 +55,6 @@ SHORT_FLAGS = {
     "--rate": "--demos.rate-hz",
     "--resample": "--demos.resample-hz",
     "--accept-omitted-chunks": "--demos.accept-omitted-chunks",
-    "--window-mb": "--demos.window-mb",
     "--select": "--selection.select",
     "--steps": "--train.steps",
     "--batch-size": "--train.batch-size",

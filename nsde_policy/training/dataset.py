@@ -24,7 +24,7 @@ from nsde_policy.data.action_columns import (
 )
 from nsde_policy.data.angles import unwrap_angles
 from nsde_policy.data.augmentation import Mirror, add_mirror_images
-from nsde_policy.data.types import Demonstrations, Ints
+from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.registry import get_method
 from nsde_policy.planner.interface import check_first_action, replace_first_action
@@ -215,14 +215,6 @@ def find_window_frames(
         steps, 0, demos.lengths[episode][:, None] - 1
     )
     return frames
-
-
-def count_rows(lengths: Ints, config: RunConfig) -> Ints:
-    """Return how many rows `build_training_data` makes of episodes by their lengths, without mirror ones."""
-    model = config.model
-    if isinstance(model, WindowConfig):
-        return np.maximum(lengths - model.horizon + model.history + config.chunk - 1, 1)
-    return lengths - (config.demos.final_action_weight <= 0)
 
 
 def _find_state_angles(demos: Demonstrations) -> tuple[int, ...]:

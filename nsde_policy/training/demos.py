@@ -17,8 +17,7 @@ from nsde_policy.data.oddities import find_oddities
 from nsde_policy.data.readers import open_source
 from nsde_policy.data.readers.registry import load_from
 from nsde_policy.data.resample import ResampledSource
-from nsde_policy.data.roles import find_cameras, find_keys
-from nsde_policy.data.stream import open_stream
+from nsde_policy.data.roles import find_cameras
 from nsde_policy.encoders import get_encoder
 from nsde_policy.errors import ConfigError, EnvError, NsdePolicyError
 from nsde_policy.run_config import DemoConfig
@@ -39,40 +38,21 @@ OFTEN_OUTSIDE = 0.01
 def load_training_demos(config: DemoConfig, path: Path, *, task: str = "none") -> Demonstrations:
     """Load the demonstrations of a store that the settings select; raise if they do not fit the task."""
     check_recorded_task(get_task(task), path)
-    source = config.open_store(path)
-
-    def load(episodes: range | None = None) -> Demonstrations:
-        """Load the selected columns of episodes, or of all."""
-        given, angles = config.obs_keys, () if config.angles else None
-        demos = load_from(source, obs_keys=given, act_key=config.act_key, angles=angles, episodes=episodes)
-        mirror = get_task(task).training.mirror
-        if mirror is not None:
-            _check_sizes(demos, task, (len(mirror.obs), len(mirror.act)))
-        demos = demos.select_columns(config.obs_columns) if config.obs_columns else demos
-        demos = replace(demos, angles=config.angles) if config.angles else demos
-        return get_encoder(config.encoder).encode_demonstrations(demos)
-
-    obs, act = find_keys(source, config.obs_keys, config.act_key)
-    limits = {"window_mb": config.window_mb, "cameras": len(config.images), "episodes": config.episodes}
-    stream = open_stream(source, [*obs, *act], load, **limits)
-    if stream is not None:
-        demos = replace(stream.load(stream.sample), stream=stream)
-    else:
-        with source:
-            demos = load()
-        demos = demos.take(config.episodes) if config.episodes else demos
+    angles = () if config.angles else None
+    with config.open_store(path) as source:
+        demos = load_from(source, obs_keys=config.obs_keys, act_key=config.act_key, angles=angles)
+    mirror = get_task(task).training.mirror
+    if mirror is not None:
+        _check_sizes(demos, task, (len(mirror.obs), len(mirror.act)))
+    demos = demos.select_columns(config.obs_columns) if config.obs_columns else demos
+    demos = replace(demos, angles=config.angles) if config.angles else demos
+    demos = get_encoder(config.encoder).encode_demonstrations(demos)
+    demos = demos.take(config.episodes) if config.episodes else demos
     return replace(demos, rate_hz=config.resample_hz or config.rate_hz or demos.rate_hz)
 
 
 def report_store(demos: Demonstrations, config: DemoConfig, path: Path) -> None:
     """Log what is often a mistake in demonstrations, and the cameras of their store that are not used."""
-    if demos.stream is not None:
-        counts = demos.stream.window_mb, len(demos), len(demos.stream.episode_ends)
-        logger.info(
-            "%s is read from disk into a window of %d MB (--window-mb); statistics and held-out episodes are "
-            "from %d of its %d episodes",
-            *(path, *counts),
-        )
     for line in find_oddities(demos):
         logger.warning("%s: %s", path, line)
     with open_source(path) as source:

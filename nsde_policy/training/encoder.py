@@ -10,7 +10,6 @@ replace them. Any other one is trained together with the policy, by the policy's
     encoder/frames.json           fingerprint of all frames
     encoder/codes.safetensors     features of all frames and of their mirror images; brightness, contrast and
                                   detail of each frame, and whether it is equal to the one before
-    encoder/stream/               features of other frames, if the store is larger than memory
     encoder/visibility.safetensors  how much of the frames is visible
     encoder/teacher/              the same of the first training, if a second one hides parts of the frames;
                                   a run of its own if a policy trained the encoder
@@ -21,7 +20,7 @@ All of it is in the run directory. A run that is resumed after pretraining needs
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -34,9 +33,9 @@ from nsde_policy.config import ImageEncoderConfig, TrainedEncoderConfig, WindowC
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.core.targets import Windows
 from nsde_policy.data.augmentation import Mirror, add_mirror_images
-from nsde_policy.data.frames import Bytes, FrameFile, read_blocks, resize_frames
-from nsde_policy.data.source import find_span, get_short_name
-from nsde_policy.data.types import Demonstrations, Ints
+from nsde_policy.data.frames import FrameFile
+from nsde_policy.data.source import get_short_name
+from nsde_policy.data.types import Demonstrations
 from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.encoders.base_model import VISIBILITY_FILE, CameraBatch, mirror_frames
 from nsde_policy.encoders.masking import Covers
@@ -55,11 +54,10 @@ from nsde_policy.training.distributed import find_own_rows
 from nsde_policy.training.frames import (
     FEATURES_FILE,
     EncoderPhase,
-    FrameWindows,
+    FrameTable,
     PolicyWithEncoder,
     append_features,
     draw_copies,
-    load_tables,
     look_ahead,
     split_rows,
 )
@@ -70,7 +68,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-TEACHER_FOLDER, STREAM_FOLDER = "teacher", "stream"
+TEACHER_FOLDER = "teacher"
 BACKGROUND_FRAMES = 500
 """Most first frames of episodes whose median is the background."""
 
@@ -151,9 +149,7 @@ class EncoderTraining:
         """All frames, decoded into a temporary file by the first use; refused if others began the run."""
         folder, total = self._run.encoder.path, len(self._demos.obs)
         logger.info("decoding %d frames of %s", total, ", ".join(self._images))
-        stream, cameras = self._demos.stream, list(self._images.values())
-        spans = [(0, total)] if stream is None else stream.find_spans(stream.sample)
-        frames = FrameFile(cameras, spans, size=self.model.size, folder=folder)
+        frames = FrameFile(list(self._images.values()), total, size=self.model.size, folder=folder)
         file = folder / "frames.json"
         found = {"fingerprint": frames.fingerprint}
         if file.exists() and read_json(file, error=CheckpointError) != found:
@@ -163,11 +159,6 @@ class EncoderTraining:
             )
         replace_file(file, json.dumps(found).encode())
         return frames
-
-    @cached_property
-    def _tables(self) -> tuple[Tensor, ...]:
-        """All frames of each camera on the device, (frames, size, size, 3) uint8."""
-        return load_tables(self._frames, len(self.cameras), self._device)
 
     def check_settings(self, *, resume: bool) -> None:
         """Write the settings; to resume, raise `CheckpointError` if others were written before."""
@@ -230,12 +221,6 @@ class EncoderTraining:
             return CameraBatch(values, mirrored, tuple(others[count:]), tuple(others[:count]))
 
         self._source = PrefetchSource(load, build, self._device)
-        if demos.stream is not None:
-            from nsde_policy.training.stream import StreamSource
-
-            counts = demos.stream.select(self._episodes).count_frames()
-            given, size = (demos.stream, self._load_frames, counts, build), config.batch_size
-            self._source = StreamSource(*given, batch_size=size, device=self._device, seed=self._seed)
         training = Training(model.to(self._device), self._source, config, seed=self._seed)
         if resume and directory.training.exists():
             training.restore(directory.read_tensors(directory.training))
@@ -251,7 +236,7 @@ class EncoderTraining:
         logger.info("encoding %d frames", len(frames))
         generator, size = torch.Generator(self._device).manual_seed(self._seed), self.model.size
         copies = draw_copies(len(self._demos), len(self.cameras), size, generator) if is_masked else []
-        stored = self._encode(self._demos, frames.read, copies)
+        stored = self._encode(copies)
         if directory.path == self._run.encoder.path:
             from nsde_policy.training.visibility import fit_visibility
 
@@ -264,16 +249,14 @@ class EncoderTraining:
         directory.save_tensors(directory.path / FEATURES_FILE, stored, encoder=directory.model)
 
     @torch.no_grad()
-    def _encode(
-        self, demos: Demonstrations, read: Callable[[Ints], list[Bytes]], copies: Sequence[list[Covers]] = ()
-    ) -> dict[str, Tensor]:
-        """Encode frames, read by their index, their mirror images, and copies with hidden parts."""
-        model, mirrored = self.model.eval(), self._flip(demos).obs
+    def _encode(self, copies: Sequence[list[Covers]]) -> dict[str, Tensor]:
+        """Encode all frames, their mirror images, and copies that are partly occluded."""
+        model, demos = self.model.eval(), self._demos
         found: dict[str, list[Tensor]] = {}
         for rows in split_rows(len(demos.obs), self._device):
-            cameras = [torch.from_numpy(camera).to(self._device) for camera in read(rows)]
-            tables = (torch.from_numpy(table[rows]).to(self._device) for table in (demos.obs, mirrored))
-            values, mirrored_values = tables
+            cameras = [torch.from_numpy(camera).to(self._device) for camera in self._frames.read(rows)]
+            tables = (demos.obs, self._mirrored_values)
+            values, mirrored_values = (torch.from_numpy(table[rows]).to(self._device) for table in tables)
             number = np.searchsorted(demos.episode_ends, rows, side="right")
             episode = torch.from_numpy(number).to(self._device)
             shown = {"": cameras}
@@ -290,32 +273,6 @@ class EncoderTraining:
 
     def _flip(self, demos: Demonstrations) -> Demonstrations:
         return demos if self._mirror is None else self._mirror.flip(demos)
-
-    def _read_streamed(self, episodes: range) -> tuple[Demonstrations, Callable[[], list[Bytes]]]:
-        """Load consecutive episodes of a store larger than memory, and return what reads their frames."""
-        assert self._demos.stream is not None
-        span, size = find_span(self._demos.stream.episode_ends, episodes), self.model.size
-        cameras = [read_blocks(camera, *span) for camera in self._images.values()]
-        return self._demos.stream.read(episodes), lambda: [
-            np.concatenate([resize_frames(block, size) for block in camera]) for camera in cameras
-        ]
-
-    def _load_frames(self, episodes: range) -> tuple[Tensor, ...]:
-        """Load what the encoder is trained on."""
-        demos, read = self._read_streamed(episodes)
-        tables = [np.array(each.obs) for each in (demos, self._flip(demos))]
-        targets = (look_ahead(table, demos) for table in tables)
-        return tuple(map(torch.from_numpy, (*tables, *targets, *read())))
-
-    def _load_features(self, episodes: range) -> Demonstrations:
-        """Load episodes with features, which are computed once, into a file."""
-        demos, read = self._read_streamed(episodes)
-        file = self._run.encoder.path / STREAM_FOLDER / f"{episodes[0]}-{episodes[-1]}.safetensors"
-        if not file.exists():
-            frames = read()
-            found = self._encode(demos, lambda rows: [camera[rows] for camera in frames])
-            self._run.encoder.save_tensors(file, found)
-        return self._add_features(demos, self._run.encoder.read_tensors(file))
 
     def close(self) -> None:
         """Delete the temporary file of frames."""
@@ -335,9 +292,6 @@ class EncoderTraining:
         if self._run.model.exists():
             check_encoder(self._run.model, weights)
         demos = self._add_features(self._demos, found)
-        if demos.stream is not None:
-            self.model.to(self._device).load_state_dict(weights)
-            demos = replace(demos, stream=replace(demos.stream, read=self._load_features))
         names = sorted(name[: -len("codes")] for name in found if re.fullmatch(r"copy_\d+_codes", name))
         copies = (self._add_features(self._demos, found, name) for name in names)
         return replace(demos, copies=tuple(copies))
@@ -381,8 +335,8 @@ class EncoderTraining:
         demos = self._config.demos
         return PolicyWithEncoder(policy, self.model, cameras=len(demos.images), dropout=demos.images_dropout)
 
-    def build_windows(self, demos: Demonstrations, *, held_out: bool = False) -> FrameWindows:
-        """Build the windows of the demonstrations for training, or of those held out, with all frames."""
+    def build_windows(self, demos: Demonstrations, *, held_out: bool = False) -> FrameTable:
+        """Build the windows of the demonstrations for training, or of those held out, with their frames."""
         model = self._config.model
         windows = build_training_data(demos, self._config, self._mirror)
         assert isinstance(model, WindowConfig)
@@ -395,4 +349,4 @@ class EncoderTraining:
         )[:, model.history - 1 :: -1]
         rows = self._demos.find_rows(self._held_out if held_out else self._episodes)
         index = rows[seen % len(rows)] + len(self._demos.obs) * (seen >= len(rows))
-        return FrameWindows(windows.states, windows.actions, torch.from_numpy(index), self._tables)
+        return FrameTable(windows, index, self._frames)

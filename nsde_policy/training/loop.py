@@ -4,7 +4,7 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,7 +17,18 @@ from nsde_policy.training.batches import BatchSource, Data, TableSource
 from nsde_policy.training.distributed import copy_first_rank, find_own_rows
 from nsde_policy.training.stage import StageRun
 
-Rows = TypeVar("Rows", TensorRows, Tensor)
+Rows = TypeVar("Rows", bound=TensorRows | Tensor)
+
+RowsOut = TypeVar("RowsOut", covariant=True)
+
+
+class Table(Protocol[RowsOut]):
+    """Something whose rows can be indexed by a tensor."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Tensor, /) -> RowsOut: ...
+
 
 VALIDATION_PREFIX = "validation_"
 """Prefix of validation losses in the metrics."""
@@ -206,6 +217,6 @@ class Validation:
         return {VALIDATION_PREFIX + name: total / len(self._data) for name, total in sums.items()}
 
 
-def choose_rows(data: Rows, most: int, *, seed: int) -> Rows:
+def choose_rows(data: Table[Rows], most: int, *, seed: int) -> Rows:
     """Return up to `most` random rows, the same ones for the same seed."""
     return data[torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:most]]

@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from nsde_policy.config import ImageEncoderConfig, SelectionConfig
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.targets import TensorRows
@@ -24,7 +26,6 @@ from nsde_policy.methods.base import TrainableModel
 from nsde_policy.planner.calibration import CALIBRATION_FILE, Calibration
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord
-from nsde_policy.training.batches import PrefetchSource
 from nsde_policy.training.checkpoints import Monitor, check_files, refuse_other_training, train_loop
 from nsde_policy.training.dataset import (
     add_lost_cameras,
@@ -36,7 +37,7 @@ from nsde_policy.training.dataset import (
 )
 from nsde_policy.training.distributed import join_ranks
 from nsde_policy.training.encoder import EncoderTraining
-from nsde_policy.training.frames import PolicyWithEncoder
+from nsde_policy.training.frames import FrameTable, PolicyWithEncoder
 from nsde_policy.training.loop import MAX_FRAME_ROWS, MAX_VALIDATION_ROWS, Training, Validation, choose_rows
 from nsde_policy.training.std_scale import check_std_scale, fit_std_scale
 
@@ -75,8 +76,8 @@ class TrainedTask:
     """Rigid motions that align the ends of demonstrations; None to leave them as they are."""
 
 
-TrainingData = tuple[TensorRows, TensorRows | None, PrefetchSource[Any] | None]
-"""Training data, or a sample of them; rows for validation; batches of the whole if there is only a sample."""
+TrainingData = tuple[TensorRows | FrameTable, TensorRows | None]
+"""Training data, and rows for validation."""
 DEFAULT_OPTIONS = TrainOptions()
 WITHOUT_TASK = TrainedTask()
 
@@ -129,7 +130,7 @@ def train_run(
         model = _build_model(record, joint)  # before files are written: some methods cannot train an encoder
         if joint is not None:
             joint.check_settings(resume=options.resume)
-        data = _prepare_data(record, used, unseen, task.mirror, joint, options.device)
+        data = _prepare_data(record, used, unseen, task.mirror, joint)
         _fit(run, record, model, data, monitor, options)
         fit_std_scale(run, scaled_to, device=options.device)
         selection.finish(run, task.mirror)
@@ -197,12 +198,10 @@ def _prepare_data(
     unseen: Demonstrations | None,
     mirror: Mirror | None,
     joint: EncoderTraining | None,
-    device: str,
 ) -> TrainingData:
     """Build the training data of a run, and rows of unseen demonstrations for its validation."""
-    from nsde_policy.training.stream import stream_rows
 
-    def build(demos: Demonstrations, *, held_out: bool) -> TensorRows:
+    def build(demos: Demonstrations, *, held_out: bool) -> TensorRows | FrameTable:
         if joint is not None:
             return joint.build_windows(demos, held_out=held_out)
         return build_training_data(demos, record.config, mirror)
@@ -210,13 +209,12 @@ def _prepare_data(
     data = build(
         known if joint else add_lost_cameras(known, record.config.demos, record.spec), held_out=False
     )
-    source = stream_rows(record, known, mirror, device)
     if unseen is None:
-        return data, None, source
+        return data, None
     logger.info("%d of %d episodes are held out for validation", len(unseen), record.demos.episodes)
     most = MAX_VALIDATION_ROWS if joint is None else MAX_FRAME_ROWS
     rows = choose_rows(build(replace(unseen, copies=()), held_out=True), most, seed=record.seed)
-    return data, rows, source
+    return data, rows
 
 
 def _build_model(record: RunRecord, joint: EncoderTraining | None) -> TrainableModel[Any]:
@@ -236,14 +234,12 @@ def _fit(
 ) -> None:
     """Train a model, or resume its training, on training data and rows for validation."""
     device, config = options.device, record.config.train
-    table, held_out, source = data
-    if source is not None and not model.stages():
-        raise ConfigError(
-            f"{record.config.method} keeps all demonstrations, and {record.demos.source} does not fit into "
-            "memory: choose another --policy, or a larger --window-mb"
-        )
-    model.prepare(table)
-    training = Training(model.to(device), source or table, config, seed=record.seed)
+    table, held_out = data
+    source = None
+    if isinstance(table, FrameTable):
+        source = table.sample(config.batch_size, record.seed, torch.device(device))
+    model.prepare(table.windows if isinstance(table, FrameTable) else table)
+    training = Training(model.to(device), source or table, config, seed=record.seed)  # type: ignore[arg-type]
     if options.resume and run.training.exists():
         training.restore(run.read_tensors(run.training))
         run.truncate_metrics(training.step)
@@ -302,7 +298,7 @@ def _build_record(
     encoder: EncoderTraining | None,
 ) -> RunRecord:
     """Return what a run records about itself."""
-    ends, known = (demos.stream or demos).episode_ends, demos.episode_fingerprints
+    ends, known = demos.episode_ends, demos.episode_fingerprints
     trained_on = DemoRecord(demos.source, demos.fingerprint, len(ends), int(ends[-1]), held_out, known)
     return RunRecord(
         config,

@@ -29,7 +29,6 @@ from nsde_policy.training.demos import (
 from nsde_policy.training.distributed import use_own_gpu
 from nsde_policy.training.run import DEFAULT_OPTIONS, TrainedTask, TrainOptions, train_run
 from nsde_policy.training.std_scale import check_std_scale
-from nsde_policy.training.stream import check_streaming
 
 if TYPE_CHECKING:
     from nsde_policy.data.images import LazyFrames
@@ -116,7 +115,6 @@ def prepare_task(
 ) -> tuple[Demonstrations, TrainedTask]:
     """Return the demonstrations with what the task adds, and what the run needs to know about the task."""
     _check_selection(config)
-    check_streaming(demos, config)
     task = with_env_kwargs(get_task(name), env_kwargs or {})
     demos = add_environment(demos, task, config.demos.obs_keys, config.chunk)
     mirror, motions = find_mirror(config.demos, name), find_motions(config.demos, name)

@@ -2,6 +2,8 @@
 
 import hashlib
 import logging
+import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,7 +18,6 @@ from torch import Tensor
 from nsde_policy.data.frames import BLOCK_BYTES, check_frames, resize_frames
 from nsde_policy.data.images import LazyFrames
 from nsde_policy.data.readers import open_source
-from nsde_policy.data.stream import measure_memory
 from nsde_policy.data.types import Ints
 from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.training.batches import BatchSource
@@ -211,4 +212,4 @@ def _measure_memory(device: torch.device) -> float:
     """Return the free bytes of a GPU, or all bytes of this machine."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return measure_memory()
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else math.inf

@@ -1,5 +1,6 @@
 """Tests of training with cameras: the encoder before the policy or together with it, resumed bit for bit."""
 
+import copy
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +16,7 @@ from nsde_policy.cli.main import main
 from nsde_policy.config import EncoderConfig, ModelConfig, NetworkConfig, TrainConfig
 from nsde_policy.core.targets import Windows
 from nsde_policy.data import Demonstrations
+from nsde_policy.data.frames import FrameFile
 from nsde_policy.data.split import split_episodes
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.encoders.resnet.config import ResNetConfig
@@ -30,10 +32,12 @@ from nsde_policy.training.checkpoints import TrainingProgress
 from nsde_policy.training.dataset import build_training_data
 from nsde_policy.training.demos import load_training_demos, open_training_images
 from nsde_policy.training.encoder import EncoderTraining
-from nsde_policy.training.frames import PolicyWithEncoder
+from nsde_policy.training.frames import FrameTable, PolicyWithEncoder
 from tests.helpers.camera_robot import (
+    EPISODES,
     SIZES,
     STATE,
+    STEPS,
     TOP,
     WRIST,
     make_arrays,
@@ -319,16 +323,22 @@ def test_joint_loss_is_that_of_the_encoded_windows(
     torch.testing.assert_close(found, joint_policy.model.loss(windows[rows], generator).parts["square"])
 
 
-def test_mirrored_frames_follow_the_others_in_the_table(
-    joint_policy: Policy, monkeypatch: pytest.MonkeyPatch
-):
-    assert joint_policy.encoder is not None
-    monkeypatch.setattr(joint_policy.encoder, "mirror", "left_right")
-    model = PolicyWithEncoder(joint_policy.model, joint_policy.encoder)
-    table = torch.randint(0, 256, (3, 4, 4, 3), dtype=torch.uint8)
-    found = model.gather(table, torch.tensor([2, 4]))
-    assert found[0].equal(table[2])
-    assert found[1].equal(table[1].flip(1))
+def test_windows_of_mirror_images_hold_mirrored_frames(store: Path, joint_policy: Policy, tmp_path: Path):
+    images = open_training_images(JOINT.demos, store)
+    file = FrameFile([*images.values()], EPISODES * STEPS, size=40, folder=tmp_path)
+    frames = torch.from_numpy(file.read(np.arange(3))[0])
+    windows = Windows(torch.zeros(3, 2, 10), torch.zeros(3, JOINT.model.horizon, 2))
+    rows = np.array([[2, 0], [0, 0], [1, 0]]) + np.array([[0], [0], [EPISODES * STEPS]])
+    batch = FrameTable(windows, rows, file)[torch.tensor([0, 2])]
+    assert batch.frames[0].flatten(0, 1).equal(frames[[2, 0, 1, 0]])
+    assert batch.is_mirrored.tolist() == [[False, False], [True, True]]
+    seen: list[torch.Tensor] = []
+    encoder = copy.deepcopy(joint_policy.encoder).eval()
+    assert encoder is not None
+    encoder.mirror = "left_right"
+    encoder.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[1]))
+    PolicyWithEncoder(joint_policy.model, encoder).eval().loss(batch, torch.Generator())
+    assert seen[0].equal(torch.stack([frames[2], frames[0], frames[1].flip(1), frames[0].flip(1)]))
 
 
 def test_interrupted_joint_training_resumes_bit_for_bit(store: Path, tmp_path: Path):

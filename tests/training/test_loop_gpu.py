@@ -130,7 +130,7 @@ def make_frame_windows() -> FrameWindows:
     states = torch.rand(200, 2, 10, generator=generator)
     actions = torch.rand(200, 9, 2, generator=generator)
     index = torch.randint(0, 50, (200, 2), generator=generator)
-    return FrameWindows(states, actions, index, (frames,))
+    return FrameWindows(states, actions, torch.zeros(200, 2, dtype=torch.bool), (frames[index],))
 
 
 def test_captured_step_trains_an_encoder_as_the_eager_step_does(monkeypatch: pytest.MonkeyPatch):

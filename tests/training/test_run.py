@@ -232,6 +232,15 @@ def edit_spec(r: RunDirectory, **changes: Any) -> None:
     edit_config(r, layout=json.loads(r.config.read_text())["layout"] | changes)
 
 
+def test_run_that_read_its_store_from_disk_still_loads(finished_run: RunDirectory, tmp_path: Path):
+    """Version 0.2 recorded the memory for such runs."""
+    run = RunDirectory(Path(shutil.copytree(finished_run.path, tmp_path / "run")))
+    config = json.loads(run.config.read_text())["config"]
+    config["demos"]["window_mb"] = 64
+    edit_config(run, config=config)
+    assert Policy.from_pretrained(run.path).record.config == TINY
+
+
 def edit_weight(r: RunDirectory, end: str, value: float) -> None:
     weights = r.read_weights()
     next(tensor for name, tensor in weights.items() if name.endswith(end)).view(-1)[0] = value
