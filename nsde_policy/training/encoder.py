@@ -50,7 +50,7 @@ from nsde_policy.run_directory import RunDirectory, check_encoder
 from nsde_policy.training.batches import PrefetchSource
 from nsde_policy.training.checkpoints import build_refusal
 from nsde_policy.training.dataset import build_training_data, find_window_frames
-from nsde_policy.training.distributed import find_own_rows
+from nsde_policy.training.distributed import get_rank, split_batch
 from nsde_policy.training.frames import (
     FEATURES_FILE,
     EncoderPhase,
@@ -206,14 +206,14 @@ class EncoderTraining:
         first = frames.read(demos.starts[self._episodes][:BACKGROUND_FRAMES])
         backgrounds = [torch.from_numpy(np.median(camera, axis=0).astype(np.uint8)) for camera in first]
         model.set_scene(torch.from_numpy(both.min(0)), torch.from_numpy(both.max(0)), backgrounds)
-        rows, own = demos.find_rows(self._episodes), find_own_rows(config.batch_size)
+        rows, batch_size = demos.find_rows(self._episodes), split_batch(config.batch_size)
 
         def load(step: int) -> tuple[Tensor, ...]:
-            """Load the frames of a step, chosen by the seed and the step alone."""
-            rng = np.random.default_rng([self._seed, step])
-            index = rows[rng.integers(len(rows), size=config.batch_size)[own]]
-            known = (table[index] for table in (demos.obs, self._mirrored_values, *targets))
-            return tuple(map(torch.from_numpy, (*known, *frames.read(index))))
+            """Load the frames of a step, sampled by the seed, the step and the rank."""
+            rng = np.random.default_rng([self._seed, step, get_rank()])
+            index = rows[rng.integers(len(rows), size=batch_size)]
+            values = (table[index] for table in (demos.obs, self._mirrored_values, *targets))
+            return tuple(map(torch.from_numpy, (*values, *frames.read(index))))
 
         def build(tensors: tuple[Tensor, ...]) -> CameraBatch:
             values, mirrored, *others = tensors

@@ -19,7 +19,7 @@ from nsde_policy.encoders.masking import Covers, RandomOccluder
 from nsde_policy.methods.base import LossParts, PolicyModel, Stage, TrainableModel
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.batches import PrefetchSource
-from nsde_policy.training.distributed import find_own_rows
+from nsde_policy.training.distributed import get_rank, split_batch
 
 FEATURES_FILE = "codes.safetensors"
 COPIES, COPY_OCCLUDER, COPY_GAIN = 2, RandomOccluder(1.0, (0.03, 0.15)), 0.15
@@ -104,11 +104,11 @@ class FrameTable:
         )
 
     def sample(self, batch_size: int, seed: int, device: torch.device) -> PrefetchSource[FrameWindows]:
-        """Return batches of random windows, determined by the seed and the step alone."""
+        """Return batches of random windows, determined by the seed, the step and the rank."""
 
         def load(step: int) -> tuple[Tensor, ...]:
-            own = find_own_rows(batch_size)
-            return self._read(np.random.default_rng([seed, step]).integers(len(self), size=batch_size)[own])
+            rng = np.random.default_rng([seed, step, get_rank()])
+            return self._read(rng.integers(len(self), size=split_batch(batch_size)))
 
         return PrefetchSource(load, self._build, device)
 

@@ -14,7 +14,7 @@ from nsde_policy.core.targets import TensorRows
 from nsde_policy.errors import CheckpointError, ConfigError, NsdePolicyError
 from nsde_policy.methods.base import TrainableModel
 from nsde_policy.training.batches import BatchSource, Data, TableSource
-from nsde_policy.training.distributed import copy_first_rank, find_own_rows
+from nsde_policy.training.distributed import copy_first_rank, get_rank, is_first_rank, split_batch
 from nsde_policy.training.stage import StageRun
 
 Rows = TypeVar("Rows", bound=TensorRows | Tensor)
@@ -32,6 +32,8 @@ class Table(Protocol[RowsOut]):
 
 VALIDATION_PREFIX = "validation_"
 """Prefix of validation losses in the metrics."""
+RANK_SEEDS = 1_000_003
+"""Difference between the seeds of two ranks, more than users try."""
 MAX_VALIDATION_ROWS, MAX_FRAME_ROWS, VALIDATION_BATCH = 4096, 256, 1024
 """Most rows of held-out data whose loss is computed at each record, of rows with frames, and per batch."""
 
@@ -59,8 +61,8 @@ class Training:
 
     A model without stages has nothing to train and finishes with the first call of `advance`.
 
-    With torchrun, each process computes the loss of its share of every batch; the number of processes does
-    not matter for resuming.
+    With torchrun, each process computes the loss of its own part of every batch; a run may be resumed with
+    another number of processes.
 
     On CUDA the whole step (batch, losses, gradients, update, averaging) is captured once as a CUDA graph and
     replayed. Losses are copied to the host once per `advance`, not per step.
@@ -78,9 +80,10 @@ class Training:
         self.config = config
         self._device = next(itertools.chain(model.parameters(), model.buffers())).device
         copy_first_rank(model)
-        rows = len(find_own_rows(config.batch_size))
+        rows = split_batch(config.batch_size)
         self._source = data if isinstance(data, BatchSource) else TableSource(data.to(self._device), rows)
-        self._generator = torch.Generator(self._device).manual_seed(seed)
+        self._seed = seed + RANK_SEEDS * get_rank()
+        self._generator = torch.Generator(self._device).manual_seed(self._seed)
         self._stages = model.stages()
         if config.steps < len(self._stages):
             raise ConfigError(
@@ -167,7 +170,10 @@ class Training:
             if self._stages:
                 self._run = self._start_stage(self._stage)
                 self._run.restore(state)
-            self._generator.set_state(state["generator"].cpu())
+            if is_first_rank():
+                self._generator.set_state(state["generator"].cpu())
+            else:  # rank 0 saved its own generator only
+                self._generator.manual_seed(self._seed + self.step)
         except (KeyError, RuntimeError, ValueError) as error:
             raise CheckpointError(
                 f"the training checkpoint does not match these settings: {error}"

@@ -12,7 +12,7 @@ from torch.optim.adamw import adamw
 from nsde_policy.config import TrainConfig
 from nsde_policy.methods.base import LossParts, Stage, TrainableModel
 from nsde_policy.training.batches import BatchSource
-from nsde_policy.training.distributed import average_ranks, share_rows
+from nsde_policy.training.distributed import average_ranks
 
 Batch = TypeVar("Batch")
 
@@ -84,7 +84,6 @@ class StageRun(Generic[Batch]):
         self._model, self._stage, self._config, self._steps = model, stage, config, steps
         self._source, self._generator = source, generator
         self._device = generator.device
-        self._rows = share_rows(config.batch_size)
         self._rate, self._keep = (torch.zeros((), device=self._device) for _ in range(2))
         self._optimizer = FusedAdamW(stage.parameters, self._rate, config)
         self.average = [parameter.detach().clone() for parameter in stage.parameters]
@@ -119,7 +118,7 @@ class StageRun(Generic[Batch]):
         return self._parts
 
     def _update(self) -> LossParts:
-        with self._rows, self._autocast():
+        with self._autocast():
             parts = self._model.loss(self._source.draw(self._generator), self._generator)
         self._optimizer.zero_grad()
         parts.total(self._stage.losses).backward()  # type: ignore[no-untyped-call]

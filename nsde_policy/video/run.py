@@ -22,7 +22,7 @@ from nsde_policy.files import read_json, replace_file
 from nsde_policy.inference.loading import check_weights
 from nsde_policy.run_directory import RUN_FORMAT, DemoRecord, RunDirectory, find_versions
 from nsde_policy.training.checkpoints import Monitor, check_files, refuse_other_training, train_loop
-from nsde_policy.training.distributed import find_own_rows, join_ranks
+from nsde_policy.training.distributed import join_ranks, split_batch
 from nsde_policy.training.loop import Training
 from nsde_policy.video.base import VideoModel
 from nsde_policy.video.config import VIDEO_METHODS, UnrollConfig, VideoConfig
@@ -160,7 +160,7 @@ def train_video(
         for number, (directory, train, unrolled) in enumerate(stages):
             model.unrolled = unrolled
             directory.path.mkdir(exist_ok=True)
-            source = loaded.source(model.window, len(find_own_rows(train.batch_size)))
+            source = loaded.source(model.window, split_batch(train.batch_size))
             training = Training(model, source, train, seed=seed + number)
             if resume and directory.training.exists():
                 training.restore(directory.read_tensors(directory.training))

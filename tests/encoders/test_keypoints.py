@@ -16,7 +16,6 @@ from nsde_policy.errors import ConfigError
 from nsde_policy.training.batches import BatchSource
 from nsde_policy.training.loop import Training
 from tests.helpers.rng import make_rng
-from tests.helpers.shared_batches import assert_shares_add_up
 
 SIZE = 32
 SMALL = KeypointConfig(
@@ -63,16 +62,6 @@ def test_levelled_keypoints_do_not_depend_on_the_brightness():
         assert torch.allclose(model(values, frames), model(values, dark), atol=1e-4)
         plain = KeypointModel(SMALL, [CAMERA], plain_dim=2, generator=make_rng(0))
         assert not torch.allclose(plain(values, frames), plain(values, dark), atol=1e-3)
-
-
-@pytest.mark.parametrize("anchors", [0, 2])
-def test_ranks_that_share_a_batch_compute_its_loss_and_gradient(anchors: int):
-    config = replace(SMALL, anchors=anchors, known_points=1)
-    model = KeypointModel(config, [CAMERA], plain_dim=2, generator=make_rng(0))
-    values, frames = make_scenes(14, seed=2)
-    parts = (slice(0, 14), slice(0, 7), slice(7, 14))
-    whole, *shares = (CameraBatch(values[rows], values[rows], (frames[rows],)) for rows in parts)
-    assert_shares_add_up(model, whole, shares, rows=7)
 
 
 class Scenes(BatchSource[CameraBatch]):

@@ -201,8 +201,9 @@ def test_batches_that_cannot_be_divided_are_refused_by_the_flag_that_sets_them(m
     monkeypatch.setattr(distributed.dist, "get_world_size", lambda: 2)
     odd = replace(TINY, selection=SelectionConfig("auto", train=TrainConfig(batch_size=9)))
     with pytest.raises(ConfigError, match=r"a batch of 9 .* 2 processes: use --selection.train.batch-size 8"):
-        distributed.check_batches(odd.batch_sizes)
-    distributed.check_batches(replace(odd, selection=replace(odd.selection, select="none")).batch_sizes)
+        distributed.split_batches(odd.batch_sizes)
+    even = replace(odd, selection=replace(odd.selection, select="none"))
+    assert distributed.split_batches(even.batch_sizes) == {"--batch-size": TINY.train.batch_size // 2}
 
 
 def test_folder_with_other_files_is_rejected(tmp_path: Path):

@@ -26,7 +26,6 @@ from nsde_policy.video.config import VIDEO_METHODS, UnrollConfig, UViTConfig, Vi
 from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig, NeuralSDEVideoSampling
 from nsde_policy.video.methods.neural_sde.model import NeuralSDEVideo
 from tests.helpers.rng import make_rng
-from tests.helpers.shared_batches import assert_shares_add_up
 
 SIZE = 16
 TINY = UViTConfig(width=16, depth=3, heads=2, stem=(8, 8), features=8)
@@ -57,13 +56,6 @@ def test_frames_keep_their_channels_and_the_state_is_newest_first():
     assert torch.equal(state[:, -RGB_CHANNELS:], unit[:, 0])
     moved = shift_state(state, unit[:, 0])
     assert torch.equal(moved[:, RGB_CHANNELS:], state[:, :-RGB_CHANNELS])
-
-
-@pytest.mark.parametrize("method", VIDEO_METHODS.names())
-def test_ranks_that_share_a_batch_compute_its_loss_and_gradient(method: str):
-    model, batch = build(method), make_batch(6)
-    model.unrolled = UnrollConfig(frames=2)
-    assert_shares_add_up(model, batch, [batch[rows] for rows in torch.arange(6).chunk(2)], rows=3)
 
 
 @pytest.mark.parametrize("method", VIDEO_METHODS.names())
