@@ -15,9 +15,8 @@ import numpy as np
 from nsde_policy.eval.latency import device_name
 from nsde_policy.run_directory import fingerprint
 from nsde_policy.tasks import get_task
-from nsde_policy.training.checkpoints import TrainingProgress
-from nsde_policy.training.run import TrainOptions
-from nsde_policy.training.train import train_task
+from nsde_policy.training.recorder import TrainingProgress
+from nsde_policy.training.train import TrainOptions, train_run
 from timing.common import ROOT, Options
 
 METHODS = {"neural_sde": (1024, 5), "diffusion": (32, 2)}
@@ -110,7 +109,7 @@ def work(folder: Path, method: str, batch: int, every: int, device: str) -> None
         moments.append((progress.seconds, time.process_time()))
 
     options = TrainOptions(device=device, save_every_s=1e9)
-    run = train_task(None, config, folder / "run", task="pusht", seed=0, monitor=note, options=options)
+    run = train_run(None, config, folder / "run", task="pusht", seed=0, monitor=note, options=options)
     if moments:
         wall, cpu = 1e3 * np.median(np.diff(moments, axis=0), axis=0) / every
         times = {"step_ms": wall, "cpu_ms": cpu, "weights": fingerprint(run.read_weights())[:8]}

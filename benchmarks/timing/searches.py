@@ -16,7 +16,7 @@ from nsde_policy.eval.latency import device_name
 from nsde_policy.eval.tune.search import Search
 from nsde_policy.eval.tune.trial import Trial, TuneSetup, apply_values, run_trial
 from nsde_policy.eval.workers import WorkerPool
-from nsde_policy.training.run import TrainOptions
+from nsde_policy.training.train import TrainOptions
 from timing.common import Options
 
 TRIALS, EPISODES, WORKERS, STEPS = 24, 40, 8, 5_000

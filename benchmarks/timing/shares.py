@@ -21,13 +21,14 @@ from nsde_policy.tasks import get_task, with_observations
 from nsde_policy.training.batches import BatchSource, TableSource
 from nsde_policy.training.dataset import build_training_data, measure_demonstrations, resolve_first_action
 from nsde_policy.training.demos import load_training_demos
-from nsde_policy.training.loop import Training
+from nsde_policy.training.fit import FitState, Losses, Recorder, fit
+from nsde_policy.training.training_set import TrainingSet
 from nsde_policy.video.config import VideoConfig
 from nsde_policy.video.run import VideoRecord
 from nsde_policy.video.windows import Videos
 from timing.common import MB, Options, run_fresh
 
-STEPS, FRAMES = 300, 2048
+STEPS, WARM_UP_STEPS, FRAMES = 300, 10, 2048
 NOTHING = DemoRecord("", "", 0, 0)
 
 Workload = tuple[Any, BatchSource[Any], TrainConfig]
@@ -44,13 +45,26 @@ def measure_shares(options: Options) -> list[dict[str, Any]]:
     ]
 
 
+class _Timer(Recorder):
+    """Measures the time of all steps but the first ones, in which the step is captured."""
+
+    began = ended = 0.0
+
+    def after_step(self, state: FitState) -> bool:
+        if state.step == WARM_UP_STEPS:
+            state.is_finite()  # waits for the device
+            self.began = time.perf_counter()
+        return False
+
+    def record(self, state: FitState, losses: Losses) -> None:
+        self.ended = time.perf_counter()
+
+
 def _train(name: str, share: int, device: str, steps: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     model, source, config = WORKLOADS[name](share, device)
-    training = Training(model, source, config, seed=0)
-    training.advance(10)  # captures the step
-    began = time.perf_counter()
-    training.advance(steps)
+    timer, few = _Timer(), replace(config, steps=WARM_UP_STEPS + steps, log_every=WARM_UP_STEPS + steps)
+    fit(model, source, few, seed=0, recorder=timer)
     return {
         "device": device_name(device),
         "workload": name,
@@ -58,7 +72,7 @@ def _train(name: str, share: int, device: str, steps: int) -> dict[str, Any]:
         "batch": config.batch_size,
         "weights": sum(parameter.numel() for parameter in model.parameters()),
         "training_steps": config.steps,
-        "step_ms": 1e3 * (time.perf_counter() - began) / steps,
+        "step_ms": 1e3 * (timer.ended - timer.began) / steps,
         "gpu_memory_mb": torch.cuda.max_memory_allocated() / MB if device != "cpu" else None,
     }
 
@@ -74,8 +88,8 @@ def _make_policy(share: int, device: str, *, method: str = "neural_sde", width: 
         config = change_config(config, {"model": {"network": {"width": width}}})
     demos = load_training_demos(config.demos, find_demos("pusht"), task="pusht")
     config = resolve_first_action(demos, config)
-    record = RunRecord(config, measure_demonstrations(demos, config), "pusht", 0, NOTHING)
-    data, train = build_training_data(demos, config, None), _divide(config.train, share)
+    record = RunRecord(config, measure_demonstrations(TrainingSet(demos), config), "pusht", 0, NOTHING)
+    data, train = build_training_data(TrainingSet(demos), config), _divide(config.train, share)
     model = build_model(record)
     model.prepare(data)
     return model.to(device), TableSource(data.to(torch.device(device)), train.batch_size), train

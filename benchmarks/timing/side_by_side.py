@@ -16,8 +16,7 @@ from nsde_policy.eval.latency import device_name
 from nsde_policy.eval.workers import WorkerPool
 from nsde_policy.run_config import RunConfig
 from nsde_policy.tasks import get_task
-from nsde_policy.training.run import TrainOptions
-from nsde_policy.training.train import train_task
+from nsde_policy.training.train import TrainOptions, train_run
 from timing.common import Options
 
 TASK, STEPS, COUNTS = "avoiding_varied", 10_000, (1, 2, 4, 8, 16)
@@ -46,10 +45,10 @@ def measure_together(options: Options) -> list[dict[str, Any]]:
 def _train(config: RunConfig, device: str, run: Path, start: Barrier) -> tuple[float, float]:
     """Train a short run first, so that the device is ready; return when the long one began and ended."""
     training = TrainOptions(device)
-    train_task(
+    train_run(
         None, config.replace_parts(train={"steps": 3}), run / "first", task=TASK, seed=0, options=training
     )
     start.wait()
     began = time.monotonic()
-    train_task(None, config, run / "timed", task=TASK, seed=0, options=training)
+    train_run(None, config, run / "timed", task=TASK, seed=0, options=training)
     return began, time.monotonic()

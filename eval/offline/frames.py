@@ -279,6 +279,4 @@ def add_features(
             }
             encoded = policy.encode({STATE_KEY: demos.obs[rows], **given})
             features[rows] = encoded[:, policy.spec.plain_dim :]
-    return replace(
-        demos, obs=np.concatenate([demos.obs, features], axis=1), image_features=policy.spec.image_features
-    )
+    return replace(demos, obs=np.concatenate([demos.obs, features], axis=1))

@@ -23,8 +23,7 @@ from nsde_policy.planner.calibration import CALIBRATION_FILE
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task_of_run
-from nsde_policy.training.run import TrainOptions
-from nsde_policy.training.train import train_task
+from nsde_policy.training.train import TrainOptions, train_run
 
 Values = Mapping[str, float]
 """Settings by their path in a `RunConfig`, such as "model.noise"."""
@@ -103,7 +102,7 @@ def _train(setup: TuneSetup, trial: Trial) -> None:
         return
     config, kwargs = apply_values(setup.config, trial.trained), setup.env_kwargs
     given = {"task": setup.task, "env_kwargs": kwargs, "seed": trial.seed, "options": setup.options}
-    train_task(setup.demos, config, run.path, **given)  # type: ignore[arg-type]
+    train_run(setup.demos, config, run.path, **given)  # type: ignore[arg-type]
 
 
 def _roll_out(setup: TuneSetup, trial: Trial) -> Estimate:

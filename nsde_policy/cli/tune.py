@@ -98,7 +98,7 @@ class Tune(Train):
     def _make_setup(self) -> "TuneSetup":
         """Return the settings to start from, and how candidates are trained and scored."""
         from nsde_policy.eval.tune.trial import TuneSetup
-        from nsde_policy.training.run import TrainOptions
+        from nsde_policy.training.train import TrainOptions
 
         task, env_kwargs, _, config = self.prepare()
         offline = get_task(task).env_id is None

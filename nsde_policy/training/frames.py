@@ -1,7 +1,7 @@
 """Windows of demonstrations with camera frames, and a policy that is trained on them with its encoder."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -23,19 +23,19 @@ from nsde_policy.training.distributed import get_rank, split_batch
 
 FEATURES_FILE = "codes.safetensors"
 COPIES, COPY_OCCLUDER, COPY_GAIN = 2, RandomOccluder(1.0, (0.03, 0.15)), 0.15
-"""Copies of each demonstration with partly hidden frames, what hides them, and the largest change of their
-brightness; both stay the same in an episode."""
+"""Copies of each demonstration with partly occluded frames, what occludes them, and the largest change of
+their brightness; both stay the same in an episode."""
 READ_BLOCK, GPU_BLOCK = 256, 1024
 """Frames per block when frames are read or encoded, and when a GPU encodes them."""
 
 
 class EncoderPhase(NamedTuple):
-    """A training of the encoder, its files, and whether parts of the frames are hidden."""
+    """A training of the encoder, its files, and whether its frames are partly occluded."""
 
     title: str
     directory: RunDirectory
     config: TrainConfig
-    is_masked: bool = False
+    is_occluded: bool = False
 
     @property
     def features(self) -> Path:
@@ -149,10 +149,10 @@ class PolicyWithEncoder(TrainableModel[FrameWindows]):
         obs_dim = states.shape[-1] - batch.actions.shape[-1]
         values = states[..., : obs_dim - self.encoder.feature_dim]
         previous = states[..., obs_dim:]
-        found: Tensor = self.encoder(values.flatten(0, 1), *frames).view(*states.shape[:2], -1)
+        features: Tensor = self.encoder(values.flatten(0, 1), *frames).view(*states.shape[:2], -1)
         if self.training and self._dropout:
-            found = self._lose_cameras(found, generator)
-        states = torch.cat([values, found, previous], dim=-1)
+            features = self._lose_cameras(features, generator)
+        states = torch.cat([values, features, previous], dim=-1)
         return self.policy.loss(Windows(states, batch.actions), generator)
 
     def _lose_cameras(self, features: Tensor, generator: torch.Generator) -> Tensor:
@@ -160,9 +160,9 @@ class PolicyWithEncoder(TrainableModel[FrameWindows]):
         n, device = len(features), features.device
         is_lost = torch.rand(n, device=device, generator=generator) < self._dropout
         camera = torch.randint(self._cameras, (n,), device=device, generator=generator)
-        seen = camera[:, None] != torch.arange(self._cameras, device=device)
-        kept = (seen | ~is_lost[:, None]).repeat_interleave(features.shape[-1] // self._cameras, dim=1)
-        return features * kept[:, None]
+        others = camera[:, None] != torch.arange(self._cameras, device=device)
+        mask = (others | ~is_lost[:, None]).repeat_interleave(features.shape[-1] // self._cameras, dim=1)
+        return features * mask[:, None]
 
     def _mirror(self, frames: Tensor, is_mirrored: Tensor) -> Tensor:
         """Return frames (n, size, size, 3), as their mirror images where `is_mirrored` (n,) is set."""
@@ -194,13 +194,11 @@ def look_ahead(values: Floats, demos: Demonstrations) -> Floats:
     return np.concatenate([values[np.minimum(rows + ahead, last)] for ahead in FORESEEN], axis=1)
 
 
-def append_features(demos: Demonstrations, features: Tensor) -> Demonstrations:
-    """Return demonstrations with features after their observations."""
-    obs = np.concatenate([demos.obs, features.numpy()], axis=1)
-    return replace(demos, obs=obs, image_features=features.shape[1])
-
-
-def draw_copies(episodes: int, cameras: int, size: int, generator: torch.Generator) -> list[list[Covers]]:
-    """Draw what hides each episode from each camera, for several copies of the demonstrations."""
-    drawn = episodes, size, COPY_OCCLUDER, COPY_GAIN, generator
-    return [[Covers(*drawn) for _ in range(cameras)] for _ in range(COPIES)]
+def sample_occlusion(
+    episodes: int, cameras: int, size: int, generator: torch.Generator
+) -> list[list[Covers]]:
+    """Sample what occludes each episode in each camera, for several copies of the demonstrations."""
+    return [
+        [Covers(episodes, size, COPY_OCCLUDER, COPY_GAIN, generator) for _ in range(cameras)]
+        for _ in range(COPIES)
+    ]

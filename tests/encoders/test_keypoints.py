@@ -14,7 +14,7 @@ from nsde_policy.encoders.keypoints.model import KeypointModel, scale_brightness
 from nsde_policy.encoders.keypoints.networks import draw_bumps, locate_peaks, make_axis
 from nsde_policy.errors import ConfigError
 from nsde_policy.training.batches import BatchSource
-from nsde_policy.training.loop import Training
+from nsde_policy.training.fit import fit
 from tests.helpers.rng import make_rng
 
 SIZE = 32
@@ -82,10 +82,7 @@ def train_model(config: KeypointConfig, *, is_measured: bool) -> KeypointModel:
     _, frames = make_scenes(200, seed=1)
     background = frames.float().median(0).values.to(torch.uint8)
     model.set_scene(torch.zeros(2), torch.ones(2), [background])
-    training = Training(model, Scenes(config.train.batch_size, is_measured=is_measured), config.train, seed=0)
-    while training.step < config.train.steps:
-        training.advance(100)
-    training.finish()
+    fit(model, Scenes(config.train.batch_size, is_measured=is_measured), config.train, seed=0)
     return model
 
 

@@ -26,7 +26,7 @@ from nsde_policy.eval.report.collect import ReportRun
 from nsde_policy.eval.report.page import format_page
 from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.tasks import get_task
-from nsde_policy.training.train import train_task
+from nsde_policy.training.train import train_run
 from tests.helpers.gates_task import demonstrate_gates
 
 
@@ -38,7 +38,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         config = get_task("gates").preset("fast", method)
         config = config.replace_parts(train={"steps": 10, "batch_size": 32})
         found[name] = folder / f"{method}-fast-{seed}"
-        train_task(demonstrate_gates(), config, found[name], task="gates", seed=seed)
+        train_run(demonstrate_gates(), config, found[name], task="gates", seed=seed)
     return found
 
 

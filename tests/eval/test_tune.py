@@ -30,7 +30,7 @@ from nsde_policy.eval.tune.space import (
 from nsde_policy.eval.tune.trial import Trial, TuneSetup, run_trial
 from nsde_policy.run_directory import RunDirectory, fingerprint
 from nsde_policy.tasks import get_task
-from nsde_policy.training.run import TrainOptions
+from nsde_policy.training.train import TrainOptions
 from tests.helpers.shared_files import make_once
 
 QUICK = ["--steps", "30", "--width", "16", "--select", "none", "--preset", "auto", "--device", "cpu"]

@@ -16,7 +16,7 @@ from nsde_policy.core.state import measure_state
 from nsde_policy.core.targets import Transitions, pair_states
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
-from nsde_policy.training.loop import fit
+from nsde_policy.training.fit import fit
 
 DT = 0.2
 OBJECTIVES: dict[str, dict[str, Any]] = {

@@ -30,7 +30,7 @@ from nsde_policy.methods.registry import METHODS, get_method
 from nsde_policy.methods.regression import RegressionConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import fingerprint
-from nsde_policy.training.run import TrainOptions, train_run
+from nsde_policy.training.train import TrainOptions, train_run
 from tests.helpers.rng import make_draws, make_rng
 from tests.helpers.toy_problems import WITH_ANGLE, make_robot_demos
 

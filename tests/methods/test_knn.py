@@ -17,7 +17,7 @@ from nsde_policy.errors import CheckpointError
 from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.knn import NearestNeighbours, NearestNeighboursConfig, NearestNeighboursSampling
 from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.training.run import train_run
+from nsde_policy.training.train import train_run
 from tests.helpers.rng import make_draws, make_rng
 from tests.helpers.toy_problems import make_robot_demos
 
