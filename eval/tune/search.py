@@ -52,8 +52,7 @@ from nsde_policy.planner.calibration import CALIBRATION_FILE
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.presets import PRESET_FILE
-from nsde_policy.training.run import TrainOptions
-from nsde_policy.training.train import train_task
+from nsde_policy.training.train import TrainOptions, train_task
 
 logger = logging.getLogger(__name__)
 

@@ -55,7 +55,6 @@ SHORT_FLAGS = {
     "--rate": "--demos.rate-hz",
     "--resample": "--demos.resample-hz",
     "--accept-omitted-chunks": "--demos.accept-omitted-chunks",
-    "--window-mb": "--demos.window-mb",
     "--select": "--selection.select",
     "--steps": "--train.steps",
     "--batch-size": "--train.batch-size",
@@ -216,7 +215,7 @@ class Train:
         if self.dry_run:
             print(self.prepare()[-1].to_json())
             return
-        from nsde_policy.training.progress import plot_training
+        from nsde_policy.training.curves import plot_training
 
         run = self.train()
         if get_rank() != 0:
@@ -228,9 +227,8 @@ class Train:
         """Train with a progress bar, and return the run directory."""
         from nsde_policy.run_directory import RunDirectory
         from nsde_policy.training.checkpoints import check_files
-        from nsde_policy.training.progress import describe_overfitting
-        from nsde_policy.training.run import TrainOptions
-        from nsde_policy.training.train import train_task
+        from nsde_policy.training.curves import describe_overfitting
+        from nsde_policy.training.train import TrainOptions, train_run
 
         if self.out is not None and not self.resume:
             check_files(RunDirectory(self.out), resume=False)  # before demonstrations are measured
@@ -241,7 +239,7 @@ class Train:
         about = task if task != NO_TASK or self.demos is None else name_store(self.demos)
         name = re.sub(r"[^\w.-]", "_", f"{about}-{self.policy}-{preset}-{self.seed}")
         run = RunDirectory(self.out or Path("runs") / name)
-        trained = train_task(
+        trained = train_run(
             self.demos,
             config,
             run.path,

@@ -113,7 +113,7 @@ class Tune(Train):
     def _make_search(self) -> "Search":
         """Return the settings to start from, and how candidates are trained and scored."""
         from nsde_policy.eval.tune.search import STUDY_FILE, Search
-        from nsde_policy.training.run import TrainOptions
+        from nsde_policy.training.train import TrainOptions
 
         task, env_kwargs, _, config = self.prepare()
         has_env, out = get_task(task).env_id is not None, self.out.resolve()

@@ -27,7 +27,7 @@ from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfi
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import DemoRecord, RunRecord
 from nsde_policy.training.dataset import build_states
-from nsde_policy.training.run import train_run
+from nsde_policy.training.train import train_run
 from tests.helpers.rng import make_rng
 from tests.helpers.toy_problems import UNIT_LINE, make_robot_demos
 
