@@ -1,6 +1,7 @@
 """Files of results, and cells of tables."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,9 +28,10 @@ def read(name: str) -> Any:
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Format a Markdown table."""
+    """Format a Markdown table, in which no line breaks inside an interval."""
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+    text = "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+    return re.sub(r"(\[[^]|]*,) ([^]|]*\])", "\\1\N{NO-BREAK SPACE}\\2", text)
 
 
 def tabulate(rows: Iterable[Any], columns: Mapping[str, str | Callable[[Any], object]]) -> str:
