@@ -1,4 +1,4 @@
-"""Recover known SDEs from 200,000 transitions, by every objective: the errors in docs/results/other_tasks.md.
+"""Recover known SDEs from 200,000 transitions, by every objective: the errors in docs/results/method.md.
 
     python benchmarks/recovery.py [--seeds 3] [--json FILE]
 

@@ -93,24 +93,10 @@ def control_realtime() -> str:
     return markdown(head, lines)
 
 
-def recovery() -> str:
-    """Tabulate relative errors of the learned drift and diffusion of a known SDE."""
-
-    def percent(values: list[float]) -> str:
-        return f"{100 * sum(values) / len(values):.1f}"
-
-    lines = [
-        [row["process"], row["objective"], percent(row["drift"]), percent(row["diffusion"])]
-        for row in read("recovery")
-    ]
-    return markdown(["process", "objective", "error of f, %", "error of g, %"], lines)
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "g1_policy": g1_policy,
     "g1_methods": g1_methods,
     "bifurcation": bifurcation,
     "control_delays": control_delays,
     "control_realtime": control_realtime,
-    "recovery": recovery,
 }

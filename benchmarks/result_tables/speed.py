@@ -74,12 +74,6 @@ def robots() -> str:
     return tabulate(sorted(read("robots"), key=lambda row: (row["device"], row["robots"])), columns)
 
 
-def together() -> str:
-    """Tabulate small trainings side by side on one GPU."""
-    columns = {"trainings at once": "runs", "time, s": number("seconds", 1), "gain": number("gain", 1)}
-    return tabulate(read("together"), columns)
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "latency": latency,
     "runtime_latency": partial(runtime_latency, "runtime_latency"),
@@ -87,5 +81,4 @@ TABLES: dict[str, Callable[[], str]] = {
     "training_cost": training_cost,
     "short_training": short_training,
     "robots": robots,
-    "together": together,
 }
