@@ -224,16 +224,14 @@ def _describe_evaluation(
 
 def change_sampling(own: Sampling, changes: Sequence[str]) -> Sampling:
     """Return sampling settings with some changed, each given as "name=value"."""
-    values = own.to_dict()
+    settings, values = own.to_dict(), dict[str, object]()
     for change in changes:
         name, equals, value = change.partition("=")
-        if not equals or name not in values:
-            available = ", ".join(f"{key}={now}" for key, now in values.items()) or "none"
+        if not equals or name not in settings:
+            available = ", ".join(f"{key}={now}" for key, now in settings.items()) or "none"
             raise ConfigError(f"{change!r} is not a sampling setting of this policy; available: {available}")
         try:
             values[name] = decode_json(value)
         except ValueError:
             values[name] = value
-    if values.get("denoiser") == "off" and any(change.startswith("alpha=") for change in changes):
-        raise ConfigError("this run has no denoiser, so alpha has no effect: leave it out")
-    return type(own).from_dict(values)
+    return own.change(values)

@@ -35,7 +35,7 @@ from nsde_policy.run_directory import RunRecord
 from nsde_policy.selection.rule import Choice
 from nsde_policy.tasks import Task, find_rate, get_task_of_run
 from nsde_policy.tasks.adapter import EnvAdapter
-from nsde_policy.tasks.gym import choose_mujoco_renderer
+from nsde_policy.tasks.environments import choose_mujoco_renderer
 
 
 @dataclass(frozen=True)
@@ -228,8 +228,9 @@ class Player:
     def _encode(self, seen: Sequence[FrameObservation]) -> None:
         """Encode the frames of several episodes in one batch, unless that was done before."""
         new = [each for each in seen if each.encoded is None]
-        found = self.policy.encode_rows([each.parts for each in new]) if new else []
-        for each, (encoded, _) in zip(new, found, strict=True):
+        names = new[0].parts if new else ()
+        batch = {name: np.stack([each.parts[name] for each in new]) for name in names}
+        for each, encoded in zip(new, self.policy.encode(batch) if new else (), strict=True):
             each.encoded = encoded
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from nsde_policy.data import load_demonstrations
-from nsde_policy.video.windows import open_videos
+from nsde_policy.video.videos import open_videos
 
 ROOT = Path(__file__).parents[1]
 
@@ -117,7 +117,7 @@ def test_robots_of_each_kind_are_recorded_trained_and_driven(
     if name == "arm_with_gripper.py":
         run_here("remote_gpu.py", "--run", tmp_path / "out/run", "--trials", 1)
         printed = capsys.readouterr().out
-        assert printed.startswith("RemotePolicy(neural_sde, 9 → 7, 20 Hz, chunk 16)\ndelivered the block in")
+        assert printed.startswith("RemotePolicy(neural_sde, 9 → 7, 20 Hz, chunk 9)\ndelivered the block in")
 
 
 @pytest.mark.slow

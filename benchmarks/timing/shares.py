@@ -22,9 +22,9 @@ from nsde_policy.training.batches import BatchSource, TableSource
 from nsde_policy.training.dataset import build_training_data, measure_demonstrations, resolve_first_action
 from nsde_policy.training.demos import load_training_demos
 from nsde_policy.training.loop import Training
-from nsde_policy.video.config import VideoConfig
-from nsde_policy.video.run import VideoRecord
-from nsde_policy.video.windows import Videos
+from nsde_policy.video.settings import VideoConfig
+from nsde_policy.video.video_run import VideoRecord
+from nsde_policy.video.videos import Videos
 from timing.common import MB, Options, run_fresh
 
 STEPS, FRAMES = 300, 2048
@@ -111,7 +111,7 @@ def _make_video(share: int, device: str) -> Workload:
     frames: Tensor = torch.randint(0, 256, (FRAMES // 16, 16, config.size, config.size, 3), dtype=torch.uint8)
     videos, train = Videos.from_tensor(frames.to(device)), _divide(config.train, share)
     model = VideoRecord(config, 0, NOTHING, videos.increment_std()).build_model().to(device)
-    return model, videos.source(model.window, train.batch_size), train
+    return model, TableSource(videos.windows(model.window), train.batch_size), train
 
 
 SHARES = (1, 8, 64)

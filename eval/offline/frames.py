@@ -153,8 +153,8 @@ def _load_recorded(settings: DemoConfig, path: Path) -> Demonstrations:
         if not error.advice:
             raise
         raise DemoError(
-            f"{error.found}; the run was trained on the observations {', '.join(settings.obs_keys)} and the "
-            f"actions {settings.act_key}: give --demos a store with these arrays"
+            f"{error.problem}; the run was trained on the observations {', '.join(settings.obs_keys)} and "
+            f"the actions {settings.act_key}: give --demos a store with these arrays"
         ) from None
 
 

@@ -28,7 +28,8 @@ from nsde_policy.encoders.keypoints.config import SMALL_ENCODER
 from nsde_policy.errors import ConfigError
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.tasks import NO_TASK, TASKS, check_recorded_task, find_task, get_task, with_observations
-from nsde_policy.tasks.gym import close_env, open_env
+from nsde_policy.tasks.environments import close_env
+from nsde_policy.tasks.gym import open_env
 from nsde_policy.tasks.training_defaults import AUTO_PRESET, CAMERA_PRESET
 from nsde_policy.training.presets import (
     add_cameras,

@@ -88,7 +88,7 @@ def build_training_data(
             demos,
             settings,
             history=model.history,
-            dt=getattr(model, "dt", 1.0),
+            dt=model.control_period,
             final_action_weight=settings.final_action_weight,
         )
     if not isinstance(model, WindowConfig):

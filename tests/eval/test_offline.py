@@ -22,7 +22,7 @@ from nsde_policy.eval.offline.score import OfflineConfig, score_episodes_offline
 from nsde_policy.eval.offline.sums import EpisodeSums, estimate_difference
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.base import Draws, LossParts, PolicyModel, StepLogProb, StepPrediction
-from nsde_policy.methods.lstm_gmm import LSTMGMM, LSTMGMMConfig, LSTMGMMSampling
+from nsde_policy.methods.baselines.lstm_gmm import LSTMGMM, LSTMGMMConfig, LSTMGMMSampling
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import DemoRecord, RunRecord

@@ -10,17 +10,18 @@ import torch
 from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.core.spec import CameraSpec, StateSpec
 from nsde_policy.core.state import measure_state
-from nsde_policy.core.targets import Transitions, pair_states
+from nsde_policy.core.targets import Transitions
 from nsde_policy.encoders.resnet.config import ResNetConfig
 from nsde_policy.encoders.resnet.model import ResNetModel
+from nsde_policy.methods.baselines.regression import Regression, RegressionConfig
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
-from nsde_policy.methods.regression import Regression, RegressionConfig
 from nsde_policy.run_config import RunConfig
 from nsde_policy.training.frames import FrameWindows, PolicyWithEncoder
 from nsde_policy.training.loop import Training, fit
 from nsde_policy.training.run import TrainOptions, train_run
 from nsde_policy.training.stage import StageRun
+from tests.helpers.state_pairs import pair_states
 from tests.helpers.toy_problems import make_robot_demos
 
 pytestmark = pytest.mark.gpu

@@ -13,8 +13,8 @@ import zarr
 from nsde_policy.cli.main import main
 from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.core.targets import Transitions, Windows
-from nsde_policy.data.formats.lerobot_writer import write_lerobot
 from nsde_policy.data.readers import open_source
+from nsde_policy.data.readers.lerobot.writer import write_lerobot
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.inference.policy import Policy
