@@ -305,7 +305,7 @@ METHODS = [NEURAL_SDE, *COMPETITORS]
 
 @dataclass(frozen=True)
 class Settings:
-    """Sizes of the experiment; the defaults gave the results in docs/results/bifurcation.md."""
+    """Sizes of the experiment; the defaults gave the results in docs/results/other_tasks.md."""
 
     densities: tuple[int, ...] = (1, 10)
     seeds: tuple[int, ...] = (0, 1, 2)
