@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from nsde_policy.control.config import ResolvedConfig, SessionConfig
 from nsde_policy.control.faults import Fault, FaultKind, describe_error
-from nsde_policy.control.frames import FrameMonitor, parse_times
+from nsde_policy.control.frame_monitor import FrameMonitor, parse_times
+from nsde_policy.control.session_config import ResolvedConfig, SessionConfig
 from nsde_policy.errors import ConfigError, PolicyInputError
 from nsde_policy.planner.calibration import Calibration, OODDetector
 from nsde_policy.planner.interface import Planner, PolicySpec
