@@ -141,7 +141,7 @@ def score(run: Path, file: Path) -> Any:
     run_command("score", run, "--demos", DEMOS, "--samples", 9, "--stride", 40, "--json", file)
     found = read_stable(file)
     return {name: found[name] for name in ("episodes", "scored_frames", "action_mean")} | {
-        "log_prob": found["parts"]["all"]["log_prob"]
+        "log_prob": found["log_prob"]
     }
 
 
