@@ -39,8 +39,8 @@ from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
 from nsde_policy.training.dataset import build_transitions, resolve_first_action
-from nsde_policy.training.run import TrainOptions, train_run
 from nsde_policy.training.std_scale import fit_std_scale
+from nsde_policy.training.train import TrainOptions, train_run
 
 Figures = dict[str, EpisodeSums | None]
 """Figures of a row as sums over the episodes, by name; None for those that a method does not have."""
@@ -98,7 +98,6 @@ def copy_calibrated(run: RunDirectory, split: Split, device: str) -> RunDirector
     shutil.rmtree(copy.path, ignore_errors=True)
     shutil.copytree(run.path, copy.path)
     factor = fit_std_scale(copy, split.calibration, device=device)
-    assert factor is not None
     print(f"factors of σ: {np.quantile(factor, (0, 0.25, 0.5, 0.75, 1)).round(2).tolist()}", flush=True)
     return copy
 

@@ -43,7 +43,7 @@ class Mirror:
         """Return the mirror for observations that hold only some columns, in the given order."""
         place = {column: i for i, column in enumerate(columns)}
         try:
-            chosen = tuple(
+            selected = tuple(
                 (place[source], factor, offset)
                 for source, factor, offset in (self.obs[column] for column in columns)
             )
@@ -52,7 +52,7 @@ class Mirror:
                 f"the mirror image of observation columns {list(columns)} needs columns that are left out; "
                 "set demos.mirror to False, or select them too"
             ) from None
-        return replace(self, obs=chosen)
+        return replace(self, obs=selected)
 
     def flip_observations(self, obs: np.ndarray, angles: tuple[int, ...]) -> np.ndarray:
         """Return the mirror image of observations (n, obs_dim) with the columns `angles` of angles."""
@@ -107,14 +107,10 @@ class RigidMotions:
 
 
 def add_mirror_images(demos: Demonstrations, mirror: Mirror | None) -> Demonstrations:
-    """Return the demonstrations followed by the mirror image of each; unchanged without a `mirror`.
-
-    Demonstrations that hold features of images have their mirror images already.
-    """
+    """Return the demonstrations followed by the mirror image of each; unchanged without a `mirror`."""
     if mirror is None:
         return demos
-    image = mirror.flip(demos) if demos.mirror_image is None else demos.mirror_image
-    return replace(demos.append(image), source=f"{demos.source} and its mirror image")
+    return replace(demos.append(mirror.flip(demos)), source=f"{demos.source} and its mirror image")
 
 
 def _map_columns(values: np.ndarray, columns: tuple[Column, ...], angles: tuple[int, ...] = ()) -> np.ndarray:

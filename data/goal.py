@@ -14,9 +14,9 @@ AGREEMENT = 0.25
 ADDED_VARIANCE = 1e-3
 """Fraction of each column's variance added to it, for columns that depend on each other."""
 MOST_EARLY = 0.05
-"""Largest share of frames near the goal in the first half of a median demonstration."""
+"""Largest fraction of frames near the goal in the first half of a median demonstration."""
 EXPLAINED = 0.95
-"""Share of the variance of image features at the ends that the compared components explain."""
+"""Fraction of the variance of image features at the ends that the compared components explain."""
 FEWEST_ENDS = 8
 """Fewest demonstrations from which a goal is measured."""
 
@@ -53,8 +53,11 @@ class Goal:
         return float(np.median([near[start : start + length].sum() for start, length in spans]))
 
 
-def find_goal(demos: Demonstrations) -> Goal | None:
-    """Measure where demonstrations end; None if they are few, or agree in no column."""
+def find_goal(demos: Demonstrations, image_features: int = 0) -> Goal | None:
+    """Measure where demonstrations end; None if they are few, or agree in no column.
+
+    The last `image_features` columns of their observations are features of images.
+    """
     obs, angles = demos.obs.astype(np.float64), list(demos.angles)
     ends = obs[demos.episode_ends - 1]
     if len(ends) < FEWEST_ENDS:
@@ -68,7 +71,7 @@ def find_goal(demos: Demonstrations) -> Goal | None:
     if not columns:
         return None
     centered = differences[:, columns]
-    basis = _find_directions(centered, np.array(columns) >= obs.shape[1] - demos.image_features)
+    basis = _find_directions(centered, np.array(columns) >= obs.shape[1] - image_features)
     covariance = np.atleast_2d(np.cov(centered @ basis, rowvar=False))
     covariance += ADDED_VARIANCE * np.diag(np.diag(covariance))
     whitening = basis @ np.linalg.cholesky(np.linalg.inv(covariance))
@@ -89,9 +92,9 @@ def _find_directions(centered: np.ndarray, is_feature: np.ndarray) -> np.ndarray
         np.cov(centered[:, is_feature], rowvar=False).reshape(2 * [is_feature.sum()])
     )
     explained = np.cumsum(variances[::-1]) / variances.sum()
-    kept = axes[:, ::-1][:, : int(np.searchsorted(explained, EXPLAINED)) + 1]
-    components = np.zeros((len(is_feature), kept.shape[1]))
-    components[is_feature] = kept
+    principal = axes[:, ::-1][:, : int(np.searchsorted(explained, EXPLAINED)) + 1]
+    components = np.zeros((len(is_feature), principal.shape[1]))
+    components[is_feature] = principal
     return np.concatenate([basis[:, ~is_feature], components], axis=1)
 
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.data import DemoWriter, Episode
-from nsde_policy.data.formats.lerobot_writer import write_lerobot
 from nsde_policy.data.readers import open_source
+from nsde_policy.data.readers.lerobot.writer import write_lerobot
 from nsde_policy.errors import NsdePolicyError
 from nsde_policy.inference.base import BasePolicy
 

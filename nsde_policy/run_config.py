@@ -39,8 +39,8 @@ class DemoConfig(BaseConfig):
     images: tuple[str, ...] = ()
     """Arrays of the store with camera frames, which --encoder encodes; short --images."""
     images_dropout: Annotated[float, Meta(ge=0, le=0.9)] = 0.0
-    """Share of the training data without one of the cameras: the policy then goes on if it loses one; short
-    --images-dropout."""
+    """Fraction of the training data without one of the cameras: the policy then goes on if it loses one;
+    short --images-dropout."""
     encoder: str = "identity"
     """Encoder that turns named observations into one vector; images need `keypoints`, which is trained
     before the policy, or `resnet`, which is trained together with it; short --encoder."""
@@ -69,9 +69,6 @@ class DemoConfig(BaseConfig):
     """Add mirror images of the demonstrations, if the task is symmetric."""
     align_ends: bool = False
     """Move each demonstration as a whole so that all end alike, if the task allows such motions."""
-    window_mb: Natural = 0
-    """Memory for training data, MB; larger stores are read from disk during training. 0: the memory of
-    this machine, and 512 for stores that do not fit; short --window-mb."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,6 +81,13 @@ class DemoConfig(BaseConfig):
                 f"--images-dropout is for two or more cameras, of which one may be lost, got "
                 f"{list(self.images)}: name more with --images, or leave it out"
             )
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Read what `to_dict` returned; version 0.2 also wrote `window_mb`, which nothing uses any more."""
+        if isinstance(values, dict):
+            values = {name: value for name, value in values.items() if name != "window_mb"}
+        return super().from_dict(values)
 
     def open_store(self, path: Path) -> "Source":
         """Open a store of demonstrations, resampled if the settings say so."""
@@ -144,8 +148,8 @@ class RunConfig(BaseConfig):
     @property
     def horizon(self) -> int:
         """Actions of a plan by which it is selected."""
-        wanted = max(self.selection.horizon, self.chunk)
-        return min(wanted, self.model.longest_chunk or wanted)
+        actions = max(self.selection.horizon, self.chunk)
+        return min(actions, self.model.longest_chunk or actions)
 
     @property
     def batch_sizes(self) -> dict[str, int]:

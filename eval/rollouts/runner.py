@@ -37,7 +37,7 @@ from nsde_policy.run_directory import RunRecord
 from nsde_policy.selection.rule import Choice
 from nsde_policy.tasks import Task, find_rate, get_task_of_run, with_env_kwargs
 from nsde_policy.tasks.adapter import EnvAdapter
-from nsde_policy.tasks.gym import choose_mujoco_renderer
+from nsde_policy.tasks.environments import choose_mujoco_renderer
 
 
 @dataclass(frozen=True)
@@ -249,8 +249,9 @@ class EnvRunner:
     def _encode(self, observations: Sequence[FrameObservation]) -> None:
         """Encode the frames of several episodes in one batch, unless that was done before."""
         new = [obs for obs in observations if obs.encoded is None]
-        rows = self.policy.encode_rows([obs.parts for obs in new]) if new else []
-        for obs, (encoded, _) in zip(new, rows, strict=True):
+        names = new[0].parts if new else ()
+        batch = {name: np.stack([obs.parts[name] for obs in new]) for name in names}
+        for obs, encoded in zip(new, self.policy.encode(batch) if new else (), strict=True):
             obs.encoded = encoded
 
 
@@ -273,16 +274,14 @@ def make_adapter(task: Task, record: RunRecord) -> EnvAdapter:
 
 def change_sampling(own: Sampling, changes: Sequence[str]) -> Sampling:
     """Return sampling settings with some changed, each given as "name=value"."""
-    values = own.to_dict()
+    settings, values = own.to_dict(), dict[str, object]()
     for change in changes:
         name, equals, value = change.partition("=")
-        if not equals or name not in values:
-            available = ", ".join(f"{key}={now}" for key, now in values.items()) or "none"
+        if not equals or name not in settings:
+            available = ", ".join(f"{key}={now}" for key, now in settings.items()) or "none"
             raise ConfigError(f"{change!r} is not a sampling setting of this policy; available: {available}")
         try:
             values[name] = decode_json(value)
         except ValueError:
             values[name] = value
-    if values.get("denoiser") == "off" and any(change.startswith("alpha=") for change in changes):
-        raise ConfigError("this run has no denoiser, so alpha has no effect: leave it out")
-    return type(own).from_dict(values)
+    return own.change(values)

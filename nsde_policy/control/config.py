@@ -57,8 +57,8 @@ class SessionConfig(BaseConfig):
     """Report a fault if a state is out of distribution, see `calibration.OODDetector`, or an observation is
     far outside the demonstrated range."""
     min_visible: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    """Report a fault if a smaller share of what the policy relies on is visible to its cameras; 0 for never.
-    `calibration.usually_visible` is the share in undisturbed frames."""
+    """Report a fault if a smaller fraction of what the policy relies on is visible; 0 for never.
+    `calibration.usually_visible` is the fraction in undisturbed frames."""
     freeze_gc: bool = True
     """Within `with`, exclude objects that existed before from garbage collection (`gc.freeze`)."""
     seed: Annotated[int, Meta(ge=0)] = 0

@@ -1,6 +1,5 @@
 """Checks of the camera frames that a control session receives."""
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -43,13 +42,13 @@ class FrameMonitor:
     ) -> None:
         self._cameras, self._circular, self._max_ahead = spec.cameras, spec.circular, 1 / config.rate_hz
         self._survives, self._on_fault = spec.survives_lost_camera, config.on_fault
-        holds = {seen.camera: (seen.hold - 1) / resolved.policy_hz for seen in calibration.frames}
+        holds = {limits.camera: (limits.hold - 1) / resolved.policy_hz for limits in calibration.frames}
         self._max_age = {each.name: resolved.max_age_s + holds.get(each.name, 0.0) for each in spec.cameras}
         self._max_frozen = resolved.max_frozen_s
-        self._ranges = {seen.camera: seen for seen in calibration.frames}
+        self._ranges = {limits.camera: limits for limits in calibration.frames}
         step = np.array(spec.increment_std[: spec.plain_dim])
         self._visible = {
-            name: VISIBLE_FACTOR * np.array(seen.still) + step for name, seen in self._ranges.items()
+            name: VISIBLE_FACTOR * np.array(limits.still) + step for name, limits in self._ranges.items()
         }
         self.reset()
 
@@ -83,14 +82,14 @@ class FrameMonitor:
             return [], faults
         return lost, [fault for fault in faults if fault not in lost]
 
-    def copy_observation(self, obs: Mapping[str, object], lost: Sequence[Fault]) -> dict[str, object]:
-        """Copy the observation that `check` saw: a driver may write the next frame into the same memory.
+    def copy(self, lost: Sequence[Fault]) -> tuple[np.ndarray | None, ...]:
+        """Copy the frames that `check` accepted, (1, height, width, 3), None for lost cameras.
 
-        Frames of lost cameras are left out.
+        A driver may write the next frame into the same memory.
         """
         without = {fault.camera for fault in lost}
-        kept = {name: value for name, value in obs.items() if name not in without}
-        return {name: copy.copy(self._frames.get(name, value)) for name, value in kept.items()}
+        names = (camera.name for camera in self._cameras)
+        return tuple(None if name in without else self._frames[name][None].copy() for name in names)
 
     def _check_frame(self, obs: Mapping[str, object], camera: CameraSpec, now: float) -> list[Fault]:
         """Keep the frame of a camera, or return its fault."""
@@ -100,18 +99,18 @@ class FrameMonitor:
         except PolicyInputError as error:
             kind = FaultKind.MISSING_FRAME if obs.get(name) is None else FaultKind.WRONG_FRAME
             return [Fault(kind, now, str(error), name)]
-        seen = self._ranges.get(name)
-        problem = None if seen is None else find_implausible_frame(frame, seen)
+        limits = self._ranges.get(name)
+        problem = None if limits is None else find_implausible_frame(frame, limits)
         if problem is not None:
             return [Fault(FaultKind.IMPLAUSIBLE_FRAME, now, problem, name)]
         self._frames[name] = frame
         return []
 
     def _find_unknown_times(self, times: Mapping[str, float], now: float) -> list[Fault]:
-        known = [camera.name for camera in self._cameras]
-        if not (unknown := [name for name in times if name not in known]):
+        names = [camera.name for camera in self._cameras]
+        if not (unknown := [name for name in times if name not in names]):
             return []
-        detail = f"no camera of time stamp {unknown[0]!r:.60}; the names are {', '.join([STATE_KEY, *known])}"
+        detail = f"no camera of time stamp {unknown[0]!r:.60}; the names are {', '.join([STATE_KEY, *names])}"
         return [Fault(FaultKind.WRONG_OBSERVATION, now, detail)]
 
     def _check_time(self, name: str, time: float, now: float) -> list[Fault]:
@@ -155,21 +154,21 @@ class FrameMonitor:
         return faults
 
 
-def parse_times(given: object, cameras: tuple[CameraSpec, ...], now: float) -> tuple[float, dict[str, float]]:
+def parse_times(t: object, cameras: tuple[CameraSpec, ...], now: float) -> tuple[float, dict[str, float]]:
     """Return the time of an observation, and all others by name.
 
     Args:
-        given: One time; or with cameras, times by name, in which `observation.state` and cameras may be
+        t: One time; or with cameras, times by name, in which `observation.state` and cameras may be
             absent; None for `now`.
         cameras: Cameras of the policy.
         now: Time of the session's clock.
     """
-    if given is None:
+    if t is None:
         return now, {}
-    if not (cameras and isinstance(given, Mapping)):
-        return parse_time(given), {}
+    if not (cameras and isinstance(t, Mapping)):
+        return parse_time(t), {}
     try:
-        times = {name: parse_time(time) for name, time in given.items()}
+        times = {name: parse_time(time) for name, time in t.items()}
         return times.pop(STATE_KEY, now), times
     except Exception:  # a mapping may raise anything
         return math.nan, {}

@@ -12,7 +12,6 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.overrides import handle_torch_function, has_torch_function
 
 from nsde_policy.config import NetworkConfig
 from nsde_policy.errors import ConfigError
@@ -37,7 +36,7 @@ class Outputs(NamedTuple):
 
 
 def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
-    """Build a linear layer with PyTorch's default initialisation, drawn from `generator`."""
+    """Build a linear layer with PyTorch's default initialisation, sampled from `generator`."""
     layer = nn.Linear(inputs, outputs, device="meta")  # draws no weights
     bound = 1 / math.sqrt(inputs)
     layer.weight = nn.Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound, generator=generator))
@@ -107,9 +106,6 @@ def draw_bytes(shape: Sequence[int], *, generator: torch.Generator) -> Tensor:
 
     Eight bytes come from one draw, which is many times faster on a CPU than one draw per byte.
     """
-    if has_torch_function((generator,)):  # inside `SharedRows`
-        drawn: Tensor = handle_torch_function(draw_bytes, (generator,), shape, generator=generator)
-        return drawn
     count = math.prod(shape)
     words = torch.empty(-(-count // 8), dtype=torch.int64, device=generator.device)
     return words.random_(-(2**63), None, generator=generator).view(torch.uint8)[:count].reshape(shape)
@@ -124,9 +120,9 @@ def dropout_mask(
     """
     if generator is None:
         raise ConfigError("dropout in training needs a random generator")
-    kept = min(max(round(keep * 256), 1), 256)
-    mask = draw_bytes(shape, generator=generator) <= kept - 1  # a byte is at most 255
-    return mask.to(like.dtype).mul_(256 / kept)
+    threshold = min(max(round(keep * 256), 1), 256)
+    mask = draw_bytes(shape, generator=generator) <= threshold - 1  # a byte is at most 255
+    return mask.to(like.dtype).mul_(256 / threshold)
 
 
 class AbstractNetworks(nn.Module, abc.ABC):

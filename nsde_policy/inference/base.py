@@ -17,16 +17,14 @@ from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.faults import OnFault
 from nsde_policy.control.limits import Limits
 from nsde_policy.errors import PolicyInputError
-from nsde_policy.planner.calibration import Calibration
+from nsde_policy.planner.calibration import Calibration, CameraRange
 from nsde_policy.planner.checks import check_array, hold_action, round_binary
-from nsde_policy.planner.interface import History, Plan, PolicySpec
+from nsde_policy.planner.interface import History, Planner, PolicySpec
 from nsde_policy.planner.observation import (
     Observation,
     ObservationMonitor,
-    convert_observation,
-    find_lost_camera,
-    find_non_finite,
-    parse_frames,
+    encode_observation,
+    parse_observation,
 )
 
 logger = logging.getLogger(__name__)
@@ -35,8 +33,8 @@ Generator = TypeVar("Generator")
 """Random generator of a policy: that of torch, or that of numpy."""
 
 
-class BasePolicy(abc.ABC, Generic[Generator]):
-    """A `Planner` that returns one action per control period.
+class BasePolicy(Planner, Generic[Generator]):
+    """A planner that returns one action per control period.
 
     It plans `chunk` actions at once and plans again when all of them were executed:
 
@@ -47,7 +45,7 @@ class BasePolicy(abc.ABC, Generic[Generator]):
     """
 
     def __init__(self, spec: PolicySpec, calibration: Calibration | None, *, seed: int = 0) -> None:
-        self._spec = spec
+        self.spec = spec
         self.calibration: Calibration = (calibration or Calibration.from_spec(spec)).check(spec)
         """Limits and statistics measured on the demonstrations, used by a control session."""
         self.outside: str | None = None
@@ -56,11 +54,7 @@ class BasePolicy(abc.ABC, Generic[Generator]):
         self._generator = self._make_generator(require_seed(seed))
 
     @abc.abstractmethod
-    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
-        """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan."""
-
-    @abc.abstractmethod
-    def _draw_chunks(self, histories: Sequence[History], generator: Generator) -> list[np.ndarray]:
+    def _sample_chunks(self, histories: Sequence[History], generator: Generator) -> list[np.ndarray]:
         """Plan a chunk from each history with noise from `generator`, each (chunk, act_dim)."""
 
     @abc.abstractmethod
@@ -78,60 +72,30 @@ class BasePolicy(abc.ABC, Generic[Generator]):
         Raises:
             PolicyInputError: If a part is missing, or has the wrong shape or type.
         """
-        return self._convert(observations, plausible=False)
+        return self._convert(observations)[0]
 
     def encode_and_see(self, observations: Mapping[str, object]) -> tuple[np.ndarray, float | None]:
         """Encode as `encode`, and return also how much of what the policy relies on is visible.
 
-        It is the share of the features of all frames, from 0 to 1, that are likely to be right; None if the
-        policy does not report it.
+        It is the fraction of the features of all frames that are likely to be right; None if the policy does
+        not report it.
         """
-        encoded, visible = self._convert_and_see(observations, plausible=False)
+        encoded, visible = self._convert(observations)
         return encoded, None if visible is None else float(visible.mean())
 
-    def _convert(self, obs: object, *, plausible: bool) -> np.ndarray:
-        return self._convert_and_see(obs, plausible=plausible)[0]
-
-    def _convert_and_see(self, obs: object, *, plausible: bool) -> tuple[np.ndarray, np.ndarray | None]:
+    def _convert(
+        self, obs: object, ranges: Sequence[CameraRange] = ()
+    ) -> tuple[np.ndarray, np.ndarray | None]:
         """Convert observations in any form that `observation.py` accepts, (obs_dim,) or (n, obs_dim).
 
-        Named ones with frames are encoded, and their visible share, (n,), is returned if it is known.
-        If `plausible`, black, uniform and noisy frames are refused.
+        Named ones with frames are encoded, and the visible fraction, (n,), is returned if it is known. With
+        the `ranges` of the training frames, black, uniform and noisy frames are refused.
         """
-        plain, cameras = convert_observation(obs, self._spec), self._spec.cameras
-        if (reason := find_non_finite(plain)) is not None:
-            raise PolicyInputError(reason)
-        if not cameras or not isinstance(obs, Mapping):
-            return plain, None
-        rows, seen = np.atleast_2d(plain), self.calibration.frames if plausible else ()
-        lost = find_lost_camera(obs, self._spec)
-        if lost is not None:  # encode any frame, so that encoders need not know
-            camera = cameras[lost]
-            obs = {**obs, camera.name: np.zeros((*plain.shape[:-1], *camera.shape), np.uint8)}
-            seen = tuple(each for each in seen if each.camera != camera.name)
-        frames = parse_frames(obs, cameras, rows=len(plain) if plain.ndim == 2 else None, seen=seen)
-        features, visible = self._encode_frames(rows, frames)
-        if not np.isfinite(features).all():
-            raise PolicyInputError(
-                "the encoder returned features of camera frames that are not finite; its training diverged "
-                "or its weights are damaged: restore the run, or train it again"
-            )
-        encoded = np.concatenate([rows, features], axis=1)
-        if lost is not None:
-            columns, middle = self._spec.find_lost_features(lost, len(cameras))
-            encoded[:, columns] = middle
-            visible = None if visible is None else np.minimum(visible, 1 - 1 / len(cameras))
-        return encoded.reshape(*plain.shape[:-1], -1), visible
-
-    def _encode_frames(
-        self, values: np.ndarray, frames: list[np.ndarray]
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Encode frames of all cameras, each (n, height, width, 3) uint8; return features and visible share.
-
-        The low-dimensional observations of the same moments are `values`, (n, plain_dim). Features are
-        (n, features); the visible share is (n,), or None if it is not known.
-        """
-        raise PolicyInputError(f"{type(self).__name__} cannot encode camera frames")
+        values, frames = parse_observation(obs, self.spec, ranges=ranges)
+        if not frames:
+            return values, None
+        encoded, visible = encode_observation(self, np.atleast_2d(values), frames)
+        return encoded.reshape(*values.shape[:-1], -1), visible
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(self._list_facts())})"
@@ -142,7 +106,7 @@ class BasePolicy(abc.ABC, Generic[Generator]):
         return f"<b>{type(self).__name__}</b><ul>{facts}</ul>"
 
     def _list_facts(self) -> list[str]:
-        spec, rate_hz = self._spec, self.calibration.rate_hz
+        spec, rate_hz = self.spec, self.calibration.rate_hz
         sizes = ((each.name.rpartition(".")[2], each.width, each.height) for each in spec.cameras)
         cameras = ", ".join(f"{name} {width}×{height}" for name, width, height in sizes)
         return [
@@ -154,19 +118,14 @@ class BasePolicy(abc.ABC, Generic[Generator]):
         ]
 
     @property
-    def spec(self) -> PolicySpec:
-        """Sizes and ranges of this policy."""
-        return self._spec
-
-    @property
     def obs_dim(self) -> int:
         """Size of an observation."""
-        return self._spec.obs_dim
+        return self.spec.obs_dim
 
     @property
     def act_dim(self) -> int:
         """Number of action dimensions."""
-        return self._spec.act_dim
+        return self.spec.act_dim
 
     def reset(self, *, seed: int | None = None) -> None:
         """Start a new episode: clear the history and the planned actions.
@@ -180,8 +139,8 @@ class BasePolicy(abc.ABC, Generic[Generator]):
 
     def _start_episode(self) -> None:
         self._queue: deque[np.ndarray] = deque()
-        self._history = self._spec.new_history()
-        self._monitor, self._period, self._has_warned = ObservationMonitor(self._spec), 0, False
+        self._history = self.spec.new_history()
+        self._monitor, self._period, self._has_warned = ObservationMonitor(self.spec), 0, False
 
     def select_action(self, obs: object) -> np.ndarray:
         """Return the action for this control period, (act_dim,).
@@ -198,18 +157,18 @@ class BasePolicy(abc.ABC, Generic[Generator]):
             PolicyInputError: If the observation has the wrong shape, is not finite or has an implausible
                 frame, or if it is the first one and all its values are far outside the demonstrated range.
         """
-        given = self._convert(obs, plausible=True)
-        is_batch = given.ndim == 2
-        if is_batch and len(given) != 1:
-            raise PolicyInputError(f"select_action takes one observation, got {len(given)}")
-        row = given[0] if is_batch else given
-        compared = self._monitor.check(row, self._period)
+        values, _ = self._convert(obs, self.calibration.frames)
+        is_batch = values.ndim == 2
+        if is_batch and len(values) != 1:
+            raise PolicyInputError(f"select_action takes one observation, got {len(values)}")
+        row = values[0] if is_batch else values
+        observation = self._monitor.check(row, self._period)
         self._period += 1
-        self._report(compared)
-        action = self._hold() if compared.is_jump else self._follow_plan(row)
+        self._report(observation)
+        action = self._hold() if observation.is_jump else self._follow_plan(row)
         self._history.add_action(action)
-        sent = round_binary(action, self._spec)
-        return sent[None] if is_batch else sent
+        command = round_binary(action, self.spec)
+        return command[None] if is_batch else command
 
     def _report(self, obs: Observation) -> None:
         """Keep why an observation is far outside the demonstrations, and warn of the first of an episode."""
@@ -222,7 +181,7 @@ class BasePolicy(abc.ABC, Generic[Generator]):
         """Return the next action of the plan; plan again if there is none."""
         self._history.add_observation(row)
         if not self._queue:
-            self._queue.extend(*self._draw_chunks([self._history], self._generator))
+            self._queue.extend(*self._sample_chunks([self._history], self._generator))
         return self._queue.popleft()
 
     def _hold(self) -> np.ndarray:
@@ -237,15 +196,15 @@ class BasePolicy(abc.ABC, Generic[Generator]):
         Returns:
             Actions (chunk, act_dim) for one observation, (B, chunk, act_dim) for a batch (B, obs_dim).
         """
-        given = self._convert(obs, plausible=True)
+        values, _ = self._convert(obs, self.calibration.frames)
         histories = []
-        for row in np.atleast_2d(given):
-            histories.append(self._spec.new_history())
-            self._report(ObservationMonitor(self._spec).check(row, 0))
+        for row in np.atleast_2d(values):
+            histories.append(self.spec.new_history())
+            self._report(ObservationMonitor(self.spec).check(row, 0))
             histories[-1].add_observation(row)
-        drawn = self._draw_chunks(histories, self._generator if generator is None else generator)
-        chunks = round_binary(np.stack(drawn), self._spec)
-        return chunks if given.ndim == 2 else chunks[0]
+        chunks = self._sample_chunks(histories, self._generator if generator is None else generator)
+        actions = round_binary(np.stack(chunks), self.spec)
+        return actions if values.ndim == 2 else actions[0]
 
     def session(
         self,
@@ -269,7 +228,7 @@ class BasePolicy(abc.ABC, Generic[Generator]):
 
     def _check_states(self, states: object) -> np.ndarray:
         """Return `states` as float64, or raise `PolicyInputError` if shape or values are wrong."""
-        return check_array(states, (self._spec.history, self._spec.dim), "states")
+        return check_array(states, (self.spec.history, self.spec.dim), "states")
 
 
 def require_int(value: SupportsIndex, name: str) -> int:

@@ -57,8 +57,8 @@ def resolve_preset(
     found = load_training_demos(every_column, demos or find_demos(task.name))
     found = replace(found, rate_hz=found.rate_hz or find_env_rate(task))
     statistics = measure_statistics(split_episodes(found, validation, seed=seed).training)
-    if given.images:  # what only the pictures show may tell the routes apart
-        statistics = replace(statistics, branching_fraction=0.0)
+    if given.images:
+        statistics = statistics.without_comparison()  # the pictures decide what follows
     config = task.preset(AUTO_PRESET, method, statistics=statistics)
     choice = _describe_choice(config, overridden)
     logger.info("preset %s: %s; chosen: %s", name, statistics.describe(), choice)

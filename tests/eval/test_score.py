@@ -22,12 +22,12 @@ from nsde_policy.eval.score.scorer import ScoreConfig, score_episodes
 from nsde_policy.eval.score.sums import EpisodeSums, estimate_difference
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.base import Draws, LossParts, PolicyModel, StepLogProb, StepPrediction
-from nsde_policy.methods.lstm_gmm import LSTMGMM, LSTMGMMConfig, LSTMGMMSampling
+from nsde_policy.methods.baselines.lstm_gmm import LSTMGMM, LSTMGMMConfig, LSTMGMMSampling
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import DemoRecord, RunRecord
 from nsde_policy.training.dataset import build_states
-from nsde_policy.training.run import train_run
+from nsde_policy.training.train import train_run
 from tests.helpers.rng import make_rng
 from tests.helpers.toy_problems import UNIT_LINE, make_robot_demos
 

@@ -22,7 +22,7 @@ from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
 from nsde_policy.eval.rollouts.scores import summarize_episodes
 from nsde_policy.inference.base import BasePolicy
 from nsde_policy.inference.policy import Policy
-from nsde_policy.methods.regression import RegressionConfig
+from nsde_policy.methods.baselines.regression import RegressionConfig
 from nsde_policy.planner.calibration import CALIBRATION_FILE
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import Task

@@ -99,10 +99,10 @@ class ServerSettings(Address, BaseConfig):
             ) from None
         return context
 
-    def accepts(self, given: str, *, scheme: str = "") -> bool:
+    def accepts(self, token: str, *, scheme: str = "") -> bool:
         """Return whether a client gave the token, after a scheme, or none is required; in constant time."""
         expected = f"{scheme}{self.token}".encode()
-        return self.token is None or hmac.compare_digest(expected, given.encode("utf-8", "replace"))
+        return self.token is None or hmac.compare_digest(expected, token.encode("utf-8", "replace"))
 
 
 @dataclass(frozen=True)

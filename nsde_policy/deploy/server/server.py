@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from http import HTTPStatus
 
 import numpy as np
@@ -11,7 +11,6 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from nsde_policy import __version__
-from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.deploy.protocol import (
     PROTOCOL,
     Array,
@@ -29,17 +28,17 @@ from nsde_policy.deploy.protocol import (
 from nsde_policy.deploy.server.batches import BatchQueue
 from nsde_policy.deploy.server.config import Log, ServeSettings, compute_max_message, format_error
 from nsde_policy.deploy.server.connection import WebsocketServer
-from nsde_policy.errors import ConfigError, PlanError, RemoteError
+from nsde_policy.errors import PlanError, RemoteError
 from nsde_policy.planner.calibration import Calibration
 from nsde_policy.planner.candidates import CandidateBudget
 from nsde_policy.planner.checks import check_plan
-from nsde_policy.planner.interface import BatchPlanner, Plan, Planner, find_encoder
+from nsde_policy.planner.interface import Plan, Planner
 
 AnyRequest = PlanRequest | EncodeRequest
 Answer = PlanReply | EncodeReply | Refusal
-Encoded = tuple[np.ndarray, float | None]
-BatchKind = tuple[int, tuple[tuple[str, int], ...]]
-"""What requests of a batch have in common: actions of a plan, 0 for frames; and the argument `candidates`."""
+BatchKind = tuple[int, int]
+"""What requests of a batch have in common: actions and candidates of a plan, both 0 for frames."""
+FRAMES: BatchKind = (0, 0)
 
 STALLED_DEADLINES = 10
 """/healthz reports a stalled planner if a plan takes longer than this many deadlines."""
@@ -49,12 +48,11 @@ class PolicyServer(WebsocketServer):
     """Server that answers plan requests and stores nothing about its clients.
 
     Each client has one request in the queue at a time, so clients are served in turn. What waits together is
-    one batch of a `BatchPlanner`. For a client whose plans are nearly late, fewer of them are compared. A
-    planner with cameras must also have the method `encode` of a policy.
+    one batch. For a client whose plans are nearly late, fewer of them are compared.
 
-    log = build_json_log(sys.stderr)
-    server = PolicyServer(policy, ServeSettings(port=0), log, calibration=policy.calibration)
-    asyncio.run(server.run(print))  # prints the port; returns after `server.stop()`
+        log = build_json_log(sys.stderr)
+        server = PolicyServer(policy, ServeSettings(port=0), log, calibration=policy.calibration)
+        asyncio.run(server.run(print))  # prints the port; returns after `server.stop()`
     """
 
     def __init__(
@@ -63,22 +61,18 @@ class PolicyServer(WebsocketServer):
         super().__init__(settings, log)
         self._settings = settings
         self._spec = planner.spec
-        self._encode = find_encoder(planner)
-        if planner.spec.cameras and self._encode is None:
-            raise ConfigError(f"{type(planner).__name__} has cameras, but no method encode for their frames")
         self._kinds: object = PlanRequest | EncodeRequest if planner.spec.cameras else PlanRequest
-        known = (calibration or Calibration.from_spec(planner.spec)).check(planner.spec)
+        calibration = (calibration or Calibration.from_spec(planner.spec)).check(planner.spec)
         self._welcome = Welcome(
             protocol=PROTOCOL,
             version=__version__,
             spec=json.dumps(planner.spec.to_dict()),
-            calibration=json.dumps(known.to_dict()),
+            calibration=json.dumps(calibration.to_dict()),
             max_message=compute_max_message(planner.spec),
             max_steps=settings.compute_max_steps(planner.spec),
             deadline_s=settings.deadline_s,
         )
         self._planner = planner
-        self._batch_planner = planner if isinstance(planner, BatchPlanner) else None
         self._queue: BatchQueue[BatchKind, AnyRequest, Answer] = BatchQueue(self._compute, self._find_largest)
         self._in_flight = 0
         self._last_client = 0
@@ -144,7 +138,7 @@ class PolicyServer(WebsocketServer):
         """Answer one client, one request at a time, until the connection ends."""
         self._last_client += 1
         client, answered, why = self._last_client, 0, "closed"
-        budget = CandidateBudget(self._planner)
+        budget = CandidateBudget(self._planner.candidates)
         self._log("connected", client=client, peer=_format_peer(connection))
         self._clients += 1
         try:
@@ -183,9 +177,7 @@ class PolicyServer(WebsocketServer):
             self._counts["refused"] += 1
             return refusal
         deadline_s = min(request.deadline_s, self._settings.deadline_s)
-        kind: BatchKind = (0, ())
-        if isinstance(request, PlanRequest):
-            kind = request.steps, tuple(budget.argument.items())
+        kind = (request.steps, budget.count) if isinstance(request, PlanRequest) else FRAMES
         result = asyncio.wrap_future(self._queue.submit(request, kind, received + deadline_s))
         self._in_flight += 1
         answer: Answer | None = None
@@ -232,61 +224,49 @@ class PolicyServer(WebsocketServer):
 
     def _find_largest(self, kind: BatchKind) -> int | None:
         """Return how many requests are computed together; frames only where that is any number."""
-        largest = 1 if self._batch_planner is None else self._batch_planner.largest_batch
-        return 1 if kind[0] == 0 and largest is not None else largest
+        largest = self._planner.largest_batch
+        return 1 if kind == FRAMES and largest is not None else largest
 
     def _compute(self, kind: BatchKind, requests: list[AnyRequest]) -> list[Answer | Exception]:
-        """Answer a batch in the planner thread; whatever the policy raises becomes a `PlanError`."""
+        """Answer a batch in the planner thread, and each request alone if that fails.
+
+        Whatever the policy raises becomes a `PlanError`, and a frame that is damaged a `RemoteError`.
+        """
         try:
-            results = self._run(requests, dict(kind[1]))
-            return [self._pack(*each) for each in zip(requests, results, strict=True)]
+            if kind == FRAMES:
+                return self._encode([each for each in requests if isinstance(each, EncodeRequest)])
+            return self._plan([each for each in requests if isinstance(each, PlanRequest)], *kind)
+        except RemoteError as error:
+            problem: Exception = error
         except BaseException as error:  # SystemExit too: a planner must not end the server
-            if len(requests) == 1:
-                return [PlanError(format_error(error))]
+            problem = PlanError(format_error(error))
+        if len(requests) == 1:
+            return [problem]
         return [answer for request in requests for answer in self._compute(kind, [request])]
 
-    def _run(
-        self, requests: list[AnyRequest], candidates: dict[str, int]
-    ) -> Sequence[Plan | Encoded | RemoteError]:
-        """Plan or encode requests of one kind; a frame that cannot be decompressed gives its error."""
-        together = self._batch_planner
-        if plans := [each for each in requests if isinstance(each, PlanRequest)]:
-            return self._plan(plans, candidates)
-        rows = [self._unpack(each) for each in requests if isinstance(each, EncodeRequest)]
-        good = [each for each in rows if not isinstance(each, RemoteError)]
-        assert self._encode is not None
-        found = iter(together.encode_rows(good) if together and len(good) > 1 else map(self._encode, good))
-        return [each if isinstance(each, RemoteError) else next(found) for each in rows]
-
-    def _plan(self, requests: list[PlanRequest], candidates: dict[str, int]) -> list[Plan]:
-        """Plan for one or several robots, with an argument that says how many plans are compared."""
+    def _plan(self, requests: list[PlanRequest], steps: int, candidates: int) -> list[Answer | Exception]:
+        """Plan for one or several robots; a plan that is not finite fails alone."""
         states, seeds = [each.states.unpack() for each in requests], [each.seed for each in requests]
-        steps = requests[0].steps
-        if self._batch_planner is None:
-            return [self._planner.plan_from(states[0], steps=steps, seed=seeds[0], **candidates)]
-        return self._batch_planner.plan_rows(states, steps=steps, seeds=seeds, **candidates)
+        plans = self._planner.plan_rows(states, steps=steps, seeds=seeds, candidates=candidates)
+        return [self._pack(*each) for each in zip(requests, plans, strict=True)]
 
-    def _unpack(self, request: EncodeRequest) -> dict[str, np.ndarray] | RemoteError:
-        """Decompress the frames of an observation, or return the error."""
-        pairs = zip(self._spec.cameras, request.frames, strict=True)
+    def _pack(self, request: PlanRequest, plan: Plan) -> PlanReply | PlanError:
         try:
-            frames = {camera.name: unpack_frame(data, camera) for camera, data in pairs}
-        except RemoteError as error:
-            return error
-        return {STATE_KEY: request.values.unpack()[0], **frames}
-
-    def _pack(self, request: AnyRequest, result: Plan | Encoded | RemoteError) -> Answer | Exception:
-        """Convert a result to a message; a plan that is not finite fails alone."""
-        try:
-            if isinstance(request, PlanRequest):
-                return PlanReply.pack(request.id, check_plan(result, self._spec, steps=request.steps))
+            return PlanReply.pack(request.id, check_plan(plan, self._spec, steps=request.steps))
         except PlanError as error:
             return PlanError(format_error(error))
-        if isinstance(result, RemoteError):
-            return result
-        assert not isinstance(result, Plan)
-        encoded, visible = result
-        return EncodeReply(request.id, Array.pack(encoded[None, self._spec.plain_dim :]), visible)
+
+    def _encode(self, requests: list[EncodeRequest]) -> list[Answer | Exception]:
+        """Encode the frames of one or several robots."""
+        cameras, values = self._spec.cameras, np.concatenate([each.values.unpack() for each in requests])
+        frames = [
+            np.stack([unpack_frame(each.frames[i], camera) for each in requests])
+            for i, camera in enumerate(cameras)
+        ]
+        features, visible = self._planner.encode_frames(values, frames)
+        fractions = [None] * len(requests) if visible is None else visible.tolist()
+        rows = zip(requests, features, fractions, strict=True)
+        return [EncodeReply(each.id, Array.pack(row[None]), fraction) for each, row, fraction in rows]
 
     async def _send(self, connection: ServerConnection, message: Welcome | Answer) -> None:
         async with asyncio.timeout(self._settings.patience_s):
