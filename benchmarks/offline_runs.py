@@ -29,18 +29,18 @@ from nsde_policy.data.split import split_episodes
 from nsde_policy.data.statistics import DemoStatistics, measure_statistics
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.latency import device_name
-from nsde_policy.eval.offline.frames import ScoredEpisodes, choose_stride, find_parts
-from nsde_policy.eval.offline.result import COVERAGE_LEVELS, OfflineScore
-from nsde_policy.eval.offline.score import OfflineConfig, score_episodes_offline
-from nsde_policy.eval.offline.sums import EpisodeSums, FloatArray, estimate_difference
+from nsde_policy.eval.score.episodes import ScoredEpisodes, choose_stride, find_parts
+from nsde_policy.eval.score.result import COVERAGE_LEVELS, Score
+from nsde_policy.eval.score.scorer import ScoreConfig, score_episodes
+from nsde_policy.eval.score.sums import EpisodeSums, FloatArray, estimate_difference
 from nsde_policy.files import replace_file
 from nsde_policy.inference.policy import Policy
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
 from nsde_policy.training.dataset import build_transitions, resolve_first_action
-from nsde_policy.training.run import TrainOptions, train_run
 from nsde_policy.training.std_scale import fit_std_scale
+from nsde_policy.training.train import TrainOptions, train_run
 
 Figures = dict[str, EpisodeSums | None]
 """Figures of a row as sums over the episodes, by name; None for those that a method does not have."""
@@ -98,7 +98,6 @@ def copy_calibrated(run: RunDirectory, split: Split, device: str) -> RunDirector
     shutil.rmtree(copy.path, ignore_errors=True)
     shutil.copytree(run.path, copy.path)
     factor = fit_std_scale(copy, split.calibration, device=device)
-    assert factor is not None
     print(f"factors of σ: {np.quantile(factor, (0, 0.25, 0.5, 0.75, 1)).round(2).tolist()}", flush=True)
     return copy
 
@@ -107,10 +106,10 @@ def score_policy(run: RunDirectory, split: Split, samples: int, device: str) -> 
     """Return the figures of a run, and whether its likelihood is that of a fitted normal distribution."""
     policy = Policy.from_pretrained(run.path).to(device)
     longest = policy.model.config.longest_chunk or HORIZON
-    config = OfflineConfig(horizon=min(HORIZON, longest), samples=samples)
+    config = ScoreConfig(horizon=min(HORIZON, longest), samples=samples)
 
-    def score(demos: Demonstrations) -> OfflineScore:
-        return score_episodes_offline(policy, split.scored(demos), config, name=run.path.name, device=device)
+    def score(demos: Demonstrations) -> Score:
+        return score_episodes(policy, split.scored(demos), config, name=run.path.name, device=device)
 
     found = score(split.test)
     sums = dict(found.sums["all"])

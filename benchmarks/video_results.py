@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nsde_policy.eval.offline.sums import EpisodeSums, estimate_difference
+from nsde_policy.eval.score.sums import EpisodeSums, estimate_difference
 from nsde_policy.eval.statistics import Estimate
 from nsde_policy.video.frame_scores import WITHOUT_MODEL
 

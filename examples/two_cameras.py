@@ -86,7 +86,7 @@ def main() -> None:
         steps=args.steps,
     )
     print(policy)
-    print(policy.evaluate(store))
+    print(nsde_policy.score(policy, store))
     for trial in range(args.trials):
         arm = SimulatedArm(1000 + trial, SIZES)
         session = drive_with_cameras(policy, arm, loss=Loss("wrist", 3.0))

@@ -97,7 +97,6 @@ def test_an_experiment_is_trained_rolled_out_and_resumed(
     "command",
     [
         "suite.py video_scaling --smoke --device cpu --rows width?32 --out OUT",
-        "entropy_intervals.py --repeats 2",
     ],
 )
 def test_the_smallest_case_runs(command: str, run_script: RunScript, tmp_path: Path):
@@ -126,14 +125,11 @@ def test_damaged_inputs_reveal_no_fault(tmp_path: Path):
         "latency",
         "training",
         "short",
-        "ranks",
         "fleet",
         "loop",
         "cameras",
         "serve",
         "robots",
-        "search",
-        "together",
     ],
 )
 def test_every_case_of_speed_has_a_function(case: str, run_script: RunScript):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -25,9 +25,6 @@ from nsde_policy.run_directory import RunDirectory, RunRecord
 from nsde_policy.selection.rule import Choice, SelectionRule
 from nsde_policy.selection.selector import PlanSelector
 
-if TYPE_CHECKING:
-    import nsde_policy
-
 CPU_ROWS, SMALL_NETWORK = 8, 2_000_000
 """Rows that a network of at most so many parameters plans at once on a CPU, in little more time than one."""
 
@@ -36,7 +33,6 @@ class Policy(BasePolicy[torch.Generator]):
     """A trained model that returns actions.
 
         policy = Policy.from_pretrained("runs/arm")          # without a path: the shipped policy
-        print(policy.evaluate("my_robot"))                   # scores on episodes it has not seen
         with policy.session() as session:                    # commands within limits, at the recorded rate
             robot.send(session.step(robot.observe()))
 
@@ -87,19 +83,6 @@ class Policy(BasePolicy[torch.Generator]):
     @threads.setter
     def threads(self, threads: int) -> None:
         self._sampler.threads = threads
-
-    def evaluate(self, demos: Path | str, **settings: int | None) -> "nsde_policy.OfflineScore":
-        """Score this policy on recorded episodes that it has not seen, as `nsde-policy score` does.
-
-            score = policy.evaluate("my_robot")
-            print(score)                       # the verdict in three lines
-            score.error("sample").compute()    # error by period, in standard deviations of the actions
-
-        `settings` are fields of `OfflineConfig`, such as `samples=100`.
-        """
-        import nsde_policy  # the package imports what is above this one on first use
-
-        return nsde_policy.evaluate(self, demos, **settings)
 
     def use_selection(self, choice: Choice) -> Self:
         """Select plans by another rule than the one that training chose; `none` samples one plan.

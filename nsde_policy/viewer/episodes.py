@@ -22,7 +22,7 @@ from nsde_policy.errors import NsdePolicyError
 from nsde_policy.viewer.http import ViewerSettings, load_files, respond_with_file
 
 if TYPE_CHECKING:
-    from nsde_policy.eval.offline.frames import ScoredEpisodes
+    from nsde_policy.eval.score.episodes import ScoredEpisodes
     from nsde_policy.inference.policy import Policy
 
 DIGITS = 5
@@ -196,7 +196,7 @@ def plan_recorded(policy: "Policy", scored: "ScoredEpisodes", episode: int) -> d
 
     `std` is accumulated along the plan, and None if the method does not report it.
     """
-    from nsde_policy.eval.offline.frames import add_features
+    from nsde_policy.eval.score.episodes import add_features
     from nsde_policy.training.dataset import build_transitions
 
     chosen, history = scored.select([episode]), policy.spec.history

@@ -11,10 +11,10 @@ import pytest
 from nsde_policy.cli.main import main
 from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.errors import ComparisonError
-from nsde_policy.eval.offline.comparison import OfflineComparison, compare_offline
-from nsde_policy.eval.offline.result import OfflineScore
-from nsde_policy.eval.offline.score import OfflineConfig
-from nsde_policy.eval.offline.sums import EpisodeSums
+from nsde_policy.eval.score.comparison import ScoreComparison, compare_scores
+from nsde_policy.eval.score.result import Score
+from nsde_policy.eval.score.scorer import ScoreConfig
+from nsde_policy.eval.score.sums import EpisodeSums
 from tests.helpers.demo_stores import write_store
 from tests.helpers.toy_problems import make_robot_demos
 
@@ -122,11 +122,11 @@ def test_unfinished_run_is_reported(
 
 
 @pytest.fixture(scope="module")
-def comparison(two_runs: tuple[Path, Path, Path]) -> OfflineComparison:
-    return compare_offline(two_runs[:2], two_runs[2], config=OfflineConfig(samples=4))
+def comparison(two_runs: tuple[Path, Path, Path]) -> ScoreComparison:
+    return compare_scores(two_runs[:2], two_runs[2], config=ScoreConfig(samples=4))
 
 
-def test_runs_are_compared_on_the_episodes_that_all_held_out(comparison: OfflineComparison):
+def test_runs_are_compared_on_the_episodes_that_all_held_out(comparison: ScoreComparison):
     sde, regression = comparison.runs
     held_out = list(sde.record.demos.held_out)
     assert sde.context["episodes"] == regression.context["episodes"] == held_out
@@ -144,8 +144,8 @@ def test_runs_are_compared_on_the_episodes_that_all_held_out(comparison: Offline
     assert "on at least 6 episodes; fewer give no verdict" in comparison.as_text()
 
 
-def test_runs_are_ranked_by_error_if_the_paired_interval_excludes_zero(comparison: OfflineComparison):
-    def scale(factor: float, label: str) -> OfflineScore:
+def test_runs_are_ranked_by_error_if_the_paired_interval_excludes_zero(comparison: ScoreComparison):
+    def scale(factor: float, label: str) -> Score:
         run, sums = comparison.reference, comparison.reference.sums
         squared = sums["all"]["error_sample"]
         total, count = (np.tile(part, (3, 1, 1)) for part in (factor * squared.total, squared.count))
@@ -166,7 +166,7 @@ def test_runs_that_held_out_different_episodes_cannot_be_paired(two_runs: tuple[
     other = Path(shutil.copytree(sde, sde.parent / "other"))
     (other / "config.json").write_text(json.dumps(record))
     with pytest.raises(ComparisonError, match="same --seed and --validation"):
-        compare_offline([sde, other], store)
+        compare_scores([sde, other], store)
 
 
 def test_command_compares_several_runs(

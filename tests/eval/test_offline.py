@@ -1,4 +1,4 @@
-"""Tests for eval/offline: scores on recorded episodes, against a process whose scores are known."""
+"""Tests for eval/score: scores on recorded episodes, against a process whose scores are known."""
 
 import json
 import math
@@ -15,11 +15,11 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.targets import Transitions
 from nsde_policy.data import Demonstrations, Episode
 from nsde_policy.errors import ConfigError
-from nsde_policy.eval.offline.comparison import OfflineComparison
-from nsde_policy.eval.offline.frames import ScoredEpisodes, find_parts
-from nsde_policy.eval.offline.result import OfflineScore
-from nsde_policy.eval.offline.score import OfflineConfig, score_episodes_offline
-from nsde_policy.eval.offline.sums import EpisodeSums, estimate_difference
+from nsde_policy.eval.score.comparison import ScoreComparison
+from nsde_policy.eval.score.episodes import ScoredEpisodes, find_parts
+from nsde_policy.eval.score.result import Score
+from nsde_policy.eval.score.scorer import ScoreConfig, score_episodes
+from nsde_policy.eval.score.sums import EpisodeSums, estimate_difference
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.base import Draws, LossParts, PolicyModel, StepLogProb, StepPrediction
 from nsde_policy.methods.baselines.lstm_gmm import LSTMGMM, LSTMGMMConfig, LSTMGMMSampling
@@ -27,7 +27,7 @@ from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfi
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import DemoRecord, RunRecord
 from nsde_policy.training.dataset import build_states
-from nsde_policy.training.run import train_run
+from nsde_policy.training.train import train_run
 from tests.helpers.rng import make_rng
 from tests.helpers.toy_problems import UNIT_LINE, make_robot_demos
 
@@ -103,12 +103,12 @@ def make_linear_policy(
     return Policy(record, model)
 
 
-def score_linear(model: PolicyModel[Transitions], demos: Demonstrations, **settings: int) -> OfflineScore:
+def score_linear(model: PolicyModel[Transitions], demos: Demonstrations, **settings: int) -> Score:
     scored = ScoredEpisodes(demos, tuple(range(len(demos))), False, "toy episodes")
-    return score_episodes_offline(
+    return score_episodes(
         make_linear_policy(model, demos),
         scored,
-        OfflineConfig(**{"stride": 1, "horizon": CHUNK, **settings}),
+        ScoreConfig(**{"stride": 1, "horizon": CHUNK, **settings}),
         name="toy",
     )
 
@@ -119,11 +119,11 @@ def linear_demos() -> Demonstrations:
 
 
 @pytest.fixture(scope="module")
-def linear_score(linear_demos: Demonstrations) -> OfflineScore:
+def linear_score(linear_demos: Demonstrations) -> Score:
     return score_linear(LinearGaussian(), linear_demos)
 
 
-def test_likelihood_per_step_is_the_negative_entropy_of_the_process(linear_score: OfflineScore):
+def test_likelihood_per_step_is_the_negative_entropy_of_the_process(linear_score: Score):
     per_dimension = -0.5 * math.log(2 * math.pi * math.e * STD**2)
     for part in ("all", "first", "last"):
         for name, dimensions in (("log_prob_action", 1), ("log_prob_state", 3)):
@@ -137,7 +137,7 @@ def test_likelihood_per_step_is_the_negative_entropy_of_the_process(linear_score
     assert [set(count) for count in counts] == [{49.0}, {50.0}]  # after the last action nothing was recorded
 
 
-def test_error_grows_with_the_horizon_as_the_process_spreads(linear_score: OfflineScore):
+def test_error_grows_with_the_horizon_as_the_process_spreads(linear_score: Score):
     h = np.arange(1, CHUNK + 1)
     spread = STD * np.sqrt((1 - RHO ** (2 * h)) / (1 - RHO**2))
     unit = linear_score.scale.std[0]
@@ -148,9 +148,7 @@ def test_error_grows_with_the_horizon_as_the_process_spreads(linear_score: Offli
     assert native == pytest.approx(single)
 
 
-def test_baselines_repeat_the_last_action_or_take_the_mean(
-    linear_score: OfflineScore, linear_demos: Demonstrations
-):
+def test_baselines_repeat_the_last_action_or_take_the_mean(linear_score: Score, linear_demos: Demonstrations):
     act = linear_demos.act[:, 0].astype(float).reshape(60, 50)
     previous = np.concatenate([np.zeros((60, 1)), act[:, :-1]], axis=1)
     unit = act.std()
@@ -167,7 +165,7 @@ def test_baselines_repeat_the_last_action_or_take_the_mean(
 
 
 def test_coverage_is_nominal_for_the_true_std_and_too_low_for_a_smaller_one(
-    linear_score: OfflineScore, linear_demos: Demonstrations
+    linear_score: Score, linear_demos: Demonstrations
 ):
     for name in ("coverage_actions", "coverage_observations", "coverage_plans"):
         found = linear_score.coverage(name)
@@ -210,7 +208,7 @@ def test_deterministic_plans_have_no_coverage(linear_demos: Demonstrations):
     found = score_linear(Repeat(), linear_demos, stride=10)
     assert found.coverage("coverage_plans") is None
     assert found.error("sample").compute() == pytest.approx(found.error("repeat").compute())
-    alone = OfflineComparison((found,), "toy episodes")
+    alone = ScoreComparison((found,), "toy episodes")
     (line,) = [line for line in alone.as_text().splitlines() if line.startswith(f"| {found.label} |")]
     assert line.split(" | ")[1:3] == ["–", "–"], "no likelihood"
     assert json.loads(found.to_json())["parts"]["all"]["coverage"] == {}
@@ -232,7 +230,7 @@ def test_angles_of_actions_are_compared_on_the_circle():
     spec = replace(SPEC, obs_dim=1, circular=(1,), low=(0.0, 0.0), high=(12.0, 7.0), increment_std=(1.0, 1.0))
     policy = make_linear_policy(Follow(), demos, spec)
     scored = ScoredEpisodes(demos, (0, 1), False, "a turning joint")
-    found = score_episodes_offline(policy, scored, OfflineConfig(stride=1, horizon=4), name="toy")
+    found = score_episodes(policy, scored, ScoreConfig(stride=1, horizon=4), name="toy")
     assert found.sums["all"]["error_sample"].compute() == pytest.approx(np.full((4, 1), 0.01), rel=1e-3)
     assert found.sums["all"]["error_mean_plan"].compute() == pytest.approx(np.full((4, 1), 0.01), rel=1e-3)
 
@@ -262,7 +260,7 @@ def test_likelihood_of_a_neural_sde_uses_recorded_histories_and_the_learned_diff
     run = train_run(demos, config, tmp_path / "run", seed=0)
     policy = Policy.from_pretrained(run.path)
     scored = ScoredEpisodes(demos, (0, 1, 2, 3), True, "its own episodes")
-    found = score_episodes_offline(policy, scored, OfflineConfig(stride=1, samples=2), name="run")
+    found = score_episodes(policy, scored, ScoreConfig(stride=1, samples=2), name="run")
     states = (
         torch.from_numpy(build_states(demos, policy.record.config.demos))
         .unflatten(0, (4, 12))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from nsde_policy.eval.paths import shorten_path
+from nsde_policy.eval.rollouts.paths import shorten_path
 from nsde_policy.planner.interface import History
 from nsde_policy.tasks import Task, read_episode_mode
 from nsde_policy.tasks.adapter import EnvAdapter, check_figure
@@ -51,7 +51,7 @@ class Trace:
     histories: list[tuple[int, History]] = field(default_factory=list)
     """Control period of each plan, and the history it was made from."""
     frames: CompressedFrames = field(default_factory=CompressedFrames)
-    """The environment's own picture of each observation; empty unless `Player.play` was asked for them."""
+    """The environment's own picture of each observation, if `EnvRunner.run_one` was asked for them."""
     images: dict[str, CompressedFrames] = field(default_factory=dict)
     """Recorded parts of each observation but the last, by name, see `RolloutConfig.images`."""
 

@@ -1,4 +1,4 @@
-"""Demonstrations that a policy or a scripted expert generates in an environment."""
+"""Collect demonstrations by rolling out a policy or a scripted expert."""
 
 import itertools
 import re
@@ -17,14 +17,13 @@ from nsde_policy.data.collection import Collection, EpisodeInfo
 from nsde_policy.data.types import MIN_STEPS
 from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.errors import ConfigError
-from nsde_policy.eval.evaluate import EvaluationConfig, change_sampling
-from nsde_policy.eval.expert import ScriptedExpert
-from nsde_policy.eval.pool import RolloutPool
-from nsde_policy.eval.rollout import RolloutConfig, make_adapter
+from nsde_policy.eval.rollouts.expert import ScriptedExpert
+from nsde_policy.eval.rollouts.pool import RolloutPool
+from nsde_policy.eval.rollouts.runner import RolloutConfig, change_sampling, make_adapter
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.torch_threads import count_cores
 from nsde_policy.run_directory import RunDirectory, find_versions, fingerprint
-from nsde_policy.tasks import Task, find_rate, get_task, get_task_of_run, with_env_kwargs, with_observations
+from nsde_policy.tasks import Task, find_rate, get_task, with_env_kwargs, with_observations
 from nsde_policy.tasks.adapter import EnvAdapter
 
 MAX_FAILURES = 100
@@ -36,8 +35,8 @@ SEEDS = 2**32
 
 
 @dataclass(frozen=True)
-class GenerateConfig(EvaluationConfig):
-    """Number, seeds and sampling of generated episodes, which are never disturbed."""
+class CollectConfig(RolloutConfig):
+    """Number, seeds and sampling of collected episodes, which are never disturbed."""
 
     seed_start: Natural = 300_000
     """First seed; consecutive ones are tried."""
@@ -55,7 +54,7 @@ class GenerateConfig(EvaluationConfig):
 
 @dataclass(frozen=True)
 class Demonstrator:
-    """Who plays, where, and what the store records about it."""
+    """A policy or an expert in its environment, and what the store records about it."""
 
     pool: RolloutPool
     task: Task
@@ -70,41 +69,43 @@ class Demonstrator:
 
         The latter only if observations are stored as the environment gives them, at the start of `seed`.
         """
-        env, found = self.env, dict[str, object]()
+        env, attributes = self.env, dict[str, object]()
         stored = self.task.drawing.read_state(*env.reset(seed)) if env.cameras else np.zeros(env.obs_dim)
         low, high = (
             [value if np.isfinite(value) else None for value in limits.tolist()]
             for limits in (env.low, env.high)
         )
         if any(value is not None for value in low + high):
-            found["action_space"] = {"low": low, "high": high}
+            attributes["action_space"] = {"low": low, "high": high}
         names = {name: size for name, size in env.obs_sizes.items() if name is not None}
-        return found | ({"observations": names} if names and len(stored) == env.obs_dim else {})
+        return attributes | ({"observations": names} if names and len(stored) == env.obs_dim else {})
 
 
-def generate(policy: str, out: Path, config: GenerateConfig, *, workers: int = 0) -> Sequence[EpisodeInfo]:
-    """Play until the store `out` holds the requested number of episodes, and return all it holds.
+def collect_demonstrations(
+    policy: str, out: Path, config: CollectConfig, *, workers: int = 0
+) -> Sequence[EpisodeInfo]:
+    """Roll out until the store `out` holds the requested number of episodes, and return all it holds.
 
     An episode depends on its seed alone, and seeds are tried in order: an interrupted run that is started
     again ends with the same store. The policy is a run directory, `shipped`, or `module:Class` of a scripted
     expert. There is one process per core if `workers` is 0.
     """
     load = _load_expert if is_expert(policy) else _load_policy
-    found = load(policy, config)
-    task, new = found.task, not out.exists()
+    demonstrator = load(policy, config)
+    task, new = demonstrator.task, not out.exists()
     with Collection(
         out,
         resume=True,
-        rate_hz=find_rate(task, found.env.env),
+        rate_hz=find_rate(task, demonstrator.env.env),
         angles=task.training.demos.angles,
-        provenance={**found.notes, "versions": find_versions()},
-        made_with=found.made_with,
-        attributes=found.describe_env(config.seed_start),
+        provenance={**demonstrator.notes, "versions": find_versions()},
+        made_with=demonstrator.made_with,
+        attributes=demonstrator.describe_env(config.seed_start),
     ) as collection:
-        found.env.close()
+        demonstrator.env.close()
         missing = config.episodes - len(collection.episodes)
         if missing > 0:
-            pool = replace(found.pool, workers=min(workers or count_cores(), missing))
+            pool = replace(demonstrator.pool, workers=min(workers or count_cores(), missing))
             try:
                 _collect(collection, pool, config)
             except KeyboardInterrupt:
@@ -119,14 +120,14 @@ def generate(policy: str, out: Path, config: GenerateConfig, *, workers: int = 0
         return collection.episodes
 
 
-def _load_policy(name: str, config: GenerateConfig) -> Demonstrator:
+def _load_policy(name: str, config: CollectConfig) -> Demonstrator:
     """Load a trained policy and make its environment, before the store is made."""
     run = resolve_run(Path(name))
     policy = Policy.from_pretrained(run)
-    task = get_task_of_run(policy.record, config.env)
+    task = replace(config, env_kwargs={}).find_task(policy.record)
     task = _choose_observations(task, USUAL_OBSERVATIONS if policy.spec.cameras else config.obs)
     task = with_env_kwargs(task, config.env_kwargs)
-    sampling = change_sampling(policy.model.config.sampling, config.sampling)
+    sampling = change_sampling(policy.sampling, config.sampling)
     chunk = policy.check_steps(config.chunk or policy.chunk)
     settings = {
         "by": "policy",
@@ -140,18 +141,18 @@ def _load_policy(name: str, config: GenerateConfig) -> Demonstrator:
         "train_seed": policy.record.seed,
         "trained_on": policy.record.demos.fingerprint,
     }
-    env = make_adapter(task, policy.record, {})
+    env = make_adapter(task, policy.record)
     images = find_recorded_images(env, task, config.obs)
-    rollout = RolloutConfig(task, chunk=config.chunk, sampling=sampling, images=images)
+    rollout = RolloutConfig(task, chunk=config.chunk, sampling=config.sampling, images=images)
     made_with = {**settings, **_list_settings(task, images, config)}
     return Demonstrator(RolloutPool(run, rollout), task, env, made_with, notes)
 
 
-def _load_expert(name: str, config: GenerateConfig) -> Demonstrator:
+def _load_expert(name: str, config: CollectConfig) -> Demonstrator:
     """Make the environment of a scripted expert and the expert, before the store is made."""
     if config.chunk is not None or config.sampling:
         raise ConfigError(f"--chunk and --sampling are for trained policies, not for the expert {name}")
-    if config.env is None:
+    if not isinstance(config.env, str):
         raise ConfigError(f"the expert {name} needs an environment: give one with --env")
     task = with_env_kwargs(_choose_observations(get_task(config.env), config.obs), config.env_kwargs)
     env = EnvAdapter.open(task, {})
@@ -186,7 +187,7 @@ def find_recorded_images(env: EnvAdapter, task: Task, obs: str) -> dict[str, str
     return dict(zip(names, parts, strict=True))
 
 
-def _list_settings(task: Task, images: Mapping[str, str], config: GenerateConfig) -> dict[str, object]:
+def _list_settings(task: Task, images: Mapping[str, str], config: CollectConfig) -> dict[str, object]:
     """Return the settings of a store that do not depend on the demonstrator."""
     return {
         **({"images": list(images)} if images else {}),
@@ -197,26 +198,26 @@ def _list_settings(task: Task, images: Mapping[str, str], config: GenerateConfig
     }
 
 
-def _collect(collection: Collection, pool: RolloutPool, config: GenerateConfig) -> None:
+def _collect(collection: Collection, pool: RolloutPool, config: CollectConfig) -> None:
     held = collection.episodes
     first = held[-1].seed + 1 if held else config.seed_start
-    failed, known = 0, any(each.success is not None for each in held)
+    failed, reports_success = 0, any(episode.success is not None for episode in held)
     with tqdm(
         desc="collecting", total=config.episodes, initial=len(held), unit="episode", leave=False, disable=None
     ) as bar:
-        for result in pool.evaluate(itertools.count(first), traced=True):
-            known = known or result.success is not None
+        for result in pool.run(itertools.count(first), traced=True):
+            reports_success = reports_success or result.success is not None
             if result.steps < MIN_STEPS or (config.only_success and not result.success):
                 failed += 1
-                if config.only_success and not known and failed >= MAX_UNKNOWN:
+                if config.only_success and not reports_success and failed >= MAX_UNKNOWN:
                     raise ConfigError(
                         f"{failed} episodes say nothing of success (info['success'] or "
-                        "info['is_success']), so none can be chosen by it: leave out --only-success"
+                        "info['is_success']), so none can be selected by it: leave out --only-success"
                     )
                 if failed >= MAX_FAILURES:
                     raise ConfigError(
                         f"{failed} episodes in a row failed, up to seed {result.seed}: this policy hardly "
-                        "ever succeeds; without --only-success its failures are kept too"
+                        "ever succeeds; without --only-success its failures are recorded too"
                     )
                 continue
             failed, trace = 0, result.trace

@@ -16,7 +16,7 @@ from nsde_policy.config import BaseConfig, Sampling
 from nsde_policy.data import Demonstrations
 from nsde_policy.data.angles import wrap_columns
 from nsde_policy.errors import ConfigError
-from nsde_policy.eval.offline.frames import (
+from nsde_policy.eval.score.episodes import (
     EPISODE_PARTS,
     FrameBatch,
     ScoredEpisodes,
@@ -26,8 +26,8 @@ from nsde_policy.eval.offline.frames import (
     iterate_frames,
     select_episodes,
 )
-from nsde_policy.eval.offline.result import COVERAGE_LEVELS, ActionScale, OfflineScore
-from nsde_policy.eval.offline.sums import EpisodeSums, FloatArray
+from nsde_policy.eval.score.result import COVERAGE_LEVELS, ActionScale, Score
+from nsde_policy.eval.score.sums import EpisodeSums, FloatArray
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.base import Draws
 from nsde_policy.planner.checks import round_binary
@@ -39,7 +39,7 @@ ROWS = 8192
 
 
 @dataclass(frozen=True)
-class OfflineConfig(BaseConfig):
+class ScoreConfig(BaseConfig):
     """Settings of a score on recorded episodes."""
 
     horizon: Count | None = None
@@ -54,26 +54,35 @@ class OfflineConfig(BaseConfig):
     """Read missing chunks of the store as the fill value, even if the run's settings do not."""
 
 
-def evaluate(policy: Policy, demos: Path | str, **settings: int | None) -> OfflineScore:
+def score(policy: Policy | Path | str, demos: Path | str, **settings: int | None) -> Score:
     """Score a policy on the episodes of a store that it has not seen, as `nsde-policy score` does.
 
-    The settings are fields of `OfflineConfig`: horizon, samples, stride, seed.
+        score = nsde_policy.score("runs/arm", "my_robot")
+        print(score)                       # the verdict in three lines
+        score.error("sample").compute()    # error by period, in standard deviations of the actions
+
+    Args:
+        policy: A policy, or a run directory.
+        demos: Recorded episodes of any format.
+        settings: Fields of `ScoreConfig`, such as `samples=100`.
     """
-    config = OfflineConfig(**settings)  # type: ignore[arg-type]  # the class checks its fields
+    if not isinstance(policy, Policy):
+        policy = Policy.from_pretrained(policy)
+    config = ScoreConfig(**settings)  # type: ignore[arg-type]  # the class checks its fields
     scored, name = select_episodes(policy, Path(demos)), policy.record.config.method
-    return score_episodes_offline(policy, scored, config, name=name, device=policy.device)
+    return score_episodes(policy, scored, config, name=name, device=policy.device)
 
 
-def score_episodes_offline(
+def score_episodes(
     policy: Policy,
     scored: ScoredEpisodes,
-    config: OfflineConfig,
+    config: ScoreConfig,
     *,
     name: str,
     sampling: Sampling | None = None,
     chunk: int | None = None,
     device: str = "cpu",
-) -> OfflineScore:
+) -> Score:
     """Score a policy on loaded episodes, see `select_episodes`.
 
     `sampling` and `chunk`, the length of the first and last chunks, are by default the policy's own.
@@ -117,7 +126,7 @@ def score_episodes_offline(
         "sampling": (sampling or policy.model.config.sampling).to_dict(),
         "learned_sampling": policy.model.learned_sampling(sampling).to_dict(),
     }
-    return OfflineScore(name, policy.record, context, scorer.scale, scorer.sums())
+    return Score(name, policy.record, context, scorer.scale, scorer.sums())
 
 
 class BatchDraws(Draws):
@@ -146,7 +155,7 @@ class FrameScorer:
         self,
         policy: Policy,
         demos: Demonstrations,
-        config: OfflineConfig,
+        config: ScoreConfig,
         horizon: int,
         sampling: Sampling | None,
         device: str,

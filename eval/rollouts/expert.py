@@ -1,4 +1,4 @@
-"""Scripted experts: a class of the user that demonstrates in an environment, played like a policy."""
+"""Scripted experts: a class of the user that demonstrates in an environment, rolled out like a policy."""
 
 import inspect
 import time
@@ -10,8 +10,9 @@ import gymnasium as gym
 import numpy as np
 
 from nsde_policy.errors import NsdePolicyError, summarize_error
-from nsde_policy.eval.episode import EpisodeLog, EpisodeResult
-from nsde_policy.eval.rollout import RolloutConfig
+from nsde_policy.eval.rollouts.episode import EpisodeLog, EpisodeResult
+from nsde_policy.eval.rollouts.runner import RolloutConfig
+from nsde_policy.tasks import Task
 from nsde_policy.tasks.adapter import EnvAdapter
 from nsde_policy.tasks.environments import import_user_module, run_env_code
 
@@ -98,20 +99,20 @@ def _wants_env(expert: type) -> bool:
     )
 
 
-class ExpertPlayer:
-    """A scripted expert and an environment of a task, which play episodes one after the other."""
+class ExpertRunner:
+    """A scripted expert and an environment of a task, in which it runs one episode after the other."""
 
     def __init__(self, name: str, config: RolloutConfig) -> None:
-        assert config.task is not None
-        self.task, self._images = config.task, config.images
+        assert isinstance(config.env, Task)
+        self.task, self._images = config.env, config.images
         self._env = EnvAdapter.open(self.task, config.env_kwargs)
         self._expert = ScriptedExpert(name, self._env.env)
 
-    def play_batch(self, seeds: Sequence[int]) -> list[EpisodeResult]:
-        """Play one episode per seed."""
-        return [self._play(seed) for seed in seeds]
+    def run(self, seeds: Sequence[int]) -> list[EpisodeResult]:
+        """Run one episode per seed."""
+        return [self._run(seed) for seed in seeds]
 
-    def _play(self, seed: int) -> EpisodeResult:
+    def _run(self, seed: int) -> EpisodeResult:
         log = EpisodeLog(self.task, self._env, self._images)
         log.reset(seed)
         self._expert.reset(seed)

@@ -11,8 +11,8 @@ from nsde_policy.data import Demonstrations
 from nsde_policy.data.angles import wrap_columns
 from nsde_policy.data.goal import circular_mean
 from nsde_policy.eval.compare.entries import format_label
-from nsde_policy.eval.offline.frames import EPISODE_PARTS
-from nsde_policy.eval.offline.sums import EpisodeSums, FloatArray, estimate_difference, replace_nan
+from nsde_policy.eval.score.episodes import EPISODE_PARTS
+from nsde_policy.eval.score.sums import EpisodeSums, FloatArray, estimate_difference, replace_nan
 from nsde_policy.eval.statistics import MIN_PAIRS, Difference, verdict
 from nsde_policy.eval.tables import EMPTY_CELL
 from nsde_policy.methods.registry import get_method
@@ -22,7 +22,7 @@ COVERAGE_LEVELS = (0.5, 0.68, 0.95)
 """Probabilities of the central intervals whose coverage is measured."""
 LOG_PROBS = {"log_prob_state": "next state", "log_prob_action": "action"}
 """Log-likelihoods and their titles."""
-OFFLINE_COLUMNS = {"error": "error"} | {name: f"log-likelihood, {title}" for name, title in LOG_PROBS.items()}
+SCORE_COLUMNS = {"error": "error"} | {name: f"log-likelihood, {title}" for name, title in LOG_PROBS.items()}
 """Figures whose differences between runs are estimated, and their titles; the error is over all horizons."""
 PREDICTORS = {
     "sample": "one sampled plan",
@@ -73,8 +73,8 @@ class ActionScale:
 
 
 @dataclass(frozen=True, repr=False)
-class OfflineScore:
-    """Figures of one policy on recorded episodes, a row of an `OfflineComparison`."""
+class Score:
+    """Figures of one policy on recorded episodes, a row of an `ScoreComparison`."""
 
     name: str
     """Unique name, such as "diffusion, DDIM-10"."""
@@ -147,12 +147,12 @@ class OfflineScore:
         }
 
     def column(self, name: str, horizon: int) -> EpisodeSums | None:
-        """Return the sums of one of `OFFLINE_COLUMNS`; None if the method has none."""
+        """Return the sums of one of `SCORE_COLUMNS`; None if the method has none."""
         if name == "error":
             return self.error("sample")[:, :horizon].pool(1)
         return self.sums["all"].get(name)
 
-    def difference(self, other: "OfflineScore", column: str) -> Difference | None:
+    def difference(self, other: "Score", column: str) -> Difference | None:
         """Return a column of this run minus the other, paired by episode; None if one lacks it."""
         horizon = min(self.horizon, other.horizon)
         mine, theirs = self.column(column, horizon), other.column(column, horizon)
@@ -160,13 +160,13 @@ class OfflineScore:
             return None
         return Difference(**asdict(estimate_difference(mine, theirs).at(n=len(mine.total))))
 
-    def decide(self, other: "OfflineScore", column: str = "error") -> str:
+    def decide(self, other: "Score", column: str = "error") -> str:
         """Return which of the two has the smaller error, or that no difference is shown."""
         found = self.difference(other, column)
         return EMPTY_CELL if found is None else verdict(found, a=other.label, b=self.label)
 
 
-def describe_score(score: OfflineScore) -> list[str]:
+def describe_score(score: Score) -> list[str]:
     """Return the verdict on a run: its error against repeating the last action, σ, and how sure this is."""
     last = score.horizon - 1
     lines = [f"{_compare_errors(score, last)}; {_compare_errors(score, 0)}{_blame(score)}"]
@@ -187,14 +187,14 @@ def describe_score(score: OfflineScore) -> list[str]:
     return lines
 
 
-def describe_episodes(score: OfflineScore) -> list[str]:
+def describe_episodes(score: Score) -> list[str]:
     """Return a line about each scored episode: the error of a plan, and of repeating the last action."""
     errors = [score.error(name).pool(1) for name in ("sample", "repeat")]
     each = [error.compute(np.eye(len(error.total))) for error in errors]
     return [f"error {ours:.2f}, repeating {theirs:.2f}" for ours, theirs in zip(*each, strict=True)]
 
 
-def _cover(score: OfflineScore) -> EpisodeSums | None:
+def _cover(score: Score) -> EpisodeSums | None:
     """Return how often σ covers recorded actions; binary ones do not count, because no σ fits them."""
     found, chosen = score.sums["all"].get("coverage_actions"), ~np.array(score.scale.binary)
     if found is None or not chosen.any():
@@ -202,7 +202,7 @@ def _cover(score: OfflineScore) -> EpisodeSums | None:
     return found[..., chosen].pool(-1)
 
 
-def _compare_errors(score: OfflineScore, step: int) -> str:
+def _compare_errors(score: Score, step: int) -> str:
     """Compare the error some periods ahead with that of repeating the last action."""
     ours, theirs = (score.error(name)[:, step] for name in ("sample", "repeat"))
     found = estimate_difference(ours, theirs)
@@ -216,7 +216,7 @@ def _compare_errors(score: OfflineScore, step: int) -> str:
     return f"{when} {abs(gain):.0%} {word} than repeating the last action{unsure}"
 
 
-def _blame(score: OfflineScore) -> str:
+def _blame(score: Score) -> str:
     """Name the action that makes the next period worse than repeating the last one, if there is one."""
     ours, theirs = (
         score.sums["all"][f"error_{name}"].total[:, 0].sum(0) / score.scale.std**2

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nsde_policy.eval.statistics import Estimate, draw_counts
+from nsde_policy.eval.statistics import Estimate
 
 FloatArray = npt.NDArray[np.float64]
+RESAMPLES = 2000
 
 
 class Intervals(NamedTuple):
@@ -61,8 +62,7 @@ class EpisodeSums:
     @functools.cached_property
     def intervals(self) -> Intervals:
         """The figures with their 95 % intervals; one episode gives no interval."""
-        (weights,) = draw_counts((len(self.total),))
-        return find_intervals(self.compute(), self.compute(weights), len(self.total))
+        return find_intervals(self.compute(), self.compute(resample(len(self.total))), len(self.total))
 
     def at(self, *index: int) -> Estimate:
         """Return one of the figures with its interval."""
@@ -82,8 +82,15 @@ def estimate_difference(a: EpisodeSums, b: EpisodeSums) -> Intervals:
 
     Both are computed on the same resampled episodes, so that what an episode does to both cancels.
     """
-    (weights,) = draw_counts((len(a.total),))
+    weights = resample(len(a.total))
     return find_intervals(a.compute() - b.compute(), a.compute(weights) - b.compute(weights), len(a.total))
+
+
+@functools.lru_cache(maxsize=4)
+def resample(episodes: int) -> FloatArray:
+    """Return how often each episode is in each resample, (RESAMPLES, episodes)."""
+    rng = np.random.default_rng(0)
+    return rng.multinomial(episodes, np.full(episodes, 1 / episodes), RESAMPLES).astype(float)
 
 
 def find_intervals(value: FloatArray, resampled: FloatArray, episodes: int) -> Intervals:

@@ -104,8 +104,7 @@ def select_episodes(policy: Policy, path: Path, *, accept_omitted_chunks: bool =
     obs_angles = tuple(column for column in spec.circular if column < spec.obs_dim)
     act_angles = tuple(column - spec.obs_dim for column in spec.circular if column >= spec.obs_dim)
     demos = replace(demos, angles=obs_angles, act_angles=act_angles)
-    ends = demos.episode_ends if demos.stream is None else demos.stream.episode_ends[[*demos.stream.sample]]
-    first = tuple((ends - demos.lengths).tolist())
+    first = tuple(demos.starts.tolist())
     scored = ScoredEpisodes(demos, everything, not unseen, note, cameras, first, is_known=trained is not None)
     return scored.select(unseen) if unseen and trained else scored
 
@@ -113,7 +112,8 @@ def select_episodes(policy: Policy, path: Path, *, accept_omitted_chunks: bool =
 def _find_trained(record: DemoRecord, demos: Demonstrations) -> set[int] | None:
     """Return which episodes a run was trained on; None if that cannot be known.
 
-    Runs that read a store from disk record a sample of its episodes: only those held out are known to be new.
+    Runs of version 0.2 that read a store from disk recorded a sample of its episodes: only those held out are
+    known to be new.
     Runs of earlier versions record no episodes: they recognise only their own store, with others appended.
     """
     held_out, known = set(record.held_out), record.episode_fingerprints
@@ -279,6 +279,4 @@ def add_features(
             }
             encoded = policy.encode({STATE_KEY: demos.obs[rows], **given})
             features[rows] = encoded[:, policy.spec.plain_dim :]
-    return replace(
-        demos, obs=np.concatenate([demos.obs, features], axis=1), image_features=policy.spec.image_features
-    )
+    return replace(demos, obs=np.concatenate([demos.obs, features], axis=1))

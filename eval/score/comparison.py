@@ -12,19 +12,19 @@ from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare.row import choose_reference
 from nsde_policy.eval.compare.run import choose_names
 from nsde_policy.eval.compare.table import tabulate_differences
-from nsde_policy.eval.evaluate import change_sampling
-from nsde_policy.eval.offline.frames import ScoredEpisodes, select_episodes
-from nsde_policy.eval.offline.result import (
+from nsde_policy.eval.rollouts.runner import change_sampling
+from nsde_policy.eval.score.episodes import ScoredEpisodes, select_episodes
+from nsde_policy.eval.score.result import (
     COVERAGE_LEVELS,
     COVERAGES,
     LOG_PROBS,
-    OFFLINE_COLUMNS,
     PREDICTORS,
-    OfflineScore,
+    SCORE_COLUMNS,
+    Score,
     describe_score,
 )
-from nsde_policy.eval.offline.score import OfflineConfig, score_episodes_offline
-from nsde_policy.eval.offline.sums import replace_nan
+from nsde_policy.eval.score.scorer import ScoreConfig, score_episodes
+from nsde_policy.eval.score.sums import replace_nan
 from nsde_policy.eval.statistics import MIN_PAIRS
 from nsde_policy.eval.tables import EMPTY_CELL, Cell, Table
 from nsde_policy.inference.policy import Policy
@@ -35,15 +35,15 @@ BASELINE_PREDICTORS = ("repeat", "constant")
 
 
 @dataclass(frozen=True)
-class OfflineComparison:
+class ScoreComparison:
     """Runs scored on the same episodes; the first is the reference."""
 
-    runs: tuple[OfflineScore, ...]
+    runs: tuple[Score, ...]
     note: str
     """One sentence about the episodes."""
 
     @property
-    def reference(self) -> OfflineScore:
+    def reference(self) -> Score:
         """The run that others are compared with."""
         return self.runs[0]
 
@@ -61,7 +61,7 @@ class OfflineComparison:
                 "minus": self.reference.label,
                 "verdict": run.decide(self.reference),
             }
-            for name in OFFLINE_COLUMNS:
+            for name in SCORE_COLUMNS:
                 found = run.difference(self.reference, name)
                 ends = ("value", "low", "high")
                 values[name] = found and {end: replace_nan(getattr(found, end)) for end in ends}
@@ -81,7 +81,7 @@ class OfflineComparison:
         scores, note = self._tabulate_scores(), self._explain()
         if len(self.runs) == 1:
             return f"{verdict}\n\n{replace(scores, note=note).to_markdown()}"
-        differences = tabulate_differences(self.runs, self.reference, OFFLINE_COLUMNS, note=note)
+        differences = tabulate_differences(self.runs, self.reference, SCORE_COLUMNS, note=note)
         return "\n\n".join([verdict, scores.to_markdown(), differences.to_markdown()])
 
     def _explain(self) -> str:
@@ -116,27 +116,27 @@ class OfflineComparison:
             lines.append([PREDICTORS[name], *empty[0], *errors, *empty[1]])
         return Table("offline", head, lines, reference=self.reference.label if len(self.runs) > 1 else "")
 
-    def _list_errors(self, score: OfflineScore, predictor: str, horizons: Sequence[int]) -> list[Cell]:
+    def _list_errors(self, score: Score, predictor: str, horizons: Sequence[int]) -> list[Cell]:
         parts = [score.error(predictor, part)[:, : self.horizon].pool(1) for part in ("first", "last")]
         return [*(score.error(predictor).at(h - 1) for h in horizons), *(part.at() for part in parts)]
 
 
-def compare_offline(
+def compare_scores(
     runs: Sequence[Path],
     demos: Path,
     *,
-    config: OfflineConfig | None = None,
+    config: ScoreConfig | None = None,
     sampling: Sequence[str] = (),
     reference: str | None = None,
     device: str = "cpu",
-) -> OfflineComparison:
+) -> ScoreComparison:
     """Score runs on the episodes of a store that none of them has seen, or that all have.
 
     Each run is scored up to its own horizon. First and last chunks are as long as the longest of all runs.
     The strings in `sampling` change settings, such as "alpha=0.5". The run that `reference` names, by default
     the first Neural SDE, is the one that others are compared with.
     """
-    config = config or OfflineConfig()
+    config = config or ScoreConfig()
     policies = [Policy.from_pretrained(path).to(device) for path in runs]
     labels = _choose_labels({path: policy.record for path, policy in zip(runs, policies, strict=True)})
     omitted = config.accept_omitted_chunks
@@ -146,7 +146,7 @@ def compare_offline(
     chunk = max(policy.chunk for policy in policies)
     found = []
     for path, policy, label, episodes in zip(runs, policies, labels, scored, strict=True):
-        score = score_episodes_offline(
+        score = score_episodes(
             policy,
             episodes,
             config,
@@ -159,7 +159,7 @@ def compare_offline(
     note = f"{len(scored[0].demos)} episodes of {demos}{_describe_knowledge(scored, labels)}"
     chosen = choose_reference(found, reference)
     others = (run for run in found if run is not chosen)
-    return OfflineComparison((chosen, *others), scored[0].note if len(runs) == 1 else note)
+    return ScoreComparison((chosen, *others), scored[0].note if len(runs) == 1 else note)
 
 
 def _describe_knowledge(scored: Sequence[ScoredEpisodes], labels: Sequence[str]) -> str:

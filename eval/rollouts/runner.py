@@ -1,4 +1,4 @@
-"""Play episodes with a policy: receding-horizon chunks of actions, one seed per episode.
+"""Run a policy in environments: receding-horizon chunks of actions, one seed per episode.
 
 The result of a seed depends on that seed alone: its start, noise, disturbances and plans are computed row by
 row, so not on the order, the number of processes or the other seeds. Only on a GPU, where episodes share one
@@ -16,10 +16,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nsde_policy.config import Sampling
+from nsde_policy.bounds import Count, Natural
+from nsde_policy.config import BaseConfig, Sampling
 from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.errors import ConfigError, EnvError
-from nsde_policy.eval.disturbances import (
+from nsde_policy.eval.rollouts.disturbances import (
     CameraCondition,
     CameraDisturbances,
     Condition,
@@ -27,37 +28,52 @@ from nsde_policy.eval.disturbances import (
     PlanQueue,
     count_planned,
 )
-from nsde_policy.eval.episode import EpisodeLog, EpisodeResult
+from nsde_policy.eval.rollouts.episode import EpisodeLog, EpisodeResult
+from nsde_policy.files import decode_json
 from nsde_policy.inference.policy import Policy
 from nsde_policy.planner.checks import hold_action, round_binary
 from nsde_policy.planner.observation import ObservationMonitor
 from nsde_policy.run_directory import RunRecord
 from nsde_policy.selection.rule import Choice
-from nsde_policy.tasks import Task, find_rate, get_task_of_run
+from nsde_policy.tasks import Task, find_rate, get_task_of_run, with_env_kwargs
 from nsde_policy.tasks.adapter import EnvAdapter
 from nsde_policy.tasks.environments import choose_mujoco_renderer
 
 
 @dataclass(frozen=True)
-class RolloutConfig:
-    """How episodes are played."""
+class RolloutConfig(BaseConfig):
+    """Seeds, environment, sampling and disturbances of rollouts."""
 
-    task: Task | None = None
-    """Task to play; None for the one that the policy was trained for. Worker processes need it if the task is
-    registered by the running program instead of an entry point."""
+    env: Task | str | None = None
+    """Task or environment, see `get_task`; None for the one that the policy was trained for. Other processes
+    need the task itself if the running program registers it."""
     env_kwargs: Mapping[str, object] = field(default_factory=dict)
-    """Keyword arguments of the environment, which override those of the task."""
-    chunk: int | None = None
+    """Keyword arguments of the environment, which override those of the task and, if `env` is None, of the
+    run."""
+    episodes: Count = 50
+    """Number of consecutive seeds."""
+    seed_start: Natural = 100_000
+    chunk: Count | None = None
     """Actions executed before replanning; None for the policy's own."""
-    sampling: Sampling | None = None
-    """How actions are sampled; None for the policy's own."""
+    sampling: tuple[str, ...] = ()
+    """Changes to the sampling settings, such as "alpha=0.5" or "steps=10"."""
     condition: Condition = field(default_factory=Condition)
     camera: CameraCondition = field(default_factory=CameraCondition)
     """Disturbances of the cameras, if the policy has some."""
-    images: Mapping[str, str] = field(default_factory=dict)
-    """Camera frames to keep in the trace: parts of the environment's observation, by the name they get."""
     select: Choice = "auto"
     """Rule of plan selection; auto for the one that training chose."""
+    images: Mapping[str, str] = field(default_factory=dict)
+    """Camera frames to keep in the trace: parts of the environment's observation, by the name they get."""
+
+    @property
+    def seeds(self) -> range:
+        """Seeds of the episodes."""
+        return range(self.seed_start, self.seed_start + self.episodes)
+
+    def find_task(self, record: RunRecord) -> Task:
+        """Return the task that a run is rolled out in, with all keyword arguments of its environment."""
+        task = self.env if isinstance(self.env, Task) else get_task_of_run(record, self.env)
+        return with_env_kwargs(task, self.env_kwargs)
 
 
 def make_generator(seed: int) -> torch.Generator:
@@ -79,19 +95,19 @@ class FrameObservation:
         return self.encoded
 
 
-class EpisodeRunner:
+class RunningEpisode:
     """One episode in progress; a plan is requested every `chunk` control periods."""
 
-    def __init__(self, player: "Player", env: EnvAdapter, seed: int, *, frames: bool = False) -> None:
-        policy, config = player.policy, player.config
+    def __init__(self, runner: "EnvRunner", env: EnvAdapter, seed: int, *, frames: bool = False) -> None:
+        policy, config = runner.policy, runner.config
         self.generator = make_generator(seed)
         self.history = policy.spec.new_history()
-        self.seen: deque[FrameObservation] = deque(maxlen=policy.spec.history)
+        self.frame_observations: deque[FrameObservation] = deque(maxlen=policy.spec.history)
         """The last observations with frames."""
         self._policy = policy
         self._env = env
         self._frames = frames
-        self.log = EpisodeLog(player.task, env, config.images)
+        self.log = EpisodeLog(runner.task, env, config.images)
         self._monitor = ObservationMonitor(policy.spec)
         self._is_jump = False
         self._push = config.condition.push
@@ -133,9 +149,9 @@ class EpisodeRunner:
         compared = self._monitor.check(obs, self.log.steps)
         self.log.outside += compared.outside is not None and not self.log.ended
         self._is_jump = compared.is_jump
-        seen = self._encode(obs)  # also then, because a camera counts its frames
+        encoded = self._encode(obs)  # also then, because a camera counts its frames
         if not self._is_jump:
-            self.history.add_observation(seen)
+            self.history.add_observation(encoded)
         if self._frames:
             picture = next(iter(self._env.last_frames.values()), None)
             picture = self._env.render() if picture is None else picture
@@ -146,37 +162,43 @@ class EpisodeRunner:
         frames = self._camera.change(self._env.last_frames)
         if not frames:
             return obs
-        self.seen.append(FrameObservation(self._policy, {STATE_KEY: obs, **frames}))
-        return self.seen[-1]
+        self.frame_observations.append(FrameObservation(self._policy, {STATE_KEY: obs, **frames}))
+        return self.frame_observations[-1]
 
 
-class Player:
-    """A policy, by default the shipped one, and `batch` environments of its task."""
+class EnvRunner:
+    """A policy, and `batch` environments in which it is rolled out side by side.
+
+    A path is loaded, None as the shipped policy; a loaded policy is used as it is.
+    """
 
     def __init__(
-        self, path: Path | None, config: RolloutConfig, *, device: str = "cpu", batch: int = 1
+        self, policy: Policy | Path | None, config: RolloutConfig, *, device: str = "cpu", batch: int = 1
     ) -> None:
-        self.policy = Policy.from_pretrained(path).to(device).use_selection(config.select)
+        if not isinstance(policy, Policy):
+            policy = Policy.from_pretrained(policy).to(device).use_selection(config.select)
+        self.policy = policy
         self.config = config
-        self.task = config.task or get_task_of_run(self.policy.record)
-        self._envs = [make_adapter(self.task, self.policy.record, config.env_kwargs) for _ in range(batch)]
+        self.sampling = change_sampling(policy.sampling, config.sampling)
+        self.task = config.find_task(policy.record)
+        self._envs = [make_adapter(self.task, policy.record) for _ in range(batch)]
         self._render_env: EnvAdapter | None = None
         self.rate_hz = find_rate(self.task, self._envs[0].env)
         check_push(self._envs[0], config)
-        if config.camera != CameraCondition() and not self.policy.spec.cameras:
+        if config.camera != CameraCondition() and not policy.spec.cameras:
             usual = CameraCondition().to_dict()
-            given = [name for name, value in config.camera.to_dict().items() if value != usual[name]]
-            flags = ", ".join(f"--camera-{name}" for name in given)
+            changed = [name for name, value in config.camera.to_dict().items() if value != usual[name]]
+            flags = ", ".join(f"--camera-{name}" for name in changed)
             raise ConfigError(f"this policy has no cameras to disturb: leave out {flags}")
 
-    def play(self, seed: int, *, frames: bool = False) -> EpisodeResult:
-        """Play one episode to its end; `frames` keeps pictures in the trace if the task cannot draw."""
+    def run_one(self, seed: int, *, frames: bool = False) -> EpisodeResult:
+        """Run one episode to its end; `frames` keeps pictures in the trace if the task cannot draw."""
         env = self._envs[0]
         has_cameras = bool(self.policy.spec.cameras)  # whose frames are kept as they are
         frames = frames and (has_cameras or not self.task.drawing.can_draw)
         if frames and not has_cameras:
             env = self._render_env = self._render_env or self.make_render_env()
-        (result,) = self._play([EpisodeRunner(self, env, seed, frames=frames)])
+        (result,) = self._run([RunningEpisode(self, env, seed, frames=frames)])
         return result
 
     def make_render_env(self) -> EnvAdapter:
@@ -193,15 +215,14 @@ class Player:
         if not has_display and sys.platform == "linux":
             os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # SDL would print that it finds no display
             choose_mujoco_renderer()
-        kwargs = {**self.config.env_kwargs, "render_mode": "rgb_array"}
-        return make_adapter(self.task, self.policy.record, kwargs)
+        return make_adapter(with_env_kwargs(self.task, {"render_mode": "rgb_array"}), self.policy.record)
 
-    def play_batch(self, seeds: Sequence[int]) -> list[EpisodeResult]:
-        """Play at most `batch` episodes side by side, each to its end; all plans are made in one batch."""
+    def run(self, seeds: Sequence[int]) -> list[EpisodeResult]:
+        """Run at most `batch` episodes side by side, each to its end; all plans are made in one batch."""
         envs = self._envs[: len(seeds)]
-        return self._play([EpisodeRunner(self, env, seed) for env, seed in zip(envs, seeds, strict=True)])
+        return self._run([RunningEpisode(self, env, seed) for env, seed in zip(envs, seeds, strict=True)])
 
-    def _play(self, episodes: Sequence[EpisodeRunner]) -> list[EpisodeResult]:
+    def _run(self, episodes: Sequence[RunningEpisode]) -> list[EpisodeResult]:
         policy, config = self.policy, self.config
         chunk = policy.check_steps(config.chunk or policy.chunk)
         longest = policy.model.config.longest_chunk
@@ -209,29 +230,29 @@ class Player:
         while running := [episode for episode in episodes if not episode.log.ended]:
             started = time.perf_counter()
             if len(running) > 1:
-                self._encode([seen for episode in running for seen in episode.seen])
+                self._encode([obs for episode in running for obs in episode.frame_observations])
             plans = policy.plan_batch(
                 [episode.history for episode in running],
                 generators=[episode.generator for episode in running],
                 steps=steps,
-                sampling=config.sampling,
+                sampling=self.sampling,
             )
-            share = (time.perf_counter() - started) / len(running)
+            seconds = (time.perf_counter() - started) / len(running)
             for episode, plan in zip(running, plans, strict=True):
-                calls = policy.count_calls(plan, config.sampling)
+                calls = policy.count_calls(plan, self.sampling)
                 episode.log.add_plan(
-                    share, planned=steps, network_calls=calls, selected=plan.candidates is not None
+                    seconds, planned=steps, network_calls=calls, selected=plan.candidates is not None
                 )
                 episode.run(plan.actions)
         return [episode.log.score() for episode in episodes]
 
-    def _encode(self, seen: Sequence[FrameObservation]) -> None:
+    def _encode(self, observations: Sequence[FrameObservation]) -> None:
         """Encode the frames of several episodes in one batch, unless that was done before."""
-        new = [each for each in seen if each.encoded is None]
+        new = [obs for obs in observations if obs.encoded is None]
         names = new[0].parts if new else ()
-        batch = {name: np.stack([each.parts[name] for each in new]) for name in names}
-        for each, encoded in zip(new, self.policy.encode(batch) if new else (), strict=True):
-            each.encoded = encoded
+        batch = {name: np.stack([obs.parts[name] for obs in new]) for name in names}
+        for obs, encoded in zip(new, self.policy.encode(batch) if new else (), strict=True):
+            obs.encoded = encoded
 
 
 def check_push(env: EnvAdapter, config: RolloutConfig) -> None:
@@ -243,9 +264,24 @@ def check_push(env: EnvAdapter, config: RolloutConfig) -> None:
             raise ConfigError(f"nothing can be pushed in {env.name}: leave out --push")
 
 
-def make_adapter(task: Task, record: RunRecord, env_kwargs: Mapping[str, object]) -> EnvAdapter:
+def make_adapter(task: Task, record: RunRecord) -> EnvAdapter:
     """Make the environment of a task; raise `EnvError` if its observations or actions do not fit a run."""
     spec, obs_keys = record.spec, record.config.demos.obs_keys
-    env = EnvAdapter.open(task, env_kwargs, obs_keys=obs_keys, obs_dim=spec.plain_dim, cameras=record.cameras)
+    env = EnvAdapter.open(task, {}, obs_keys=obs_keys, obs_dim=spec.plain_dim, cameras=record.cameras)
     env.check_sizes(spec.plain_dim, spec.act_dim)
     return env
+
+
+def change_sampling(own: Sampling, changes: Sequence[str]) -> Sampling:
+    """Return sampling settings with some changed, each given as "name=value"."""
+    settings, values = own.to_dict(), dict[str, object]()
+    for change in changes:
+        name, equals, value = change.partition("=")
+        if not equals or name not in settings:
+            available = ", ".join(f"{key}={now}" for key, now in settings.items()) or "none"
+            raise ConfigError(f"{change!r} is not a sampling setting of this policy; available: {available}")
+        try:
+            values[name] = decode_json(value)
+        except ValueError:
+            values[name] = value
+    return own.change(values)
