@@ -21,6 +21,7 @@ from nsde_policy.files import parse_json
 
 WITHDRAWN = (
     ("learned_strength", False),
+    ("quiet_end", True),
     ("schedule", "together"),
     ("window_mb", 0),
 )
