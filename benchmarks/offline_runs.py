@@ -29,7 +29,7 @@ from nsde_policy.data.split import split_episodes
 from nsde_policy.data.statistics import DemoStatistics, measure_statistics
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.latency import device_name
-from nsde_policy.eval.score.episodes import ScoredEpisodes, choose_stride, find_parts
+from nsde_policy.eval.score.episodes import ScoredEpisodes, choose_frames, choose_stride
 from nsde_policy.eval.score.result import COVERAGE_LEVELS, Score
 from nsde_policy.eval.score.scorer import ScoreConfig, score_episodes
 from nsde_policy.eval.score.sums import EpisodeSums, FloatArray, estimate_difference
@@ -39,8 +39,8 @@ from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
 from nsde_policy.training.dataset import build_transitions, resolve_first_action
-from nsde_policy.training.run import TrainOptions, train_run
 from nsde_policy.training.std_scale import fit_std_scale
+from nsde_policy.training.train import TrainOptions, train_run
 
 Figures = dict[str, EpisodeSums | None]
 """Figures of a row as sums over the episodes, by name; None for those that a method does not have."""
@@ -98,7 +98,6 @@ def copy_calibrated(run: RunDirectory, split: Split, device: str) -> RunDirector
     shutil.rmtree(copy.path, ignore_errors=True)
     shutil.copytree(run.path, copy.path)
     factor = fit_std_scale(copy, split.calibration, device=device)
-    assert factor is not None
     print(f"factors of σ: {np.quantile(factor, (0, 0.25, 0.5, 0.75, 1)).round(2).tolist()}", flush=True)
     return copy
 
@@ -113,7 +112,7 @@ def score_policy(run: RunDirectory, split: Split, samples: int, device: str) -> 
         return score_episodes(policy, split.scored(demos), config, name=run.path.name, device=device)
 
     found = score(split.test)
-    sums = dict(found.sums["all"])
+    sums = dict(found.sums)
     figures: Figures = {
         "error": found.error("sample"),
         "error_mean_plan": found.error("mean_plan"),
@@ -126,7 +125,7 @@ def score_policy(run: RunDirectory, split: Split, samples: int, device: str) -> 
     gaussian = "log_prob_action" not in sums
     if gaussian:
         figures["log_prob_action"] = fit_normal(
-            score(split.calibration).sums["all"]["error_mean_plan"], sums["error_mean_plan"]
+            score(split.calibration).sums["error_mean_plan"], sums["error_mean_plan"]
         )
     return figures, gaussian
 
@@ -171,7 +170,7 @@ class SimpleModel:
 
     def score(self, demos: Demonstrations) -> Figures:
         """Return the figures on scored frames, as `score_policy` does."""
-        chosen = find_parts(demos, chunk=1, stride=choose_stride(demos))["all"]
+        chosen = choose_frames(demos, choose_stride(demos))
         error, known, episode = self.errors(demos, chosen)
         log_prob = -0.5 * (np.square(error) / self.variance + np.log(2 * math.pi * self.variance))
         bounds = [NormalDist().inv_cdf(0.5 + level / 2) for level in COVERAGE_LEVELS]

@@ -10,10 +10,8 @@ from experiment import Training
 from nsde_policy.eval.latency import device_name
 from nsde_policy.files import replace_file
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.checkpoints import TrainingProgress
-from nsde_policy.training.demos import load_training_demos, open_training_images
-from nsde_policy.training.run import TrainOptions, train_run
-from nsde_policy.training.train import prepare_task
+from nsde_policy.training.recorder import TrainingProgress
+from nsde_policy.training.train import TrainOptions, train_run
 
 DEVICE_FILE = "trained_on.txt"
 """File of a run with the device of its training; written last, so a run that has it is finished."""
@@ -42,19 +40,16 @@ def train_policy(training: Training, path: Path, demos: Path, device: str, stop_
         if progress.step < progress.steps and time.time() > stop_at:
             raise KeyboardInterrupt
 
-    given = load_training_demos(config.demos, demos, task=training.task.name)
-    images = open_training_images(config.demos, demos)
     observations = task.training.observations[training.task.obs].env_kwargs if training.task.obs else {}
-    given, trained = prepare_task(given, config, task.name, dict(observations))
     options = TrainOptions(device=device, resume=path.exists())
     try:
         train_run(
-            given,
+            demos,
             config,
             path,
             seed=training.seed,
-            task=trained,
-            images=images,
+            task=task.name,
+            env_kwargs=dict(observations),
             monitor=stop,
             options=options,
         )

@@ -25,7 +25,6 @@ CASES = {
     ),
     "training": ("training", "time and memory of training by the size of the state and of the data"),
     "short": ("short_training", "a short training on Push-T, from the start of the program, and its score"),
-    "search": ("searches", "a search of `tune`, and its trials by a schedule that knows them beforehand"),
     "fleet": ("fleets", "episodes on two processes, and on two local nodes of Ray"),
     "loop": ("loops", "a session at several rates in real time"),
     "cameras": ("camera_loops", "a session at 50 Hz with two cameras, next to four busy processes"),

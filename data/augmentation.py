@@ -107,14 +107,10 @@ class RigidMotions:
 
 
 def add_mirror_images(demos: Demonstrations, mirror: Mirror | None) -> Demonstrations:
-    """Return the demonstrations followed by the mirror image of each; unchanged without a `mirror`.
-
-    Demonstrations that hold features of images have their mirror images already.
-    """
+    """Return the demonstrations followed by the mirror image of each; unchanged without a `mirror`."""
     if mirror is None:
         return demos
-    image = mirror.flip(demos) if demos.mirror_image is None else demos.mirror_image
-    return replace(demos.append(image), source=f"{demos.source} and its mirror image")
+    return replace(demos.append(mirror.flip(demos)), source=f"{demos.source} and its mirror image")
 
 
 def _map_columns(values: np.ndarray, columns: tuple[Column, ...], angles: tuple[int, ...] = ()) -> np.ndarray:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from nsde_policy.data.images import LazyFrames
 
 Bytes = npt.NDArray[np.uint8]
-Spans = Sequence[tuple[int, int]]
 BLOCK_BYTES = 64 * 2**20
 """Frames are decoded in blocks of about this size."""
 DESCRIBED_ROWS = 64
@@ -79,10 +78,10 @@ def describe_frame(frame: Bytes) -> npt.NDArray[np.float64]:
     return np.array([values.mean(), values.std(), detail], np.float64)
 
 
-def read_blocks(camera: "LazyFrames", first: int, last: int) -> Iterator[Bytes]:
-    """Read consecutive frames in blocks of bounded size."""
+def _read_blocks(camera: "LazyFrames", count: int) -> Iterator[Bytes]:
+    """Read the first frames in blocks of bounded size."""
     block = max(1, BLOCK_BYTES // int(np.prod(camera.shape[1:])))
-    return (camera[start : min(start + block, last)] for start in range(first, last, block))
+    return (camera[start : min(start + block, count)] for start in range(0, count, block))
 
 
 class FrameFile:
@@ -90,18 +89,17 @@ class FrameFile:
 
     Reading frames in random order from a compressed store would decode a whole chunk for each. They are
     decoded once, block by block, and read back by position: memory does not grow with the number of frames.
-    Spans of frames of each camera, first and one past the last, are resized to `size` × `size`; the file is
-    made in `folder`.
+    The first `count` frames of each camera are resized to `size` × `size`; the file is made in `folder`.
     """
 
-    def __init__(self, cameras: Sequence["LazyFrames"], spans: Spans, *, size: int, folder: Path) -> None:
-        self.size, self._spans, frames = size, spans, sum(last - first for first, last in spans)
-        self.looks = np.zeros((len(cameras), frames, 3), np.float32)
+    def __init__(self, cameras: Sequence["LazyFrames"], count: int, *, size: int, folder: Path) -> None:
+        self.size = size
+        self.looks = np.zeros((len(cameras), count, 3), np.float32)
         """Brightness, contrast and detail of each frame before it was resized, by camera."""
-        self.repeats = np.zeros((len(cameras), frames), bool)
+        self.repeats = np.zeros((len(cameras), count), bool)
         """Whether each frame is equal to the one before, by camera."""
         self._digest = hashlib.sha256()
-        shape = (len(cameras), frames, size, size, 3)
+        shape = (len(cameras), count, size, size, 3)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
@@ -117,7 +115,7 @@ class FrameFile:
 
     def _append(self, index: int, camera: "LazyFrames") -> None:
         row, before = 0, None
-        for frames in (block for span in self._spans for block in read_blocks(camera, *span)):
+        for frames in _read_blocks(camera, len(self)):
             for frame in frames:
                 self.looks[index, row] = describe_frame(frame)
                 self.repeats[index, row] = before is not None and np.array_equal(frame, before)

@@ -53,8 +53,11 @@ class Goal:
         return float(np.median([near[start : start + length].sum() for start, length in spans]))
 
 
-def find_goal(demos: Demonstrations) -> Goal | None:
-    """Measure where demonstrations end; None if they are few, or agree in no column."""
+def find_goal(demos: Demonstrations, image_features: int = 0) -> Goal | None:
+    """Measure where demonstrations end; None if they are few, or agree in no column.
+
+    The last `image_features` columns of their observations are features of images.
+    """
     obs, angles = demos.obs.astype(np.float64), list(demos.angles)
     ends = obs[demos.episode_ends - 1]
     if len(ends) < FEWEST_ENDS:
@@ -68,7 +71,7 @@ def find_goal(demos: Demonstrations) -> Goal | None:
     if not columns:
         return None
     centered = differences[:, columns]
-    basis = _find_directions(centered, np.array(columns) >= obs.shape[1] - demos.image_features)
+    basis = _find_directions(centered, np.array(columns) >= obs.shape[1] - image_features)
     covariance = np.atleast_2d(np.cov(centered @ basis, rowvar=False))
     covariance += ADDED_VARIANCE * np.diag(np.diag(covariance))
     whitening = basis @ np.linalg.cholesky(np.linalg.inv(covariance))

@@ -35,7 +35,7 @@ def find_oddities(demos: Demonstrations) -> list[str]:
         )
     if len(demos) == 1:
         lines.append("there is only 1 episode: nothing can be held out for validation, record more")
-    return [*lines, *_find_columns(demos.without_image_features())]
+    return [*lines, *_find_columns(demos)]
 
 
 def _find_repeats(demos: Demonstrations) -> dict[int, int]:

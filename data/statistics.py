@@ -90,9 +90,9 @@ class DemoStatistics:
         return self.branching_fraction >= BRANCHING
 
 
-def measure_statistics(demos: Demonstrations) -> DemoStatistics:
-    """Measure the statistics of demonstrations."""
-    states, goal = _scale_states(demos), find_goal(demos)
+def measure_statistics(demos: Demonstrations, image_features: int = 0) -> DemoStatistics:
+    """Measure the statistics of demonstrations, whose last columns may be features of images."""
+    states, goal = _scale_states(demos), find_goal(demos, image_features)
     unexplained, branching = _compare_neighbours(demos, states, np.random.default_rng(0))
     return DemoStatistics(
         frames=len(demos.obs),

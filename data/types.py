@@ -8,16 +8,13 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from nsde_policy.bounds import MAX_RATE, MIN_RATE
 from nsde_policy.errors import DemoError
-
-if TYPE_CHECKING:
-    from nsde_policy.data.stream import EpisodeStream
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -70,19 +67,11 @@ class Demonstrations:
     """Smallest and largest action that the robot or the environment takes, infinite without a limit; None if
     unknown."""
     obs_names: tuple[str, ...] = ()
-    """Names of the columns of `obs` without features of images; empty if unknown."""
+    """Names of the columns of `obs`; empty if unknown."""
     act_names: tuple[str, ...] = ()
     """Names of the columns of `act`; empty if unknown."""
     source: str = "memory"
     """Path the demonstrations were loaded from."""
-    image_features: int = 0
-    """Columns of `obs` that are features of images; they are its last ones."""
-    mirror_image: "Demonstrations | None" = None
-    """Mirror image of each demonstration, if it cannot be computed from `obs`."""
-    copies: "tuple[Demonstrations, ...]" = ()
-    """The same demonstrations with features of disturbed images, on which a policy is trained as well."""
-    stream: "EpisodeStream | None" = None
-    """All episodes of a store larger than memory, of which these are a sample; None if these are all."""
 
     def __post_init__(self) -> None:
         frames = {part: _convert_frames(getattr(self, part), part) for part in ("obs", "act")}
@@ -94,7 +83,7 @@ class Demonstrations:
             object.__setattr__(self, part, values)
             object.__setattr__(self, angles, check_angles(getattr(self, angles), values.shape[1], part))
         check_rate(self.rate_hz)
-        if len(self.obs_names) != frames["obs"].shape[1] - self.image_features:
+        if len(self.obs_names) != frames["obs"].shape[1]:
             object.__setattr__(self, "obs_names", ())  # an encoder changed the columns
 
     @classmethod
@@ -128,28 +117,13 @@ class Demonstrations:
         names = tuple(self.obs_names[column] for column in columns) if self.obs_names else ()
         return replace(self, obs=self.obs[:, list(columns)], angles=angles, obs_names=names)
 
-    def without_image_features(self) -> "Demonstrations":
-        """Return the demonstrations without the features of images."""
-        if not self.image_features:
-            return self
-        obs = self.obs[:, : -self.image_features]
-        return replace(self, obs=obs, image_features=0, mirror_image=None, copies=())
-
-    def fill_columns(self, columns: slice, values: Sequence[float]) -> "Demonstrations":
-        """Return the demonstrations with constant values in some columns of the observation."""
-        obs = self.obs.copy()
-        obs[:, columns] = values
-        return replace(self, obs=obs)
-
     def append(self, *others: "Demonstrations") -> "Demonstrations":
         """Return these demonstrations followed by others of the same columns."""
         every = (self, *others)
         offsets = np.cumsum([0, *(len(each.obs) for each in every)])
         ends = [each.episode_ends + offset for each, offset in zip(every, offsets, strict=False)]
         obs, act = (np.concatenate([getattr(each, part) for each in every]) for part in ("obs", "act"))
-        return replace(
-            self, obs=obs, act=act, episode_ends=np.concatenate(ends), mirror_image=None, copies=()
-        )
+        return replace(self, obs=obs, act=act, episode_ends=np.concatenate(ends))
 
     def select(self, episodes: Sequence[int]) -> "Demonstrations":
         """Return the demonstrations of these indices, in the given order."""
@@ -159,9 +133,6 @@ class Demonstrations:
             obs=self.obs[rows],
             act=self.act[rows],
             episode_ends=np.cumsum(self.lengths[list(episodes)]),
-            mirror_image=None if self.mirror_image is None else self.mirror_image.select(episodes),
-            copies=tuple(copy.select(episodes) for copy in self.copies),
-            stream=None if self.stream is None else self.stream.select(episodes),
         )
 
     def find_rows(self, episodes: Sequence[int]) -> Ints:

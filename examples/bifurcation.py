@@ -39,7 +39,7 @@ from nsde_policy.inference.torch_threads import use_threads
 from nsde_policy.methods.base import LossParts, Stage, TrainableModel
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
-from nsde_policy.training.loop import fit
+from nsde_policy.training.fit import fit
 
 
 @dataclass(frozen=True)
@@ -305,7 +305,7 @@ METHODS = [NEURAL_SDE, *COMPETITORS]
 
 @dataclass(frozen=True)
 class Settings:
-    """Sizes of the experiment; the defaults gave the results in docs/results/bifurcation.md."""
+    """Sizes of the experiment; the defaults gave the results in docs/results/other_tasks.md."""
 
     densities: tuple[int, ...] = (1, 10)
     seeds: tuple[int, ...] = (0, 1, 2)

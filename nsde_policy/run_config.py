@@ -69,9 +69,6 @@ class DemoConfig(BaseConfig):
     """Add mirror images of the demonstrations, if the task is symmetric."""
     align_ends: bool = False
     """Move each demonstration as a whole so that all end alike, if the task allows such motions."""
-    window_mb: Natural = 0
-    """Memory for training data, MB; larger stores are read from disk during training. 0: the memory of
-    this machine, and 512 for stores that do not fit; short --window-mb."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,6 +81,13 @@ class DemoConfig(BaseConfig):
                 f"--images-dropout is for two or more cameras, of which one may be lost, got "
                 f"{list(self.images)}: name more with --images, or leave it out"
             )
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Read what `to_dict` returned; version 0.2 also wrote `window_mb`, which nothing uses any more."""
+        if isinstance(values, dict):
+            values = {name: value for name, value in values.items() if name != "window_mb"}
+        return super().from_dict(values)
 
     def open_store(self, path: Path) -> "Source":
         """Open a store of demonstrations, resampled if the settings say so."""

@@ -71,7 +71,7 @@ class DemoRecord(BaseConfig):
     held_out: tuple[int, ...] = ()
     """Episodes that were not used for training, by `train --validation`; places in `episode_fingerprints`."""
     episode_fingerprints: tuple[str, ...] = ()
-    """Fingerprint of each episode, held out or not; of a sample if the store is larger than memory."""
+    """Fingerprint of each episode, held out or not."""
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,6 @@ def test_damaged_inputs_reveal_no_fault(tmp_path: Path):
         "cameras",
         "serve",
         "robots",
-        "search",
     ],
 )
 def test_every_case_of_speed_has_a_function(case: str, run_script: RunScript):

@@ -129,7 +129,8 @@ def test_the_cells_of_the_quick_start_run(tmp_path: Path, monkeypatch: pytest.Mo
     names: dict[str, Any] = {}
     for cell in (cell for cell in cells if cell["cell_type"] == "code"):
         exec("".join(cell["source"]), names)
-        names |= {"EPISODES": 3, "STEPS": 3, "TRIALS": 1}
-    assert len(names["delivered"]) == 1
-    assert "too few to tell" in repr(names["score"])
+        names |= {"STEPS": 3, "EPISODES": 2, "TICKS": 3}
+    assert [episode.seed for episode in names["scores"].episodes] == [100_000, 100_001]
+    assert "the 44 of 220 episodes" in repr(names["score"])
+    assert names["session"].report().commands == 3
     assert all(not cell.get("outputs") for cell in cells), "clear the outputs before you commit"

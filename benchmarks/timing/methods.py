@@ -18,6 +18,7 @@ from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task_of_run
 from nsde_policy.training.dataset import build_training_data
 from nsde_policy.training.demos import find_mirror, load_training_demos
+from nsde_policy.training.training_set import TrainingSet
 from timing.common import Options
 
 BUDGET_S = 12.0
@@ -39,7 +40,7 @@ def build_contenders(device: str) -> Iterator[Contender]:
         model = build_model(record)
         demos = load_training_demos(record.config.demos, EMBEDDED_DEMOS)
         mirror = find_mirror(record.config.demos, task.name)
-        model.prepare(build_training_data(demos, record.config, mirror))
+        model.prepare(build_training_data(TrainingSet(demos, mirror), record.config))
         own = model.config.sampling
         for name, changes in VARIANTS.get(method, {method: {}}).items():
             sampling = type(own).from_dict({**own.to_dict(), **changes})

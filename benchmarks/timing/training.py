@@ -12,7 +12,7 @@ from nsde_policy.data import Demonstrations
 from nsde_policy.data.statistics import measure_statistics
 from nsde_policy.eval.latency import device_name
 from nsde_policy.tasks import get_task
-from nsde_policy.training.run import TrainOptions, train_run
+from nsde_policy.training.train import TrainOptions, train_run
 from timing.common import MB, Options, peak_memory, run_fresh
 
 SIZES, FRAMES = (7, 26, 100, 400), (1_000, 10_000, 100_000, 1_000_000)

@@ -62,9 +62,9 @@ class ScoreComparison:
                 "verdict": run.decide(self.reference),
             }
             for name in SCORE_COLUMNS:
-                found = run.difference(self.reference, name)
+                difference = run.difference(self.reference, name)
                 ends = ("value", "low", "high")
-                values[name] = found and {end: replace_nan(getattr(found, end)) for end in ends}
+                values[name] = difference and {end: replace_nan(getattr(difference, end)) for end in ends}
             differences.append(values)
         runs = [{"label": run.name, **run.to_dict()} for run in self.runs]
         whole = {"selection": self.note, "differences": differences, "runs": runs}
@@ -89,8 +89,8 @@ class ScoreComparison:
         return (
             f"Recorded episodes: {self.note}. Log-likelihood in nats per control period, with the learned "
             "spread. Error: root mean square of one sampled plan in standard deviations of each action, h "
-            f"control periods ahead; up to h = {self.horizon} for the first and last chunk, and as far as "
-            "both runs plan for differences. Coverage: share of recorded steps in the central "
+            "control periods ahead, and as far as both runs plan for differences. Coverage: fraction of "
+            "recorded steps in the central "
             f"{100 * COVERAGE_LEVELS[-1]:.0f} % interval. Intervals: 95 %, bootstrap over episodes; "
             "differences are paired by episode. Ahead: the interval of the error's difference excludes 0, on "
             f"at least {MIN_PAIRS} episodes; fewer give no verdict. {EMPTY_CELL}: the method has no such "
@@ -100,25 +100,21 @@ class ScoreComparison:
     def _tabulate_scores(self) -> Table:
         shown = sorted({1, self.horizon})
         head = ["run", *(f"log-likelihood, {title}" for title in LOG_PROBS.values())]
-        head += [*(f"error, h = {h}" for h in shown), "error, first chunk", "error, last chunk"]
+        head += [f"error, h = {h}" for h in shown]
         head += [f"coverage, {title}" for title in COVERAGES.values()]
         lines: list[list[Cell]] = []
         for run in self.runs:
-            likelihood = [run.sums["all"].get(name) for name in LOG_PROBS]
+            likelihood = [run.sums.get(name) for name in LOG_PROBS]
             coverage = [run.coverage(name) for name in COVERAGES]
             cells = [EMPTY_CELL if each is None else each.at() for each in likelihood]
-            cells += self._list_errors(run, "sample", shown)
+            cells += [run.error("sample").at(h - 1) for h in shown]
             cells += [EMPTY_CELL if each is None else each.at(len(COVERAGE_LEVELS) - 1) for each in coverage]
             lines.append([run.label, *cells])
         for name in BASELINE_PREDICTORS:
-            errors = self._list_errors(self.reference, name, shown)
+            errors = [self.reference.error(name).at(h - 1) for h in shown]
             empty = [EMPTY_CELL] * len(LOG_PROBS), [EMPTY_CELL] * len(COVERAGES)
             lines.append([PREDICTORS[name], *empty[0], *errors, *empty[1]])
         return Table("offline", head, lines, reference=self.reference.label if len(self.runs) > 1 else "")
-
-    def _list_errors(self, score: Score, predictor: str, horizons: Sequence[int]) -> list[Cell]:
-        parts = [score.error(predictor, part)[:, : self.horizon].pool(1) for part in ("first", "last")]
-        return [*(score.error(predictor).at(h - 1) for h in horizons), *(part.at() for part in parts)]
 
 
 def compare_scores(
@@ -132,9 +128,8 @@ def compare_scores(
 ) -> ScoreComparison:
     """Score runs on the episodes of a store that none of them has seen, or that all have.
 
-    Each run is scored up to its own horizon. First and last chunks are as long as the longest of all runs.
-    The strings in `sampling` change settings, such as "alpha=0.5". The run that `reference` names, by default
-    the first Neural SDE, is the one that others are compared with.
+    Each run is scored up to its own horizon. The strings in `sampling` change settings, such as "alpha=0.5".
+    The run that `reference` names, by default the first Neural SDE, is the one that others are compared with.
     """
     config = config or ScoreConfig()
     policies = [Policy.from_pretrained(path).to(device) for path in runs]
@@ -143,8 +138,7 @@ def compare_scores(
     scored = _share_episodes(
         [select_episodes(policy, demos, accept_omitted_chunks=omitted) for policy in policies], labels
     )
-    chunk = max(policy.chunk for policy in policies)
-    found = []
+    scores = []
     for path, policy, label, episodes in zip(runs, policies, labels, scored, strict=True):
         score = score_episodes(
             policy,
@@ -152,21 +146,20 @@ def compare_scores(
             config,
             name=get_shipped_name(path) or str(path),
             sampling=change_sampling(policy.model.config.sampling, sampling),
-            chunk=chunk,
             device=device,
         )
-        found.append(replace(score, name=label))
+        scores.append(replace(score, name=label))
     note = f"{len(scored[0].demos)} episodes of {demos}{_describe_knowledge(scored, labels)}"
-    chosen = choose_reference(found, reference)
-    others = (run for run in found if run is not chosen)
-    return ScoreComparison((chosen, *others), scored[0].note if len(runs) == 1 else note)
+    first = choose_reference(scores, reference)
+    others = (run for run in scores if run is not first)
+    return ScoreComparison((first, *others), scored[0].note if len(runs) == 1 else note)
 
 
 def _describe_knowledge(scored: Sequence[ScoredEpisodes], labels: Sequence[str]) -> str:
     """Say which runs were trained on the scored episodes, as far as they record their episodes."""
-    seen = [label for label, each in zip(labels, scored, strict=True) if each.seen]
-    if seen:
-        return f"; {', '.join(seen)} TRAINED on them"
+    trained = [label for label, each in zip(labels, scored, strict=True) if each.seen]
+    if trained:
+        return f"; {', '.join(trained)} TRAINED on them"
     unknown = [label for label, each in zip(labels, scored, strict=True) if not each.is_known]
     if unknown:
         return f"; {', '.join(unknown)} may have TRAINED on some: their runs do not record episodes"
@@ -191,13 +184,10 @@ def _share_episodes(scored: Sequence[ScoredEpisodes], labels: Sequence[str]) -> 
             f"no episode of {scored[0].demos.source} was held out by all of {', '.join(labels)}: train them "
             "with the same --seed and --validation, or give --demos another store"
         )
-    found = []
-    for each in scored:
-        rows = [each.episodes.index(i) for i in common]
-        found.append(each.select(rows))
-    for label, each in zip(labels, found, strict=True):
-        if not np.array_equal(each.demos.act, found[0].demos.act):
+    shared = [each.select([each.episodes.index(i) for i in common]) for each in scored]
+    for label, each in zip(labels, shared, strict=True):
+        if not np.array_equal(each.demos.act, shared[0].demos.act):
             raise ComparisonError(
                 f"{label} predicts other actions than {labels[0]} (demos.act_key): compare runs of one robot"
             )
-    return found
+    return shared

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,10 +29,8 @@ from nsde_policy.training.frames import READ_BLOCK
 
 logger = logging.getLogger(__name__)
 
-EPISODE_PARTS = ("all", "first", "last")
-"""Parts of an episode that are scored apart: all frames, those of its first chunk, those of its last."""
-MAX_FRAMES, MAX_CHUNK_FRAMES = 1000, 500
-"""Frames of the part `all`, unless a stride is given, and of the first and last chunks that are scored."""
+MAX_FRAMES = 1000
+"""Scored frames, unless a stride is given: more take minutes on a CPU and change little."""
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 """Its multiples, modulo 1, are spread evenly over [0, 1)."""
 MOST_IMPLAUSIBLE = 0.1
@@ -104,8 +102,7 @@ def select_episodes(policy: Policy, path: Path, *, accept_omitted_chunks: bool =
     obs_angles = tuple(column for column in spec.circular if column < spec.obs_dim)
     act_angles = tuple(column - spec.obs_dim for column in spec.circular if column >= spec.obs_dim)
     demos = replace(demos, angles=obs_angles, act_angles=act_angles)
-    ends = demos.episode_ends if demos.stream is None else demos.stream.episode_ends[[*demos.stream.sample]]
-    first = tuple((ends - demos.lengths).tolist())
+    first = tuple(demos.starts.tolist())
     scored = ScoredEpisodes(demos, everything, not unseen, note, cameras, first, is_known=trained is not None)
     return scored.select(unseen) if unseen and trained else scored
 
@@ -113,7 +110,8 @@ def select_episodes(policy: Policy, path: Path, *, accept_omitted_chunks: bool =
 def _find_trained(record: DemoRecord, demos: Demonstrations) -> set[int] | None:
     """Return which episodes a run was trained on; None if that cannot be known.
 
-    Runs that read a store from disk record a sample of its episodes: only those held out are known to be new.
+    Runs of version 0.2 that read a store from disk recorded a sample of its episodes: only those held out are
+    known to be new.
     Runs of earlier versions record no episodes: they recognise only their own store, with others appended.
     """
     held_out, known = set(record.held_out), record.episode_fingerprints
@@ -180,12 +178,10 @@ class FrameBatch:
     """States with real histories and their successors, one row per frame."""
     actions: npt.NDArray[np.float64]
     """Recorded actions, (frames, horizon, act_dim); the last one is repeated past the end of an episode."""
-    known: npt.NDArray[np.bool_]
+    recorded: npt.NDArray[np.bool_]
     """Which of them were recorded, (frames, horizon)."""
     episode: npt.NDArray[np.int64]
     """Number of each frame's episode, (frames,)."""
-    parts: Mapping[str, npt.NDArray[np.bool_]]
-    """Which frames belong to each of `EPISODE_PARTS`, (frames,)."""
 
 
 def choose_stride(demos: Demonstrations) -> int:
@@ -193,37 +189,25 @@ def choose_stride(demos: Demonstrations) -> int:
     return max(1, -(-len(demos.obs) // MAX_FRAMES))
 
 
-def find_parts(demos: Demonstrations, *, chunk: int, stride: int) -> dict[str, npt.NDArray[np.bool_]]:
-    """Return which frames are scored in each of `EPISODE_PARTS`, (frames,); raise if none is left.
+def choose_frames(demos: Demonstrations, stride: int) -> npt.NDArray[np.bool_]:
+    """Return which frames are scored, (frames,); raise if none is left.
 
-    All frames of the first and last chunk of each episode are scored, or fewer if there are many episodes.
-    With a stride, episodes start counting at different frames: if all counted from their first frame, which
-    is often the hardest one, it would have too much weight.
+    Episodes start counting at different frames: if all counted from their first frame, which is often the
+    hardest one, it would have too much weight.
     """
     episode = np.repeat(np.arange(len(demos)), demos.lengths)
     time = np.arange(len(episode)) - demos.starts[episode]
-    left = demos.lengths[episode] - time
     phase = ((np.arange(len(demos)) + 0.5) * GOLDEN_RATIO % 1 * stride).astype(np.int64)  # evenly spread
-    every = (time - phase[episode]) % stride == 0
-    if not every.any():
+    scored: npt.NDArray[np.bool_] = (time - phase[episode]) % stride == 0
+    if not scored.any():
         raise ConfigError(f"--stride {stride} leaves no frame of {len(time)}; choose a smaller one")
-    sparse = -(-len(demos) * chunk // MAX_CHUNK_FRAMES)
-    return {
-        "all": every,
-        "first": (time < chunk) & (time % sparse == 0),
-        "last": (left <= chunk) & ((chunk - left) % sparse == 0),
-    }
+    return scored
 
 
 def iterate_frames(
-    demos: Demonstrations,
-    record: RunRecord,
-    parts: Mapping[str, npt.NDArray[np.bool_]],
-    *,
-    horizon: int,
-    batch: int,
+    demos: Demonstrations, record: RunRecord, scored: npt.NDArray[np.bool_], *, horizon: int, batch: int
 ) -> Iterator[FrameBatch]:
-    """Iterate over the frames of all parts in batches, with histories that do not span two episodes."""
+    """Iterate over the scored frames in batches, with histories that do not span two episodes."""
     config, history = record.config.demos, record.config.model.history
     groups = np.cumsum(demos.lengths) // GROUP_FRAMES
     for number in np.unique(groups):
@@ -231,19 +215,16 @@ def iterate_frames(
         first, group = members[0], demos.select(members)
         pairs = build_transitions(group, config, history=history, final_action_weight=1.0)
         episode = np.repeat(np.arange(len(group)), group.lengths)
-        here = slice(demos.starts[first], demos.starts[first] + len(episode))
-        inside = {part: mask[here] for part, mask in parts.items()}
-        chosen = np.flatnonzero(np.any(list(inside.values()), axis=0))
-        for rows in np.split(chosen, range(batch, len(chosen), batch)):
+        frames = np.flatnonzero(scored[demos.starts[first] :][: len(episode)])
+        for rows in np.split(frames, range(batch, len(frames), batch)):
             ahead = rows[:, None] + np.arange(horizon)
-            known = ahead < group.episode_ends[episode[rows]][:, None]
-            ahead = np.where(known, ahead, rows[:, None])
+            recorded = ahead < group.episode_ends[episode[rows]][:, None]
+            ahead = np.where(recorded, ahead, rows[:, None])
             yield FrameBatch(
                 pairs[torch.from_numpy(rows)],
                 group.act[ahead].astype(np.float64),
-                known,
+                recorded,
                 first + episode[rows],
-                {part: mask[rows] for part, mask in inside.items()},
             )
 
 
@@ -252,10 +233,10 @@ def open_recorded_images(
 ) -> tuple[LazyFrames, ...]:
     """Open the cameras of a policy in a store; raise if one is missing or has frames of another size."""
     images = open_training_images(settings, path)
-    for (name, found), camera in zip(images.items(), policy.spec.cameras, strict=True):
-        if found.shape[1:] != camera.shape or len(found) < frames:
+    for (name, recorded), camera in zip(images.items(), policy.spec.cameras, strict=True):
+        if recorded.shape[1:] != camera.shape or len(recorded) < frames:
             raise DemoError(
-                f"data/{name} of {path} has shape {found.shape}, expected {(frames, *camera.shape)} as in "
+                f"data/{name} of {path} has shape {recorded.shape}, expected {(frames, *camera.shape)} as in "
                 "training: give --demos a store of the same cameras"
             )
     return tuple(images.values())
@@ -273,12 +254,10 @@ def add_features(
     for start, end, first in tqdm(spans, "encoding", unit="episode", leave=False, disable=None):
         for rows in np.split(np.arange(start, end), range(READ_BLOCK, end - start, READ_BLOCK)):
             at = int(first + rows[0] - start)
-            given = {
+            parts = {
                 camera.name: frames[at : at + len(rows)]
                 for camera, frames in zip(policy.spec.cameras, cameras, strict=True)
             }
-            encoded = policy.encode({STATE_KEY: demos.obs[rows], **given})
+            encoded = policy.encode({STATE_KEY: demos.obs[rows], **parts})
             features[rows] = encoded[:, policy.spec.plain_dim :]
-    return replace(
-        demos, obs=np.concatenate([demos.obs, features], axis=1), image_features=policy.spec.image_features
-    )
+    return replace(demos, obs=np.concatenate([demos.obs, features], axis=1))

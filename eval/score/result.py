@@ -11,7 +11,6 @@ from nsde_policy.data import Demonstrations
 from nsde_policy.data.angles import wrap_columns
 from nsde_policy.data.goal import circular_mean
 from nsde_policy.eval.compare.entries import format_label
-from nsde_policy.eval.score.episodes import EPISODE_PARTS
 from nsde_policy.eval.score.sums import EpisodeSums, FloatArray, estimate_difference, replace_nan
 from nsde_policy.eval.statistics import MIN_PAIRS, Difference, verdict
 from nsde_policy.eval.tables import EMPTY_CELL
@@ -42,7 +41,7 @@ SMALLEST_SPREAD = 1e-6
 SMALL_GAIN = 0.02
 """Relative differences of the error up to this count as none."""
 FITTING = (0.90, 0.98)
-"""Shares of recorded actions in the 95 % interval at which σ fits."""
+"""Fractions of recorded actions in the 95 % interval at which σ fits."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +66,8 @@ class ActionScale:
         span = (np.array(spec.high) - np.array(spec.low))[spec.obs_dim :]
         std = np.where(std > SMALLEST_SPREAD * span, std, span)
         names = demos.act_names or tuple(f"action {column}" for column in range(actions.shape[1]))
-        known = {column for column, *_ in spec.binary}
-        binary = tuple(i in known or len(np.unique(column)) == 2 for i, column in enumerate(actions.T))
+        recorded = {column for column, *_ in spec.binary}
+        binary = tuple(i in recorded or len(np.unique(column)) == 2 for i, column in enumerate(actions.T))
         return cls(mean, std, demos.act_angles, names, binary)
 
 
@@ -83,9 +82,9 @@ class Score:
     context: Mapping[str, object]
     """Run, store, episodes and settings, for JSON."""
     scale: ActionScale
-    sums: Mapping[str, Mapping[str, EpisodeSums]]
-    """Sums of each of `EPISODE_PARTS` by figure: log-likelihoods (episodes,), squared errors (episodes,
-    horizon, act_dim) and coverages (episodes, levels, dimensions)."""
+    sums: Mapping[str, EpisodeSums]
+    """Sums by figure: log-likelihoods (episodes,), squared errors (episodes, horizon, act_dim) and coverages
+    (episodes, levels, dimensions)."""
 
     def __repr__(self) -> str:
         return "\n".join([*describe_score(self), f"Scored: {self.context['selection']}"])
@@ -103,54 +102,52 @@ class Score:
     @property
     def horizon(self) -> int:
         """Number of actions that are compared."""
-        return int(self.sums["all"]["error_sample"].total.shape[1])
+        return int(self.sums["error_sample"].total.shape[1])
 
-    def error(self, predictor: str, part: str = "all") -> EpisodeSums:
+    def error(self, predictor: str) -> EpisodeSums:
         """Return the error by horizon in standard deviations of each action, (episodes, horizon)."""
-        squared = self.sums[part][f"error_{predictor}"]
+        squared = self.sums[f"error_{predictor}"]
         return EpisodeSums(squared.total / self.scale.std**2, squared.count, root=True).pool(-1)
 
-    def coverage(self, name: str, part: str = "all") -> EpisodeSums | None:
+    def coverage(self, name: str) -> EpisodeSums | None:
         """Return the coverage of `COVERAGE_LEVELS`, (episodes, levels); None if the method has none."""
-        found = self.sums[part].get(name)
-        return None if found is None or not found.count.any() else found.pool(-1)
+        coverage = self.sums.get(name)
+        return None if coverage is None or not coverage.count.any() else coverage.pool(-1)
 
     def to_dict(self) -> dict[str, object]:
         """Return context and figures as plain lists and numbers, None for unknown ones."""
-        figures = {part: self._part_to_dict(part) for part in EPISODE_PARTS}
-        means, stds = self.scale.mean.tolist(), self.scale.std.tolist()
-        return {**self.context, "action_mean": means, "action_std": stds, "parts": figures}
-
-    def to_json(self) -> str:
-        """Return `to_dict` as JSON."""
-        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
-
-    def _part_to_dict(self, part: str) -> dict[str, object]:
-        sums = self.sums[part]
+        sums = self.sums
         return {
+            **self.context,
+            "action_mean": self.scale.mean.tolist(),
+            "action_std": self.scale.std.tolist(),
             "log_prob": {
                 name.removeprefix("log_prob_"): sums[name].intervals.to_dict()
                 for name in LOG_PROBS
                 if name in sums
             },
-            "error_in_std": {name: self.error(name, part).intervals.to_dict() for name in PREDICTORS},
+            "error_in_std": {name: self.error(name).intervals.to_dict() for name in PREDICTORS},
             "error_per_action": {name: sums[f"error_{name}"].intervals.to_dict() for name in PREDICTORS},
             "coverage": {
                 name.removeprefix("coverage_"): {
                     "levels": list(COVERAGE_LEVELS),
-                    **found.intervals.to_dict(),
+                    **coverage.intervals.to_dict(),
                     "per_dimension": replace_nan(sums[name].compute().tolist()),
                 }
                 for name in COVERAGES
-                if (found := self.coverage(name, part)) is not None
+                if (coverage := self.coverage(name)) is not None
             },
         }
+
+    def to_json(self) -> str:
+        """Return `to_dict` as JSON."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
     def column(self, name: str, horizon: int) -> EpisodeSums | None:
         """Return the sums of one of `SCORE_COLUMNS`; None if the method has none."""
         if name == "error":
             return self.error("sample")[:, :horizon].pool(1)
-        return self.sums["all"].get(name)
+        return self.sums.get(name)
 
     def difference(self, other: "Score", column: str) -> Difference | None:
         """Return a column of this run minus the other, paired by episode; None if one lacks it."""
@@ -162,8 +159,8 @@ class Score:
 
     def decide(self, other: "Score", column: str = "error") -> str:
         """Return which of the two has the smaller error, or that no difference is shown."""
-        found = self.difference(other, column)
-        return EMPTY_CELL if found is None else verdict(found, a=other.label, b=self.label)
+        difference = self.difference(other, column)
+        return EMPTY_CELL if difference is None else verdict(difference, a=other.label, b=self.label)
 
 
 def describe_score(score: Score) -> list[str]:
@@ -172,13 +169,13 @@ def describe_score(score: Score) -> list[str]:
     lines = [f"{_compare_errors(score, last)}; {_compare_errors(score, 0)}{_blame(score)}"]
     coverage = _cover(score)
     if coverage is not None:
-        share = float(coverage.compute()[-1])
+        fraction = float(coverage.compute()[-1])
         low, high = FITTING
-        fit = "fits" if low <= share <= high else "is too narrow" if share < low else "is too wide"
+        fit = "fits" if low <= fraction <= high else "is too narrow" if fraction < low else "is too wide"
         remedy = "record more episodes" if score.record.cameras else "train with --calibration 0.1"
         advice = "" if fit == "fits" else f": {remedy}"
         lines.append(
-            f"σ {fit}: {share:.0%} of recorded actions in its {COVERAGE_LEVELS[-1]:.0%} interval{advice}"
+            f"σ {fit}: {fraction:.0%} of recorded actions in its {COVERAGE_LEVELS[-1]:.0%} interval{advice}"
         )
     episodes = len(score.error("sample").total)
     if episodes < MIN_PAIRS:
@@ -196,21 +193,21 @@ def describe_episodes(score: Score) -> list[str]:
 
 def _cover(score: Score) -> EpisodeSums | None:
     """Return how often σ covers recorded actions; binary ones do not count, because no σ fits them."""
-    found, chosen = score.sums["all"].get("coverage_actions"), ~np.array(score.scale.binary)
-    if found is None or not chosen.any():
+    coverage, continuous = score.sums.get("coverage_actions"), ~np.array(score.scale.binary)
+    if coverage is None or not continuous.any():
         return None
-    return found[..., chosen].pool(-1)
+    return coverage[..., continuous].pool(-1)
 
 
 def _compare_errors(score: Score, step: int) -> str:
     """Compare the error some periods ahead with that of repeating the last action."""
     ours, theirs = (score.error(name)[:, step] for name in ("sample", "repeat"))
-    found = estimate_difference(ours, theirs)
+    difference = estimate_difference(ours, theirs)
     gain = 1 - float(ours.compute()) / max(float(theirs.compute()), 1e-12)
     when = "in the next period" if step == 0 else f"{step + 1} periods ahead"
     if abs(gain) <= SMALL_GAIN:
         return f"{when} as good as repeating the last action"
-    is_sure = bool(np.isfinite(found.low)) and (found.high < 0 or found.low > 0)
+    is_sure = bool(np.isfinite(difference.low)) and (difference.high < 0 or difference.low > 0)
     word = "better" if gain > 0 else "worse"
     unsure = "" if is_sure or len(ours.total) < MIN_PAIRS else ", but the interval includes 0"
     return f"{when} {abs(gain):.0%} {word} than repeating the last action{unsure}"
@@ -219,8 +216,7 @@ def _compare_errors(score: Score, step: int) -> str:
 def _blame(score: Score) -> str:
     """Name the action that makes the next period worse than repeating the last one, if there is one."""
     ours, theirs = (
-        score.sums["all"][f"error_{name}"].total[:, 0].sum(0) / score.scale.std**2
-        for name in ("sample", "repeat")
+        score.sums[f"error_{name}"].total[:, 0].sum(0) / score.scale.std**2 for name in ("sample", "repeat")
     )
     excess = ours - theirs
     worst = int(np.argmax(excess))

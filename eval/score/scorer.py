@@ -17,12 +17,11 @@ from nsde_policy.data import Demonstrations
 from nsde_policy.data.angles import wrap_columns
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.score.episodes import (
-    EPISODE_PARTS,
     FrameBatch,
     ScoredEpisodes,
     add_features,
+    choose_frames,
     choose_stride,
-    find_parts,
     iterate_frames,
     select_episodes,
 )
@@ -80,14 +79,9 @@ def score_episodes(
     *,
     name: str,
     sampling: Sampling | None = None,
-    chunk: int | None = None,
     device: str = "cpu",
 ) -> Score:
-    """Score a policy on loaded episodes, see `select_episodes`.
-
-    `sampling` and `chunk`, the length of the first and last chunks, are by default the policy's own.
-    """
-    chunk = chunk or policy.chunk
+    """Score a policy on loaded episodes, see `select_episodes`; `sampling` is by default the policy's own."""
     demos = scored.demos
     longest = int(max(demos.lengths))
     if config.horizon is not None and config.horizon > longest:
@@ -97,12 +91,12 @@ def score_episodes(
     horizon = policy.check_steps(config.horizon or usual)
     stride = config.stride or choose_stride(demos)
     scorer = FrameScorer(policy, demos, config, horizon, sampling, device)
-    parts = find_parts(demos, chunk=chunk, stride=stride)
-    total = int(np.any(list(parts.values()), axis=0).sum())
+    frames = choose_frames(demos, stride)
+    total = int(frames.sum())
     if scored.cameras:
         demos = add_features(demos, scored.cameras, scored.first_frames, policy)
     batches = iterate_frames(
-        demos, policy.record, parts, horizon=horizon, batch=max(1, ROWS // config.samples)
+        demos, policy.record, frames, horizon=horizon, batch=max(1, ROWS // config.samples)
     )
     with tqdm(total=total, desc="scoring", unit="frame", leave=False, disable=None) as bar:
         for batch in batches:
@@ -118,7 +112,7 @@ def score_episodes(
         "episodes": list(scored.episodes),
         "frames": len(demos.obs),
         "scored_frames": total,
-        "chunk": chunk,
+        "chunk": policy.chunk,
         "horizon": horizon,
         "samples": config.samples,
         "stride": stride,
@@ -166,18 +160,11 @@ class FrameScorer:
         self._samples, self._horizon, self._sampling = config.samples, horizon, sampling
         self._device, self._episodes = device, len(demos)
         self._generator = torch.Generator().manual_seed(config.seed)
-        self._sums: dict[tuple[str, str], tuple[FloatArray, FloatArray]] = {}
+        self._sums: dict[str, tuple[FloatArray, FloatArray]] = {}
 
-    def sums(self) -> dict[str, dict[str, EpisodeSums]]:
-        """Return the sums of each part by figure."""
-        return {
-            part: {
-                name: EpisodeSums(*pair, root=name.startswith("error"))
-                for (of, name), pair in self._sums.items()
-                if of == part
-            }
-            for part in EPISODE_PARTS
-        }
+    def sums(self) -> dict[str, EpisodeSums]:
+        """Return the sums by figure."""
+        return {name: EpisodeSums(*pair, root=name.startswith("error")) for name, pair in self._sums.items()}
 
     def add(self, batch: FrameBatch) -> None:
         """Score a batch of frames."""
@@ -191,11 +178,11 @@ class FrameScorer:
     def _add_log_prob(self, batch: FrameBatch, states: Tensor, x_next: Tensor) -> None:
         if not self._model.has_likelihood:
             return
-        found = self._model.log_prob_step(states, x_next, sampling=self._learned)
+        log_prob = self._model.log_prob_step(states, x_next, sampling=self._learned)
         followed = (batch.pairs.weight > 0).all(1).numpy()
-        self._add(batch, "log_prob_action", found.action.double().cpu().numpy())
-        if found.state is not None:
-            self._add(batch, "log_prob_state", found.state.double().cpu().numpy(), followed)
+        self._add(batch, "log_prob_action", log_prob.action.double().cpu().numpy())
+        if log_prob.state is not None:
+            self._add(batch, "log_prob_state", log_prob.state.double().cpu().numpy(), followed)
 
     def _add_step_coverage(self, batch: FrameBatch, states: Tensor) -> None:
         """Count recorded steps inside the central intervals of the predicted normal distribution."""
@@ -213,20 +200,20 @@ class FrameScorer:
         self._add(batch, "coverage_observations", inside[..., :obs_dim], followed)
 
     def _add_errors(self, batch: FrameBatch, states: Tensor) -> None:
-        known, recorded, n = batch.known[..., None], batch.actions, len(states)
+        recorded, actions, n = batch.recorded[..., None], batch.actions, len(states)
         rows = states.repeat_interleave(self._samples, 0)
         draws = BatchDraws(len(rows), self._generator, self._device)
         with torch.no_grad():
-            actions = self._model.plan(rows, steps=self._horizon, draws=draws, sampling=self._sampling)
-        plans = actions.double().cpu().numpy().reshape(n, self._samples, self._horizon, -1)
+            planned = self._model.plan(rows, steps=self._horizon, draws=draws, sampling=self._sampling)
+        plans = planned.double().cpu().numpy().reshape(n, self._samples, self._horizon, -1)
         plans = round_binary(plans, self._spec)
         middle = plans[:, 0] + self._wrap(plans - plans[:, :1]).mean(1)
         last = states[:, :1, self._spec.obs_dim :].double().cpu().numpy()
-        errors = self._wrap(plans - recorded[:, None])
-        self._add(batch, "error_sample", np.square(errors).mean(1), known)
+        errors = self._wrap(plans - actions[:, None])
+        self._add(batch, "error_sample", np.square(errors).mean(1), recorded)
         guesses = {"mean_plan": middle, "repeat": last, "constant": self.scale.mean}
         for name, guess in guesses.items():
-            self._add(batch, f"error_{name}", np.square(self._wrap(guess - recorded)), known)
+            self._add(batch, f"error_{name}", np.square(self._wrap(guess - actions)), recorded)
         first = errors[:, :, 0]
         ends = [0.5 + sign * level / 2 for sign in (-1, 1) for level in COVERAGE_LEVELS]
         low, high = np.split(np.quantile(first, ends, axis=1, method="weibull"), 2)
@@ -236,14 +223,14 @@ class FrameScorer:
     def _wrap(self, difference: FloatArray) -> FloatArray:
         return wrap_columns(difference, self.scale.angles)
 
-    def _add(self, batch: FrameBatch, name: str, values: np.ndarray, known: np.ndarray | bool = True) -> None:
-        """Add values (frames, ...) to the sums of their episodes, as far as they are known."""
-        counted = np.broadcast_to(known, values.shape)
-        values = np.where(counted, values, 0.0)
-        for part, chosen in batch.parts.items():
-            if (part, name) not in self._sums:
-                shape = (self._episodes, *values.shape[1:])
-                self._sums[part, name] = (np.zeros(shape), np.zeros(shape))
-            total, count = self._sums[part, name]
-            np.add.at(total, batch.episode[chosen], values[chosen])
-            np.add.at(count, batch.episode[chosen], counted[chosen])
+    def _add(
+        self, batch: FrameBatch, name: str, values: np.ndarray, counted: np.ndarray | bool = True
+    ) -> None:
+        """Add values (frames, ...) to the sums of their episodes, as far as they are counted."""
+        counted = np.broadcast_to(counted, values.shape)
+        if name not in self._sums:
+            shape = (self._episodes, *values.shape[1:])
+            self._sums[name] = (np.zeros(shape), np.zeros(shape))
+        total, count = self._sums[name]
+        np.add.at(total, batch.episode, np.where(counted, values, 0.0))
+        np.add.at(count, batch.episode, counted)

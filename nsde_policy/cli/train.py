@@ -25,7 +25,6 @@ from nsde_policy.cli.shared.options import (
     parse_env_kwargs,
 )
 from nsde_policy.cli.shared.ranks import get_rank
-from nsde_policy.cli.shared.slurm import SlurmArgsFlag, SlurmFlag, check_slurm, submit_command
 from nsde_policy.encoders.keypoints.config import SMALL_ENCODER
 from nsde_policy.errors import ConfigError
 from nsde_policy.run_config import DemoConfig, RunConfig
@@ -58,7 +57,6 @@ SHORT_FLAGS = {
     "--rate": "--demos.rate-hz",
     "--resample": "--demos.resample-hz",
     "--accept-omitted-chunks": "--demos.accept-omitted-chunks",
-    "--window-mb": "--demos.window-mb",
     "--select": "--selection.select",
     "--steps": "--train.steps",
     "--batch-size": "--train.batch-size",
@@ -122,10 +120,8 @@ class Train:
     """Fraction of the episodes to hold out of training, such as 0.2, for curves and `score`."""
     scale_std: Annotated[Fraction, tyro.conf.arg(aliases=["--calibration"])] = 0.0
     """Fraction of the other episodes to hold out too, such as 0.1; σ is scaled to fit them."""
-    slurm: SlurmFlag = None
-    slurm_args: SlurmArgsFlag = ()
     dry_run: bool = False
-    """Print the settings, or with --slurm the script, and do nothing else."""
+    """Print the settings and do nothing else."""
     settings: tyro.conf.Suppress[tyro.conf.Fixed[tuple[str, ...]]] = ()
     """The other flags, which `run` parses: their defaults depend on the demonstrations."""
 
@@ -217,14 +213,11 @@ class Train:
         return name, config
 
     def run(self) -> None:
-        """Train, draw the curves and print the run directory; with --slurm, submit a job."""
-        if self.slurm is not None:
-            submit_command("train", self)
-            return
+        """Train, draw the curves and print the run directory."""
         if self.dry_run:
             print(self.prepare()[-1].to_json())
             return
-        from nsde_policy.training.progress import plot_training
+        from nsde_policy.training.curves import plot_training
 
         run = self.train()
         if get_rank() != 0:
@@ -236,9 +229,8 @@ class Train:
         """Train with a progress bar, and return the run directory."""
         from nsde_policy.run_directory import RunDirectory
         from nsde_policy.training.checkpoints import check_files
-        from nsde_policy.training.progress import describe_overfitting
-        from nsde_policy.training.run import TrainOptions
-        from nsde_policy.training.train import train_task
+        from nsde_policy.training.curves import describe_overfitting
+        from nsde_policy.training.train import TrainOptions, train_run
 
         if self.out is not None and not self.resume:
             check_files(RunDirectory(self.out), resume=False)  # before demonstrations are measured
@@ -249,7 +241,7 @@ class Train:
         about = task if task != NO_TASK or self.demos is None else name_store(self.demos)
         name = re.sub(r"[^\w.-]", "_", f"{about}-{self.policy}-{preset}-{self.seed}")
         run = RunDirectory(self.out or Path("runs") / name)
-        trained = train_task(
+        trained = train_run(
             self.demos,
             config,
             run.path,
@@ -284,10 +276,6 @@ class Train:
 
     def check(self) -> None:
         """Refuse cameras and arrays that the demonstrations do not have, before torch is imported."""
-        if self.slurm is not None:
-            check_slurm(self.out, resume=self.resume)
-        elif self.slurm_args:
-            raise ConfigError("--slurm-args is for jobs: add --slurm PARTITION")
         from nsde_policy.data.readers import open_source
         from nsde_policy.data.roles import find_camera, find_keys
 

@@ -163,7 +163,8 @@ class InputMonitor:
         encoded, visible = encode_observation(self._planner, obs.plain[None], obs.frames)
         if now > self._seen[0]:  # a history encodes its newest frames first
             self._seen = now, None if visible is None else float(visible[0])
-        return encoded[0]
+        row: np.ndarray = encoded[0]
+        return row
 
     def mark_used(self) -> None:
         """Register that the policy got the newest observation."""

@@ -12,7 +12,6 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.overrides import handle_torch_function, has_torch_function
 
 from nsde_policy.config import NetworkConfig
 from nsde_policy.errors import ConfigError
@@ -107,9 +106,6 @@ def draw_bytes(shape: Sequence[int], *, generator: torch.Generator) -> Tensor:
 
     Eight bytes come from one draw, which is many times faster on a CPU than one draw per byte.
     """
-    if has_torch_function((generator,)):  # inside `SharedRows`
-        drawn: Tensor = handle_torch_function(draw_bytes, (generator,), shape, generator=generator)
-        return drawn
     count = math.prod(shape)
     words = torch.empty(-(-count // 8), dtype=torch.int64, device=generator.device)
     return words.random_(-(2**63), None, generator=generator).view(torch.uint8)[:count].reshape(shape)

@@ -6,7 +6,7 @@ Deviation: the paper's state holds the current action, which a policy does not k
 one, the action part of the *next* state is the command to send now.
 """
 
-import math
+import logging
 from dataclasses import replace
 
 import numpy as np
@@ -17,33 +17,51 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import measure_state
 from nsde_policy.core.targets import Transitions, Windows
 from nsde_policy.data.action_columns import (
+    describe_changes,
     find_binary,
     format_matches,
+    match_changes,
     match_columns,
     measure_first_action,
 )
 from nsde_policy.data.angles import unwrap_angles
-from nsde_policy.data.augmentation import Mirror, add_mirror_images
-from nsde_policy.data.types import Demonstrations, Ints
+from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.registry import get_method
 from nsde_policy.planner.interface import check_first_action, replace_first_action
 from nsde_policy.run_config import DemoConfig, RunConfig
+from nsde_policy.training.training_set import TrainingSet
+
+logger = logging.getLogger(__name__)
 
 
 def resolve_first_action(demos: Demonstrations, config: RunConfig) -> RunConfig:
     """Return the settings with the action before the first one inferred where they leave it open.
 
-    The demonstrations must not hold mirror images yet.
+    The demonstrations must hold neither mirror images nor features of images yet.
     """
-    given, demos = config.demos, demos.without_image_features()
-    columns = match_columns(demos) if given.first_action_from is None else given.first_action_from
-    constants = given.first_action or measure_first_action(demos, columns)
+    settings = config.demos
+    columns = match_columns(demos) if settings.first_action_from is None else settings.first_action_from
+    constants = settings.first_action or measure_first_action(demos, columns)
     check_first_action(columns, constants, demos.obs.shape[1], demos.act.shape[1])
-    return replace(config, demos=replace(given, first_action_from=columns, first_action=constants))
+    return replace(config, demos=replace(settings, first_action_from=columns, first_action=constants))
 
 
-def describe_first_action(settings: DemoConfig) -> str:
+def infer_settings(demos: Demonstrations, config: RunConfig) -> RunConfig:
+    """Return the settings with what they leave to the demonstrations; log what was inferred."""
+    if not demos.rate_hz:
+        logger.warning(
+            "%s does not record its rate, which a control session needs: train with --rate HZ", demos.source
+        )
+    resolved = resolve_first_action(demos, config)
+    if resolved != config:
+        logger.info("action before the first one: %s", _describe_first_action(resolved.demos))
+        if described := describe_changes(match_changes(demos, resolved.demos.first_action_from or ())):
+            logger.info(described)
+    return resolved
+
+
+def _describe_first_action(settings: DemoConfig) -> str:
     """Describe what replaces the action before the first one, in one line."""
     columns, constants = settings.first_action_from or (), settings.first_action
     median = f"the median first action ({', '.join(f'{value:.4g}' for value in constants)})"
@@ -52,37 +70,10 @@ def describe_first_action(settings: DemoConfig) -> str:
     return f"the observed position ({format_matches(columns)})" + (f", else {median}" if constants else "")
 
 
-def add_lost_cameras(demos: Demonstrations, settings: DemoConfig, spec: StateSpec) -> Demonstrations:
-    """Add copies of demonstrations without one of the cameras, a share `images_dropout` of all data.
-
-    A camera is lost for a whole episode: a policy that predicts states must not learn that features jump.
-    """
-    share, cameras = settings.images_dropout, len(settings.images)
-    if not share:
-        return demos
-    clean = replace(demos, copies=())
-    count = math.ceil(share / (1 - share) * len(demos) * (1 + len(demos.copies)) / cameras)
-    order, lost = np.random.default_rng(0).permutation(len(demos)), []
-    for camera in range(cameras):
-        columns, features = spec.find_lost_features(camera, cameras)
-        places = range(camera * count, (camera + 1) * count)
-        chosen = clean.select(order.take(places, mode="wrap").tolist())
-        mirrored = chosen.mirror_image
-        if mirrored is not None:
-            chosen = replace(chosen, mirror_image=mirrored.fill_columns(columns, features))
-        lost.append(chosen.fill_columns(columns, features))
-    return replace(demos, copies=(*demos.copies, *lost))
-
-
-def build_training_data(
-    demos: Demonstrations, config: RunConfig, mirror: Mirror | None = None
-) -> Transitions | Windows:
+def build_training_data(data: TrainingSet, config: RunConfig) -> Transitions | Windows:
     """Build what the method is trained on: demonstrations, their copies, and mirror images of both."""
-    config = resolve_first_action(demos, config)
-    model, settings = config.model, config.demos
-    demos = add_mirror_images(demos, mirror).append(
-        *(add_mirror_images(copy, mirror) for copy in demos.copies)
-    )
+    config = resolve_first_action(data.recorded, config)
+    model, settings, demos = config.model, config.demos, data.join()
     if get_method(config.method).model_class().training_view == "transitions":
         return build_transitions(
             demos,
@@ -98,22 +89,19 @@ def build_training_data(
     )
 
 
-def measure_demonstrations(
-    demos: Demonstrations, config: RunConfig, mirror: Mirror | None = None, *, scale_features: bool = True
-) -> StateSpec:
+def measure_demonstrations(data: TrainingSet, config: RunConfig, *, scale_features: bool = True) -> StateSpec:
     """Measure ranges and increments on recorded pairs of states, with mirror images as in training.
 
     Without `scale_features`, features reach the policy's network as the encoder computes them.
     """
-    config = resolve_first_action(demos, config)
-    demos = add_mirror_images(demos, mirror)
+    config, demos = resolve_first_action(data.recorded, config), data.with_mirror_images
     pairs = build_transitions(demos, config.demos)
     spec = measure_state(
         pairs.x,
         pairs.x_next,
         act_dim=demos.act.shape[1],
         circular=_find_state_angles(demos),
-        image_features=demos.image_features,
+        image_features=data.image_features,
     )
     if config.demos.round_binary:
         spec = replace(spec, binary=find_binary(demos))
@@ -160,9 +148,9 @@ def build_transitions(
     if final_action_weight <= 0:
         now = np.delete(now, demos.episode_ends - 1)
     episode = np.searchsorted(demos.episode_ends, now, side="right")
-    seen = np.maximum(now[:, None] - np.arange(history), demos.starts[episode][:, None])
+    recent = np.maximum(now[:, None] - np.arange(history), demos.starts[episode][:, None])
     successor = np.minimum(now + 1, demos.episode_ends[episode] - 1)
-    path = states[np.column_stack([seen[:, ::-1], successor])]
+    path = states[np.column_stack([recent[:, ::-1], successor])]
     final = now == successor
     path[final, -1, obs_dim:] = demos.act[now[final]]
     path = unwrap_angles(path, _find_state_angles(demos), anchor=history - 1)
@@ -198,9 +186,9 @@ def build_windows(
     """
     frames = find_window_frames(demos, horizon=horizon, history=history, n_action_steps=n_action_steps)
     states = build_states(demos, settings)
-    seen = unwrap_angles(states[frames[:, :history]], _find_state_angles(demos), anchor=-1)
+    recent = unwrap_angles(states[frames[:, :history]], _find_state_angles(demos), anchor=-1)
     actions = unwrap_angles(demos.act[frames], demos.act_angles, anchor=history - 1)
-    return Windows(states=torch.from_numpy(seen[:, ::-1].copy()), actions=torch.from_numpy(actions.copy()))
+    return Windows(states=torch.from_numpy(recent[:, ::-1].copy()), actions=torch.from_numpy(actions.copy()))
 
 
 def find_window_frames(
@@ -215,14 +203,6 @@ def find_window_frames(
         steps, 0, demos.lengths[episode][:, None] - 1
     )
     return frames
-
-
-def count_rows(lengths: Ints, config: RunConfig) -> Ints:
-    """Return how many rows `build_training_data` makes of episodes by their lengths, without mirror ones."""
-    model = config.model
-    if isinstance(model, WindowConfig):
-        return np.maximum(lengths - model.horizon + model.history + config.chunk - 1, 1)
-    return lengths - (config.demos.final_action_weight <= 0)
 
 
 def _find_state_angles(demos: Demonstrations) -> tuple[int, ...]:

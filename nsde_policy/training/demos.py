@@ -1,7 +1,7 @@
 """Read what a run is trained on: demonstrations, camera frames, and what the environment of a task adds."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nsde_policy.assets import find_demos
 from nsde_policy.data import Demonstrations, LazyFrames, Mirror
 from nsde_policy.data.augmentation import RigidMotions
 from nsde_policy.data.frames import check_frames
@@ -17,8 +18,8 @@ from nsde_policy.data.oddities import find_oddities
 from nsde_policy.data.readers import open_source
 from nsde_policy.data.readers.registry import load_from
 from nsde_policy.data.resample import ResampledSource
-from nsde_policy.data.roles import find_cameras, find_keys
-from nsde_policy.data.stream import open_stream
+from nsde_policy.data.roles import find_cameras
+from nsde_policy.data.split import FEWEST_EPISODES, count_held_out, suggest_fraction
 from nsde_policy.encoders import get_encoder
 from nsde_policy.errors import ConfigError, EnvError, NsdePolicyError
 from nsde_policy.run_config import DemoConfig
@@ -32,48 +33,42 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LIMIT_MARGIN = 0.01
-"""How far outside its limits an action may be, as a share of their range."""
+"""How far outside its limits an action may be, as a fraction of their range."""
 OFTEN_OUTSIDE = 0.01
-"""Share of actions outside that is worth a warning."""
+"""Fraction of actions outside that is worth a warning."""
+
+
+def open_demonstrations(
+    demos: Path | Demonstrations | None, images: Mapping[str, "LazyFrames"], config: DemoConfig, task: str
+) -> tuple[Demonstrations, Mapping[str, "LazyFrames"]]:
+    """Load what the settings select of a store, and open its camera frames."""
+    if isinstance(demos, Demonstrations):
+        return demos, images
+    store = demos or find_demos(get_task(task).name)
+    images = open_training_images(config, store)
+    demos = load_training_demos(config, store, task=task)
+    report_store(demos, config, store)
+    return demos, images
 
 
 def load_training_demos(config: DemoConfig, path: Path, *, task: str = "none") -> Demonstrations:
     """Load the demonstrations of a store that the settings select; raise if they do not fit the task."""
     check_recorded_task(get_task(task), path)
-    source = config.open_store(path)
-
-    def load(episodes: range | None = None) -> Demonstrations:
-        """Load the selected columns of episodes, or of all."""
-        given, angles = config.obs_keys, () if config.angles else None
-        demos = load_from(source, obs_keys=given, act_key=config.act_key, angles=angles, episodes=episodes)
-        mirror = get_task(task).training.mirror
-        if mirror is not None:
-            _check_sizes(demos, task, (len(mirror.obs), len(mirror.act)))
-        demos = demos.select_columns(config.obs_columns) if config.obs_columns else demos
-        demos = replace(demos, angles=config.angles) if config.angles else demos
-        return get_encoder(config.encoder).encode_demonstrations(demos)
-
-    obs, act = find_keys(source, config.obs_keys, config.act_key)
-    limits = {"window_mb": config.window_mb, "cameras": len(config.images), "episodes": config.episodes}
-    stream = open_stream(source, [*obs, *act], load, **limits)
-    if stream is not None:
-        demos = replace(stream.load(stream.sample), stream=stream)
-    else:
-        with source:
-            demos = load()
-        demos = demos.take(config.episodes) if config.episodes else demos
+    angles = () if config.angles else None
+    with config.open_store(path) as source:
+        demos = load_from(source, obs_keys=config.obs_keys, act_key=config.act_key, angles=angles)
+    mirror = get_task(task).training.mirror
+    if mirror is not None:
+        _check_sizes(demos, task, (len(mirror.obs), len(mirror.act)))
+    demos = demos.select_columns(config.obs_columns) if config.obs_columns else demos
+    demos = replace(demos, angles=config.angles) if config.angles else demos
+    demos = get_encoder(config.encoder).encode_demonstrations(demos)
+    demos = demos.take(config.episodes) if config.episodes else demos
     return replace(demos, rate_hz=config.resample_hz or config.rate_hz or demos.rate_hz)
 
 
 def report_store(demos: Demonstrations, config: DemoConfig, path: Path) -> None:
     """Log what is often a mistake in demonstrations, and the cameras of their store that are not used."""
-    if demos.stream is not None:
-        counts = demos.stream.window_mb, len(demos), len(demos.stream.episode_ends)
-        logger.info(
-            "%s is read from disk into a window of %d MB (--window-mb); statistics and held-out episodes are "
-            "from %d of its %d episodes",
-            *(path, *counts),
-        )
     for line in find_oddities(demos):
         logger.warning("%s: %s", path, line)
     with open_source(path) as source:
@@ -90,6 +85,22 @@ def report_store(demos: Demonstrations, config: DemoConfig, path: Path) -> None:
             path,
             ", ".join(f"{name} {shape[1:]}" for name, shape in cameras.items()),
             " ".join(cameras),
+        )
+
+
+def warn_if_few(demos: Demonstrations, fraction: float) -> None:
+    """Log a warning if too few episodes are held out for a verdict."""
+    episodes = len(demos)
+    held_out = count_held_out(episodes, fraction) if fraction and episodes > 1 else FEWEST_EPISODES
+    if held_out < FEWEST_EPISODES:
+        larger = suggest_fraction(episodes)
+        suffices = count_held_out(episodes, larger) >= FEWEST_EPISODES
+        logger.warning(
+            "%d of %d episodes are held out, and a verdict of `score` needs %d: %s",
+            held_out,
+            episodes,
+            FEWEST_EPISODES,
+            f"use --validation {larger:g}" if suffices else "record more",
         )
 
 
@@ -165,17 +176,18 @@ def add_environment(demos: Demonstrations, task: Task, obs_keys: Sequence[str], 
 def _check_actions(demos: Demonstrations, task: str, low: np.ndarray, high: np.ndarray) -> None:
     """Compare actions with the limits of an environment, which clips those outside; raise if most are."""
     margin = LIMIT_MARGIN * np.where(np.isfinite(high - low), high - low, 1)
-    share = ((demos.act < low - margin) | (demos.act > high + margin)).mean(axis=0)
-    column = int(np.argmax(share))
-    given = demos.act[:, column]
-    found = (
-        f"{share[column]:.0%} of the actions in column {column} of {demos.source} are outside those of the "
-        f"task {task!r}, {low[column]:g} to {high[column]:g}: they are {given.min():.4g} to {given.max():.4g}"
+    fraction = ((demos.act < low - margin) | (demos.act > high + margin)).mean(axis=0)
+    column = int(np.argmax(fraction))
+    values = demos.act[:, column]
+    outside = (
+        f"{fraction[column]:.0%} of the actions in column {column} of {demos.source} are outside those of "
+        f"the task {task!r}, {low[column]:g} to {high[column]:g}: they are {values.min():.4g} to "
+        f"{values.max():.4g}"
     )
-    if share[column] > 0.5:
-        raise ConfigError(f"{found}; name others with --act-key, or train with --task none")
-    if share[column] > OFTEN_OUTSIDE:
-        logger.warning("%s; the environment will clip them", found)
+    if fraction[column] > 0.5:
+        raise ConfigError(f"{outside}; name others with --act-key, or train with --task none")
+    if fraction[column] > OFTEN_OUTSIDE:
+        logger.warning("%s; the environment will clip them", outside)
 
 
 def find_env_rate(task: Task) -> float | None:

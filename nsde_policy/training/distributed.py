@@ -1,7 +1,7 @@
 """Training in several processes, the ranks of torchrun, each with its own GPU or its own cores.
 
-Each rank computes the gradient of its share of every batch. All of them then make the same update with the
-mean gradient, so that their weights stay equal. Rank 0 writes the run directory.
+Each rank samples its own part of every batch: its number is part of the seed. All of them then make the same
+update with the mean gradient, so that their weights stay equal. Rank 0 writes the run directory.
 """
 
 import atexit
@@ -9,7 +9,6 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,7 +16,6 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load, save
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from nsde_policy.errors import CheckpointError, ConfigError, NsdePolicyError
 from nsde_policy.files import read_file, replace_file
@@ -43,7 +41,7 @@ def is_distributed() -> bool:
 
 def is_first_rank() -> bool:
     """Return whether this process writes the run: it trains alone, or has rank 0."""
-    return not is_distributed() or dist.get_rank() == 0
+    return get_rank() == 0
 
 
 def use_own_gpu(device: str) -> None:
@@ -78,9 +76,9 @@ def join_ranks(path: Path, batches: Mapping[str, int], *, device: str, resume: b
         store, rank, ranks = next(dist.rendezvous("env://", timeout=LONGEST_WAIT))
         store = dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)  # holds no older addresses
         dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=LONGEST_WAIT)
-    check_batches(batches)
+    split_batches(batches)
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    logger.info("training in %d processes: each computes 1/%d of every batch (--batch-size)", ranks, ranks)
+    logger.info("training in %d processes: each samples 1/%d of every batch (--batch-size)", ranks, ranks)
     files = _receive_files(path if resume else None)
     if rank == 0:
         return path
@@ -94,14 +92,14 @@ def join_ranks(path: Path, batches: Mapping[str, int], *, device: str, resume: b
 
 
 def _receive_files(path: Path | None) -> dict[str, Tensor]:
-    """Return the content of the files of a run by name, as rank 0 finds them."""
-    found: dict[str, Tensor] = {}
+    """Return the content of the files of a run by name, as rank 0 reads them."""
+    contents: dict[str, Tensor] = {}
     if dist.get_rank() == 0 and path is not None:
         for file in sorted(path.rglob("*")):
             if file.suffix in COPIED:
                 content = bytearray(read_file(file, MAX_TENSOR_BYTES, error=CheckpointError))
-                found[str(file.relative_to(path))] = torch.frombuffer(content, dtype=torch.uint8)
-    packed = torch.frombuffer(bytearray(save(found)), dtype=torch.uint8).to(_get_device())
+                contents[str(file.relative_to(path))] = torch.frombuffer(content, dtype=torch.uint8)
+    packed = torch.frombuffer(bytearray(save(contents)), dtype=torch.uint8).to(_get_device())
     size = torch.tensor(len(packed), device=_get_device())
     dist.broadcast(size, 0)
     packed = packed if dist.get_rank() == 0 else packed.new_empty(int(size))
@@ -115,8 +113,12 @@ def _get_device() -> str:
     return "cuda" if dist.get_backend() == "nccl" else "cpu"
 
 
-def check_batches(sizes: Mapping[str, int]) -> None:
-    """Raise `ConfigError` if a batch, by the name of its flag, cannot be divided evenly."""
+def split_batches(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return the rows of each batch, by the name of its flag, that one process samples.
+
+    Raises:
+        ConfigError: If a batch cannot be divided evenly.
+    """
     ranks = dist.get_world_size() if is_distributed() else 1
     for flag, size in sizes.items():
         if size % ranks:
@@ -124,54 +126,17 @@ def check_batches(sizes: Mapping[str, int]) -> None:
                 f"a batch of {size} cannot be divided evenly among {ranks} processes: use {flag} "
                 f"{size - size % ranks or ranks}, or another number of processes"
             )
+    return {flag: size // ranks for flag, size in sizes.items()}
 
 
-def find_own_rows(batch_size: int) -> range:
-    """Return the rows of a batch that this process computes; raise `ConfigError` if it cannot be divided."""
-    if not is_distributed():
-        return range(batch_size)
-    check_batches({"--batch-size": batch_size})
-    rank, rows = dist.get_rank(), batch_size // dist.get_world_size()
-    return range(rank * rows, (rank + 1) * rows)
+def split_batch(size: int) -> int:
+    """Return the rows of a batch that one process samples; see `split_batches`."""
+    return split_batches({"--batch-size": size})["--batch-size"]
 
 
-class SharedRows(TorchFunctionMode):
-    """Context in which a process computes the loss of its rows of a batch, as if it had all of them.
-
-    Functions that draw random numbers of a shape with a generator draw them for the whole batch, and return
-    those of this process. Training then does not depend on the number of processes, and their generators stay
-    equal.
-
-    Rows are along the first dimension of size `rows`, or else the first whose size is a multiple of it, as
-    after flattening. Tensors with neither are the same in all processes.
-    """
-
-    def __init__(self, *, rank: int, ranks: int, rows: int) -> None:
-        super().__init__()
-        self._rank, self._ranks, self._rows = rank, ranks, rows
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        """Call a function of torch, or one that asks `has_torch_function`."""
-        kwargs = kwargs or {}
-        if kwargs.get("generator") is None or isinstance(args[0], Tensor):
-            return func(*args, **kwargs)
-        *others, shape = (args,) if isinstance(args[-1], int) else args
-        sizes = list(shape)
-        dims = [i for i, size in enumerate(sizes) if size == self._rows]
-        dims += [i for i, size in enumerate(sizes) if size and size % self._rows == 0]
-        if not dims:
-            return func(*args, **kwargs)
-        own = sizes[dims[0]]
-        sizes[dims[0]] = own * self._ranks
-        return func(*others, tuple(sizes), **kwargs).narrow(dims[0], own * self._rank, own)
-
-
-def share_rows(batch_size: int) -> AbstractContextManager[object]:
-    """Return the context of a loss: random numbers are those of this process's rows of the whole batch."""
-    rows = len(find_own_rows(batch_size))
-    if not is_distributed():
-        return nullcontext()
-    return SharedRows(rank=dist.get_rank(), ranks=dist.get_world_size(), rows=rows)
+def get_rank() -> int:
+    """Return the number of this process among those that train together; 0 if it trains alone."""
+    return dist.get_rank() if is_distributed() else 0
 
 
 def copy_first_rank(model: nn.Module) -> None:
@@ -216,6 +181,6 @@ def is_any_rank(condition: bool) -> bool:
     """Return whether a condition holds in any of the processes, which all have to ask."""
     if not is_distributed():
         return condition
-    found = torch.tensor(float(condition), device=_get_device())
-    dist.all_reduce(found, dist.ReduceOp.MAX)
-    return bool(found)
+    any_rank = torch.tensor(float(condition), device=_get_device())
+    dist.all_reduce(any_rank, dist.ReduceOp.MAX)
+    return bool(any_rank)

@@ -10,9 +10,8 @@ replace them. Any other one is trained together with the policy, by the policy's
     encoder/frames.json           fingerprint of all frames
     encoder/codes.safetensors     features of all frames and of their mirror images; brightness, contrast and
                                   detail of each frame, and whether it is equal to the one before
-    encoder/stream/               features of other frames, if the store is larger than memory
     encoder/visibility.safetensors  how much of the frames is visible
-    encoder/teacher/              the same of the first training, if a second one hides parts of the frames;
+    encoder/teacher/              the same of the first training, if a second one has occluded frames;
                                   a run of its own if a policy trained the encoder
 
 All of it is in the run directory. A run that is resumed after pretraining needs no frames any more.
@@ -21,7 +20,8 @@ All of it is in the run directory. A run that is resumed after pretraining needs
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -33,16 +33,16 @@ from torch import Tensor
 from nsde_policy.config import ImageEncoderConfig, TrainedEncoderConfig, WindowConfig
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.core.targets import Windows
-from nsde_policy.data.augmentation import Mirror, add_mirror_images
-from nsde_policy.data.frames import Bytes, FrameFile, read_blocks, resize_frames
-from nsde_policy.data.source import find_span, get_short_name
-from nsde_policy.data.types import Demonstrations, Ints
+from nsde_policy.data.frames import FrameFile
+from nsde_policy.data.source import get_short_name
+from nsde_policy.data.types import Floats
 from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.encoders.base_model import VISIBILITY_FILE, CameraBatch, mirror_frames
 from nsde_policy.encoders.masking import Covers
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
 from nsde_policy.inference.loading import build_encoder, limit_parameters
+from nsde_policy.inference.torch_threads import count_threads, use_threads
 from nsde_policy.methods.base import PolicyModel
 from nsde_policy.methods.registry import get_method
 from nsde_policy.planner.calibration import CameraRange
@@ -51,26 +51,25 @@ from nsde_policy.run_directory import RunDirectory, check_encoder
 from nsde_policy.training.batches import PrefetchSource
 from nsde_policy.training.checkpoints import build_refusal
 from nsde_policy.training.dataset import build_training_data, find_window_frames
-from nsde_policy.training.distributed import find_own_rows
+from nsde_policy.training.distributed import get_rank, split_batch
 from nsde_policy.training.frames import (
     FEATURES_FILE,
     EncoderPhase,
-    FrameWindows,
+    FrameTable,
     PolicyWithEncoder,
-    append_features,
-    draw_copies,
-    load_tables,
     look_ahead,
+    sample_occlusion,
     split_rows,
 )
-from nsde_policy.training.loop import Training
+from nsde_policy.training.recorder import Monitor, fit_run
+from nsde_policy.training.training_set import TrainingSet
 
 if TYPE_CHECKING:
     from nsde_policy.data.images import LazyFrames
 
 logger = logging.getLogger(__name__)
 
-TEACHER_FOLDER, STREAM_FOLDER = "teacher", "stream"
+TEACHER_FOLDER = "teacher"
 BACKGROUND_FRAMES = 500
 """Most first frames of episodes whose median is the background."""
 
@@ -78,8 +77,8 @@ BACKGROUND_FRAMES = 500
 class EncoderTraining:
     """Training of the encoder of a run, and the features that it gives.
 
-    The run directory holds the decoded frames while this process runs. Without a mirror, there are no mirror
-    images; episodes in `held_out` are not trained on.
+    The run directory holds the decoded frames while this process runs. Episodes in `held_out` are not trained
+    on.
 
     Raises:
         ConfigError: If the frames do not fit the demonstrations or their mirror symmetry, the method cannot
@@ -88,9 +87,8 @@ class EncoderTraining:
 
     def __init__(
         self,
-        demos: Demonstrations,
+        data: TrainingSet,
         images: Mapping[str, "LazyFrames"],
-        mirror: Mirror | None,
         config: RunConfig,
         run: RunDirectory,
         *,
@@ -98,6 +96,7 @@ class EncoderTraining:
         seed: int,
         device: str,
     ) -> None:
+        demos, mirror = data.demos, data.mirror
         for name, frames in images.items():
             if len(frames) < len(demos.obs):
                 raise ConfigError(f"data/{name} has {len(frames)} frames, but there are {len(demos.obs)}")
@@ -111,12 +110,12 @@ class EncoderTraining:
             for name, frames in images.items()
         )
         """Name and frame size of each camera."""
-        self._demos = demos
+        self._data = data
         self._images = images
         self._config = config
         self._run = run
-        self._mirror = mirror
-        self._mirrored_values = self._flip(demos).obs
+        self._values = demos.obs
+        self._mirrored_values = demos.obs if mirror is None else mirror.flip(demos).obs
         self._held_out = held_out
         self._episodes = [i for i in range(len(demos)) if i not in held_out]
         self._seed = seed
@@ -124,9 +123,8 @@ class EncoderTraining:
         with limit_parameters(error=ConfigError):
             self.model = build_encoder(config, self.cameras, plain_dim=demos.obs.shape[1], seed=seed)
         self.model.mirror = mirror.frame if mirror is not None else None
-        self._source: PrefetchSource[CameraBatch] | None = None
         assert isinstance(config.encoder, ImageEncoderConfig)
-        self._masked_steps = config.encoder.masked_steps
+        self._occluded_steps = config.encoder.masked_steps
         self._is_joint = not isinstance(config.encoder, TrainedEncoderConfig)
         self.teacher = RunDirectory(run.encoder.path / TEACHER_FOLDER)
         """Files of the first of two trainings; a whole run if a policy is trained as well."""
@@ -139,35 +137,28 @@ class EncoderTraining:
     @property
     def is_joint(self) -> bool:
         """Whether the encoder is trained together with the policy, and not once more before it."""
-        return self._is_joint and not self._masked_steps
+        return self._is_joint and not self._occluded_steps
 
     @property
     def needs_teacher(self) -> bool:
         """Whether `teacher` has to be trained first, together with a policy."""
-        return self._is_joint and self._masked_steps > 0 and not self.phases[0].is_finished()
+        return self._is_joint and self._occluded_steps > 0 and not self.phases[0].is_finished()
 
     @cached_property
     def _frames(self) -> FrameFile:
         """All frames, decoded into a temporary file by the first use; refused if others began the run."""
-        folder, total = self._run.encoder.path, len(self._demos.obs)
+        folder, total = self._run.encoder.path, len(self._values)
         logger.info("decoding %d frames of %s", total, ", ".join(self._images))
-        stream, cameras = self._demos.stream, list(self._images.values())
-        spans = [(0, total)] if stream is None else stream.find_spans(stream.sample)
-        frames = FrameFile(cameras, spans, size=self.model.size, folder=folder)
+        frames = FrameFile(list(self._images.values()), total, size=self.model.size, folder=folder)
         file = folder / "frames.json"
-        found = {"fingerprint": frames.fingerprint}
-        if file.exists() and read_json(file, error=CheckpointError) != found:
+        recorded = {"fingerprint": frames.fingerprint}
+        if file.exists() and read_json(file, error=CheckpointError) != recorded:
             raise CheckpointError(
-                f"{self._demos.source} holds other camera frames than when {folder.parent} was begun: "
+                f"{self._data.demos.source} holds other camera frames than when {folder.parent} was begun: "
                 "resume with the same frames, or choose another --out"
             )
-        replace_file(file, json.dumps(found).encode())
+        replace_file(file, json.dumps(recorded).encode())
         return frames
-
-    @cached_property
-    def _tables(self) -> tuple[Tensor, ...]:
-        """All frames of each camera on the device, (frames, size, size, 3) uint8."""
-        return load_tables(self._frames, len(self.cameras), self._device)
 
     def check_settings(self, *, resume: bool) -> None:
         """Write the settings; to resume, raise `CheckpointError` if others were written before."""
@@ -177,7 +168,7 @@ class EncoderTraining:
             "cameras": [camera.to_dict() for camera in self.cameras],
             "mirror": self.model.mirror,
             "seed": self._seed,
-            "fingerprint": self._demos.fingerprint,
+            "fingerprint": self._data.demos.fingerprint,
             "held_out": list(self._held_out),
         }
         if not (resume and file.exists()):
@@ -194,69 +185,87 @@ class EncoderTraining:
         """The trainings of an encoder that is pretrained; the files of the last one are the encoder's."""
         config, final = self._config, self._run.encoder
         train = config.encoder.train if isinstance(config.encoder, TrainedEncoderConfig) else config.train
-        if not self._masked_steps:
+        if not self._occluded_steps:
             return (EncoderPhase("encoder", final, train),)
         teacher = EncoderPhase("encoder", self.teacher.encoder if self._is_joint else self.teacher, train)
-        masked = replace(train, steps=self._masked_steps)
-        return teacher, EncoderPhase("hidden parts", final, masked, is_masked=True)
+        occluded = replace(train, steps=self._occluded_steps)
+        return teacher, EncoderPhase("occlusion", final, occluded, is_occluded=True)
 
-    def start_phase(self, phase: EncoderPhase, *, resume: bool) -> Training:
-        """Decode the frames and return the training, at its last checkpoint if resumed."""
-        demos, model, config, directory = self._demos, self.model, phase.config, phase.directory
-        frames = self._frames
-        targets = tuple(look_ahead(table, demos) for table in (demos.obs, self._mirrored_values))
-        if phase.is_masked:
-            teacher = self.phases[0]
-            model.load_state_dict(teacher.directory.read_weights())
-            found = teacher.directory.read_tensors(teacher.features)
-            targets = found["codes"].numpy(), found.get("mirrored", found["codes"]).numpy()
-            model.learn_from_teacher(torch.from_numpy(np.concatenate(targets).std(axis=0)))
-        both = np.concatenate([demos.obs, self._mirrored_values])
-        first = frames.read(demos.starts[self._episodes][:BACKGROUND_FRAMES])
+    def train_phases(self, *, resume: bool, monitor: Monitor | None, save_every_s: float) -> None:
+        """Train the phases that are not finished, and write the features of all frames after each."""
+        for phase in self.phases:
+            if phase.is_finished():
+                continue
+            self._prepare_model(phase)
+            with use_threads(count_threads()), closing(self._sample_frames(phase)) as source:
+                fit_run(
+                    phase.directory,
+                    self.model.to(self._device),
+                    source,
+                    phase.config,
+                    seed=self._seed,
+                    resume=resume,
+                    title=phase.title,
+                    monitor=monitor,
+                    save_every_s=save_every_s,
+                )
+                self.write_features(phase.directory, is_occluded=phase.is_occluded)
+        self.close()
+
+    def _prepare_model(self, phase: EncoderPhase) -> None:
+        """Set what the model needs to know about all frames, and about its teacher if there is one."""
+        demos, mirrored = self._data.demos.obs, self._mirrored_values
+        if phase.is_occluded:
+            self.model.load_state_dict(self.phases[0].directory.read_weights())
+            self.model.learn_from_teacher(
+                torch.from_numpy(np.concatenate(self._read_targets(phase)).std(axis=0))
+            )
+        both = np.concatenate([demos, mirrored])
+        first = self._frames.read(self._data.demos.starts[self._episodes][:BACKGROUND_FRAMES])
         backgrounds = [torch.from_numpy(np.median(camera, axis=0).astype(np.uint8)) for camera in first]
-        model.set_scene(torch.from_numpy(both.min(0)), torch.from_numpy(both.max(0)), backgrounds)
-        rows, own = demos.find_rows(self._episodes), find_own_rows(config.batch_size)
+        self.model.set_scene(torch.from_numpy(both.min(0)), torch.from_numpy(both.max(0)), backgrounds)
+
+    def _read_targets(self, phase: EncoderPhase) -> tuple[Floats, ...]:
+        """Return what each frame, and its mirror image, predicts: later states, or a teacher's features."""
+        if not phase.is_occluded:
+            return tuple(
+                look_ahead(table, self._data.demos) for table in (self._values, self._mirrored_values)
+            )
+        teacher = self.phases[0]
+        features = teacher.directory.read_tensors(teacher.features)
+        return features["codes"].numpy(), features.get("mirrored", features["codes"]).numpy()
+
+    def _sample_frames(self, phase: EncoderPhase) -> PrefetchSource[CameraBatch]:
+        """Return batches of random frames."""
+        rows, batch_size = self._data.demos.find_rows(self._episodes), split_batch(phase.config.batch_size)
+        targets = self._read_targets(phase)
 
         def load(step: int) -> tuple[Tensor, ...]:
-            """Load the frames of a step, chosen by the seed and the step alone."""
-            rng = np.random.default_rng([self._seed, step])
-            index = rows[rng.integers(len(rows), size=config.batch_size)[own]]
-            known = (table[index] for table in (demos.obs, self._mirrored_values, *targets))
-            return tuple(map(torch.from_numpy, (*known, *frames.read(index))))
+            """Load the frames of a step, sampled by the seed, the step and the rank."""
+            rng = np.random.default_rng([self._seed, step, get_rank()])
+            index = rows[rng.integers(len(rows), size=batch_size)]
+            values = (table[index] for table in (self._values, self._mirrored_values, *targets))
+            return tuple(map(torch.from_numpy, (*values, *self._frames.read(index))))
 
         def build(tensors: tuple[Tensor, ...]) -> CameraBatch:
             values, mirrored, *others = tensors
             count = len(targets)
             return CameraBatch(values, mirrored, tuple(others[count:]), tuple(others[:count]))
 
-        self._source = PrefetchSource(load, build, self._device)
-        if demos.stream is not None:
-            from nsde_policy.training.stream import StreamSource
-
-            counts = demos.stream.select(self._episodes).count_frames()
-            given, size = (demos.stream, self._load_frames, counts, build), config.batch_size
-            self._source = StreamSource(*given, batch_size=size, device=self._device, seed=self._seed)
-        training = Training(model.to(self._device), self._source, config, seed=self._seed)
-        if resume and directory.training.exists():
-            training.restore(directory.read_tensors(directory.training))
-        directory.truncate_metrics(training.step if resume else -1)
-        return training
+        return PrefetchSource(load, build, self._device)
 
     @torch.no_grad()
-    def write_features(self, directory: RunDirectory, *, is_masked: bool = False) -> None:
-        """Encode all frames and their mirror images; with `is_masked` also copies with hidden parts."""
-        if self._source is not None:
-            self._source.close()
-        frames = self._frames
+    def write_features(self, directory: RunDirectory, *, is_occluded: bool = False) -> None:
+        """Encode all frames and their mirror images; with `is_occluded` also partly occluded copies."""
+        frames, demos = self._frames, self._data.demos
         logger.info("encoding %d frames", len(frames))
         generator, size = torch.Generator(self._device).manual_seed(self._seed), self.model.size
-        copies = draw_copies(len(self._demos), len(self.cameras), size, generator) if is_masked else []
-        stored = self._encode(self._demos, frames.read, copies)
+        copies = sample_occlusion(len(demos), len(self.cameras), size, generator) if is_occluded else []
+        stored = self._encode(copies)
         if directory.path == self._run.encoder.path:
             from nsde_policy.training.visibility import fit_visibility
 
-            known = self._demos, stored["codes"], self._held_out
-            head = fit_visibility(self.model, frames, *known, seed=self._seed)
+            head = fit_visibility(self.model, frames, demos, stored["codes"], self._held_out, seed=self._seed)
             file = directory.path / VISIBILITY_FILE
             directory.save_tensors(file, head.state_dict(), encoder=directory.model)
         stored["looks"] = torch.from_numpy(frames.looks)
@@ -264,103 +273,65 @@ class EncoderTraining:
         directory.save_tensors(directory.path / FEATURES_FILE, stored, encoder=directory.model)
 
     @torch.no_grad()
-    def _encode(
-        self, demos: Demonstrations, read: Callable[[Ints], list[Bytes]], copies: Sequence[list[Covers]] = ()
-    ) -> dict[str, Tensor]:
-        """Encode frames, read by their index, their mirror images, and copies with hidden parts."""
-        model, mirrored = self.model.eval(), self._flip(demos).obs
-        found: dict[str, list[Tensor]] = {}
-        for rows in split_rows(len(demos.obs), self._device):
-            cameras = [torch.from_numpy(camera).to(self._device) for camera in read(rows)]
-            tables = (torch.from_numpy(table[rows]).to(self._device) for table in (demos.obs, mirrored))
-            values, mirrored_values = tables
-            number = np.searchsorted(demos.episode_ends, rows, side="right")
-            episode = torch.from_numpy(number).to(self._device)
+    def _encode(self, copies: Sequence[list[Covers]]) -> dict[str, Tensor]:
+        """Encode all frames, their mirror images, and copies that are partly occluded."""
+        model, ends = self.model.eval(), self._data.demos.episode_ends
+        parts: dict[str, list[Tensor]] = {}
+        for rows in split_rows(len(self._values), self._device):
+            cameras = [torch.from_numpy(camera).to(self._device) for camera in self._frames.read(rows)]
+            tables = (self._values, self._mirrored_values)
+            values, mirrored_values = (torch.from_numpy(table[rows]).to(self._device) for table in tables)
+            episode = torch.from_numpy(np.searchsorted(ends, rows, side="right")).to(self._device)
             shown = {"": cameras}
             for k, covers in enumerate(copies):
                 pairs = zip(covers, cameras, strict=True)
                 shown[f"copy_{k}_"] = [cover.apply(camera, episode) for cover, camera in pairs]
             for name, pictures in shown.items():
-                found.setdefault(f"{name}codes", []).append(model(values, *pictures).cpu())
+                parts.setdefault(f"{name}codes", []).append(model(values, *pictures).cpu())
                 if model.mirror is not None:
                     flipped = [mirror_frames(picture, model.mirror).contiguous() for picture in pictures]
                     features = model(mirrored_values, *flipped).cpu()
-                    found.setdefault(f"{name}mirrored", []).append(features)
-        return {name: torch.cat(parts) for name, parts in found.items()}
-
-    def _flip(self, demos: Demonstrations) -> Demonstrations:
-        return demos if self._mirror is None else self._mirror.flip(demos)
-
-    def _read_streamed(self, episodes: range) -> tuple[Demonstrations, Callable[[], list[Bytes]]]:
-        """Load consecutive episodes of a store larger than memory, and return what reads their frames."""
-        assert self._demos.stream is not None
-        span, size = find_span(self._demos.stream.episode_ends, episodes), self.model.size
-        cameras = [read_blocks(camera, *span) for camera in self._images.values()]
-        return self._demos.stream.read(episodes), lambda: [
-            np.concatenate([resize_frames(block, size) for block in camera]) for camera in cameras
-        ]
-
-    def _load_frames(self, episodes: range) -> tuple[Tensor, ...]:
-        """Load what the encoder is trained on."""
-        demos, read = self._read_streamed(episodes)
-        tables = [np.array(each.obs) for each in (demos, self._flip(demos))]
-        targets = (look_ahead(table, demos) for table in tables)
-        return tuple(map(torch.from_numpy, (*tables, *targets, *read())))
-
-    def _load_features(self, episodes: range) -> Demonstrations:
-        """Load episodes with features, which are computed once, into a file."""
-        demos, read = self._read_streamed(episodes)
-        file = self._run.encoder.path / STREAM_FOLDER / f"{episodes[0]}-{episodes[-1]}.safetensors"
-        if not file.exists():
-            frames = read()
-            found = self._encode(demos, lambda rows: [camera[rows] for camera in frames])
-            self._run.encoder.save_tensors(file, found)
-        return self._add_features(demos, self._run.encoder.read_tensors(file))
+                    parts.setdefault(f"{name}mirrored", []).append(features)
+        return {name: torch.cat(features) for name, features in parts.items()}
 
     def close(self) -> None:
         """Delete the temporary file of frames."""
         if "_frames" in vars(self):
             self._frames.close()
 
-    def read_features(self) -> Demonstrations:
-        """Return the demonstrations with features after their low-dimensional observations.
+    def read_features(self) -> TrainingSet:
+        """Return the demonstrations with features after their low-dimensional observations, and their copies.
 
         Raises:
             CheckpointError: If the features, or the policy of a resumed run, belong to another encoder.
         """
         directory = self._run.encoder
         file, weights = directory.path / FEATURES_FILE, directory.read_weights()
-        found = directory.read_tensors(file)
+        features = directory.read_tensors(file)
         check_encoder(file, weights)
         if self._run.model.exists():
             check_encoder(self._run.model, weights)
-        demos = self._add_features(self._demos, found)
-        if demos.stream is not None:
-            self.model.to(self._device).load_state_dict(weights)
-            demos = replace(demos, stream=replace(demos.stream, read=self._load_features))
-        names = sorted(name[: -len("codes")] for name in found if re.fullmatch(r"copy_\d+_codes", name))
-        copies = (self._add_features(self._demos, found, name) for name in names)
-        return replace(demos, copies=tuple(copies))
+        names = sorted(name[: -len("codes")] for name in features if re.fullmatch(r"copy_\d+_codes", name))
+        copies = tuple(self._add_features(features, name) for name in names)
+        return replace(self._add_features(features), copies=copies)
 
-    def make_blank_features(self) -> Demonstrations:
+    def make_blank_features(self) -> TrainingSet:
         """Return the demonstrations with 0 for all features, to be trained together with the encoder."""
-        blank = torch.zeros(len(self._demos.obs), self.model.feature_dim)
-        return self._add_features(self._demos, {"codes": blank, "mirrored": blank})
+        blank = torch.zeros(len(self._values), self.model.feature_dim)
+        return self._add_features({"codes": blank, "mirrored": blank})
 
-    def _add_features(
-        self, demos: Demonstrations, found: Mapping[str, Tensor], prefix: str = ""
-    ) -> Demonstrations:
-        """Return demonstrations, and their mirror image if there is one, with features by their names."""
-        encoded, mirrored = append_features(demos, found[f"{prefix}codes"]), found.get(f"{prefix}mirrored")
-        if self._mirror is None or mirrored is None:
-            return encoded
-        return replace(encoded, mirror_image=append_features(self._flip(demos), mirrored))
+    def _add_features(self, features: Mapping[str, Tensor], prefix: str = "") -> TrainingSet:
+        """Return the demonstrations with features by the prefix of their names."""
+        mirrored = features.get(f"{prefix}mirrored")
+        return self._data.add_features(
+            features[f"{prefix}codes"].numpy(), None if mirrored is None else mirrored.numpy()
+        )
 
     def measure_frames(self) -> tuple[CameraRange, ...]:
         """Return the range of the training frames of each camera, for the calibration."""
-        found = self._run.encoder.read_tensors(self._run.encoder.path / FEATURES_FILE)
-        looks, repeats = found["looks"].numpy(), found["repeats"].numpy()
-        demos = self._demos
+        features = self._run.encoder.read_tensors(self._run.encoder.path / FEATURES_FILE)
+        looks, repeats = features["looks"].numpy(), features["repeats"].numpy()
+        demos = self._data.demos
         spans = [(int(demos.starts[i]), int(demos.episode_ends[i])) for i in self._episodes]
         return tuple(
             CameraRange.measure(camera.name, of_camera, repeated, demos.obs, spans, demos.angles)
@@ -381,18 +352,18 @@ class EncoderTraining:
         demos = self._config.demos
         return PolicyWithEncoder(policy, self.model, cameras=len(demos.images), dropout=demos.images_dropout)
 
-    def build_windows(self, demos: Demonstrations, *, held_out: bool = False) -> FrameWindows:
-        """Build the windows of the demonstrations for training, or of those held out, with all frames."""
+    def build_windows(self, data: TrainingSet, *, held_out: bool = False) -> FrameTable:
+        """Build the windows of the demonstrations for training, or of those held out, with their frames."""
         model = self._config.model
-        windows = build_training_data(demos, self._config, self._mirror)
+        windows = build_training_data(data, self._config)
         assert isinstance(model, WindowConfig)
         assert isinstance(windows, Windows)
-        seen = find_window_frames(
-            add_mirror_images(demos, self._mirror),
+        frames = find_window_frames(
+            data.with_mirror_images,
             horizon=model.horizon,
             history=model.history,
             n_action_steps=self._config.chunk,
         )[:, model.history - 1 :: -1]
-        rows = self._demos.find_rows(self._held_out if held_out else self._episodes)
-        index = rows[seen % len(rows)] + len(self._demos.obs) * (seen >= len(rows))
-        return FrameWindows(windows.states, windows.actions, torch.from_numpy(index), self._tables)
+        rows = self._data.demos.find_rows(self._held_out if held_out else self._episodes)
+        index = rows[frames % len(rows)] + len(self._values) * (frames >= len(rows))
+        return FrameTable(windows, index, self._frames)

@@ -1,7 +1,7 @@
 """Windows of demonstrations with camera frames, and a policy that is trained on them with its encoder."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -18,22 +18,24 @@ from nsde_policy.encoders.keypoints.config import FORESEEN
 from nsde_policy.encoders.masking import Covers, RandomOccluder
 from nsde_policy.methods.base import LossParts, PolicyModel, Stage, TrainableModel
 from nsde_policy.run_directory import RunDirectory
+from nsde_policy.training.batches import PrefetchSource
+from nsde_policy.training.distributed import get_rank, split_batch
 
 FEATURES_FILE = "codes.safetensors"
 COPIES, COPY_OCCLUDER, COPY_GAIN = 2, RandomOccluder(1.0, (0.03, 0.15)), 0.15
-"""Copies of each demonstration with partly hidden frames, what hides them, and the largest change of their
-brightness; both stay the same in an episode."""
+"""Copies of each demonstration with partly occluded frames, what occludes them, and the largest change of
+their brightness; both stay the same in an episode."""
 READ_BLOCK, GPU_BLOCK = 256, 1024
 """Frames per block when frames are read or encoded, and when a GPU encodes them."""
 
 
 class EncoderPhase(NamedTuple):
-    """A training of the encoder, its files, and whether parts of the frames are hidden."""
+    """A training of the encoder, its files, and whether its frames are partly occluded."""
 
     title: str
     directory: RunDirectory
     config: TrainConfig
-    is_masked: bool = False
+    is_occluded: bool = False
 
     @property
     def features(self) -> Path:
@@ -53,18 +55,62 @@ class FrameWindows(TensorRows):
     """States x = (observation, the action before it), newest first, (n, history, d)."""
     actions: Tensor
     """Actions in time, (n, horizon, act_dim)."""
-    index: Tensor
-    """Row of `frames` that belongs to each state, (n, history); plus the number of rows for mirror images."""
+    is_mirrored: Tensor
+    """Whether a mirror image of its frames belongs to each state, (n, history)."""
     frames: tuple[Tensor, ...]
-    """Frames of each camera, (rows, size, size, 3) uint8; shared by all windows."""
+    """Frames of each camera, (n, history, size, size, 3) uint8."""
 
     def __getitem__(self, index: Tensor) -> Self:
-        return replace(self, states=self.states[index], actions=self.actions[index], index=self.index[index])
+        return self._map(lambda tensor: tensor[index])
 
     def to(self, device: torch.device | str) -> Self:
         """Copy all windows and frames to a device."""
-        states, actions, index = (tensor.to(device) for tensor in (self.states, self.actions, self.index))
-        return type(self)(states, actions, index, tuple(camera.to(device) for camera in self.frames))
+        return self._map(lambda tensor: tensor.to(device))
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        states, actions, is_mirrored = map(change, (self.states, self.actions, self.is_mirrored))
+        return type(self)(states, actions, is_mirrored, tuple(map(change, self.frames)))
+
+
+@dataclass(frozen=True)
+class FrameTable:
+    """All windows of some demonstrations, whose frames are read from a file."""
+
+    windows: Windows
+    rows: Ints
+    """Row of `file` that belongs to each state, (n, history); plus the number of rows for mirror images."""
+    file: FrameFile
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Tensor) -> FrameWindows:
+        return self._build(self._read(index.numpy()))
+
+    @staticmethod
+    def _build(tensors: tuple[Tensor, ...]) -> FrameWindows:
+        states, actions, is_mirrored, *frames = tensors
+        return FrameWindows(states, actions, is_mirrored, tuple(frames))
+
+    def _read(self, index: Ints) -> tuple[Tensor, ...]:
+        """Return states, actions, whether they are mirrored, and the frames of each camera."""
+        rows, count = self.rows[index], len(self.file)
+        frames = self.file.read((rows % count).ravel())
+        return (
+            self.windows.states[index],
+            self.windows.actions[index],
+            torch.from_numpy(rows >= count),
+            *(torch.from_numpy(camera).view(*rows.shape, *camera.shape[1:]) for camera in frames),
+        )
+
+    def sample(self, batch_size: int, seed: int, device: torch.device) -> PrefetchSource[FrameWindows]:
+        """Return batches of random windows, determined by the seed, the step and the rank."""
+
+        def load(step: int) -> tuple[Tensor, ...]:
+            rng = np.random.default_rng([seed, step, get_rank()])
+            return self._read(rng.integers(len(self), size=split_batch(batch_size)))
+
+        return PrefetchSource(load, self._build, device)
 
 
 class PolicyWithEncoder(TrainableModel[FrameWindows]):
@@ -89,23 +135,24 @@ class PolicyWithEncoder(TrainableModel[FrameWindows]):
         encoder = tuple(self.encoder.parameters())
         return tuple(Stage(stage.losses, (*stage.parameters, *encoder)) for stage in self.policy.stages())
 
-    def prepare(self, data: FrameWindows) -> None:
+    def prepare(self, data: Windows | FrameWindows) -> None:
         """Prepare the policy with all training data."""
         self.policy.prepare(Windows(data.states, data.actions))
 
     def loss(self, batch: FrameWindows, generator: torch.Generator) -> LossParts:
         """Encode the frames, cropped at random in training, and return the losses of the policy."""
-        frames = [self.gather(camera, batch.index.flatten()) for camera in batch.frames]
+        is_mirrored = batch.is_mirrored.flatten()
+        frames = [self._mirror(camera.flatten(0, 1), is_mirrored) for camera in batch.frames]
         if self.training:
             frames = [self.encoder.augment(camera, generator) for camera in frames]
         states = batch.states
         obs_dim = states.shape[-1] - batch.actions.shape[-1]
         values = states[..., : obs_dim - self.encoder.feature_dim]
         previous = states[..., obs_dim:]
-        found: Tensor = self.encoder(values.flatten(0, 1), *frames).view(*states.shape[:2], -1)
+        features: Tensor = self.encoder(values.flatten(0, 1), *frames).view(*states.shape[:2], -1)
         if self.training and self._dropout:
-            found = self._lose_cameras(found, generator)
-        states = torch.cat([values, found, previous], dim=-1)
+            features = self._lose_cameras(features, generator)
+        states = torch.cat([values, features, previous], dim=-1)
         return self.policy.loss(Windows(states, batch.actions), generator)
 
     def _lose_cameras(self, features: Tensor, generator: torch.Generator) -> Tensor:
@@ -113,17 +160,16 @@ class PolicyWithEncoder(TrainableModel[FrameWindows]):
         n, device = len(features), features.device
         is_lost = torch.rand(n, device=device, generator=generator) < self._dropout
         camera = torch.randint(self._cameras, (n,), device=device, generator=generator)
-        seen = camera[:, None] != torch.arange(self._cameras, device=device)
-        kept = (seen | ~is_lost[:, None]).repeat_interleave(features.shape[-1] // self._cameras, dim=1)
-        return features * kept[:, None]
+        others = camera[:, None] != torch.arange(self._cameras, device=device)
+        mask = (others | ~is_lost[:, None]).repeat_interleave(features.shape[-1] // self._cameras, dim=1)
+        return features * mask[:, None]
 
-    def gather(self, table: Tensor, index: Tensor) -> Tensor:
-        """Return frames of a table, with mirror images, (len(index), size, size, 3)."""
-        frames = table[index % len(table)]
+    def _mirror(self, frames: Tensor, is_mirrored: Tensor) -> Tensor:
+        """Return frames (n, size, size, 3), as their mirror images where `is_mirrored` (n,) is set."""
         if self.encoder.mirror is None:
             return frames
-        mirrored = (index >= len(table))[:, None, None, None]
-        return torch.where(mirrored, mirror_frames(frames, self.encoder.mirror), frames)
+        mirrored = mirror_frames(frames, self.encoder.mirror)
+        return torch.where(is_mirrored[:, None, None, None], mirrored, frames)
 
     @staticmethod
     def split_weights(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -148,23 +194,11 @@ def look_ahead(values: Floats, demos: Demonstrations) -> Floats:
     return np.concatenate([values[np.minimum(rows + ahead, last)] for ahead in FORESEEN], axis=1)
 
 
-def append_features(demos: Demonstrations, features: Tensor) -> Demonstrations:
-    """Return demonstrations with features after their observations."""
-    obs = np.concatenate([demos.obs, features.numpy()], axis=1)
-    return replace(demos, obs=obs, image_features=features.shape[1])
-
-
-def draw_copies(episodes: int, cameras: int, size: int, generator: torch.Generator) -> list[list[Covers]]:
-    """Draw what hides each episode from each camera, for several copies of the demonstrations."""
-    drawn = episodes, size, COPY_OCCLUDER, COPY_GAIN, generator
-    return [[Covers(*drawn) for _ in range(cameras)] for _ in range(COPIES)]
-
-
-def load_tables(frames: FrameFile, cameras: int, device: torch.device) -> tuple[Tensor, ...]:
-    """Return all frames of each camera on the device, (frames, size, size, 3) uint8."""
-    shape = (len(frames), frames.size, frames.size, 3)
-    tables = tuple(torch.empty(shape, dtype=torch.uint8, device=device) for _ in range(cameras))
-    for rows in split_rows(len(frames)):
-        for table, camera in zip(tables, frames.read(rows), strict=True):
-            table[int(rows[0]) : int(rows[-1]) + 1] = torch.from_numpy(camera)
-    return tables
+def sample_occlusion(
+    episodes: int, cameras: int, size: int, generator: torch.Generator
+) -> list[list[Covers]]:
+    """Sample what occludes each episode in each camera, for several copies of the demonstrations."""
+    return [
+        [Covers(episodes, size, COPY_OCCLUDER, COPY_GAIN, generator) for _ in range(cameras)]
+        for _ in range(COPIES)
+    ]

@@ -1,75 +1,58 @@
-"""A picture of the losses of a training run."""
+"""Progress of a training on a terminal or in the log."""
 
-import io
-from pathlib import Path
-from typing import TYPE_CHECKING
+import logging
+import time
+from collections.abc import Mapping
 
-from nsde_policy.files import replace_file
-from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.loop import VALIDATION_PREFIX
+from tqdm import tqdm
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+logger = logging.getLogger(__name__)
 
-CLEAR_RISE = 0.05
-"""A rise of the held-out loss is clear from this fraction of its fall on."""
-DOTTED_POINTS = 50
-"""Curves of fewer points show each of them."""
+TIMED_STEPS = 2
+"""Steps whose duration gives the first estimate; the step before them is slower."""
 
 
-def describe_overfitting(run: RunDirectory) -> str | None:
-    """Describe in one line when the held-out loss was lowest, if it was clearly higher at the end."""
-    losses: dict[int, float] = {}
-    for record in run.read_metrics():
-        if parts := [loss for name, loss in record.items() if name.startswith(VALIDATION_PREFIX)]:
-            losses[int(record["step"])] = sum(parts)
-    if not losses:
-        return None
-    lowest = min(losses, key=losses.__getitem__)
-    first, best, last = losses[min(losses)], losses[lowest], losses[max(losses)]
-    if last - best <= CLEAR_RISE * (first - best) or last == best:
-        return None
-    return (
-        f"the held-out loss was lowest at step {lowest}, {best:.3g}, and is {last:.3g} now: compare this run "
-        f"by `score` with one trained with --steps {lowest}"
-    )
+class ProgressBar:
+    """Progress bar on a terminal, otherwise about ten lines of the log; nothing unless the log shows INFO."""
 
+    def __init__(self, title: str, step: int, steps: int) -> None:
+        self._title = title
+        self._steps = steps
+        self._first = step
+        self._logged: int | None = None
+        self._started = 0.0
+        is_shown = logger.isEnabledFor(logging.INFO)
+        self._bar = tqdm(
+            desc=title,
+            initial=step,
+            total=steps,
+            unit="step",
+            dynamic_ncols=True,
+            disable=None if is_shown else True,  # None: without a terminal
+        )
 
-def plot_training(run: RunDirectory) -> Path | None:
-    """Draw losses over the steps, those on held-out episodes dashed.
+    def close(self) -> None:
+        """Leave the bar on the terminal."""
+        self._bar.close()
 
-    Return the picture; None without matplotlib, or if no losses were recorded.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return None
-    records = list(run.read_metrics())
-    names = {name: None for record in records for name in record if name not in ("step", "seconds")}
-    losses = [name for name in names if VALIDATION_PREFIX not in name]
-    if not losses:
-        return None
-    figure = Figure(figsize=(8, 3.2), layout="constrained")
-    axis = figure.subplots()
-    for name, colour in zip(losses, ("#0072b2", "#d55e00", "#009e73", "#cc79a7"), strict=False):
-        _plot_curve(axis, records, name, "-", colour, name)
-        _plot_curve(axis, records, VALIDATION_PREFIX + name, "--", colour, f"{name}, held out")
-    axis.set_xlabel("step")
-    axis.set_ylabel("loss")
-    axis.legend(frameon=False, ncols=len(losses), loc="lower left", bbox_to_anchor=(0, 1))
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.ticklabel_format(axis="y", useOffset=False)  # -1322 instead of -2 below "-1.32e3"
-    path, picture = run.path / "training.png", io.BytesIO()
-    figure.savefig(picture, dpi=130)
-    replace_file(path, picture.getvalue())
-    return path
+    def update(self, step: int) -> None:
+        """Move the bar to a step; without a bar, log an estimate once two steps are timed."""
+        self._bar.update(step - self._bar.n)
+        taken = step - self._first
+        if taken == 1:
+            self._started = time.monotonic()
+        elif taken == 1 + TIMED_STEPS and self._bar.disable:
+            more = self._steps - step
+            left = tqdm.format_interval((time.monotonic() - self._started) / TIMED_STEPS * more)
+            logger.info("%s: about %s for %d more steps", self._title, left, more)
 
-
-def _plot_curve(
-    axis: "Axes", records: list[dict[str, float]], name: str, line: str, colour: str, label: str
-) -> None:
-    """Draw a figure of the metrics over the steps, if it was recorded."""
-    points = [(record["step"], record[name]) for record in records if name in record]
-    if points:
-        marker = "o" if len(points) < DOTTED_POINTS else ""  # a line of one point is invisible
-        axis.plot(*zip(*points, strict=True), line, color=colour, label=label, marker=marker)
+    def show(self, step: int, seconds: float, losses: Mapping[str, float]) -> None:
+        """Show the losses of a step, after a number of seconds."""
+        figures = ", ".join(f"{name} {loss:.3g}" for name, loss in losses.items()) or "nothing to fit"
+        self._bar.set_postfix_str(figures, refresh=False)
+        is_due = self._logged is None or step - self._logged >= self._steps / 10 or step == self._steps
+        if self._bar.disable and is_due:
+            self._logged = step
+            left = tqdm.format_interval(seconds / (step - self._first) * (self._steps - step))
+            where = f"{self._title} step {step}/{self._steps}"
+            logger.info("%s, %.0f s, about %s left: %s", where, seconds, left, figures)

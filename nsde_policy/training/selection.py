@@ -3,14 +3,13 @@
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from nsde_policy.data.angles import wrap_columns
-from nsde_policy.data.augmentation import Mirror, RigidMotions, add_mirror_images
+from nsde_policy.data.augmentation import RigidMotions
 from nsde_policy.data.goal import Goal, circular_mean, find_goal
 from nsde_policy.data.statistics import DemoStatistics, measure_statistics
 from nsde_policy.data.types import Demonstrations
@@ -24,12 +23,10 @@ from nsde_policy.run_directory import RunDirectory
 from nsde_policy.selection.dynamics import DynamicsModel
 from nsde_policy.selection.rule import Kind, SelectionRule
 from nsde_policy.selection.selector import PlanSelector
-from nsde_policy.training.checkpoints import Monitor, build_refusal, train_loop
+from nsde_policy.training.checkpoints import build_refusal
 from nsde_policy.training.dataset import build_states, build_transitions, measure_demonstrations
-from nsde_policy.training.loop import Training, choose_rows
-
-if TYPE_CHECKING:
-    from nsde_policy.training.run import TrainOptions
+from nsde_policy.training.recorder import Monitor, fit_run, sample_rows
+from nsde_policy.training.training_set import TrainingSet
 
 logger = logging.getLogger(__name__)
 
@@ -37,137 +34,139 @@ REFERENCES = 6_000
 """Most demonstrated observations that the support rule compares plans with."""
 TRIALS = 1_000
 """Demonstrated states from which plans are sampled to find the threshold of the support rule."""
-SUPPORT_SHARE = 0.8
-"""Share of these plans that stay within the threshold."""
+SUPPORTED_FRACTION = 0.8
+"""Fraction of these plans that stay within the threshold."""
 
 
+@dataclass(frozen=True)
 class SelectionTraining:
-    """The training of plan selection, which also aligns the ends of demonstrations; often there is neither.
+    """What plan selection, and the alignment of demonstrations, learned before the policy is trained."""
 
-    Args:
-        motions: Rigid motions that align the ends; None to leave the demonstrations as they are.
-        options: Device and resuming.
-        monitor: Called at every record of the losses.
+    kind: Kind
+    """Rule by which plans will be selected."""
+    goal: Goal | None
+    """Where demonstrations end, if they agree."""
+    dynamics: DynamicsModel
+    """Trained model that predicts where a plan leads."""
+    data: TrainingSet
+    """Demonstrations as recorded."""
+
+
+def train_dynamics(
+    run: RunDirectory,
+    data: TrainingSet,
+    config: RunConfig,
+    *,
+    aligns: bool,
+    seed: int,
+    device: str,
+    resume: bool,
+    monitor: Monitor | None,
+) -> SelectionTraining | None:
+    """Choose the rule of plan selection and train the dynamics model; None if neither needs it.
+
+    `aligns` is whether the ends of demonstrations will be aligned, by the predictions of the model.
+
+    Raises:
+        CheckpointError: If the run was begun with other settings, another seed or other demonstrations.
     """
+    settings = config.selection
+    if settings.select == "none" and not aligns:
+        return None
+    demos = data.with_mirror_images
+    goal = find_goal(demos, data.image_features)
+    kind = _choose_kind(data, config, goal)
+    if kind == "none" and not aligns:
+        return None
+    _check_settings(run, {"config": config.to_dict(), "seed": seed, "demos": data.demos.fingerprint})
+    history, spec = config.model.history, measure_demonstrations(data, config)
+    generator = torch.Generator().manual_seed(seed)
+    model = DynamicsModel(settings, spec, history=history, generator=generator).to(device)
+    pairs = build_transitions(demos, config.demos, history=history)
+    fit_run(
+        run.selection,
+        model,
+        pairs,
+        settings.train,
+        seed=seed,
+        resume=resume,
+        title="dynamics model",
+        monitor=monitor,
+    )
+    return SelectionTraining(kind, goal, model, data)
 
-    def __init__(
-        self, motions: RigidMotions | None, options: "TrainOptions", monitor: Monitor | None
-    ) -> None:
-        self._motions = motions
-        self._options = options
-        self._monitor = monitor
-        self._dynamics: DynamicsModel | None = None
-        self._recorded: Demonstrations | None = None
-        self._goal: Goal | None = None
-        self.kind: Kind = "none"
-        """Rule by which plans will be selected."""
 
-    def prepare(
-        self, run: RunDirectory, demos: Demonstrations, config: RunConfig, mirror: Mirror | None, seed: int
-    ) -> Demonstrations:
-        """Train the dynamics model; return the demonstrations, with aligned ends if the settings ask for it.
+def _choose_kind(data: TrainingSet, config: RunConfig, goal: Goal | None) -> Kind:
+    """Return the rule that the settings name, or the one that suits the demonstrations."""
+    choice = config.selection.select
+    if choice != "auto":
+        return SelectionRule(columns=() if goal is None else goal.columns).choose(choice).kind
+    statistics = measure_statistics(data.demos, data.image_features)
+    kind, reason = choose_rule(statistics, config.horizon)
+    logger.info("plan selection: %s (%s)", kind, reason)
+    return kind
 
-        Raises:
-            CheckpointError: If the run was begun with other settings, another seed or other demonstrations.
-        """
-        settings = config.selection
-        if settings.select == "none" and self._motions is None:
-            return demos
-        self._recorded, self._goal = demos, find_goal(add_mirror_images(demos, mirror))
-        self.kind = self._choose_kind(config, demos)
-        if self.kind == "none" and self._motions is None:
-            return demos
-        _check_settings(run, {"config": config.to_dict(), "seed": seed, "demos": demos.fingerprint})
-        history = config.model.history
-        spec = measure_demonstrations(demos, config, mirror)
-        model = DynamicsModel(
-            settings, spec, history=history, generator=torch.Generator().manual_seed(seed)
-        ).to(self._options.device)
-        data = build_transitions(add_mirror_images(demos, mirror), config.demos, history=history)
-        training = Training(model, data, settings.train, seed=seed)
-        if self._options.resume and run.selection.training.exists():
-            training.restore(run.selection.read_tensors(run.selection.training))
-        if training.step < settings.train.steps:
-            run.selection.truncate_metrics(training.step or -1)
-            train_loop(run.selection, training, settings.train, self._monitor, title="dynamics model")
-        training.finish()
-        self._dynamics = model
-        if self._motions is None:
-            return demos
-        return self._align(self._motions, demos, config, mirror)
 
-    def _choose_kind(self, config: RunConfig, demos: Demonstrations) -> Kind:
-        """Return the rule that the settings name, or the one that suits the demonstrations."""
-        choice = config.selection.select
-        if choice != "auto":
-            return SelectionRule(columns=() if self._goal is None else self._goal.columns).choose(choice).kind
-        kind, reason = choose_rule(measure_statistics(demos), config.horizon)
-        logger.info("plan selection: %s (%s)", kind, reason)
-        return kind
+def align_ends(selection: SelectionTraining, motions: RigidMotions, config: RunConfig) -> TrainingSet:
+    """Move each demonstration as a whole so that its body ends in the mean of all final poses.
 
-    def _align(
-        self, motions: RigidMotions, demos: Demonstrations, config: RunConfig, mirror: Mirror | None
-    ) -> Demonstrations:
-        """Move each demonstration as a whole so that its body ends in the mean of all final poses.
+    The final pose is the one after the last action, which was not recorded: the dynamics model predicts
+    it. A mirror image ends in the mirrored pose, so both predictions are averaged.
+    """
+    demos, mirror = selection.data.demos, selection.data.mirror
+    poses = ends = _predict_ends(selection.dynamics, demos, config)
+    if mirror is not None:
+        mirrored_ends = _predict_ends(selection.dynamics, mirror.flip(demos), config)
+        other = mirror.flip_observations(mirrored_ends, demos.angles)
+        ends = other + wrap_columns(ends - other, demos.angles) / 2
+        poses = np.concatenate([ends, mirror.flip_observations(ends, demos.angles)])
+    columns = list(motions.body)
+    goal = circular_mean(poses, list(demos.angles))[columns]
+    aligned = motions.align(demos, ends[:, columns], goal)
+    shift = np.linalg.norm(goal[:2] - ends[:, columns[:2]], axis=1)
+    logger.info("ends of %d demonstrations are aligned: moved by %.3g on average", len(demos), shift.mean())
+    return replace(selection.data, demos=aligned)
 
-        The final pose is the one after the last action, which was not recorded: the dynamics model predicts
-        it. A mirror image ends in the mirrored pose, so both predictions are averaged.
-        """
-        ends = self._predict_ends(demos, config)
-        poses = ends
-        if mirror is not None:
-            other = mirror.flip_observations(self._predict_ends(mirror.flip(demos), config), demos.angles)
-            ends = other + wrap_columns(ends - other, demos.angles) / 2
-            poses = np.concatenate([ends, mirror.flip_observations(ends, demos.angles)])
-        columns = list(motions.body)
-        goal = circular_mean(poses, list(demos.angles))[columns]
-        aligned = motions.align(demos, ends[:, columns], goal)
-        shift = np.linalg.norm(goal[:2] - ends[:, columns[:2]], axis=1)
-        logger.info(
-            "ends of %d demonstrations are aligned: moved by %.3g on average", len(demos), shift.mean()
-        )
-        return aligned
 
-    @torch.no_grad()
-    def _predict_ends(self, demos: Demonstrations, config: RunConfig) -> np.ndarray:
-        """Predict the observation after the last action of each demonstration, (episodes, obs_dim)."""
-        assert self._dynamics is not None
-        states = build_states(demos, config.demos)
-        last = demos.episode_ends - 1
-        known = np.stack([states[np.maximum(last - lag, demos.starts)] for lag in range(2)], axis=1)
-        given = (torch.from_numpy(array).to(self._options.device) for array in (known, demos.act[last, None]))
-        return self._dynamics.predict(*given)[:, 0].double().cpu().numpy()
+@torch.no_grad()
+def _predict_ends(dynamics: DynamicsModel, demos: Demonstrations, config: RunConfig) -> np.ndarray:
+    """Predict the observation after the last action of each demonstration, (episodes, obs_dim)."""
+    states, device = build_states(demos, config.demos), next(dynamics.parameters()).device
+    last = demos.episode_ends - 1
+    recent = np.stack([states[np.maximum(last - lag, demos.starts)] for lag in range(2)], axis=1)
+    inputs = (torch.from_numpy(array).to(device) for array in (recent, demos.act[last, None]))
+    return dynamics.predict(*inputs)[:, 0].double().cpu().numpy()
 
-    @torch.no_grad()
-    def finish(self, run: RunDirectory, mirror: Mirror | None) -> None:
-        """Measure goal and support, choose the rule, and write both with the dynamics model.
 
-        Both come from the demonstrations as recorded: aligned ends would not show how exact an end has to be.
-        """
-        if self._dynamics is None or self.kind == "none":
-            return
-        assert self._recorded is not None
-        record, policy = load_model(run)
-        config, device = record.config, self._options.device
-        both, goal = add_mirror_images(self._recorded, mirror), self._goal
-        rule = SelectionRule(columns=() if goal is None else goal.columns)
-        obs = choose_rows(torch.tensor(both.obs), REFERENCES, seed=record.seed)
-        directions = 0 if goal is None else goal.whitening.shape[1]
-        selector = PlanSelector(rule, self._dynamics, directions=directions, references=len(obs)).to(device)
-        selector.set_references(obs.to(device))
-        if goal is not None:
-            selector.set_goal(goal)
-        pairs = build_transitions(both, config.demos, history=config.model.history)
-        trials = choose_rows(pairs.x, TRIALS, seed=record.seed).reshape(
-            -1, config.model.history, record.spec.dim
-        )
-        draws = Draws([torch.Generator().manual_seed(record.seed)] * len(trials), device)
-        plans = policy.to(device).plan(trials.to(device), steps=config.horizon, draws=draws)
-        distance = selector.support_distance(self._dynamics.predict(trials.to(device), plans)).amax(1)
-        threshold = float(distance.quantile(SUPPORT_SHARE))
-        rule = replace(rule, threshold=threshold, kind=self.kind)
-        run.selection.save_tensors(run.selection.model, selector.state_dict())
-        replace_file(run.selection.path / RULE_FILE, rule.to_json().encode())
+@torch.no_grad()
+def write_rule(run: RunDirectory, selection: SelectionTraining | None) -> None:
+    """Measure goal and support with the trained policy, and write the rule with the dynamics model.
+
+    Both come from the demonstrations as recorded: aligned ends would not show how exact an end has to be.
+    """
+    if selection is None or selection.kind == "none":
+        return
+    record, policy = load_model(run)
+    config, dynamics, goal = record.config, selection.dynamics, selection.goal
+    device = next(dynamics.parameters()).device
+    demos = selection.data.with_mirror_images
+    rule = SelectionRule(columns=() if goal is None else goal.columns)
+    obs = sample_rows(torch.tensor(demos.obs), REFERENCES, seed=record.seed)
+    directions = 0 if goal is None else goal.whitening.shape[1]
+    selector = PlanSelector(rule, dynamics, directions=directions, references=len(obs)).to(device)
+    selector.set_references(obs.to(device))
+    if goal is not None:
+        selector.set_goal(goal)
+    pairs = build_transitions(demos, config.demos, history=config.model.history)
+    trials = sample_rows(pairs.x, TRIALS, seed=record.seed)
+    trials = trials.reshape(-1, config.model.history, record.spec.dim).to(device)
+    draws = Draws([torch.Generator().manual_seed(record.seed)] * len(trials), device)
+    plans = policy.to(device).plan(trials, steps=config.horizon, draws=draws)
+    distance = selector.support_distance(dynamics.predict(trials, plans)).amax(1)
+    threshold = float(distance.quantile(SUPPORTED_FRACTION))
+    rule = replace(rule, threshold=threshold, kind=selection.kind)
+    run.selection.save_tensors(run.selection.model, selector.state_dict())
+    replace_file(run.selection.path / RULE_FILE, rule.to_json().encode())
 
 
 def _check_settings(run: RunDirectory, settings: Mapping[str, object]) -> None:

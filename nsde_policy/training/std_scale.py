@@ -23,7 +23,7 @@ from nsde_policy.training.dataset import build_transitions
 logger = logging.getLogger(__name__)
 
 FITTED_LEVELS = (0.5, 0.68, 0.95)
-"""Probabilities of the central intervals that shall hold their share of the held-out steps."""
+"""Probabilities of the central intervals that shall hold that fraction of the held-out steps."""
 FACTOR_LIMITS = (0.1, 10.0)
 """Smallest and largest factor; beyond them the held-out episodes are not like the others."""
 BATCH_ROWS = 8192
@@ -39,13 +39,11 @@ def check_std_scale(config: RunConfig, fraction: float) -> None:
         raise ConfigError("σ of features of images is not scaled: leave out --scale-std")
 
 
-def fit_std_scale(run: RunDirectory, demos: Demonstrations | None, *, device: str) -> np.ndarray | None:
+def fit_std_scale(run: RunDirectory, demos: Demonstrations, *, device: str) -> np.ndarray:
     """Scale the σ of a trained run so that it fits held-out demonstrations, and write its weights.
 
-    Return the factor of each dimension of a state, (d,); None without demonstrations.
+    Return the factor of each dimension of a state, (d,).
     """
-    if demos is None:
-        return None
     record, model = load_model(run)
     config = record.config
     pairs = build_transitions(demos, config.demos, history=config.model.history, final_action_weight=1.0)
@@ -65,26 +63,26 @@ def measure_errors(
 ) -> np.ndarray:
     """Return the errors of predicted next states, in σ, (rows, d)."""
     device = next(model.parameters()).device
-    found = []
+    errors = []
     for rows in torch.split(torch.arange(len(pairs.x)), BATCH_ROWS):
         states = pairs.x[rows].reshape(len(rows), history, -1).to(device)
         predicted = model.predict_step(states, sampling=model.learned_sampling())
-        mean, std = (each.double().cpu().numpy() for each in predicted)
-        found.append(wrap_columns(pairs.x_next[rows].double().numpy() - mean, list(circular)) / std)
-    return np.concatenate(found)
+        mean, std = (tensor.double().cpu().numpy() for tensor in predicted)
+        errors.append(wrap_columns(pairs.x_next[rows].double().numpy() - mean, list(circular)) / std)
+    return np.concatenate(errors)
 
 
-def fit_factors(ratios: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Return the factor of each dimension with which its intervals hold their share of the steps.
+def fit_factors(ratios: np.ndarray, is_recorded: np.ndarray) -> np.ndarray:
+    """Return the factor of each dimension with which its intervals hold their fraction of the steps.
 
     The factors that are right for each of `FITTED_LEVELS` are averaged in the logarithm. A factor of maximum
     likelihood, the root mean square, would follow rare large errors, and make the 68 % interval too wide.
-    `ratios` are errors in σ, of which only the `known` ones were recorded, both (rows, d).
+    `ratios` are errors in σ, some of which were not recorded, both (rows, d).
     """
     bounds = [NormalDist().inv_cdf(0.5 + level / 2) for level in FITTED_LEVELS]
     factors = np.ones(ratios.shape[1])
-    for column, (values, chosen) in enumerate(zip(np.abs(ratios).T, known.T, strict=True)):
-        if chosen.any():
-            found = np.quantile(values[chosen], FITTED_LEVELS) / bounds
-            factors[column] = np.exp(np.log(np.clip(found, *FACTOR_LIMITS)).mean())
+    for column, (values, recorded) in enumerate(zip(np.abs(ratios).T, is_recorded.T, strict=True)):
+        if recorded.any():
+            ratio = np.quantile(values[recorded], FITTED_LEVELS) / bounds
+            factors[column] = np.exp(np.log(np.clip(ratio, *FACTOR_LIMITS)).mean())
     return factors

@@ -33,45 +33,47 @@ def fit_visibility(
     *,
     seed: int,
 ) -> VisibilityHead:
-    """Fit the share of right features in frames with hidden parts, and calibrate it on other episodes.
+    """Fit the fraction of right features in partly occluded frames, and calibrate it on other episodes.
 
     Those are the held-out ones, or every fifth if there are none. `features` are those of all frames,
-    (frames, feature_dim); the seed determines which frames are used and what hides them.
+    (frames, feature_dim); the seed determines which frames are used and what occludes them.
     """
     device, rng = next(model.parameters()).device, np.random.default_rng(seed)
     generator = torch.Generator(device).manual_seed(seed)
     wrong = WRONG * features.std(0, correction=0).clamp(min=MIN_STD)
 
     def look(rows: Ints, *, is_disturbed: bool = True) -> tuple[Tensor, Tensor]:
-        """Return the summaries of frames and the share of their features that are right, in float64."""
-        summaries, shares = [], []
+        """Return the summaries of frames and the fraction of their features that are right, in float64."""
+        summaries, fractions = [], []
         for block in np.split(rows, range(READ_BLOCK, len(rows), READ_BLOCK)):
-            seen = [torch.from_numpy(camera).to(device) for camera in frames.read(block)]
+            cameras = [torch.from_numpy(camera).to(device) for camera in frames.read(block)]
             if is_disturbed:
-                seen = [disturb_frames(camera, generator) for camera in seen]
-            found, summary = model.summarize(torch.from_numpy(demos.obs[block]).to(device), *seen)
+                cameras = [disturb_frames(camera, generator) for camera in cameras]
+            encoded, summary = model.summarize(torch.from_numpy(demos.obs[block]).to(device), *cameras)
             summaries.append(summary.float().cpu())
-            shares.append(((found.cpu() - features[block]).abs() <= wrong).double().mean(1))
-        return torch.cat(summaries), torch.cat(shares)
+            fractions.append(((encoded.cpu() - features[block]).abs() <= wrong).double().mean(1))
+        return torch.cat(summaries), torch.cat(fractions)
 
     others = [*held_out] or [*range(len(demos))][4::5] or [0]
-    known = demos.find_rows([i for i in range(len(demos)) if i not in others] or others)
+    fitted = demos.find_rows([i for i in range(len(demos)) if i not in others] or others)
     unseen = rng.permutation(demos.find_rows(others))[:HELD_OUT]
-    summary, share = look(rng.permutation(known)[:FITTED])
+    summary, fraction = look(rng.permutation(fitted)[:FITTED])
     head = VisibilityHead(summary.shape[1])
     head.mean.copy_(summary.mean(0))
     head.std.copy_(summary.std(0, correction=0).clamp(min=MIN_STD))
     x = head.expand(summary).double()
     gram = torch.cov(x.T, correction=0) + SMOOTHING * torch.eye(x.shape[1], dtype=torch.float64)
-    weight = torch.linalg.solve(gram, (x - x.mean(0)).T @ share / len(x))
-    summary, share = look(unseen)  # the fit is too sure of frames that it has not seen
+    weight = torch.linalg.solve(gram, (x - x.mean(0)).T @ fraction / len(x))
+    summary, fraction = look(unseen)  # the fit is too sure of frames that it has not seen
     x = head.expand(summary).double()
-    spread = torch.cov(torch.stack([x @ weight, share]))
+    spread = torch.cov(torch.stack([x @ weight, fraction]))
     weight *= (spread[0, 1] / spread[0, 0]).nan_to_num(0.0)
     head.weight.copy_(weight[None])
-    head.bias.fill_(share.mean() - x.mean(0) @ weight)
+    head.bias.fill_(fraction.mean() - x.mean(0) @ weight)
     head.usual.fill_(head(look(unseen, is_disturbed=False)[0]).quantile(0.01))
-    agreement = torch.corrcoef(torch.stack([head(summary), share.float()]))[0, 1].nan_to_num()
+    agreement = torch.corrcoef(torch.stack([head(summary), fraction.float()]))[0, 1].nan_to_num()
     where = f"{len(unseen)} frames of {len(others)} other episodes"
-    logger.info("visible share: correlation %.2f with the share of right features in %s", agreement, where)
+    logger.info(
+        "visible fraction: correlation %.2f with the fraction of right features in %s", agreement, where
+    )
     return head

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nsde_policy.errors import ComparisonError, ConfigError
-from nsde_policy.eval.offline.sums import EpisodeSums
+from nsde_policy.eval.score.sums import EpisodeSums
 from nsde_policy.eval.tables import format_markdown
 from nsde_policy.video.next_frame import VideoModel, to_unit
 from nsde_policy.video.videos import Videos

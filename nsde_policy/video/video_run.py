@@ -22,9 +22,9 @@ from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
 from nsde_policy.inference.loading import check_weights
 from nsde_policy.run_directory import RUN_FORMAT, DemoRecord, RunDirectory, find_versions
-from nsde_policy.training.checkpoints import Monitor, check_files, refuse_other_training, train_loop
+from nsde_policy.training.checkpoints import check_files, refuse_other_training
 from nsde_policy.training.distributed import join_ranks
-from nsde_policy.training.loop import Training
+from nsde_policy.training.recorder import Monitor, fit_run
 from nsde_policy.video.baselines import FlowMatchingVideo, InterpolantsVideo
 from nsde_policy.video.neural_sde import NeuralSDEVideo
 from nsde_policy.video.next_frame import VideoModel
@@ -163,12 +163,16 @@ def train_video(
         for number, (directory, train, unroll) in enumerate(stages):
             model.unroll = unroll
             directory.path.mkdir(exist_ok=True)
-            training = Training(model, loaded.windows(model.window), train, seed=seed + number)
-            if resume and directory.training.exists():
-                training.restore(directory.read_tensors(directory.training))
-            directory.truncate_metrics(training.step if resume else -1)
-            title = f"stage {number + 1} of {len(stages)}"
-            train_loop(directory, training, train, monitor, title=title)
+            fit_run(
+                directory,
+                model,
+                loaded.windows(model.window),
+                train,
+                seed=seed + number,
+                resume=resume,
+                title=f"stage {number + 1} of {len(stages)}",
+                monitor=monitor,
+            )
     return run
 
 

@@ -30,7 +30,7 @@ from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.registry import get_method
 from nsde_policy.planner.interface import History, Plan
 from nsde_policy.tasks import Task, get_task
-from nsde_policy.training.train import train_task
+from nsde_policy.training.train import train_run
 from nsde_policy.viewer.camera import describe_camera
 from nsde_policy.viewer.controls import Controls
 from nsde_policy.viewer.forecast import (
@@ -120,7 +120,7 @@ def load_neighbours(task: str) -> PolicyRunner:
     """Store the embedded demonstrations of a task as nearest neighbours, which takes a second."""
     with TemporaryDirectory() as folder:
         run = Path(folder) / "neighbours"
-        train_task(None, get_task(task).preset("default", "knn"), run, task=task, seed=0)
+        train_run(None, get_task(task).preset("default", "knn"), run, task=task, seed=0)
         return load_runners([run])[0]
 
 

@@ -76,7 +76,6 @@ def test_a_device_that_torch_cannot_use_is_refused_before_the_work(command, caps
         ("serve --max-clients 0", "need --max-clients >= 1, got 0"),
         ("serve --patience-s inf", "need --patience-s <= 1e+30"),
         ("tune --epochs 5", "tune has no flag --epochs: use --steps"),
-        ("train --slurm-args time=60", "add --slurm PARTITION"),
         ("collect --out x.zarr --chunk 3", "--chunk requires --policy RUN"),
     ],
 )

@@ -40,7 +40,7 @@ def test_torchrun_starts_the_program_whose_errors_name_the_rank():
     assert "nsde-policy (rank 3): " in done.stderr
 
 
-@pytest.mark.parametrize("command", ["eval", "tune", "train --slurm gpu --out run"])
+@pytest.mark.parametrize("command", ["eval", "tune"])
 def test_torchrun_starts_only_what_trains_in_several_processes(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

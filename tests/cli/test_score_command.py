@@ -48,8 +48,8 @@ def test_command_prints_tables_and_writes_json(
     values = json.loads(file.read_text())
     assert len(values["episodes"]) == 4
     assert not values["seen_in_training"]
-    assert np.shape(values["parts"]["last"]["error_per_action"]["sample"]["value"]) == (5, 3)
-    assert np.shape(values["parts"]["all"]["coverage"]["observations"]["low"]) == (3,)
+    assert np.shape(values["error_per_action"]["sample"]["value"]) == (5, 3)
+    assert np.shape(values["coverage"]["observations"]["low"]) == (3,)
 
 
 @pytest.mark.parametrize(
@@ -147,9 +147,9 @@ def test_runs_are_compared_on_the_episodes_that_all_held_out(comparison: ScoreCo
 def test_runs_are_ranked_by_error_if_the_paired_interval_excludes_zero(comparison: ScoreComparison):
     def scale(factor: float, label: str) -> Score:
         run, sums = comparison.reference, comparison.reference.sums
-        squared = sums["all"]["error_sample"]
+        squared = sums["error_sample"]
         total, count = (np.tile(part, (3, 1, 1)) for part in (factor * squared.total, squared.count))
-        parts = {**sums, "all": {**sums["all"], "error_sample": EpisodeSums(total, count, root=True)}}
+        parts = {**sums, "error_sample": EpisodeSums(total, count, root=True)}
         return replace(run, name=label, sums=parts)
 
     small, large = scale(1.0, "small"), scale(1.44, "large")
@@ -177,7 +177,7 @@ def test_command_compares_several_runs(
     flags = ["--demos", store, "--samples", "2"]
     assert main(["score", *runs, *flags, "--json", str(file)]) == 0
     assert "| minus Neural SDE, sde | error |" in capsys.readouterr().out
-    assert [len(values["parts"]) for values in json.loads(file.read_text())["runs"]] == [3, 3]
+    assert [len(values["error_in_std"]) for values in json.loads(file.read_text())["runs"]] == [4, 4]
     assert main(["score", *runs, *flags, "--reference", "nothing"]) == 2
     assert "no row 'nothing' to refer to" in capsys.readouterr().err
     assert main(["compare", *runs, "--out", str(tmp_path)]) == 2

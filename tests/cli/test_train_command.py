@@ -12,7 +12,7 @@ from nsde_policy.cli.main import main
 from nsde_policy.cli.train import Train, name_store
 from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.inference.policy import Policy
-from nsde_policy.training.stage import StageRun
+from nsde_policy.training.batches import TableSource
 from tests.golden.behaviour import DATA
 from tests.helpers.camera_robot import write_camera_store
 from tests.helpers.demo_stores import write_store
@@ -109,7 +109,7 @@ def test_running_out_of_memory_exits_with_code_2(
     arm_demos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     args = ["--demos", str(arm_demos), "--task", "none", "--out", str(tmp_path / "run")]
-    monkeypatch.setattr(StageRun, "step", lambda *_: torch.empty(2**60))  # more than addresses can reach
+    monkeypatch.setattr(TableSource, "draw", lambda *_: torch.empty(2**60))  # more than addresses can reach
     assert main(["train", *args]) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith("nsde-policy: out of memory")
 

@@ -24,7 +24,7 @@ from nsde_policy.methods.baselines.regression import RegressionConfig
 from nsde_policy.planner.calibration import CameraRange
 from nsde_policy.planner.interface import Planner
 from nsde_policy.run_config import RunConfig
-from nsde_policy.training.dataset import add_lost_cameras
+from nsde_policy.training.training_set import TrainingSet
 from tests.control.test_frame_faults import (
     CONFIG,
     Observation,
@@ -229,11 +229,10 @@ def test_encoder_that_is_trained_with_the_policy_loses_cameras_too(store: Path, 
 def test_dropped_copies_are_whole_episodes_with_the_wanted_share(policy: Policy):
     spec, settings, rng = policy.spec, DROPPED.demos, np.random.default_rng(0)
     ends = np.arange(1, 21) * 10
-    demos = Demonstrations(
-        rng.normal(size=(200, spec.obs_dim)), rng.normal(size=(200, 7)), ends, image_features=8
-    )
-    assert add_lost_cameras(demos, CONFIG.demos, spec) is demos
-    first, second = add_lost_cameras(demos, settings, spec).copies
+    demos = Demonstrations(rng.normal(size=(200, spec.obs_dim)), rng.normal(size=(200, 7)), ends)
+    data = TrainingSet(demos, image_features=8)
+    assert data.lose_cameras(CONFIG.demos, spec) is data
+    first, second = (copy.demos for copy in data.lose_cameras(settings, spec).copies)
     assert len(first.obs) + len(second.obs) == len(demos.obs), "half of all data"
     for copy, columns in ((first, FEATURES), (second, slice(11, 15))):
         middle = find_middle(policy, columns)
@@ -241,7 +240,7 @@ def test_dropped_copies_are_whole_episodes_with_the_wanted_share(policy: Policy)
         others = np.delete(np.arange(15), columns)
         sources = {episode.obs[:, others].tobytes() for episode in demos}
         assert {episode.obs[:, others].tobytes() for episode in copy} < sources
-    (copy, *_) = add_lost_cameras(demos, replace(settings, images_dropout=0.75), spec).copies
+    (copy, *_) = data.lose_cameras(replace(settings, images_dropout=0.75), spec).copies
     assert len(copy) == 30, "half of them twice"
 
 

@@ -32,7 +32,7 @@ def test_resizing_by_a_whole_factor_keeps_positions():
 def test_frame_file_reads_any_frames_of_all_cameras(tmp_path: Path):
     store, arrays = write_camera_store(tmp_path / "store.zarr"), make_arrays()
     cameras = [open_images(store, key=name) for name in ("top", "wrist")]
-    file = FrameFile(cameras, [(0, EPISODES * STEPS)], size=32, folder=tmp_path / "run")
+    file = FrameFile(cameras, EPISODES * STEPS, size=32, folder=tmp_path / "run")
     index = np.array([70, 3, 3, 0])
     top, wrist = file.read(index)
     assert (top == arrays["top"][index]).all()

@@ -16,9 +16,8 @@ from nsde_policy.encoders.keypoints.networks import draw_bumps, locate_peaks, ma
 from nsde_policy.encoders.masking import shift_frames
 from nsde_policy.errors import ConfigError
 from nsde_policy.training.batches import BatchSource
-from nsde_policy.training.loop import Training
+from nsde_policy.training.fit import fit
 from tests.helpers.rng import make_rng
-from tests.helpers.shared_batches import assert_shares_add_up
 
 SIZE = 32
 SMALL = KeypointConfig(
@@ -67,16 +66,6 @@ def test_levelled_keypoints_do_not_depend_on_the_brightness():
         assert not torch.allclose(plain(values, frames), plain(values, dark), atol=1e-3)
 
 
-@pytest.mark.parametrize("anchors", [0, 2])
-def test_ranks_that_share_a_batch_compute_its_loss_and_gradient(anchors: int):
-    config = replace(SMALL, anchors=anchors, known_points=1)
-    model = KeypointModel(config, [CAMERA], plain_dim=2, generator=make_rng(0))
-    values, frames = make_scenes(14, seed=2)
-    parts = (slice(0, 14), slice(0, 7), slice(7, 14))
-    whole, *shares = (CameraBatch(values[rows], values[rows], (frames[rows],)) for rows in parts)
-    assert_shares_add_up(model, whole, shares, rows=7)
-
-
 class Scenes(BatchSource[CameraBatch]):
     """Batches of scenes; measured values are the position of the square, or constant."""
 
@@ -95,10 +84,7 @@ def train_model(config: KeypointConfig, *, is_measured: bool) -> KeypointModel:
     _, frames = make_scenes(200, seed=1)
     background = frames.float().median(0).values.to(torch.uint8)
     model.set_scene(torch.zeros(2), torch.ones(2), [background])
-    training = Training(model, Scenes(config.train.batch_size, is_measured=is_measured), config.train, seed=0)
-    while training.step < config.train.steps:
-        training.advance(100)
-    training.finish()
+    fit(model, Scenes(config.train.batch_size, is_measured=is_measured), config.train, seed=0)
     return model
 
 

@@ -17,7 +17,7 @@ from nsde_policy.encoders.masking import (
     hide_parts,
 )
 from nsde_policy.training.batches import BatchSource
-from nsde_policy.training.loop import Training
+from nsde_policy.training.fit import fit
 from tests.encoders.test_keypoints import SMALL, make_scenes, train_model
 from tests.helpers.rng import make_rng
 
@@ -110,10 +110,7 @@ def test_an_encoder_that_learned_from_a_teacher_sees_past_what_hides_a_part_of_t
     decoder = {name: values.clone() for name, values in decoder.items()}
     model.learn_from_teacher(lessons.features.std(0))
     config = replace(SMALL.train, steps=150)
-    training = Training(model, lessons, config, seed=0)
-    while training.step < config.steps:
-        training.advance(50)
-    training.finish()
+    fit(model, lessons, config, seed=0)
     assert measure_error() < 0.6 * before
     for name, weights in model.cameras[0].decoder.state_dict().items():
         assert torch.equal(weights, decoder[name])

@@ -20,7 +20,7 @@ from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import GymTask, Task, find_rate, get_task, get_task_of_run
 from nsde_policy.tasks import adapter as adapters
 from nsde_policy.tasks.adapter import EnvAdapter
-from nsde_policy.training.run import train_run
+from nsde_policy.training.train import train_run
 from tests.helpers.environments import DictEnv, MatrixEnv
 
 HERE = "tests.helpers.environments"

@@ -26,7 +26,7 @@ from nsde_policy.eval.rollouts.paths import PATH_POINTS, SAME_PATH, number_paths
 from nsde_policy.eval.rollouts.pool import RolloutPool
 from nsde_policy.eval.rollouts.runner import RolloutConfig
 from nsde_policy.tasks import get_task
-from nsde_policy.training.train import train_task
+from nsde_policy.training.train import train_run
 from tests.helpers.gates_task import demonstrate_gates
 
 
@@ -38,7 +38,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         config = get_task("gates").preset("fast", method)
         config = config.replace_parts(train={"steps": 10, "batch_size": 32})
         found[name] = folder / f"{method}-fast-{seed}"
-        train_task(demonstrate_gates(), config, found[name], task="gates", seed=seed)
+        train_run(demonstrate_gates(), config, found[name], task="gates", seed=seed)
     return found
 
 

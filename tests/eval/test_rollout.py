@@ -1,4 +1,4 @@
-"""Tests for eval/rollout.py and eval/evaluate.py."""
+"""Tests for eval/rollouts."""
 
 import json
 import re

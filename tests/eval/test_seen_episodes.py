@@ -1,4 +1,4 @@
-"""Tests of eval/offline/frames.py: episodes of the training are recognised in any store."""
+"""Tests of eval/score/episodes.py: episodes of the training are recognised in any store."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.run import TrainOptions, train_run
+from nsde_policy.training.train import TrainOptions, train_run
 from tests.helpers.demo_stores import write_store
 from tests.helpers.toy_problems import make_robot_demos
 

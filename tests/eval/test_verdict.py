@@ -31,7 +31,7 @@ def make_score(errors: dict[str, list[list[float]]], coverage: float, *, episode
     sums["coverage_actions"] = EpisodeSums(level * shares, level)
     scale = ActionScale(np.zeros(2), np.ones(2), (), ("elbow", "gripper"), (False, True))
     record = RunDirectory(resolve_run(Path("shipped"))).read_record()
-    return Score("run", record, {}, scale, {"all": sums})
+    return Score("run", record, {}, scale, sums)
 
 
 @pytest.mark.parametrize(("episodes", "fraction"), [(8, 0.5), (12, 0.5), (20, 0.3), (30, 0.2), (100, 0.1)])

@@ -116,7 +116,7 @@ def score(run: Path, file: Path) -> Any:
     run_command("score", run, "--demos", DEMOS, "--samples", 9, "--stride", 40, "--json", file)
     result = read_stable(file)
     return {name: result[name] for name in ("episodes", "scored_frames", "action_mean")} | {
-        "log_prob": result["parts"]["all"]["log_prob"]
+        "log_prob": result["log_prob"]
     }
 
 

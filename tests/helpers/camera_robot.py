@@ -10,9 +10,9 @@ import numpy as np
 
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.checkpoints import Monitor
 from nsde_policy.training.demos import load_training_demos, open_training_images
-from nsde_policy.training.run import TrainOptions, train_run
+from nsde_policy.training.recorder import Monitor
+from nsde_policy.training.train import TrainOptions, train_run
 from tests.helpers.demo_stores import write_store
 
 EPISODES, STEPS, JOINTS = 6, 12, 7

@@ -16,7 +16,7 @@ from nsde_policy.core.state import measure_state
 from nsde_policy.core.targets import Transitions
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
-from nsde_policy.training.loop import fit
+from nsde_policy.training.fit import fit
 from tests.helpers.state_pairs import pair_states
 
 DT = 0.2

@@ -13,8 +13,7 @@ from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.distributed import average_ranks, is_any_rank
-from nsde_policy.training.run import TrainOptions, train_run
-from nsde_policy.training.train import pick_device
+from nsde_policy.training.train import TrainOptions, pick_device, train_run
 from tests.helpers.toy_problems import make_robot_demos
 
 

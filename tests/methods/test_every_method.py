@@ -30,9 +30,8 @@ from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfi
 from nsde_policy.methods.registry import METHODS, get_method
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import fingerprint
-from nsde_policy.training.run import TrainOptions, train_run
+from nsde_policy.training.train import TrainOptions, train_run
 from tests.helpers.rng import make_draws, make_rng
-from tests.helpers.shared_batches import assert_shares_add_up
 from tests.helpers.state_pairs import pair_states
 from tests.helpers.toy_problems import WITH_ANGLE, make_robot_demos
 
@@ -152,13 +151,6 @@ def test_weights_and_losses_depend_only_on_their_generators(case: Case):
     assert losses[0] == losses[1]
     assert losses[0] != losses[2] or not losses[0]
     assert torch.equal(torch.random.get_rng_state(), before)
-
-
-@EVERY_CASE
-def test_ranks_that_share_a_batch_compute_its_loss_and_gradient(case: Case):
-    batch = make_batch(case.config, 64)
-    shares = [batch[rows] for rows in torch.arange(len(batch)).chunk(2)]
-    assert_shares_add_up(build(case).train(), batch, shares, rows=len(batch) // 2)
 
 
 @pytest.mark.parametrize("name", ["ibc", "diffusion"])

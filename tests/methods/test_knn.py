@@ -21,7 +21,7 @@ from nsde_policy.methods.baselines.knn import (
     NearestNeighboursSampling,
 )
 from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.training.run import train_run
+from nsde_policy.training.train import train_run
 from tests.helpers.rng import make_draws, make_rng
 from tests.helpers.toy_problems import make_robot_demos
 

@@ -16,7 +16,7 @@ from nsde_policy.methods.baselines.l1_flow import L1FlowConfig
 from nsde_policy.methods.baselines.lstm_gmm import LSTMGMMConfig
 from nsde_policy.methods.baselines.regression import RegressionConfig
 from nsde_policy.methods.registry import get_method
-from nsde_policy.training.loop import fit
+from nsde_policy.training.fit import fit
 from tests.helpers.rng import make_draws, make_rng
 from tests.helpers.toy_problems import LINE, make_states, make_two_modes
 

@@ -18,9 +18,10 @@ from nsde_policy.planner.calibration import (
     find_action_limits,
 )
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.demos import load_training_demos
-from nsde_policy.training.run import calibrate
-from nsde_policy.training.train import prepare_task
+from nsde_policy.tasks import get_task
+from nsde_policy.training.demos import add_environment, find_mirror, load_training_demos
+from nsde_policy.training.train import calibrate
+from nsde_policy.training.training_set import TrainingSet
 from tests.helpers.numpy_planner import CALIBRATION, SPEC
 
 
@@ -111,8 +112,9 @@ def test_shipped_calibration_matches_the_human_demonstrations(human_demos):
     demos = load_training_demos(record.config.demos, human_demos)
     assert demos.fingerprint == record.demos.fingerprint
     shipped = Calibration.read(SHIPPED_POLICY, build_policy_spec(record))
-    demos, task = prepare_task(demos, record.config, record.task)
-    found = calibrate(demos, record, task.mirror)
+    task = get_task(record.task)
+    demos = add_environment(demos, task, record.config.demos.obs_keys, record.config.chunk)
+    found = calibrate(TrainingSet(demos, find_mirror(record.config.demos, record.task)), record)
     assert shipped.rate_hz == found.rate_hz == 10
     assert (shipped.step, shipped.acceleration) == (found.step, found.acceleration)
     assert np.allclose(shipped.precision, found.precision, rtol=1e-4)

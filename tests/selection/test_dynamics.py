@@ -12,7 +12,8 @@ from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.selection.dynamics import DynamicsModel
 from nsde_policy.training.dataset import build_transitions, measure_demonstrations
-from nsde_policy.training.loop import Training
+from nsde_policy.training.fit import fit
+from nsde_policy.training.training_set import TrainingSet
 from tests.helpers.rng import make_rng
 
 CONFIG = SelectionConfig(
@@ -41,7 +42,7 @@ def make_demos() -> Demonstrations:
 
 def build(history: int) -> DynamicsModel:
     run = RunConfig(model=NeuralSDEConfig(history=history), demos=SETTINGS)
-    spec = measure_demonstrations(make_demos(), run, None)
+    spec = measure_demonstrations(TrainingSet(make_demos()), run)
     return DynamicsModel(CONFIG, spec, history=history, generator=make_rng()).eval()
 
 
@@ -54,9 +55,7 @@ def make_states(history: int, rows: int = 6) -> torch.Tensor:
 @pytest.mark.parametrize("history", [1, 2])
 def test_a_linear_system_is_learned(history: int):
     model, data = build(history), build_transitions(make_demos(), SETTINGS, history=history)
-    training = Training(model, data, CONFIG.train, seed=0)
-    training.advance(200)
-    training.finish()
+    fit(model, data, CONFIG.train, seed=0)
     states, actions = make_states(history), 2 * torch.rand(6, 3, 2, generator=make_rng(2)) - 1
     with torch.no_grad():
         predicted = model.predict(states, actions).numpy()

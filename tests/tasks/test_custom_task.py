@@ -14,7 +14,7 @@ from nsde_policy.eval.rollouts.pool import RolloutPool
 from nsde_policy.eval.rollouts.runner import RolloutConfig
 from nsde_policy.eval.rollouts.scores import score_rollouts
 from nsde_policy.tasks import GymTask, Task, get_task
-from nsde_policy.training.train import train_task
+from nsde_policy.training.train import train_run
 from tests.helpers.reach_task import demonstrate
 
 
@@ -23,7 +23,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A nearest-neighbour policy of the task `reach`."""
     config = get_task("reach").preset("fast", "knn")
     path = tmp_path_factory.mktemp("runs") / "reach"
-    train_task(demonstrate(), config, path, task="reach", seed=0)
+    train_run(demonstrate(), config, path, task="reach", seed=0)
     return path
 
 

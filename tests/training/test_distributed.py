@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from nsde_policy.run_directory import RunDirectory
 from tests.helpers.rank_training import train_small
@@ -46,26 +47,29 @@ def read_losses(folder: Path) -> list[dict[str, float]]:
     return [{**record, "seconds": 0.0} for record in RunDirectory(folder / "run").read_metrics()]
 
 
-def assert_same_curve(found: Path, expected: Path) -> None:
-    ours, theirs = read_losses(found), read_losses(expected)
-    assert [record["step"] for record in ours] == list(range(10, STEPS + 1, 10))
-    for record, other in zip(ours, theirs, strict=True):
-        assert record == pytest.approx(other, rel=2e-3, abs=2e-4)
-
-
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One process with the whole batch."""
+    """One process with a batch as large as that of two."""
     folder = tmp_path_factory.mktemp("alone")
     train_small(folder, STEPS)
     return folder
 
 
-def test_two_ranks_have_equal_weights_and_the_losses_of_one_process(tmp_path: Path, alone: Path):
+def assert_trained(folder: Path, alone: Path) -> None:
+    """Check that a run has all records, and ends with about the held-out loss of one process."""
+    ours, theirs = read_losses(folder), read_losses(alone)
+    assert [record["step"] for record in ours] == list(range(10, STEPS + 1, 10))
+    assert ours[-1]["validation_flow"] == pytest.approx(theirs[-1]["validation_flow"], rel=0.05)
+    assert ours[-1]["validation_flow"] < theirs[0]["validation_flow"]
+
+
+def test_two_ranks_sample_different_rows_and_have_equal_weights(tmp_path: Path, alone: Path):
     finish_ranks(start_ranks(tmp_path))
-    first, second = ((tmp_path / f"rank{rank}.safetensors").read_bytes() for rank in range(2))
-    assert first == second
-    assert_same_curve(tmp_path, alone)
+    first, second = (load_file(tmp_path / f"rank{rank}.safetensors") for rank in range(2))
+    assert not first.pop("generator").equal(second.pop("generator"))
+    assert first.keys() == second.keys()
+    assert all(tensor.equal(second[name]) for name, tensor in first.items())
+    assert_trained(tmp_path, alone)
     for rank in range(2):
         agreed = json.loads((tmp_path / f"rank{rank}.json").read_text())
         assert agreed == {"gradient": [0.5, 0.5], "diverged": True, "stopped": True}
@@ -99,7 +103,7 @@ def test_a_run_whose_rank_was_killed_is_resumed(kill: int, tmp_path: Path, alone
         assert len(read_losses(tmp_path)) < STEPS // 10
         process = start_ranks(tmp_path, ranks=1)
     finish_ranks(process)
-    assert_same_curve(tmp_path, alone)
+    assert_trained(tmp_path, alone)
 
 
 @pytest.mark.gpu

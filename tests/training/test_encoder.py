@@ -1,5 +1,6 @@
 """Tests of training with cameras: the encoder before the policy or together with it, resumed bit for bit."""
 
+import copy
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,7 @@ from nsde_policy.cli.main import main
 from nsde_policy.config import EncoderConfig, ModelConfig, NetworkConfig, TrainConfig
 from nsde_policy.core.targets import Windows
 from nsde_policy.data import Demonstrations
-from nsde_policy.data.split import split_episodes
+from nsde_policy.data.frames import FrameFile
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.encoders.resnet.config import ResNetConfig
 from nsde_policy.errors import CheckpointError, ConfigError, PolicyInputError
@@ -26,14 +27,17 @@ from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import RunDirectory, fingerprint
 from nsde_policy.tasks import get_task, with_observations
-from nsde_policy.training.checkpoints import TrainingProgress
 from nsde_policy.training.dataset import build_training_data
 from nsde_policy.training.demos import load_training_demos, open_training_images
 from nsde_policy.training.encoder import EncoderTraining
-from nsde_policy.training.frames import PolicyWithEncoder
+from nsde_policy.training.frames import FrameTable, PolicyWithEncoder
+from nsde_policy.training.recorder import TrainingProgress
+from nsde_policy.training.training_set import TrainingSet
 from tests.helpers.camera_robot import (
+    EPISODES,
     SIZES,
     STATE,
+    STEPS,
     TOP,
     WRIST,
     make_arrays,
@@ -147,7 +151,7 @@ def test_policy_learns_from_copies_with_hidden_parts_and_resumes_in_each_phase(s
     assert not torch.equal(found["copy_0_codes"], found["codes"])
     teacher = RunDirectory(run.encoder.path / "teacher")
     assert fingerprint(teacher.read_weights()) != fingerprint(run.encoder.read_weights())
-    for title, step in (("encoder", 2), ("hidden parts", 2), ("training", 10)):
+    for title, step in (("encoder", 2), ("occlusion", 2), ("training", 10)):
         path = tmp_path / title
         with pytest.raises(KeyboardInterrupt):
             train(store, path, config, monitor=stop_in(title, step), validation=0.3)
@@ -167,19 +171,20 @@ def test_encoder_that_a_policy_trains_learns_from_it_as_a_teacher_and_resumes(st
     encoded, visible = policy.encode_and_see(observe(17))
     assert encoded[2:] == pytest.approx(found["codes"][17].double().numpy(), abs=1e-5)
     assert 0 <= visible <= 1
-    for title, step in (("training", 2), ("hidden parts", 2)):
+    for title, step in (("training", 2), ("occlusion", 2)):
         with pytest.raises(KeyboardInterrupt):
             train(store, tmp_path / title, config, monitor=stop_in(title, step))
         assert_same_weights(run, train(store, tmp_path / title, config, resume=True))
 
 
 def test_copies_are_trained_on_beside_the_demonstrations():
-    demos = Demonstrations(np.eye(4), np.ones((4, 1)), np.array([4]), rate_hz=10.0, image_features=1)
-    copy = replace(demos, obs=2 * np.eye(4))
+    demos = Demonstrations(np.eye(4), np.ones((4, 1)), np.array([4]), rate_hz=10.0)
+    plain = TrainingSet(demos, image_features=1)
+    disturbed = TrainingSet(replace(demos, obs=2 * np.eye(4)), image_features=1)
     chosen = DemoConfig(first_action=(1.0,), first_action_from=(-1,))
     config = replace(STAGED, demos=chosen, encoder=EncoderConfig())
-    rows = len(build_training_data(demos, config))
-    data = build_training_data(replace(demos, copies=(copy, copy)), config)
+    rows = len(build_training_data(plain, config))
+    data = build_training_data(replace(plain, copies=(disturbed, disturbed)), config)
     assert data.x_next[:, :4].amax(1).tolist() == rows * [1.0] + 2 * rows * [2.0]
 
 
@@ -258,13 +263,13 @@ def test_batch_of_observations_is_encoded_row_by_row(policy: Policy):
 def test_training_uses_the_threads_of_the_environment_and_leaves_those_of_the_caller(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
     used: list[int] = []
     config = STAGED.replace_parts(train={"steps": 1}, encoder={"train": TrainConfig(steps=1, batch_size=2)})
-    torch.set_num_threads(2)
+    torch.set_num_threads(3)
     try:
         train(store, tmp_path / "run", config, monitor=lambda _: used.append(torch.get_num_threads()))
-        assert (used, torch.get_num_threads()) == ([1, 2], 2)  # convolutions, then a small network
+        assert (used, torch.get_num_threads()) == ([2, 1], 3)  # convolutions, then a small network
     finally:
         torch.set_num_threads(1)
 
@@ -272,7 +277,7 @@ def test_training_uses_the_threads_of_the_environment_and_leaves_those_of_the_ca
 def start_training(store: Path, run: RunDirectory) -> EncoderTraining:
     demos, images = load_training_demos(JOINT.demos, store), open_training_images(JOINT.demos, store)
     held_out = run.read_record().demos.held_out
-    return EncoderTraining(demos, images, None, JOINT, run, held_out=held_out, seed=0, device="cpu")
+    return EncoderTraining(TrainingSet(demos), images, JOINT, run, held_out=held_out, seed=0, device="cpu")
 
 
 def test_joint_training_changes_the_encoder_and_calibrates_its_features(
@@ -298,12 +303,10 @@ def test_joint_loss_is_that_of_the_encoded_windows(
     held_out: bool, store: Path, joint_run: RunDirectory, joint_policy: Policy
 ):
     training = start_training(store, joint_run)
+    split = joint_run.read_record().demos.held_out
+    episodes = split if held_out else tuple(i for i in range(EPISODES) if i not in split)
     blank, full = (
-        (part.validation if held_out else part.training) or part.training
-        for part in (
-            split_episodes(training.make_blank_features(), 0.3, seed=0),
-            split_episodes(training.read_features(), 0.3, seed=0),
-        )
+        data.select(episodes) for data in (training.make_blank_features(), training.read_features())
     )
     assert joint_policy.encoder is not None
     model = PolicyWithEncoder(joint_policy.model, joint_policy.encoder).eval()
@@ -316,16 +319,22 @@ def test_joint_loss_is_that_of_the_encoded_windows(
     torch.testing.assert_close(found, joint_policy.model.loss(windows[rows], generator).parts["square"])
 
 
-def test_mirrored_frames_follow_the_others_in_the_table(
-    joint_policy: Policy, monkeypatch: pytest.MonkeyPatch
-):
-    assert joint_policy.encoder is not None
-    monkeypatch.setattr(joint_policy.encoder, "mirror", "left_right")
-    model = PolicyWithEncoder(joint_policy.model, joint_policy.encoder)
-    table = torch.randint(0, 256, (3, 4, 4, 3), dtype=torch.uint8)
-    found = model.gather(table, torch.tensor([2, 4]))
-    assert found[0].equal(table[2])
-    assert found[1].equal(table[1].flip(1))
+def test_windows_of_mirror_images_hold_mirrored_frames(store: Path, joint_policy: Policy, tmp_path: Path):
+    images = open_training_images(JOINT.demos, store)
+    file = FrameFile([*images.values()], EPISODES * STEPS, size=40, folder=tmp_path)
+    frames = torch.from_numpy(file.read(np.arange(3))[0])
+    windows = Windows(torch.zeros(3, 2, 10), torch.zeros(3, JOINT.model.horizon, 2))
+    rows = np.array([[2, 0], [0, 0], [1, 0]]) + np.array([[0], [0], [EPISODES * STEPS]])
+    batch = FrameTable(windows, rows, file)[torch.tensor([0, 2])]
+    assert batch.frames[0].flatten(0, 1).equal(frames[[2, 0, 1, 0]])
+    assert batch.is_mirrored.tolist() == [[False, False], [True, True]]
+    seen: list[torch.Tensor] = []
+    encoder = copy.deepcopy(joint_policy.encoder).eval()
+    assert encoder is not None
+    encoder.mirror = "left_right"
+    encoder.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[1]))
+    PolicyWithEncoder(joint_policy.model, encoder).eval().loss(batch, torch.Generator())
+    assert seen[0].equal(torch.stack([frames[2], frames[0], frames[1].flip(1), frames[0].flip(1)]))
 
 
 def test_interrupted_joint_training_resumes_bit_for_bit(store: Path, tmp_path: Path):

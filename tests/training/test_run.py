@@ -1,4 +1,4 @@
-"""Tests for training/run.py and run_directory.py: interrupted, resumed and damaged training runs."""
+"""Tests for training/train.py and run_directory.py: interrupted, resumed and damaged training runs."""
 
 import json
 import math
@@ -25,9 +25,10 @@ from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import RunDirectory, fingerprint
 from nsde_policy.training import distributed
-from nsde_policy.training.checkpoints import Monitor, check_files
-from nsde_policy.training.run import TrainOptions, train_run
-from nsde_policy.training.stage import StageRun
+from nsde_policy.training.batches import TableSource
+from nsde_policy.training.checkpoints import check_files
+from nsde_policy.training.recorder import Monitor
+from nsde_policy.training.train import TrainOptions, train_run
 from tests.helpers.toy_problems import make_robot_demos
 
 TINY = RunConfig(
@@ -97,16 +98,15 @@ def test_run_interrupted_within_a_step_resumes_with_identical_weights(
     presses: int, kept: int | None, finished_run: RunDirectory, tmp_path: Path, monkeypatch: Any
 ):
     """The first Ctrl-C ends training after the step, far from any record; the second ends it in the step."""
-    original, handler = StageRun.step, signal.getsignal(signal.SIGINT)
+    handler = signal.getsignal(signal.SIGINT)
 
-    def interrupt(stage: Any, step: int) -> Any:
+    def interrupt(_: Any, step: int) -> None:
         for _ in range(presses if step == 5 else 0):
             os.kill(os.getpid(), signal.SIGINT)
-        return original(stage, step)
 
     rare = replace(TINY, train=replace(TINY.train, log_every=100))
     with monkeypatch.context() as patch:
-        patch.setattr(StageRun, "step", interrupt)
+        patch.setattr(TableSource, "prepare", interrupt)
         message = "interrupted at step 6; continue with the same command" if kept else "^$"
         with pytest.raises(KeyboardInterrupt, match=message):
             train(tmp_path / "run", rare, save_every_s=1e9)
@@ -184,8 +184,9 @@ def test_batches_that_cannot_be_divided_are_refused_by_the_flag_that_sets_them(m
     monkeypatch.setattr(distributed.dist, "get_world_size", lambda: 2)
     odd = replace(TINY, selection=SelectionConfig("auto", train=TrainConfig(batch_size=9)))
     with pytest.raises(ConfigError, match=r"a batch of 9 .* 2 processes: use --selection.train.batch-size 8"):
-        distributed.check_batches(odd.batch_sizes)
-    distributed.check_batches(replace(odd, selection=replace(odd.selection, select="none")).batch_sizes)
+        distributed.split_batches(odd.batch_sizes)
+    even = replace(odd, selection=replace(odd.selection, select="none"))
+    assert distributed.split_batches(even.batch_sizes) == {"--batch-size": TINY.train.batch_size // 2}
 
 
 def test_folder_with_other_files_is_rejected(tmp_path: Path):
@@ -213,6 +214,15 @@ def edit_config(r: RunDirectory, width: int | None = None, **changes: Any) -> No
 
 def edit_spec(r: RunDirectory, **changes: Any) -> None:
     edit_config(r, layout=json.loads(r.config.read_text())["layout"] | changes)
+
+
+def test_run_that_read_its_store_from_disk_still_loads(finished_run: RunDirectory, tmp_path: Path):
+    """Version 0.2 recorded the memory for such runs."""
+    run = RunDirectory(Path(shutil.copytree(finished_run.path, tmp_path / "run")))
+    config = json.loads(run.config.read_text())["config"]
+    config["demos"]["window_mb"] = 64
+    edit_config(run, config=config)
+    assert Policy.from_pretrained(run.path).record.config == TINY
 
 
 def edit_weight(r: RunDirectory, end: str, value: float) -> None:

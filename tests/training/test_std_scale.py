@@ -18,8 +18,9 @@ from nsde_policy.methods.neural_sde.model import NeuralSDE
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.dataset import build_transitions, measure_demonstrations
-from nsde_policy.training.run import TrainOptions, train_run
 from nsde_policy.training.std_scale import fit_factors, measure_errors
+from nsde_policy.training.train import TrainOptions, train_run
+from nsde_policy.training.training_set import TrainingSet
 from tests.helpers.toy_problems import make_robot_demos
 
 CONFIG = RunConfig(
@@ -61,7 +62,7 @@ def test_rare_large_errors_do_not_widen_the_usual_interval():
 @pytest.mark.parametrize("kind", ["shared", "separate"])
 def test_scaling_multiplies_the_standard_deviation_alone(kind: str):
     config = replace(CONFIG.model, network=NetworkConfig(kind=kind, width=16, depth=2, dropout=0.0))
-    spec = measure_demonstrations(make_robot_demos(), replace(CONFIG, model=config))
+    spec = measure_demonstrations(TrainingSet(make_robot_demos()), replace(CONFIG, model=config))
     model = NeuralSDE(config, spec, generator=torch.Generator().manual_seed(0)).eval()
     states = torch.randn(5, 2, spec.dim, generator=torch.Generator().manual_seed(1))
     before = model.predict_step(states)

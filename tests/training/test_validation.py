@@ -1,4 +1,4 @@
-"""Tests for validation in training/loop.py: episodes held out of training and the losses on them."""
+"""Tests for validation in training/recorder.py: episodes held out of training and the losses on them."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.dataset import build_training_data
-from nsde_policy.training.run import TrainOptions, train_run
+from nsde_policy.training.train import TrainOptions, train_run
+from nsde_policy.training.training_set import TrainingSet
 from tests.helpers.toy_problems import make_robot_demos
 
 TINY = RunConfig(
@@ -81,7 +82,7 @@ def test_validation_losses_are_those_of_the_averaged_weights_with_fixed_noise(fi
     record, model = load_model(finished)
     model.requires_grad_(False)
     held_out = make_robot_demos().select(record.demos.held_out)
-    data = build_training_data(held_out, record.config)
+    data = build_training_data(TrainingSet(held_out), record.config)
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(3))
     expected = model.loss(data[order], torch.Generator().manual_seed(3)).parts
     for name in names:

@@ -15,7 +15,7 @@ from nsde_policy.envs.avoiding.live import AvoidingTable
 from nsde_policy.errors import ConfigError, EnvError
 from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
 from nsde_policy.tasks import get_task
-from nsde_policy.training.train import train_task
+from nsde_policy.training.train import train_run
 from nsde_policy.viewer.messages import Drag, KeepEpisode, MoveAgent, Release, SetControl, StartRecording
 from nsde_policy.viewer.play_app import PlayApp
 from nsde_policy.viewer.policy_runner import load_runners
@@ -36,7 +36,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         "sde": AVOIDING.preset("fast").replace_parts(train={"steps": 10}, selection={"select": "none"}),
     }
     for name, config in configs.items():
-        train_task(None, config, folder / name, task="avoiding", seed=0)
+        train_run(None, config, folder / name, task="avoiding", seed=0)
     return [folder / name for name in configs]
 
 

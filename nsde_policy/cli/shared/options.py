@@ -131,8 +131,6 @@ def check_command(command: CommandT) -> CommandT:
                     check.function(each)
     if hasattr(command, "check"):
         command.check()
-    if getattr(command, "slurm", None) is not None:  # a job chooses its device where it runs
-        return command
     device = getattr(command, "device", "cpu")
     if (ray := getattr(command, "ray", None)) is not None:
         import_optional("ray", "ray")

@@ -1,4 +1,4 @@
-"""Tests for nsde_policy/training/loop.py."""
+"""Tests for nsde_policy/training/fit.py and optimizer.py."""
 
 import dataclasses
 from typing import Any
@@ -12,8 +12,8 @@ from nsde_policy.core.targets import Transitions
 from nsde_policy.methods.base import LossParts, Stage, TrainableModel
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
-from nsde_policy.training.loop import Training, fit
-from nsde_policy.training.stage import learning_rate
+from nsde_policy.training.fit import FitState, fit
+from nsde_policy.training.optimizer import AdamW, learning_rate
 from tests.helpers.rng import make_rng
 from tests.helpers.state_pairs import pair_states
 
@@ -39,7 +39,7 @@ SHORT = TrainConfig(steps=400, batch_size=256, learning_rate=3e-3, ema=0.98, log
 @pytest.mark.slow
 def test_fit_lowers_every_part_of_the_loss():
     history = fit(build(), make_line(), SHORT, seed=0)
-    assert len(history) == 1 + 400 / 50
+    assert len(history) == 400 / 50
     assert set(history[0]) == {"flow", "diffusion", "denoiser"}
     for name in history[0]:
         assert sum(losses[name] for losses in history[-4:]) < sum(losses[name] for losses in history[:4])
@@ -104,6 +104,25 @@ def test_fitted_uncertainty_is_calibrated_on_unseen_data():
         assert part.square().mean().item() == pytest.approx(1.0, abs=0.12)
 
 
+def test_the_optimiser_makes_the_updates_of_torch():
+    ours, theirs = (torch.nn.Linear(5, 3) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    config, unused = TrainConfig(weight_decay=0.1, betas=(0.8, 0.95)), torch.nn.Parameter(torch.ones(2))
+    optimizer = AdamW((unused, *ours.parameters()), config, torch.device("cpu"))
+    settings = {"betas": config.betas, "weight_decay": config.weight_decay}
+    expected = torch.optim.AdamW([unused, *theirs.parameters()], **settings)
+    for step in range(5):
+        optimizer.rate.fill_(0.01 * (step + 1))
+        expected.param_groups[0]["lr"] = 0.01 * (step + 1)
+        for model, adam in ((ours, optimizer), (theirs, expected)):
+            adam.zero_grad()
+            model(torch.randn(7, 5, generator=make_rng(step))).square().sum().backward()
+            adam.step()
+    for weight, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(weight, other)
+    assert unused.tolist() == [1, 1]
+
+
 class BufferOnlyModel(TrainableModel[Transitions]):
     """Model with a buffer and without stages."""
 
@@ -119,11 +138,10 @@ class BufferOnlyModel(TrainableModel[Transitions]):
 
 
 def test_training_without_stages_saves_and_restores():
-    one, other = (Training(BufferOnlyModel(), make_line(), TrainConfig(steps=25), seed=0) for _ in range(2))
-    assert one.step == 0
-    assert one.advance(10) == {}
+    one, other = (FitState(BufferOnlyModel(), TrainConfig(steps=25), seed=0) for _ in range(2))
+    one.step = 25
     other.restore(one.state())
-    assert one.step == other.step == 25
+    assert other.step == 25
     assert other.is_finite()
     assert torch.equal(other.averaged_weights()["seen"], torch.arange(3.0))
     history = fit(model := BufferOnlyModel().train(), make_line(), TrainConfig(steps=25), seed=0)

@@ -1,4 +1,4 @@
-"""Tests for training/progress.py and checkpoints.py: curves and progress."""
+"""Tests for training/curves.py and progress.py."""
 
 import io
 import json
@@ -13,8 +13,8 @@ from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.progress import describe_overfitting, plot_training
-from nsde_policy.training.run import train_run
+from nsde_policy.training.curves import describe_overfitting, plot_training
+from nsde_policy.training.train import train_run
 from tests.helpers.toy_problems import make_robot_demos
 
 

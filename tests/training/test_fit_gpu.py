@@ -10,17 +10,18 @@ import torch
 from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.core.spec import CameraSpec, StateSpec
 from nsde_policy.core.state import measure_state
-from nsde_policy.core.targets import Transitions
+from nsde_policy.core.targets import TensorRows, Transitions
 from nsde_policy.encoders.resnet.config import ResNetConfig
 from nsde_policy.encoders.resnet.model import ResNetModel
+from nsde_policy.methods.base import TrainableModel
 from nsde_policy.methods.baselines.regression import Regression, RegressionConfig
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
 from nsde_policy.run_config import RunConfig
+from nsde_policy.training import cuda_graph
+from nsde_policy.training.fit import FitState, Recorder, fit
 from nsde_policy.training.frames import FrameWindows, PolicyWithEncoder
-from nsde_policy.training.loop import Training, fit
-from nsde_policy.training.run import TrainOptions, train_run
-from nsde_policy.training.stage import StageRun
+from nsde_policy.training.train import TrainOptions, train_run
 from tests.helpers.state_pairs import pair_states
 from tests.helpers.toy_problems import make_robot_demos
 
@@ -48,21 +49,19 @@ def flatten_weights(model: NeuralSDE) -> torch.Tensor:
     return torch.nn.utils.parameters_to_vector(model.parameters()).detach().cpu()
 
 
-def test_captured_step_gives_the_weights_of_the_eager_step(monkeypatch: pytest.MonkeyPatch):
-    captured = build()
-    training = Training(captured, make_circle(), CONFIG, seed=1)
-    training.advance(CONFIG.steps)
-    assert training._run is not None
-    assert training._run._graph is not None
-    training.finish()
+def count_losses(model: TrainableModel, data: TensorRows, config: TrainConfig) -> int:
+    """Fit a model, and return how often its loss was called; replays of a captured step do not call it."""
+    calls, loss = [], model.loss
+    model.loss = lambda *given: calls.append(1) or loss(*given)  # type: ignore[method-assign]
+    fit(model, data, config, seed=1)
+    return len(calls)
 
-    monkeypatch.setattr(StageRun, "EAGER_STEPS", CONFIG.steps)
-    eager = build()
-    training = Training(eager, make_circle(), CONFIG, seed=1)
-    training.advance(CONFIG.steps)
-    assert training._run is not None
-    assert training._run._graph is None
-    training.finish()
+
+def test_captured_step_gives_the_weights_of_the_eager_step(monkeypatch: pytest.MonkeyPatch):
+    captured, eager = build(), build()
+    assert count_losses(captured, make_circle(), CONFIG) == cuda_graph.EAGER_STEPS + 1
+    monkeypatch.setattr(cuda_graph, "EAGER_STEPS", CONFIG.steps)
+    assert count_losses(eager, make_circle(), CONFIG) == CONFIG.steps
 
     moved = (flatten_weights(captured) - flatten_weights(build())).abs().max()
     assert moved > 0.01
@@ -86,13 +85,16 @@ def test_resumed_run_ends_with_the_weights_of_an_uninterrupted_one():
     whole = build()
     fit(whole, make_circle(), CONFIG, seed=1)
 
-    first = Training(build(), make_circle(), CONFIG, seed=1)
-    first.advance(30)
+    states: list[dict[str, torch.Tensor]] = []
+
+    class Saver(Recorder):
+        def after_step(self, state: FitState) -> bool:
+            states.extend([state.state()] if state.step == 30 else [])
+            return False
+
+    fit(build(), make_circle(), CONFIG, seed=1, recorder=Saver())
     resumed = build()
-    second = Training(resumed, make_circle(), CONFIG, seed=1)
-    second.restore(first.state())
-    second.advance(30)
-    second.finish()
+    fit(resumed, make_circle(), CONFIG, seed=1, checkpoint=states[0])
     torch.testing.assert_close(flatten_weights(resumed), flatten_weights(whole), atol=1e-3, rtol=1e-2)
 
 
@@ -131,20 +133,16 @@ def make_frame_windows() -> FrameWindows:
     states = torch.rand(200, 2, 10, generator=generator)
     actions = torch.rand(200, 9, 2, generator=generator)
     index = torch.randint(0, 50, (200, 2), generator=generator)
-    return FrameWindows(states, actions, index, (frames,))
+    return FrameWindows(states, actions, torch.zeros(200, 2, dtype=torch.bool), (frames[index],))
 
 
 def test_captured_step_trains_an_encoder_as_the_eager_step_does(monkeypatch: pytest.MonkeyPatch):
     config = dataclasses.replace(CONFIG, steps=20, batch_size=32, learning_rate=1e-3)
     weights = []
-    for eager in (StageRun.EAGER_STEPS, config.steps):
-        monkeypatch.setattr(StageRun, "EAGER_STEPS", eager)
+    for eager in (cuda_graph.EAGER_STEPS, config.steps):
+        monkeypatch.setattr(cuda_graph, "EAGER_STEPS", eager)
         model = build_joint()
-        training = Training(model, make_frame_windows(), config, seed=1)
-        training.advance(config.steps)
-        assert training._run is not None
-        assert (training._run._graph is None) == (eager == config.steps)
-        training.finish()
+        assert count_losses(model, make_frame_windows(), config) == min(eager + 1, config.steps)
         weights.append(torch.nn.utils.parameters_to_vector(model.parameters()).detach())
     start = torch.nn.utils.parameters_to_vector(build_joint().parameters()).detach()
     moved = (weights[0] - start).norm()

@@ -1,4 +1,4 @@
-"""Tests for eval/offline/frames.py: scores of policies with cameras on recorded episodes."""
+"""Tests for eval/score/episodes.py: scores of policies with cameras on recorded episodes."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.neural_sde.config import NetworkConfig, NeuralSDEConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.training.demos import load_training_demos, open_training_images
-from nsde_policy.training.run import TrainOptions, train_run
+from nsde_policy.training.train import TrainOptions, train_run
 from tests.helpers.camera_robot import EPISODES, SIZES, STEPS, write_camera_store
 
 HELD_OUT = 2
@@ -58,15 +58,12 @@ def test_scores_equal_those_of_frames_that_are_encoded_one_by_one(robot: tuple[P
         )
         for i, row in enumerate(STEPS * episode + k for episode in scored.episodes for k in range(STEPS))
     ]
-    demos = replace(
-        scored.demos, obs=np.array(features, np.float32), image_features=policy.spec.image_features
-    )
+    demos = replace(scored.demos, obs=np.array(features, np.float32))
     config = ScoreConfig(samples=5, stride=3)
     expected = score_episodes(policy, ScoredEpisodes(demos, scored.episodes, False, ""), config, name="run")
     found = score_episodes(policy, scored, config, name="run")
-    for part, sums in found.sums.items():
-        for name, values in sums.items():
-            assert np.allclose(values.total, expected.sums[part][name].total, rtol=1e-4, atol=1e-5), name
+    for name, values in found.sums.items():
+        assert np.allclose(values.total, expected.sums[name].total, rtol=1e-4, atol=1e-5), name
 
 
 def test_commands_score_runs_with_cameras(
@@ -77,7 +74,7 @@ def test_commands_score_runs_with_cameras(
     assert main(["score", str(run), "--demos", str(store), "--samples", "5", "--json", str(file)]) == 0
     found = json.loads(file.read_text())
     assert (found["frames"], found["seen_in_training"]) == (HELD_OUT * STEPS, False)
-    assert len(found["parts"]["all"]["coverage"]["observations"]["per_dimension"][0]) == 2 + 2 * 2 * 2
+    assert len(found["coverage"]["observations"]["per_dimension"][0]) == 2 + 2 * 2 * 2
     blind = tmp_path / "blind.zarr"
     shutil.copytree(store, blind)
     shutil.rmtree(blind / "data/wrist")

@@ -1,4 +1,4 @@
-"""Tests for eval/offline: scores on recorded episodes, against a process whose scores are known."""
+"""Tests for eval/score: scores on recorded episodes, against a process whose scores are known."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from nsde_policy.core.targets import Transitions
 from nsde_policy.data import Demonstrations, Episode
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.score.comparison import ScoreComparison
-from nsde_policy.eval.score.episodes import ScoredEpisodes, find_parts
+from nsde_policy.eval.score.episodes import ScoredEpisodes, choose_frames
 from nsde_policy.eval.score.result import Score
 from nsde_policy.eval.score.scorer import ScoreConfig, score_episodes
 from nsde_policy.eval.score.sums import EpisodeSums, estimate_difference
@@ -27,7 +27,7 @@ from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfi
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import DemoRecord, RunRecord
 from nsde_policy.training.dataset import build_states
-from nsde_policy.training.run import train_run
+from nsde_policy.training.train import train_run
 from tests.helpers.rng import make_rng
 from tests.helpers.toy_problems import UNIT_LINE, make_robot_demos
 
@@ -125,15 +125,11 @@ def linear_score(linear_demos: Demonstrations) -> Score:
 
 def test_likelihood_per_step_is_the_negative_entropy_of_the_process(linear_score: Score):
     per_dimension = -0.5 * math.log(2 * math.pi * math.e * STD**2)
-    for part in ("all", "first", "last"):
-        for name, dimensions in (("log_prob_action", 1), ("log_prob_state", 3)):
-            found = linear_score.sums[part][name].intervals
-            assert found.value == pytest.approx(dimensions * per_dimension, abs=0.12)
-            assert found.low < found.value < found.high
-    counts = (
-        linear_score.sums["all"]["log_prob_state"].count,
-        linear_score.sums["all"]["log_prob_action"].count,
-    )
+    for name, dimensions in (("log_prob_action", 1), ("log_prob_state", 3)):
+        found = linear_score.sums[name].intervals
+        assert found.value == pytest.approx(dimensions * per_dimension, abs=0.12)
+        assert found.low < found.value < found.high
+    counts = (linear_score.sums["log_prob_state"].count, linear_score.sums["log_prob_action"].count)
     assert [set(count) for count in counts] == [{49.0}, {50.0}]  # after the last action nothing was recorded
 
 
@@ -144,7 +140,7 @@ def test_error_grows_with_the_horizon_as_the_process_spreads(linear_score: Score
     single, middle = (linear_score.error(name).compute() * unit for name in ("sample", "mean_plan"))
     assert single == pytest.approx(math.sqrt(2) * spread, rel=0.04)
     assert middle == pytest.approx(math.sqrt(1 + 1 / 39) * spread, rel=0.05)
-    native = linear_score.sums["all"]["error_sample"].compute()[:, 0]
+    native = linear_score.sums["error_sample"].compute()[:, 0]
     assert native == pytest.approx(single)
 
 
@@ -159,9 +155,6 @@ def test_baselines_repeat_the_last_action_or_take_the_mean(linear_score: Score, 
         assert linear_score.error("repeat").compute()[h - 1] == pytest.approx(expected, rel=1e-5)
         expected = np.sqrt(np.mean((ahead - act.mean()) ** 2)) / unit
         assert linear_score.error("constant").compute()[h - 1] == pytest.approx(expected, rel=1e-5)
-    last = act[:, -CHUNK:]
-    expected = np.sqrt(np.mean((last - act.mean()) ** 2)) / unit
-    assert linear_score.error("constant", "last").compute()[0] == pytest.approx(expected, rel=1e-5)
 
 
 def test_coverage_is_nominal_for_the_true_std_and_too_low_for_a_smaller_one(
@@ -184,16 +177,13 @@ def test_coverage_is_nominal_for_the_true_std_and_too_low_for_a_smaller_one(
 
 def test_a_stride_gives_no_frame_of_an_episode_more_weight(linear_demos: Demonstrations):
     counts = np.zeros(50)
-    parts = find_parts(linear_demos, chunk=CHUNK, stride=10)
-    for mask in parts["all"].reshape(60, 50):
+    for mask in choose_frames(linear_demos, 10).reshape(60, 50):
         assert set(np.diff(np.flatnonzero(mask))) == {10}
         counts += mask
     assert counts.min() >= 4  # 6 on average
     assert counts.max() <= 8
-    assert parts["first"].reshape(60, 50)[:, :CHUNK].all()
-    assert parts["last"].reshape(60, 50)[:, -CHUNK:].all()
     with pytest.raises(ConfigError, match="--stride 5000 leaves no frame"):
-        find_parts(linear_demos.take(3), chunk=CHUNK, stride=5000)
+        choose_frames(linear_demos.take(3), 5000)
 
 
 def test_deterministic_plans_have_no_coverage(linear_demos: Demonstrations):
@@ -211,7 +201,7 @@ def test_deterministic_plans_have_no_coverage(linear_demos: Demonstrations):
     alone = ScoreComparison((found,), "toy episodes")
     (line,) = [line for line in alone.as_text().splitlines() if line.startswith(f"| {found.label} |")]
     assert line.split(" | ")[1:3] == ["–", "–"], "no likelihood"
-    assert json.loads(found.to_json())["parts"]["all"]["coverage"] == {}
+    assert json.loads(found.to_json())["coverage"] == {}
 
 
 def test_angles_of_actions_are_compared_on_the_circle():
@@ -231,8 +221,8 @@ def test_angles_of_actions_are_compared_on_the_circle():
     policy = make_linear_policy(Follow(), demos, spec)
     scored = ScoredEpisodes(demos, (0, 1), False, "a turning joint")
     found = score_episodes(policy, scored, ScoreConfig(stride=1, horizon=4), name="toy")
-    assert found.sums["all"]["error_sample"].compute() == pytest.approx(np.full((4, 1), 0.01), rel=1e-3)
-    assert found.sums["all"]["error_mean_plan"].compute() == pytest.approx(np.full((4, 1), 0.01), rel=1e-3)
+    assert found.sums["error_sample"].compute() == pytest.approx(np.full((4, 1), 0.01), rel=1e-3)
+    assert found.sums["error_mean_plan"].compute() == pytest.approx(np.full((4, 1), 0.01), rel=1e-3)
 
 
 def test_intervals_resample_episodes_and_differences_are_paired():
@@ -267,7 +257,7 @@ def test_likelihood_of_a_neural_sde_uses_recorded_histories_and_the_learned_diff
         .transpose(0, 1)
     )
     expected = policy.model.path_log_prob(states, sampling=replace(model.sampling, diffusion=1.0))
-    assert found.sums["all"]["log_prob_state"].total == pytest.approx(expected.numpy(), rel=1e-4)
+    assert found.sums["log_prob_state"].total == pytest.approx(expected.numpy(), rel=1e-4)
 
 
 def test_density_of_lstm_gmm_integrates_to_one_in_native_units():

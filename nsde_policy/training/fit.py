@@ -1,0 +1,235 @@
+"""Fit a model: the training loop, independent of files and environments."""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nsde_policy.config import TrainConfig
+from nsde_policy.core.targets import TensorRows
+from nsde_policy.errors import CheckpointError, ConfigError, NsdePolicyError
+from nsde_policy.methods.base import Stage, TrainableModel
+from nsde_policy.training.batches import BatchSource, TableSource
+from nsde_policy.training.cuda_graph import capture_step
+from nsde_policy.training.distributed import (
+    average_ranks,
+    copy_first_rank,
+    get_rank,
+    is_first_rank,
+    split_batch,
+)
+from nsde_policy.training.optimizer import AdamW, WeightAverage, averaging_decay, learning_rate
+
+RANK_SEEDS = 1_000_003
+"""Difference between the seeds of two ranks, more than users try."""
+Losses = Mapping[str, float]
+
+
+class Recorder:
+    """Base of what watches a fit; this one does nothing. `RunRecorder` writes a run directory."""
+
+    def watch(self, state: "FitState") -> AbstractContextManager[None]:
+        """Return a context around all steps."""
+        return nullcontext()
+
+    def after_step(self, state: "FitState") -> bool:
+        """Note that a step is finished; return whether the losses are to be recorded now."""
+        return False
+
+    def record(self, state: "FitState", losses: Losses) -> None:
+        """Record losses; an exception ends the fit."""
+
+
+def fit(
+    model: TrainableModel[Any],
+    data: TensorRows | BatchSource[Any],
+    config: TrainConfig,
+    *,
+    seed: int,
+    checkpoint: Mapping[str, Tensor] | None = None,
+    recorder: Recorder | None = None,
+) -> list[Losses]:
+    """Minimise the model's losses with AdamW; the model ends with the averaged weights, in evaluation mode.
+
+    The seed determines batches and randomness in the losses. A fit that continues from a `checkpoint`, see
+    `FitState.state`, gives the same weights as one that was not interrupted, on a CPU to the last bit. A
+    model without stages has nothing to train.
+
+    Returns:
+        The losses every `log_every` steps and at the last one.
+    """
+    recorder, history = recorder or Recorder(), list[Losses]()
+    state = FitState(model, config, seed=seed)
+    if checkpoint is not None:
+        state.restore(checkpoint)
+    source = data
+    if not isinstance(source, BatchSource):
+        source = TableSource(source.to(state.device), split_batch(config.batch_size))
+
+    def update() -> dict[str, Tensor]:
+        """Make one step and return the losses before it; on CUDA, this is captured once and replayed."""
+        with state.autocast():
+            parts = model.loss(source.draw(state.generator), state.generator)
+        state.optimizer.zero_grad()
+        parts.total(state.stage.losses).backward()  # type: ignore[no-untyped-call]
+        losses = {name: part.detach() for name, part in parts.parts.items()}
+        losses = average_ranks(state.stage.parameters, losses)
+        nn.utils.clip_grad_norm_(state.stage.parameters, config.clip)
+        state.optimizer.step()
+        state.average.update()
+        return losses
+
+    with recorder.watch(state):
+        if not state.stages and state.step < config.steps:
+            state.step = config.steps
+            history.append({})
+            recorder.record(state, {})
+        while state.step < config.steps:
+            first, last = state.find_bounds()
+            run_step = capture_step(update, state.generator)
+            while state.step < last:
+                with state.within_step():
+                    state.set_rates(state.step - first, last - first)
+                    source.prepare(state.step - first)
+                    losses = run_step()
+                    state.step += 1
+                is_due = (state.step - first) % config.log_every == 0 or state.step == last
+                if recorder.after_step(state) or is_due:
+                    history.append(state.read(losses))
+                    if state.step == last < config.steps:
+                        state.begin_next_stage()
+                    recorder.record(state, history[-1])
+    state.finish()
+    return history
+
+
+class FitState:
+    """What a fit continues from: weights, their averages, the optimiser's moments, generator and step.
+
+    A model is trained in one or several stages, each with an optimiser and averages of its own.
+    """
+
+    def __init__(self, model: TrainableModel[Any], config: TrainConfig, *, seed: int) -> None:
+        self.model = model
+        self.config = config
+        self.stages = model.stages()
+        self.step = 0
+        """Number of finished steps."""
+        self.is_within_step = False
+        """Whether a step was begun and not finished, so that `state` cannot be resumed from."""
+        if config.steps < len(self.stages):
+            raise ConfigError(
+                f"training in {len(self.stages)} stages needs at least as many steps, got {config.steps}"
+            )
+        copy_first_rank(model)
+        self._seed = seed + RANK_SEEDS * get_rank()
+        self.device = next(itertools.chain(model.parameters(), model.buffers())).device
+        self.generator = torch.Generator(self.device).manual_seed(self._seed)
+        self._begin_stage()
+
+    def _begin_stage(self) -> None:
+        self.stage = self.stages[self._find_stage()] if self.stages else Stage((), ())
+        self.optimizer = AdamW(self.stage.parameters, self.config, self.device)
+        self.average = WeightAverage(self.stage.parameters, self.device)
+        self.model.train()
+
+    def _find_stage(self) -> int:
+        n = len(self.stages)
+        return next((i for i in range(n) if self.step < self.config.steps * (i + 1) // n), n - 1)
+
+    def find_bounds(self) -> tuple[int, int]:
+        """Return the first step of the present stage and one past its last."""
+        total, stage, n = self.config.steps, self._find_stage(), len(self.stages)
+        return total * stage // n, total * (stage + 1) // n
+
+    def set_rates(self, step: int, steps: int) -> None:
+        """Set the learning rate and the decay of the averages for a step of a stage."""
+        self.optimizer.rate.fill_(learning_rate(step, steps, self.config))
+        self.average.decay.fill_(averaging_decay(step, self.config))
+
+    def autocast(self) -> torch.autocast:
+        """Enable bf16 if configured; casts are not cached because each replay must redo them."""
+        is_bf16 = self.device.type == "cuda" and self.config.precision == "bf16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=is_bf16, cache_enabled=False)
+
+    @contextmanager
+    def within_step(self) -> Iterator[None]:
+        """Return a context of a step; after an error in it, the state cannot be resumed from."""
+        self.is_within_step = True
+        yield
+        self.is_within_step = False
+
+    def read(self, losses: Mapping[str, Tensor]) -> Losses:
+        """Copy losses to the host; raise `NsdePolicyError` if they or the weights are not finite."""
+        values = {name: float(loss) for name, loss in losses.items()}
+        bad = [name for name, loss in values.items() if not math.isfinite(loss)]
+        if bad or not self.is_finite():
+            what = f"the {bad[0]} loss is {values[bad[0]]}" if bad else "the weights are no longer finite"
+            raise NsdePolicyError(
+                f"training diverged before step {self.step}: {what}; lower train.learning-rate "
+                f"({self.config.learning_rate:g}) or train.clip ({self.config.clip:g})"
+            )
+        return values
+
+    def is_finite(self) -> bool:
+        """Return whether all averaged weights are finite."""
+        return self.average.is_finite()
+
+    def begin_next_stage(self) -> None:
+        """Copy the averaged weights into the model, and begin the stage of the present step."""
+        with self.within_step():
+            self.finish()
+            self._begin_stage()
+
+    def finish(self) -> None:
+        """Copy the averaged weights into the model and set evaluation mode."""
+        self.average.copy_to_weights()
+        self.model.eval()
+
+    def averaged_weights(self) -> dict[str, Tensor]:
+        """Return the model's state dict with averaged weights, as if training ended now."""
+        pairs = zip(self.stage.parameters, self.average.means, strict=True)
+        averages = {id(weight): mean for weight, mean in pairs}
+        named = dict(self.model.named_parameters())
+        return {
+            name: (averages.get(id(named[name]), tensor) if name in named else tensor).detach().clone()
+            for name, tensor in self.model.state_dict().items()
+        }
+
+    def state(self) -> dict[str, Tensor]:
+        """Return everything needed to resume, as tensors."""
+        state = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        state |= {f"average.{i}": mean for i, mean in enumerate(self.average.means)}
+        for i, moments in self.optimizer.moments.items():
+            state |= {f"optimizer.{i}.{name}": tensor for name, tensor in moments.items()}
+        state |= {"generator": self.generator.get_state(), "step": torch.tensor(self.step)}
+        return {name: tensor.detach().clone() for name, tensor in state.items()}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Resume from a `state`, for the same model, data and settings."""
+        try:
+            self.step = int(state["step"])
+            self.model.load_state_dict(_select(state, "model."))
+            self._begin_stage()
+            count = len(self.stage.parameters)
+            self.average.restore([state[f"average.{i}"] for i in range(count)])
+            for i in range(count):
+                if moments := _select(state, f"optimizer.{i}."):
+                    self.optimizer.moments[i] = {n: t.clone().to(self.device) for n, t in moments.items()}
+            if is_first_rank():
+                self.generator.set_state(state["generator"].cpu())
+            else:  # rank 0 saved its own generator only
+                self.generator.manual_seed(self._seed + self.step)
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise CheckpointError(
+                f"the training checkpoint does not match these settings: {error}"
+            ) from error
+
+
+def _select(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names have a prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
