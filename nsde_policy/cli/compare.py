@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class ComparisonFlags:
     """Runs to compare, and how they are evaluated."""
 
-    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
+    runs: tyro.conf.Positional[tuple[options.RunPath, ...]] = ()
     """Run directories, or `shipped`; runs that differ only in the training seed are pooled."""
     episodes: options.EpisodesFlag = 50
     seed_start: options.SeedStartFlag = 100_000
@@ -104,7 +104,7 @@ class ReportCommand(ComparisonFlags):
     --demos, for your own robot: a verdict, and recorded episodes with the plans of a run over them.
     """
 
-    demos: Path | None = None
+    demos: options.DemosPath | None = None
     """Recorded episodes to score one run on, instead of an environment."""
     out: Path = Path("report.html")
     """Path of the output file."""

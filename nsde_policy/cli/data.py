@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 StorePathFlag = Annotated[
-    Path, Positional, arg(help="Demonstrations: a file or folder of any format that training reads.")
+    options.DemosPath,
+    Positional,
+    arg(help="Demonstrations: a file or folder of any format that training reads."),
 ]
 ObsKeysFlag = Annotated[tuple[str, ...], arg(help="Arrays that make up an observation, side by side.")]
 ActKeyFlag = Annotated[str, arg(help="Array that holds the actions.")]

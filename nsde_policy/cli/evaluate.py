@@ -104,9 +104,9 @@ class ScoreCommand:
     paired differences of several runs. Episodes that a run was trained on are left out.
     """
 
-    runs: Positional[tuple[Path, ...]] = (Path("shipped"),)
+    runs: Positional[tuple[options.RunPath, ...]] = (Path("shipped"),)
     """Run directories; default: the policy of this package."""
-    demos: Path
+    demos: options.DemosPath
     """Store of recorded episodes."""
     horizon: Count | None = None
     """Number of planned actions to compare; default: the chunk, or 8 if it is shorter."""

@@ -30,10 +30,10 @@ class Play(PageFlags):
     needed. --json logs events to stderr.
     """
 
-    runs: tyro.conf.Positional[tuple[Path, ...]] = (Path("shipped"),)
+    runs: tyro.conf.Positional[tuple[options.RunPath, ...]] = (Path("shipped"),)
     """Run directories to switch between; `shipped` and `shipped-pixels` for the policies of this package."""
     obs: options.ShippedObsFlag = "state"
-    demos: Path | None = None
+    demos: options.DemosPath | None = None
     """Show the policy's plans over recorded episodes instead, for your own robot."""
     seed: PageSeed = 100_000
     """Seed of the first episode."""

@@ -15,8 +15,10 @@ from nsde_policy.bounds import Fraction, SeedNumber
 from nsde_policy.cli.shared.flags import FLAG_RULES
 from nsde_policy.cli.shared.foreign import refuse_foreign
 from nsde_policy.cli.shared.options import (
+    DemosPath,
     DeviceFlag,
     EnvKwargsFlag,
+    EnvName,
     MethodName,
     check_command,
     list_flags,
@@ -92,7 +94,7 @@ class Train:
     examples: ClassVar[str] = EXAMPLES
     uses_ranks: ClassVar[bool] = True
     """Whether torchrun may start it in several processes."""
-    demos: Path | None = None
+    demos: DemosPath | None = None
     """Demonstrations of any format; default: those of the task in this package. Flags for what
     they do not record: --obs-keys, --act-key, --images, --angles, --rate. --resample HZ changes the rate."""
     policy: MethodName = "neural_sde"
@@ -105,7 +107,7 @@ class Train:
     """Task, such as pusht or metaworld:reach-v3; auto: what the demonstrations record, else none."""
     obs: str = USUAL_OBSERVATIONS
     """Observations: state, or pixels if the task has a camera."""
-    env: Annotated[str | None, tyro.conf.arg(help=TRAIN_ENV_HELP)] = None
+    env: Annotated[EnvName | None, tyro.conf.arg(help=TRAIN_ENV_HELP)] = None
     env_kwargs: EnvKwargsFlag = None
     out: Path | None = None
     """Run directory; default runs/TASK-METHOD-PRESET-SEED, or with the name of --demos."""

@@ -11,7 +11,14 @@ from tyro.conf import Positional, arg
 
 from nsde_policy.bounds import Count, Fraction, NonNegative, SeedNumber
 from nsde_policy.cli.shared.flags import FLAG_RULES
-from nsde_policy.cli.shared.options import DeviceFlag, JsonFileFlag, print_results
+from nsde_policy.cli.shared.options import (
+    Check,
+    DemosPath,
+    DeviceFlag,
+    JsonFileFlag,
+    check_run,
+    print_results,
+)
 from nsde_policy.cli.shared.ranks import get_rank
 from nsde_policy.errors import ConfigError
 from nsde_policy.video.settings import VIDEO_KEY, VideoConfig
@@ -32,7 +39,7 @@ class VideoTrain(VideoPresetFlags):
     """Train a model that predicts the next frames of videos; writes a run directory."""
 
     uses_ranks: ClassVar[bool] = True
-    data: Annotated[Path, Positional, arg(help="Store of videos.")]
+    data: Annotated[DemosPath, Positional, arg(help="Store of videos.")]
     out: Path | None = None
     """Run directory; default runs/video-METHOD-PRESET-SEED."""
     seed: SeedNumber = 0
@@ -80,12 +87,15 @@ class VideoTrain(VideoPresetFlags):
             print(f"trained {run.path}")
 
 
+VideoRunPath = Annotated[Path, Check(lambda run: check_run(run, "video train"))]
+
+
 @dataclass(frozen=True)
 class VideoEval:
     """Score video models against the true frames; two rows repeat the last frame and extrapolate."""
 
-    models: Annotated[tuple[Path, ...], Positional, arg(help="Run directories of `video train`.")]
-    data: Path | None = None
+    models: Annotated[tuple[VideoRunPath, ...], Positional, arg(help="Run directories of `video train`.")]
+    data: DemosPath | None = None
     """Store of videos; default: the one that the first run was trained on. Videos that a run was trained on
     are never used."""
     videos: Count = 512

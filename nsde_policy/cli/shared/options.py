@@ -3,9 +3,10 @@
 import logging
 import os
 import shlex
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar, get_args, get_type_hints
 
 from tyro.conf import Positional, arg
 
@@ -33,10 +34,41 @@ RUNS = Path("runs")
 SHOWN_RUNS = 5
 """Most names that an error lists."""
 
+
+@dataclass(frozen=True)
+class Check:
+    """Part of a flag's type: checks the value before torch is imported."""
+
+    function: Callable[[Any], None]
+
+
+def check_json_file(path: Path) -> None:
+    """Raise if the file of --json cannot be written."""
+    if path != STANDARD_OUTPUT:
+        check_writable(path)
+
+
+def check_environment_name(name: str) -> None:
+    """Raise `PluginError` if there is no such environment."""
+    from nsde_policy.tasks import get_task
+
+    get_task(name)
+
+
+def check_demos(path: Path) -> None:
+    """Raise `DemoError` if demonstrations do not exist; those of the Hub are found later."""
+    if not path.exists() and path.parts[:1] != ("hf:",):
+        raise DemoError(f"{path} does not exist{_suggest_demos(path)}")
+
+
 AcceptOmittedChunksFlag = Annotated[
     bool, arg(help="Read missing chunks of the store as the fill value, not as damage.")
 ]
-RunFlag = Annotated[Path | None, Positional, arg(help="Run directory; default: the policy of this package.")]
+DemosPath = Annotated[Path, Check(check_demos)]
+RunPath = Annotated[Path, Check(lambda run: check_run(run))]
+RunFlag = Annotated[
+    RunPath | None, Positional, arg(help="Run directory; default: the policy of this package.")
+]
 ShippedObsFlag = Annotated[
     str, arg(help="Without a run directory: observations of the policy of this package, state or pixels.")
 ]
@@ -44,8 +76,9 @@ EpisodesFlag = Annotated[Count, arg(help="Number of episodes per run, on consecu
 SeedStartFlag = Annotated[
     SeedNumber, arg(help="First seed; scores are published for 100000+, tuning uses 200000+.")
 ]
+EnvName = Annotated[str, Check(check_environment_name)]
 EnvFlag = Annotated[
-    str | None,
+    EnvName | None,
     arg(
         help="Environment: a Gymnasium id (Pendulum-v1) or module:Class; default: as in training, with the "
         "keyword arguments that the run records. With --env, only those of --env-kwargs count."
@@ -64,7 +97,8 @@ DeviceFlag = Annotated[str, arg(help="Torch device: cpu, cuda, cuda:1; auto uses
 RayFlag = Annotated[str | None, arg(help="Ray cluster to use: auto, HOST:6379, or local to start one here.")]
 TokenFileFlag = Annotated[Path | None, arg(help=f"File with the token; default: variable {TOKEN_VARIABLE}.")]
 JsonFileFlag = Annotated[
-    Path | None, arg(help="Write JSON to this file; '-' prints it instead of the table.")
+    Annotated[Path, Check(check_json_file)] | None,
+    arg(help="Write JSON to this file; '-' prints it instead of the table."),
 ]
 JsonAddressFlag = Annotated[bool, arg(help="Print the address as one line of JSON.")]
 
@@ -88,7 +122,13 @@ def check_command(command: CommandT) -> CommandT:
         raise ConfigError("torchrun is for `train` and `video train`: start this command without it")
     for name, hint in get_bounded_fields(type(command)).items():
         check_value(f"--{name.replace('_', '-')}", getattr(command, name), hint)
-    check_paths(command)
+    for name, hint in get_type_hints(type(command), include_extras=True).items():
+        value = getattr(command, name)
+        values = value if isinstance(value, tuple) else (value,)
+        for check in _find_checks(hint):
+            for each in values:
+                if each is not None:
+                    check.function(each)
     if hasattr(command, "check"):
         command.check()
     device = getattr(command, "device", "cpu")
@@ -104,6 +144,12 @@ def check_command(command: CommandT) -> CommandT:
     from nsde_policy.training.train import pick_device
 
     return replace(command, device=pick_device(device))  # type: ignore[type-var]
+
+
+def _find_checks(hint: object) -> list[Check]:
+    """Return the checks in a type, also in those of its parts."""
+    checks = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Check)]
+    return checks + [check for part in get_args(hint) for check in _find_checks(part)]
 
 
 def choose_run(run: Path | None, obs: str) -> Path | None:
@@ -163,25 +209,6 @@ def read_token(path: Path | None) -> str | None:
     except (ConfigError, UnicodeDecodeError) as error:
         reason = error if isinstance(error, ConfigError) else "not a text file"
         raise ConfigError(f"cannot read the token: {reason}; check --token-file {path}") from None
-
-
-def check_paths(command: object) -> None:
-    """Raise if a run, demonstrations or an environment do not exist, or --json cannot be written."""
-    file = getattr(command, "json", None)
-    if isinstance(file, Path) and file != STANDARD_OUTPUT:
-        check_writable(file)
-    videos = getattr(command, "models", ())
-    runs = getattr(command, "runs", None) or getattr(command, "run_dir", None) or videos
-    for run in (runs,) if isinstance(runs, Path) else runs:
-        check_run(run, "video train" if videos else "train")
-    for name in ("demos", "path", "data"):
-        path = getattr(command, name, None)
-        if isinstance(path, Path) and not path.exists() and path.parts[:1] != ("hf:",):
-            raise DemoError(f"{path} does not exist{_suggest_demos(path)}")
-    if getattr(command, "env", None) is not None:
-        from nsde_policy.tasks import get_task
-
-        get_task(command.env)  # type: ignore[attr-defined]
 
 
 def check_run(run: Path, written_by: str = "train") -> None:
