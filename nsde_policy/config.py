@@ -20,24 +20,8 @@ from nsde_policy.errors import ConfigError
 from nsde_policy.files import parse_json
 
 WITHDRAWN = (
-    ("brightness", 0.0),
-    ("inference", "derivative_free"),
-    ("k", 1),
     ("learned_strength", False),
-    ("local_negatives", 0),
-    ("local_noise", 0.1),
-    ("network", "unet"),
-    ("noise", 0.0),
-    ("occlusion", 0.0),
-    ("quiet_end", True),
-    ("residual", False),
     ("schedule", "together"),
-    ("solver", "midpoint"),
-    ("step", 0.01),
-    ("temperature", 1.0),
-    ("transformer", {"layers": 8, "heads": 4, "embedding": 256, "dropout": 0.3}),
-    ("weighting", "equal"),
-    ("weights", "uniform"),
     ("window_mb", 0),
 )
 """Settings in files of version 0.2 that are no choice any more, with the value that is left."""

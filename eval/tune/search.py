@@ -52,7 +52,7 @@ from nsde_policy.planner.calibration import CALIBRATION_FILE
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.presets import PRESET_FILE
-from nsde_policy.training.train import TrainOptions, train_task
+from nsde_policy.training.train import TrainOptions, train_run
 
 logger = logging.getLogger(__name__)
 
@@ -202,7 +202,7 @@ class Search:
         with redirect_stderr(io.StringIO()):  # without progress bars
             if not (path / CALIBRATION_FILE).exists() or run.describe_unfinished() is not None:
                 task: dict[str, Any] = {"task": self.task, "env_kwargs": self.env_kwargs}
-                train_task(self.demos, config, path, **task, seed=seed, options=self.options)
+                train_run(self.demos, config, path, **task, seed=seed, options=self.options)
             if not self.episodes:
                 policy = Policy.from_pretrained(path).to(device)
                 column = score(policy, self.demos or find_demos(self.task)).column("error", config.chunk)

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from nsde_policy.control.config import ResolvedConfig, SessionConfig
 from nsde_policy.control.faults import Fault, FaultKind, describe_error
-from nsde_policy.control.frames import FrameMonitor, parse_times
+from nsde_policy.control.frame_monitor import FrameMonitor, parse_times
+from nsde_policy.control.session_config import ResolvedConfig, SessionConfig
 from nsde_policy.errors import ConfigError, PolicyInputError
 from nsde_policy.planner.calibration import Calibration, OODDetector
 from nsde_policy.planner.interface import Planner, PolicySpec
@@ -163,7 +163,8 @@ class InputMonitor:
         encoded, visible = encode_observation(self._planner, obs.plain[None], obs.frames)
         if now > self._seen[0]:  # a history encodes its newest frames first
             self._seen = now, None if visible is None else float(visible[0])
-        return encoded[0]
+        row: np.ndarray = encoded[0]
+        return row
 
     def mark_used(self) -> None:
         """Register that the policy got the newest observation."""

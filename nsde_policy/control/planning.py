@@ -11,10 +11,10 @@ from functools import partial
 import numpy as np
 
 from nsde_policy.control.clock import parse_time
-from nsde_policy.control.config import ResolvedConfig, SessionConfig
 from nsde_policy.control.faults import Fault, FaultKind, describe_error
 from nsde_policy.control.interpolation import PlanJob, TimedPlan
 from nsde_policy.control.report import Recorder
+from nsde_policy.control.session_config import ResolvedConfig, SessionConfig
 from nsde_policy.control.worker import PlannerThread
 from nsde_policy.errors import PlanError
 from nsde_policy.planner.candidates import CandidateBudget

@@ -18,13 +18,13 @@ from typing import Self
 import numpy as np
 
 from nsde_policy.control.clock import EARLY_CALL, ROUNDING, TimeGrid, freeze_objects, parse_time, read_clock
-from nsde_policy.control.config import SessionConfig
 from nsde_policy.control.faults import Fault, FaultKind, get_reaction, respond_to_faults
 from nsde_policy.control.inputs import InputMonitor
 from nsde_policy.control.interpolation import PlanFollower
 from nsde_policy.control.limits import Limiter
 from nsde_policy.control.planning import PlanScheduler
 from nsde_policy.control.report import CommandRecord, PeriodCommands, Recorder, SessionReport
+from nsde_policy.control.session_config import SessionConfig
 from nsde_policy.control.worker import PlannerThread
 from nsde_policy.errors import ConfigError, PolicyInputError, SessionStoppedError
 from nsde_policy.planner.calibration import Calibration

@@ -33,7 +33,7 @@ from nsde_policy.deploy.protocol import (
     encode,
     pack_frame,
 )
-from nsde_policy.deploy.server.config import fits_header
+from nsde_policy.deploy.server.settings import fits_header
 from nsde_policy.errors import (
     ConfigError,
     NsdePolicyError,
@@ -42,7 +42,7 @@ from nsde_policy.errors import (
     RemoteError,
     summarize_error,
 )
-from nsde_policy.inference.base import BasePolicy, require_int, require_seed
+from nsde_policy.inference.base_policy import BasePolicy, require_int, require_seed
 from nsde_policy.planner.calibration import Calibration
 from nsde_policy.planner.checks import check_plan
 from nsde_policy.planner.interface import History, Plan, PolicySpec

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Meta
 
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.deploy.server.config import ENVELOPE_BYTES
+from nsde_policy.deploy.server.settings import ENVELOPE_BYTES
 from nsde_policy.errors import RemoteError, summarize_error
 from nsde_policy.planner.calibration import Calibration
 from nsde_policy.planner.interface import Plan, PolicySpec

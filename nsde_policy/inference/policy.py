@@ -13,7 +13,7 @@ from nsde_policy.config import Sampling
 from nsde_policy.data.frames import resize_frames
 from nsde_policy.encoders.base_model import EncoderModel
 from nsde_policy.errors import ConfigError
-from nsde_policy.inference.base import BasePolicy, require_int, require_seed
+from nsde_policy.inference.base_policy import BasePolicy, require_int, require_seed
 from nsde_policy.inference.loading import LoadedModel, build_policy_spec, load_encoder, load_model
 from nsde_policy.inference.sampler import PlanSampler
 from nsde_policy.inference.selection import load_selector

@@ -16,8 +16,8 @@ from websockets.http11 import Request, Response
 from nsde_policy.data.images import LazyFrames
 from nsde_policy.data.oddities import find_flags
 from nsde_policy.data.types import Demonstrations
-from nsde_policy.deploy.server.config import Log
-from nsde_policy.deploy.server.connection import WebsocketServer
+from nsde_policy.deploy.server.settings import Log
+from nsde_policy.deploy.server.websocket_server import WebsocketServer
 from nsde_policy.errors import NsdePolicyError
 from nsde_policy.viewer.http import ViewerSettings, load_files, respond_with_file
 

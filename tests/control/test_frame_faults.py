@@ -1,4 +1,4 @@
-"""Tests for control/frames.py with a made-up arm of seven joints and two cameras: bad frames are faults."""
+"""Tests for control/frame_monitor.py, with an arm of seven joints and two cameras: bad frames are faults."""
 
 import copy
 import json

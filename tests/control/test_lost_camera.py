@@ -18,7 +18,7 @@ from nsde_policy.deploy.export import export_policy
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.encoders.resnet.config import ResNetConfig
 from nsde_policy.errors import PolicyInputError, SessionStoppedError
-from nsde_policy.inference.base import BasePolicy
+from nsde_policy.inference.base_policy import BasePolicy
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.baselines.regression import RegressionConfig
 from nsde_policy.planner.calibration import CameraRange

@@ -12,8 +12,8 @@ from websockets.exceptions import ConnectionClosed
 
 from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.deploy.protocol import PlanReply, Refusal
-from nsde_policy.deploy.server.config import ServeSettings
-from nsde_policy.deploy.server.server import PolicyServer
+from nsde_policy.deploy.server.policy_server import PolicyServer
+from nsde_policy.deploy.server.settings import ServeSettings
 from nsde_policy.errors import ConfigError, RemoteError
 from nsde_policy.planner.interface import Plan
 from tests.helpers.policy_servers import (

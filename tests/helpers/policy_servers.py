@@ -24,8 +24,8 @@ from nsde_policy.deploy.protocol import (
     decode,
     encode,
 )
-from nsde_policy.deploy.server.config import ServeSettings
-from nsde_policy.deploy.server.server import PolicyServer
+from nsde_policy.deploy.server.policy_server import PolicyServer
+from nsde_policy.deploy.server.settings import ServeSettings
 from nsde_policy.planner.calibration import Calibration
 from nsde_policy.planner.interface import Plan, Planner
 from tests.helpers import numpy_planner

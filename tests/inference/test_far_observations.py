@@ -20,7 +20,7 @@ from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.errors import EnvError, PolicyInputError
 from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
 from nsde_policy.eval.rollouts.scores import summarize_episodes
-from nsde_policy.inference.base import BasePolicy
+from nsde_policy.inference.base_policy import BasePolicy
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.baselines.regression import RegressionConfig
 from nsde_policy.planner.calibration import CALIBRATION_FILE

@@ -10,7 +10,7 @@ import numpy as np
 from nsde_policy.deploy.runtime.graph import EncoderGraph, Graph
 from nsde_policy.deploy.runtime.metadata import ACTIONS, CANDIDATES, PATH, STD, EncoderRecord, GraphRecord
 from nsde_policy.errors import CheckpointError, ConfigError
-from nsde_policy.inference.base import BasePolicy, require_int, require_seed
+from nsde_policy.inference.base_policy import BasePolicy, require_int, require_seed
 from nsde_policy.planner.checks import check_plan
 from nsde_policy.planner.interface import History, Plan
 

@@ -1,4 +1,4 @@
-"""Tests for inference/base.py: one policy in torch, as an ONNX graph and behind a server."""
+"""Tests for inference/base_policy.py: one policy in torch, as an ONNX graph and behind a server."""
 
 import inspect
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from nsde_policy.control import Session, SessionConfig
 from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.errors import ConfigError, PolicyInputError
-from nsde_policy.inference.base import BasePolicy
+from nsde_policy.inference.base_policy import BasePolicy
 from nsde_policy.inference.policy import Policy
 from tests.helpers.numpy_planner import Sim
 from tests.helpers.policy_servers import serve_in_thread

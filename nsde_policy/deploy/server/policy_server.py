@@ -26,8 +26,8 @@ from nsde_policy.deploy.protocol import (
     unpack_frame,
 )
 from nsde_policy.deploy.server.batches import BatchQueue
-from nsde_policy.deploy.server.config import Log, ServeSettings, compute_max_message, format_error
-from nsde_policy.deploy.server.connection import WebsocketServer
+from nsde_policy.deploy.server.settings import Log, ServeSettings, compute_max_message, format_error
+from nsde_policy.deploy.server.websocket_server import WebsocketServer
 from nsde_policy.errors import PlanError, RemoteError
 from nsde_policy.planner.calibration import Calibration
 from nsde_policy.planner.candidates import CandidateBudget

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from nsde_policy.control.clock import parse_time
-from nsde_policy.control.config import ResolvedConfig, SessionConfig
 from nsde_policy.control.faults import Fault, FaultKind, get_reaction
+from nsde_policy.control.session_config import ResolvedConfig, SessionConfig
 from nsde_policy.core.spec import STATE_KEY, CameraSpec
 from nsde_policy.errors import PolicyInputError
 from nsde_policy.planner.calibration import Calibration, measure_change
