@@ -34,7 +34,7 @@ MAX_FRAMES = 1000
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 """Its multiples, modulo 1, are spread evenly over [0, 1)."""
 MOST_IMPLAUSIBLE = 0.1
-"""Share of implausible observations above which a warning is logged."""
+"""Fraction of implausible observations above which a warning is logged."""
 RATE_TOLERANCE = 0.01
 """Largest relative difference between the rates of a run and a store."""
 GROUP_FRAMES = 20_000
@@ -149,11 +149,11 @@ def _warn_if_implausible(demos: Demonstrations, spec: PolicySpec) -> None:
     """Log a warning if many observations are far from the policy's demonstrations, as in other units."""
     checked, monitor = demos.obs[:: choose_stride(demos), : spec.plain_dim], ObservationMonitor(spec)
     problems = [problem for obs in checked if (problem := monitor.describe_outside(obs)) is not None]
-    share = len(problems) / len(checked)
-    if share > MOST_IMPLAUSIBLE:
+    fraction = len(problems) / len(checked)
+    if fraction > MOST_IMPLAUSIBLE:
         logger.warning(
             "%.0f %% of the observations of %s are implausible for this policy, such as: %s",
-            100 * share,
+            100 * fraction,
             demos.source,
             problems[0],
         )
