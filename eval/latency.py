@@ -145,5 +145,5 @@ def device_name(device: str) -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
-    found = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return found[0] if found else platform.processor() or platform.machine() or "CPU"
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine() or "CPU"

@@ -103,15 +103,15 @@ def _replay(
     env: EnvAdapter, task: Task, k: int, episode: Episode, seed: int | None, angles: list[int]
 ) -> Replay:
     """Replay an episode from its seed, or from its first state if that is None."""
-    seen = [env.reset(seed, **({"options": {"state": episode.obs[0]}} if seed is None else {}))]
+    visited = [env.reset(seed, **({"options": {"state": episode.obs[0]}} if seed is None else {}))]
     rewards = []
     for action in episode.act:
         state, reward, is_over, info = env.step(action, is_limited=False)
-        seen.append((state, info))
+        visited.append((state, info))
         rewards.append(reward)
         if is_over:
             break
-    out = np.array([state for state, _ in seen[: len(episode)]])
+    out = np.array([state for state, _ in visited[: len(episode)]])
     off = np.abs(out - episode.obs[: len(out)])
     turn = np.minimum(off[:, angles], 2 * math.pi - off[:, angles])
     first = max(np.delete(off[0], angles).max(initial=0.0), turn[0].max(initial=0.0))
@@ -121,8 +121,10 @@ def _replay(
             'must use options["state"], or give --start seed if episodes were recorded from seeds'
         )
     with env.guard("scoring the episode"):
-        progress = [value for value in (task.drawing.progress(info) for _, info in seen) if value is not None]
-        success = task.outcome(rewards, [info for _, info in seen]).success
+        progress = [
+            value for value in (task.drawing.progress(info) for _, info in visited) if value is not None
+        ]
+        success = task.outcome(rewards, [info for _, info in visited]).success
     best = max(progress, default=None)
     check_figure(f"episode {k}: its progress", best or 0.0)
     return Replay(

@@ -79,7 +79,7 @@ class Episodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         """
         ordered = sorted(results, key=lambda result: result.seed)
         common = [name for name in ordered[0].metrics if all(name in r.metrics for r in ordered)]
-        known = any(r.success is not None for r in ordered)
+        reports_success = any(r.success is not None for r in ordered)
         paths = [r.path for r in ordered if r.path is not None]
         path = number_paths(paths) if len(paths) == len(ordered) else None
         modes = 0 if task is None else task.reporting.modes
@@ -94,7 +94,7 @@ class Episodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         return cls(
             seed=tuple(r.seed for r in ordered),
             score=shorten(r.score for r in ordered),
-            success=tuple(bool(r.success) for r in ordered) if known else None,
+            success=tuple(bool(r.success) for r in ordered) if reports_success else None,
             metrics={name: shorten(r.metrics[name] for r in ordered) for name in common},
             steps=tuple(int(r.steps) for r in ordered),
             modes=modes,

@@ -52,12 +52,12 @@ def draw_latency(comparison: Comparison, *, reference: str | None = None) -> "Fi
     points = [(row, row.latency.median) for row in comparison.main_rows() if row.latency is not None]
     if len(points) < 2:
         return None
-    chosen, scores = comparison.reference(reference), comparison.columns
+    reference_row, scores = comparison.reference(reference), comparison.columns
     figure, axes = make_figure(len(scores), 1, (6.8, 0.6 + 2.2 * len(scores)), sharex=True)
     for axis, score in zip(axes[:, 0], scores, strict=True):
         for i, (row, latency) in enumerate(points):
             colour, marker = ROW_COLOURS[i % len(ROW_COLOURS)], MARKERS[i % len(MARKERS)]
-            if row is chosen:
+            if row is reference_row:
                 colour, marker = REFERENCE_COLOUR, "o"
             label = textwrap.fill(row.label, LONGEST_NAME)
             draw_estimate(axis, latency, getattr(row, score), colour, marker, label)
@@ -69,7 +69,7 @@ def draw_latency(comparison: Comparison, *, reference: str | None = None) -> "Fi
     handles = axes[0, 0].get_legend_handles_labels()
     legend = figure.legend(*handles, loc="outside right center", frameon=False, fontsize=6.5)
     for text, (row, _) in zip(legend.get_texts(), points, strict=True):
-        text.set_fontweight("bold" if row is chosen else "normal")
+        text.set_fontweight("bold" if row is reference_row else "normal")
     return figure
 
 

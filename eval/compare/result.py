@@ -43,16 +43,16 @@ class Comparison(
         first, last = self.seeds
         if not self.entries:
             raise ComparisonError("a comparison needs at least one entry")
-        known: set[tuple[Setting, int]] = set()
+        settings: set[tuple[Setting, int]] = set()
         named: dict[str, Entry] = {}
         for entry in self.entries:
             title = f"{entry.name!r}, training seed {entry.train_seed}"
             seeds = entry.episodes.seed
             if last - first != len(seeds) - 1 or seeds != tuple(range(first, last + 1)):
                 raise ComparisonError(f"{title} has other seeds than {first} to {last}")
-            if (entry.setting, entry.train_seed) in known:
+            if (entry.setting, entry.train_seed) in settings:
                 raise ComparisonError(f"{title} occurs twice with the same setting")
-            known.add((entry.setting, entry.train_seed))
+            settings.add((entry.setting, entry.train_seed))
             namesake = named.setdefault(entry.name, entry)
             for shared in ("title", "method", "preset", "sampling"):
                 if getattr(namesake, shared) != getattr(entry, shared):
@@ -68,8 +68,8 @@ class Comparison(
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns of episodes that are compared, the deciding one last: success if all entries report it."""
-        known = all(entry.episodes.success is not None for entry in self.entries)
-        return ("score", "success") if known else ("score",)
+        report_success = all(entry.episodes.success is not None for entry in self.entries)
+        return ("score", "success") if report_success else ("score",)
 
     @property
     def mode_columns(self) -> tuple[str, ...]:
@@ -178,14 +178,16 @@ def merge_comparisons(comparisons: Sequence[Comparison]) -> Comparison:
         for role, device in comparison.machine.items():
             machine.setdefault(role, []).append(device)
         for entry in comparison.entries:
-            known = entries.setdefault((entry.setting, entry.train_seed), entry)
-            if known.episodes != entry.episodes:
+            earlier = entries.setdefault((entry.setting, entry.train_seed), entry)
+            if earlier.episodes != entry.episodes:
                 raise ComparisonError(
                     f"two different results of {entry.name!r}, training seed {entry.train_seed}, chunk "
                     f"{entry.chunk}, {entry.demos} demonstrations: use different names, or leave one out"
                 )
             entries[entry.setting, entry.train_seed] = msgspec.structs.replace(
-                known, latency_ms=known.latency_ms or entry.latency_ms, train_s=known.train_s or entry.train_s
+                earlier,
+                latency_ms=earlier.latency_ms or entry.latency_ms,
+                train_s=earlier.train_s or entry.train_s,
             )
     return msgspec.structs.replace(
         first,

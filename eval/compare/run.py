@@ -120,10 +120,10 @@ def compare_runs(runs: Sequence[Path], cache: EntryCache, *, rounds: int = 30) -
     names = choose_names(records)
     parts = []
     for run, record in records.items():
-        found = cache.get(run, record)
+        comparison = cache.get(run, record)
         preset = names[run].partition(", ")[2] or "default"
-        entry = msgspec.structs.replace(found.entries[0], name=names[run], preset=preset)
-        parts.append(msgspec.structs.replace(found, entries=(entry,)))
+        entry = msgspec.structs.replace(comparison.entries[0], name=names[run], preset=preset)
+        parts.append(msgspec.structs.replace(comparison, entries=(entry,)))
     comparison = merge_comparisons(parts)
     if not rounds:
         return comparison
@@ -175,9 +175,9 @@ def read_training_time(run: RunDirectory) -> float | None:
 
 def add_latency(comparison: Comparison, rows: Sequence[LatencyRow]) -> Comparison:
     """Return a comparison with the latencies of all entries that have the name and chunk of a row."""
-    known = {(row.method, row.chunk): Latency(row.median_ms, row.p99_ms) for row in rows}
+    latencies = {(row.method, row.chunk): Latency(row.median_ms, row.p99_ms) for row in rows}
     entries = tuple(
-        msgspec.structs.replace(entry, latency_ms=known.get((entry.name, entry.chunk), entry.latency_ms))
+        msgspec.structs.replace(entry, latency_ms=latencies.get((entry.name, entry.chunk), entry.latency_ms))
         for entry in comparison.entries
     )
     machines = dict.fromkeys(row.machine for row in rows)
@@ -196,11 +196,11 @@ def choose_names(records: Mapping[Path, RunRecord]) -> dict[Path, str]:
     owners: dict[tuple[str, int, int], Path] = {}
     for path, record in records.items():
         # how many demonstrations, and what training measures on them, makes no other name
-        chosen = replace(record.config.demos, episodes=0, first_action=(), accept_omitted_chunks=False)
-        config, demos = replace(record.config, demos=chosen), record.demos
-        alike = (known for known, other in settings.items() if other == config)
-        found = (n for n in alike if data.get((n, demos.episodes), demos.fingerprint) == demos.fingerprint)
-        name = next(found, None)
+        demo_config = replace(record.config.demos, episodes=0, first_action=(), accept_omitted_chunks=False)
+        config, demos = replace(record.config, demos=demo_config), record.demos
+        alike = (name for name, other in settings.items() if other == config)
+        same = (n for n in alike if data.get((n, demos.episodes), demos.fingerprint) == demos.fingerprint)
+        name = next(same, None)
         if name is None:
             name = ", ".join(filter(None, [record.config.method, _find_detail(path, record)]))
             name = f"{name} ({path})" if name in settings else name

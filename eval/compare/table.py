@@ -37,13 +37,13 @@ def list_tables(comparison: Comparison, *, reference: str | None = None) -> list
     """Return the tables that are not empty: scores, differences and other settings."""
     tables = []
     if reference is not None or comparison.main_rows():
-        chosen = comparison.reference(reference)
+        reference_row = comparison.reference(reference)
         columns = [*comparison.columns[::-1], *comparison.mode_columns[1:]]
         tables += [
-            _tabulate_scores(comparison, chosen),
+            _tabulate_scores(comparison, reference_row),
             tabulate_differences(
                 comparison.main_rows(),
-                chosen,
+                reference_row,
                 {column: comparison.column_title(column) for column in columns},
                 note=f"{PAIRED_NOTE}{SUCCESS_NOTE if columns[0] == 'success' else ''}.",
             ),
@@ -109,11 +109,11 @@ def _describe_diversity(comparison: Comparison) -> tuple[dict[str, list[str]], l
 
 def _explain_selection(rows: Sequence[Row]) -> list[str]:
     """Return a note on each row whose policy selects plans."""
-    shares = [(row, np.mean([entry.selected_share for entry in row.entries])) for row in rows]
+    fractions = [(row, np.mean([entry.selected_share for entry in row.entries])) for row in rows]
     return [
-        f"{row.label}: {100 * share:.0f} % of plans are selected among several, by {row.first.select}. Its "
+        f"{row.label}: {100 * fraction:.0f} % of plans are selected among several, by {row.first.select}. Its "
         "network calls are the mean over all plans; its latency is that of a selected plan."
-        for row, share in shares
+        for row, fraction in fractions
         if row.first.select != "none"
     ]
 

@@ -14,7 +14,7 @@ from nsde_policy import __version__
 from nsde_policy.eval.compare.plots import render_paths
 from nsde_policy.eval.compare.result import Comparison
 from nsde_policy.eval.compare.table import list_tables
-from nsde_policy.eval.report.collect import ReportRun
+from nsde_policy.eval.report.content import ReportRun
 from nsde_policy.eval.report.tables import COLOURS, MARKS, format_settings_table, format_table
 from nsde_policy.run_directory import find_versions
 from nsde_policy.tasks import Task
@@ -123,11 +123,11 @@ def _format_paths(comparison: Comparison) -> str:
 
 def _format_settings(comparison: Comparison, shown: Sequence[ShownRun]) -> str:
     """Format the settings in which runs differ, machines and versions."""
-    known = {label: run for _, label, run in shown if run.record is not None}
+    recorded = {label: run for _, label, run in shown if run.record is not None}
     versions = ", ".join(" ".join(each) for each in find_versions().items())
     facts = [*comparison.machine.items(), ("this page", versions)]
     note = "; ".join(f"{role}: {device}" for role, device in facts)
-    return f'{format_settings_table(known)}\n<p class="note">{escape(note)}</p>'
+    return f'{format_settings_table(recorded)}\n<p class="note">{escape(note)}</p>'
 
 
 def _build_data(comparison: Comparison, shown: Sequence[ShownRun], seeds: Sequence[int]) -> dict[str, object]:
@@ -137,7 +137,7 @@ def _build_data(comparison: Comparison, shown: Sequence[ShownRun], seeds: Sequen
     runs = []
     for number, label, run in shown:
         episodes = run.entry.episodes
-        found = {
+        values = {
             "label": label,
             "row": number,
             "success": episodes.success and list(map(int, episodes.success)),
@@ -146,7 +146,7 @@ def _build_data(comparison: Comparison, shown: Sequence[ShownRun], seeds: Sequen
             "success_step": episodes.success_step or episodes.steps,
             "lengths": run.replays.lengths if run.replays else None,
         }
-        runs.append(found)
+        runs.append(values)
     return {
         "marks": MARKS,
         "colours": COLOURS,

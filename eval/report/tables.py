@@ -6,7 +6,7 @@ from html import escape
 
 import numpy as np
 
-from nsde_policy.eval.report.collect import ReportRun
+from nsde_policy.eval.report.content import ReportRun
 from nsde_policy.eval.statistics import MIN_PAIRS, NO_DIFFERENCE, Difference, Estimate
 from nsde_policy.eval.tables import EMPTY_CELL, Cell, Table
 
@@ -46,10 +46,10 @@ def format_table(table: Table, numbers: Mapping[str, int] | None = None) -> str:
 
 
 def _find_scale(column: Sequence[Cell]) -> tuple[float, float]:
-    """Return the range of a column: around 0 for differences, 0 to 1 for shares, else around all values."""
-    found = [cell for cell in column if isinstance(cell, Estimate)]
-    ends = [end for each in found for end in (each.low, each.value, each.high) if np.isfinite(end)]
-    if any(isinstance(each, Difference) for each in found):
+    """Return the range of a column: around 0 for differences, 0 to 1 for fractions, else of all values."""
+    estimates = [cell for cell in column if isinstance(cell, Estimate)]
+    ends = [end for each in estimates for end in (each.low, each.value, each.high) if np.isfinite(end)]
+    if any(isinstance(each, Difference) for each in estimates):
         reach = max([0.1, *map(abs, ends)])
         return -reach, reach
     low, high = min(ends, default=0.0), max(ends, default=1.0)

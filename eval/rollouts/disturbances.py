@@ -14,7 +14,7 @@ from nsde_policy.config import BaseConfig
 PUSH_PERIODS = (10, 60)
 """First and last control period (exclusive) at which a push may come."""
 OCCLUDER, YELLOW = (96, 96, 96), (240, 200, 40)
-"""Colours of what hides a part of the frame."""
+"""Colours of what occludes a part of the frame."""
 CROSSING = 40
 """Frames in which a moving square crosses the picture."""
 STRIPES = 3
@@ -33,7 +33,7 @@ class Condition(BaseConfig):
 
 
 class Disturbances:
-    """Random disturbances of one episode, drawn from its seed alone."""
+    """Random disturbances of one episode, sampled from its seed alone."""
 
     def __init__(self, condition: Condition, seed: int, increment_std: np.ndarray) -> None:
         self._noise = condition.obs_noise * increment_std
@@ -104,13 +104,13 @@ class CameraCondition(BaseConfig):
     noise: Fraction = 0.0
     """Standard deviation of the noise on every pixel of every frame; 1 is the range from black to white."""
     occlusion: Fraction = 0.0
-    """Share of the picture that is hidden, at a random place."""
+    """Fraction of the picture that is occluded, at a random place."""
     occluder: Occluder = "square"
-    """What hides it: a grey square, which may move, a yellow one, or a grey disc, bar or stripes."""
+    """What occludes it: a grey square, which may move, a yellow one, or a grey disc, bar or stripes."""
 
 
 class CameraDisturbances:
-    """Disturbances of the cameras in one episode, drawn from its seed alone."""
+    """Disturbances of the cameras in one episode, sampled from its seed alone."""
 
     def __init__(self, condition: CameraCondition, seed: int) -> None:
         self._condition, self._rng = condition, np.random.default_rng([seed, 3])
@@ -135,7 +135,7 @@ class CameraDisturbances:
         columns = np.clip(np.arange(width) - x, 0, width - 1)
         changed = frame[rows][:, columns].astype(np.float32)
         if self._condition.occlusion:
-            changed[self._find_hidden(height, width, number)] = (
+            changed[self._find_occluded(height, width, number)] = (
                 YELLOW if self._condition.occluder == "yellow" else OCCLUDER
             )
         changed = changed * self._gain
@@ -144,22 +144,22 @@ class CameraDisturbances:
         out: np.ndarray = np.clip(np.rint(changed), 0, 255).astype(np.uint8)
         return out
 
-    def _find_hidden(self, height: int, width: int, number: int) -> np.ndarray:
-        """Return which pixels are hidden, (height, width) bool."""
-        share, kind, (y, x) = self._condition.occlusion, self._condition.occluder, self._place
+    def _find_occluded(self, height: int, width: int, number: int) -> np.ndarray:
+        """Return which pixels are occluded, (height, width) bool."""
+        fraction, kind, (y, x) = self._condition.occlusion, self._condition.occluder, self._place
         if kind == "moving":  # back and forth, faster across than down
             y, x = (abs((start + speed * number / CROSSING) % 2 - 1) for start, speed in ((y, 1), (x, 1.4)))
-        side = math.sqrt(share * height * width)
+        side = math.sqrt(fraction * height * width)
         rows, columns = np.arange(height)[:, None], np.arange(width)[None]
         top, left = int(y * (height - side)), int(x * (width - side))
         if kind == "bar":
-            start = x * (1 - share) * width
-            return np.broadcast_to((columns >= start) & (columns < start + share * width), (height, width))
+            start = x * (1 - fraction) * width
+            return np.broadcast_to((columns >= start) & (columns < start + fraction * width), (height, width))
         if kind == "stripes":
-            return np.broadcast_to((rows * STRIPES / height + y) % 1 < share, (height, width))
+            return np.broadcast_to((rows * STRIPES / height + y) % 1 < fraction, (height, width))
         if kind == "disc":
             away = np.hypot(rows + 0.5 - (top + side / 2), columns + 0.5 - (left + side / 2))
-            hidden: np.ndarray = away < math.sqrt(share * height * width / math.pi)
-            return hidden
+            disc: np.ndarray = away < math.sqrt(fraction * height * width / math.pi)
+            return disc
         bottom, right = int(top + side), int(left + side)
         return (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)

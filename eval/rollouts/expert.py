@@ -77,17 +77,17 @@ class ScriptedExpert:
                 "install it",
                 error,
             )
-        found: Callable[..., object] | None = getattr(module, attribute, None)
-        if not callable(found):
-            known = [key for key, value in vars(module).items() if isinstance(value, type)]
-            self._fail(f"{module_name} has no class {attribute!r}; it has: {', '.join(known) or 'none'}")
-        return found
+        expert: Callable[..., object] | None = getattr(module, attribute, None)
+        if not callable(expert):
+            classes = [key for key, value in vars(module).items() if isinstance(value, type)]
+            self._fail(f"{module_name} has no class {attribute!r}; it has: {', '.join(classes) or 'none'}")
+        return expert
 
     def _run(self, what: str) -> AbstractContextManager[None]:
         return run_env_code(f"expert {self.name}{self._where}: {what}", " (--policy)")
 
-    def _fail(self, found: str, cause: BaseException | None = None) -> NoReturn:
-        raise NsdePolicyError(f"expert {self.name}{self._where}: {found} (--policy)") from cause
+    def _fail(self, problem: str, cause: BaseException | None = None) -> NoReturn:
+        raise NsdePolicyError(f"expert {self.name}{self._where}: {problem} (--policy)") from cause
 
 
 def _wants_env(expert: type) -> bool:

@@ -19,7 +19,7 @@ from nsde_policy.tasks import Task
 PATH_POINTS = 32
 """Moments of an episode that are kept, evenly spread over its time."""
 SAME_PATH = 1e-3
-"""Two paths are the same if they differ by no more than this share of the extent of all paths, in every
+"""Two paths are the same if they differ by no more than this fraction of the extent of all paths, in every
 component at every moment kept: more than rounding errors, less than the noise of a stochastic policy."""
 
 PATH_STEPS = 4095
@@ -43,12 +43,12 @@ def shorten_path(states: Sequence[np.ndarray], task: Task) -> np.ndarray:
 
 def number_paths(paths: Sequence[np.ndarray] | np.ndarray) -> tuple[int, ...]:
     """Return a number for each path of `shorten_path`; paths that are the same have the same number."""
-    found = np.asarray(paths)
-    extent = found.max(axis=(0, 1)) - found.min(axis=(0, 1))
-    moving = extent > 1e-9 * (1.0 + np.abs(found).max(axis=(0, 1)))
-    scaled = (found[..., moving] / extent[moving]).reshape(len(found), -1)
+    points = np.asarray(paths)
+    extent = points.max(axis=(0, 1)) - points.min(axis=(0, 1))
+    moving = extent > 1e-9 * (1.0 + np.abs(points).max(axis=(0, 1)))
+    scaled = (points[..., moving] / extent[moving]).reshape(len(points), -1)
     if not scaled.size:
-        return (0,) * len(found)
+        return (0,) * len(points)
     numbers: list[int] = []
     distinct, count = np.empty_like(scaled), 0
     for path in scaled:
@@ -75,9 +75,9 @@ class PackedPaths(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def pack(cls, paths: Sequence[np.ndarray]) -> "PackedPaths":
         """Round the paths of episodes, (PATH_POINTS, 2) each."""
-        found = np.stack(paths)
-        low, high = (end(found, axis=(0, 1)) for end in (np.min, np.max))
-        steps = np.rint(PATH_STEPS * (found - low) / np.maximum(high - low, 1e-12)).swapaxes(1, 2)
+        points = np.stack(paths)
+        low, high = (end(points, axis=(0, 1)) for end in (np.min, np.max))
+        steps = np.rint(PATH_STEPS * (points - low) / np.maximum(high - low, 1e-12)).swapaxes(1, 2)
         changes = np.diff(np.clip(steps, 0, PATH_STEPS), prepend=0).astype("<i2")
         data = base64.b64encode(zlib.compress(changes.tobytes(), 9)).decode()
         return cls((float(low[0]), float(low[1])), (float(high[0]), float(high[1])), data)

@@ -156,14 +156,9 @@ def compare_scores(
 
 
 def _describe_knowledge(scored: Sequence[ScoredEpisodes], labels: Sequence[str]) -> str:
-    """Say which runs were trained on the scored episodes, as far as they record their episodes."""
+    """Say which runs were trained on the scored episodes."""
     trained = [label for label, each in zip(labels, scored, strict=True) if each.seen]
-    if trained:
-        return f"; {', '.join(trained)} TRAINED on them"
-    unknown = [label for label, each in zip(labels, scored, strict=True) if not each.is_known]
-    if unknown:
-        return f"; {', '.join(unknown)} may have TRAINED on some: their runs do not record episodes"
-    return ", unseen in training"
+    return f"; {', '.join(trained)} TRAINED on them" if trained else ", unseen in training"
 
 
 def _choose_labels(records: dict[Path, RunRecord]) -> list[str]:

@@ -34,7 +34,7 @@ MAX_FRAMES = 1000
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 """Its multiples, modulo 1, are spread evenly over [0, 1)."""
 MOST_IMPLAUSIBLE = 0.1
-"""Share of implausible observations above which a warning is logged."""
+"""Fraction of implausible observations above which a warning is logged."""
 RATE_TOLERANCE = 0.01
 """Largest relative difference between the rates of a run and a store."""
 GROUP_FRAMES = 20_000
@@ -57,8 +57,6 @@ class ScoredEpisodes:
     """Frames of each camera of the policy, for all episodes of the store."""
     first_frames: tuple[int, ...] = ()
     """Position of the first frame of each scored episode in them."""
-    is_known: bool = True
-    """Whether episodes of the training can be recognised; runs of earlier versions do not record them."""
 
     def select(self, episodes: Sequence[int]) -> "ScoredEpisodes":
         """Return some of the episodes, by their position among these."""
@@ -97,50 +95,41 @@ def select_episodes(policy: Policy, path: Path, *, accept_omitted_chunks: bool =
         _warn_if_implausible(demos, policy.spec)
     cameras = open_recorded_images(policy, settings, path, len(demos.obs)) if record.cameras else ()
     everything = tuple(range(len(demos)))
-    unseen = tuple(i for i in everything if i not in (trained or ()))
-    note = _describe_selection(path, len(demos), len(unseen), is_known=trained is not None)
+    unseen = tuple(i for i in everything if i not in trained)
+    note = _describe_selection(path, len(demos), len(unseen))
     obs_angles = tuple(column for column in spec.circular if column < spec.obs_dim)
     act_angles = tuple(column - spec.obs_dim for column in spec.circular if column >= spec.obs_dim)
     demos = replace(demos, angles=obs_angles, act_angles=act_angles)
     first = tuple(demos.starts.tolist())
-    scored = ScoredEpisodes(demos, everything, not unseen, note, cameras, first, is_known=trained is not None)
+    scored = ScoredEpisodes(demos, everything, not unseen, note, cameras, first)
     return scored.select(unseen) if unseen and trained else scored
 
 
-def _find_trained(record: DemoRecord, demos: Demonstrations) -> set[int] | None:
-    """Return which episodes a run was trained on; None if that cannot be known.
-
-    Runs of version 0.2 that read a store from disk recorded a sample of its episodes: only those held out are
-    known to be new.
-    Runs of earlier versions record no episodes: they recognise only their own store, with others appended.
-    """
-    held_out, known = set(record.held_out), record.episode_fingerprints
-    if known and len(known) < record.episodes:
-        new = {each for i, each in enumerate(known) if i in held_out}
-        trained = {i for i, each in enumerate(demos.episode_fingerprints) if each not in new}
-        return trained if len(trained) < len(demos) else None
-    if known:
-        seen = {each for i, each in enumerate(known) if i not in held_out}
-        return {i for i, each in enumerate(demos.episode_fingerprints) if each in seen}
-    if 0 < record.episodes <= len(demos) and demos.take(record.episodes).fingerprint == record.fingerprint:
-        return set(range(record.episodes)) - held_out
-    return None
+def _find_trained(record: DemoRecord, demos: Demonstrations) -> set[int]:
+    """Return which episodes a run was trained on; all of them if it does not record its episodes."""
+    fingerprints, held_out = record.episode_fingerprints, set(record.held_out)
+    trained = {fingerprint for i, fingerprint in enumerate(fingerprints) if i not in held_out}
+    is_complete = len(fingerprints) == record.episodes
+    return {
+        i
+        for i, fingerprint in enumerate(demos.episode_fingerprints)
+        if fingerprint in trained or not is_complete
+    }
 
 
-def _describe_selection(path: Path, episodes: int, unseen: int, *, is_known: bool) -> str:
+def _describe_selection(path: Path, episodes: int, unseen: int) -> str:
     """Describe in one sentence which episodes of a store are scored."""
     if not unseen:
         return (
             f"all {episodes} episodes of {path}, which the run was TRAINED on: hold some out with "
             f"`train --validation {suggest_fraction(episodes):g}`"
         )
-    if unseen < episodes:
-        return (
-            f"the {unseen} of {episodes} episodes of {path} that the run was not trained on; "
-            f"{episodes - unseen} left out"
-        )
-    unknown = "; the run does not record its episodes, so it may have been trained on some of these"
-    return f"all {episodes} episodes of {path}" + ("" if is_known else unknown)
+    if unseen == episodes:
+        return f"all {episodes} episodes of {path}"
+    return (
+        f"the {unseen} of {episodes} episodes of {path} that the run was not trained on; "
+        f"{episodes - unseen} left out"
+    )
 
 
 def _load_recorded(settings: DemoConfig, path: Path) -> Demonstrations:
@@ -160,11 +149,11 @@ def _warn_if_implausible(demos: Demonstrations, spec: PolicySpec) -> None:
     """Log a warning if many observations are far from the policy's demonstrations, as in other units."""
     checked, monitor = demos.obs[:: choose_stride(demos), : spec.plain_dim], ObservationMonitor(spec)
     problems = [problem for obs in checked if (problem := monitor.describe_outside(obs)) is not None]
-    share = len(problems) / len(checked)
-    if share > MOST_IMPLAUSIBLE:
+    fraction = len(problems) / len(checked)
+    if fraction > MOST_IMPLAUSIBLE:
         logger.warning(
             "%.0f %% of the observations of %s are implausible for this policy, such as: %s",
-            100 * share,
+            100 * fraction,
             demos.source,
             problems[0],
         )

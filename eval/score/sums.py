@@ -98,12 +98,13 @@ def find_intervals(value: FloatArray, resampled: FloatArray, episodes: int) -> I
     unknown = np.full_like(value, np.nan)
     if episodes < 2:
         return Intervals(value, unknown, unknown)
-    known = np.isfinite(resampled)
-    if known.all():  # much faster than with NaN
+    finite = np.isfinite(resampled)
+    if finite.all():  # much faster than with NaN
         return Intervals(value, *np.quantile(resampled, [0.025, 0.975], axis=0))
-    found = known.any(axis=0)
-    bounds = np.nanquantile(np.where(known, resampled, np.where(found, np.nan, 0.0)), [0.025, 0.975], axis=0)
-    return Intervals(value, *np.where(found, bounds, np.nan))
+    has_any = finite.any(axis=0)
+    resampled = np.where(finite, resampled, np.where(has_any, np.nan, 0.0))
+    bounds = np.nanquantile(resampled, [0.025, 0.975], axis=0)
+    return Intervals(value, *np.where(has_any, bounds, np.nan))
 
 
 def replace_nan(values: object) -> object:

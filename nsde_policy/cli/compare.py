@@ -119,7 +119,7 @@ class ReportCommand(ComparisonFlags):
             self._write_recorded(self.demos)
             return
         from nsde_policy.eval.compare.result import read_comparison
-        from nsde_policy.eval.report.collect import collect_report
+        from nsde_policy.eval.report.content import collect_report
         from nsde_policy.eval.report.page import format_page
         from nsde_policy.files import check_writable, replace_file
 

@@ -20,7 +20,7 @@ from nsde_policy.eval.compare.plots import draw_paths
 from nsde_policy.eval.compare.result import read_comparison
 from nsde_policy.eval.compare.table import format_comparison
 from nsde_policy.eval.render.plotting import plot_style, pyplot
-from nsde_policy.eval.report.collect import ReportRun
+from nsde_policy.eval.report.content import ReportRun
 from nsde_policy.eval.report.page import format_page
 from nsde_policy.eval.rollouts.paths import PATH_POINTS, SAME_PATH, number_paths
 from nsde_policy.eval.rollouts.pool import RolloutPool

@@ -17,7 +17,7 @@ from nsde_policy.cli.main import main
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare import run as comparing
 from nsde_policy.eval.compare.result import Comparison, read_comparison
-from nsde_policy.eval.report.collect import Replays, ReportRun
+from nsde_policy.eval.report.content import Replays, ReportRun
 from nsde_policy.eval.report.page import format_page
 from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
 from tests.helpers.comparisons import make_comparison, make_entry, without_success

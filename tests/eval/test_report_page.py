@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
-from nsde_policy.eval.report.collect import Replays, ReportRun
+from nsde_policy.eval.report.content import Replays, ReportRun
 from nsde_policy.eval.report.page import format_page
 from tests.helpers.browser import DESKTOP, MonitoredPage, check_layout, open_page, wait_until
 from tests.helpers.comparisons import make_entry, without_success

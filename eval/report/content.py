@@ -89,11 +89,11 @@ def collect_report(
     replays = {run: _load_replays(run, cache, record) for run, record in records.items()}
     own = [compare_runs(runs, cache, rounds=rounds)] if runs else []
     comparison = merge_comparisons([*own, *earlier])
-    found = [
+    own_runs = [
         ReportRun(entry, get_shipped_name(path) or str(path), records[path], replays[path])
         for path, entry in zip(runs, comparison.entries, strict=False)
     ]
-    return comparison, found + [ReportRun(entry) for entry in comparison.entries[len(runs) :]]
+    return comparison, own_runs + [ReportRun(entry) for entry in comparison.entries[len(runs) :]]
 
 
 def _load_replays(run: Path, cache: EntryCache, record: RunRecord) -> Replays | None:
