@@ -111,8 +111,8 @@ def _explain_selection(rows: Sequence[Row]) -> list[str]:
     """Return a note on each row whose policy selects plans."""
     fractions = [(row, np.mean([entry.selected_share for entry in row.entries])) for row in rows]
     return [
-        f"{row.label}: {100 * fraction:.0f} % of plans are selected among several, by {row.first.select}. Its "
-        "network calls are the mean over all plans; its latency is that of a selected plan."
+        f"{row.label}: {100 * fraction:.0f} % of plans are selected among several, by {row.first.select}. "
+        "Its network calls are the mean over all plans; its latency is that of a selected plan."
         for row, fraction in fractions
         if row.first.select != "none"
     ]
