@@ -1,20 +1,24 @@
-"""Settings of a run by the name of a preset; `auto` measures the demonstrations."""
+"""Settings of a run: a preset by its name, changed by some settings; `auto` measures the demonstrations."""
 
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsde_policy.assets import find_demos
+from nsde_policy.assets import USUAL_OBSERVATIONS, find_demos
 from nsde_policy.encoders.keypoints.config import SMALL_ENCODER
 from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import read_json
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.tasks import Task
+from nsde_policy.tasks import NO_TASK, TASKS, Task, find_task, get_task, with_observations
+from nsde_policy.tasks.gym import close_env, open_env
 from nsde_policy.tasks.training_defaults import AUTO_PRESET, CAMERA_PRESET
+
+if TYPE_CHECKING:
+    from nsde_policy.data.types import Demonstrations
 
 logger = logging.getLogger(__name__)
 
@@ -26,12 +30,139 @@ CHOSEN_FIELDS = ("width", "dropout", "noise", "diffusion", "alpha")
 """Settings of a model, its networks and sampling that a method may choose by statistics."""
 
 
+SHORT_NAMES = {
+    "obs_keys": "demos.obs_keys",
+    "images": "demos.images",
+    "images_dropout": "demos.images_dropout",
+    "encoder": "demos.encoder",
+    "act_key": "demos.act_key",
+    "angles": "demos.angles",
+    "rate": "demos.rate_hz",
+    "resample": "demos.resample_hz",
+    "accept_omitted_chunks": "demos.accept_omitted_chunks",
+    "select": "selection.select",
+    "steps": "train.steps",
+    "batch_size": "train.batch_size",
+    "lr": "train.learning_rate",
+    "width": "model.network.width",
+    "model.code_weight": "model.feature_weight",
+}
+"""Short names of settings, without their group, and an earlier name."""
+
+
+def expand_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by their path; short names are known."""
+    paths = {name: name.replace("-", "_") for name in settings}
+    return {SHORT_NAMES.get(path, path): settings[name] for name, path in paths.items()}
+
+
+class PreparedTraining(NamedTuple):
+    """What is trained."""
+
+    task: str
+    env_kwargs: dict[str, Any]
+    """Keyword arguments of the environment that the run records."""
+    preset: str
+    """Name of the preset."""
+    config: RunConfig
+
+
+def prepare_training(
+    demos: "Path | Demonstrations | None",
+    preset: str | RunConfig | None,
+    *,
+    method: str,
+    task: str = "auto",
+    obs: str = USUAL_OBSERVATIONS,
+    env: str | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any],
+    seed: int = 0,
+    validation: float = 0.0,
+    device: str = "cpu",
+) -> PreparedTraining:
+    """Find the task of demonstrations, and the settings of a preset with the changes in `settings`.
+
+    Args:
+        demos: Store of demonstrations, or demonstrations; None for those in the package.
+        preset: Name or file of a preset, or settings; None for the default of the task.
+        method: Name of the method.
+        task: Name of the task; "auto" for what the demonstrations record.
+        obs: Observations of the task.
+        env: Environment of the task, instead of its name.
+        env_kwargs: Keyword arguments of the environment.
+        settings: Values by their path.
+        seed: Seed of the run.
+        validation: Fraction of the episodes that is held out.
+        device: Device of torch; the default preset for cameras depends on it.
+    """
+    if demos is None and obs != USUAL_OBSERVATIONS:
+        raise ConfigError(
+            "the demonstrations of this package have no camera frames: give others with --demos, or "
+            "record some with nsde-policy collect --policy shipped --obs pixels --out demos.zarr"
+        )
+    name, kwargs = _choose_task(demos, task, env, env_kwargs or {})
+    chosen = with_observations(get_task(name), obs)
+    if obs != USUAL_OBSERVATIONS:
+        kwargs = {**chosen.training.observations[obs].env_kwargs, **kwargs}
+    if env is not None or env_kwargs is not None:
+        close_env(open_env(get_task(name), kwargs))  # its errors should not wait for the evaluation
+    if isinstance(preset, RunConfig):
+        return PreparedTraining(name, kwargs, "settings", preset.change(settings))
+    selection = chosen.training.demos.change(select_settings(settings, "demos."))
+    preset = preset or choose_preset(chosen, method)
+    if preset == AUTO_PRESET and selection.images and device == "cpu":
+        preset = CAMERA_PRESET
+    preset, config = resolve_preset(
+        chosen,
+        preset,
+        method,
+        demos=demos,
+        selection=vars(selection),
+        validation=validation,
+        seed=seed,
+        overridden=[path.rpartition(".")[2] for path in settings],
+    )
+    config = add_cameras(config, selection, small=preset == CAMERA_PRESET)
+    changed = config.change(settings)
+    config = shorten_parts(changed, changed.train.steps / config.train.steps, settings)
+    if isinstance(encoder := config.encoder, type(SMALL_ENCODER)):
+        form, batch = f"{encoder.keypoints} keypoints in {encoder.size}×{encoder.size}", encoder.train
+        logger.info("encoder: %s, %d steps of %d frames", form, batch.steps, batch.batch_size)
+    return PreparedTraining(name, kwargs, preset, config)
+
+
+def select_settings(settings: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Return the settings whose path has a prefix, without it."""
+    return {path.removeprefix(prefix): value for path, value in settings.items() if path.startswith(prefix)}
+
+
+def _choose_task(
+    demos: "Path | Demonstrations | None", task: str, env: str | None, env_kwargs: Mapping[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """Return the name of the task, and the keyword arguments of its environment that the run records."""
+    if env is not None:
+        name = get_task(env).name
+        if task not in ("auto", name):
+            raise ConfigError(f"--task {task} and --env {env} are two tasks; leave one out")
+        if demos is None:
+            find_demos(name)
+        return name, dict(env_kwargs)
+    if task != "auto":
+        return TASKS.get(task).name, dict(env_kwargs)
+    if demos is not None and not isinstance(demos, Path):
+        return NO_TASK, dict(env_kwargs)
+    recorded = find_task(demos)
+    logger.info("%s", recorded.reason)
+    return recorded.name, {**recorded.env_kwargs, **env_kwargs}
+
+
 def resolve_preset(
     task: Task,
     preset: str | None,
     method: str,
     *,
-    demos: Path | None,
+    demos: "Path | Demonstrations | None",
     selection: Mapping[str, Any],
     validation: float = 0.0,
     seed: int = 0,
@@ -52,12 +183,13 @@ def resolve_preset(
     from nsde_policy.data.statistics import measure_statistics
     from nsde_policy.training.demos import find_env_rate, load_training_demos
 
-    given = replace(task.training.demos, **selection)
-    every_column = replace(given, obs_columns=())
-    found = load_training_demos(every_column, demos or find_demos(task.name))
-    found = replace(found, rate_hz=found.rate_hz or find_env_rate(task))
-    statistics = measure_statistics(split_episodes(found, validation, seed=seed).training)
-    if given.images:  # what only the pictures show may tell the routes apart
+    settings = replace(task.training.demos, **selection)
+    if demos is None or isinstance(demos, Path):
+        every_column = replace(settings, obs_columns=())
+        demos = load_training_demos(every_column, demos or find_demos(task.name))
+    demos = replace(demos, rate_hz=demos.rate_hz or find_env_rate(task))
+    statistics = measure_statistics(split_episodes(demos, validation, seed=seed).training)
+    if settings.images:  # what only the pictures show may tell the routes apart
         statistics = replace(statistics, branching_fraction=0.0)
     config = task.preset(AUTO_PRESET, method, statistics=statistics)
     choice = _describe_choice(config, overridden)
@@ -93,24 +225,24 @@ def add_cameras(config: RunConfig, demos: DemoConfig, *, small: bool = False) ->
     name = demos.encoder
     if demos.images and not config.demos.images and name == config.demos.encoder:
         name = CAMERA_ENCODER
-    chosen = get_encoder(name).config
-    usual = SMALL_ENCODER if small and isinstance(SMALL_ENCODER, chosen) else chosen()
-    settings = config.encoder if isinstance(config.encoder, chosen) else usual
+    encoder = get_encoder(name).config
+    usual = SMALL_ENCODER if small and isinstance(SMALL_ENCODER, encoder) else encoder()
+    settings = config.encoder if isinstance(config.encoder, encoder) else usual
     return replace(config, demos=replace(config.demos, images=demos.images, encoder=name), encoder=settings)
 
 
-def shorten_parts(config: RunConfig, share: float, given: Collection[str]) -> RunConfig:
-    """Shorten what is trained before the policy to a share of its steps, unless a flag sets them."""
-    if share >= 1:
+def shorten_parts(config: RunConfig, fraction: float, settings: Collection[str]) -> RunConfig:
+    """Shorten what is trained before the policy to a fraction of its steps, unless these are set."""
+    if fraction >= 1:
         return config
     for name in ("encoder", "selection"):
         train = getattr(getattr(config, name), "train", None)
-        if train is not None and f"--{name}.train.steps" not in given:
-            shorter = replace(train, steps=max(1, round(share * train.steps)))
+        if train is not None and f"{name}.train.steps" not in settings:
+            shorter = replace(train, steps=max(1, round(fraction * train.steps)))
             config = config.replace_parts(**{name: {"train": shorter}})
     masked = getattr(config.encoder, "masked_steps", 0)
-    if masked and "--encoder.masked-steps" not in given:
-        config = config.replace_parts(encoder={"masked_steps": max(1, round(share * masked))})
+    if masked and "encoder.masked_steps" not in settings:
+        config = config.replace_parts(encoder={"masked_steps": max(1, round(fraction * masked))})
     return config
 
 
@@ -122,5 +254,5 @@ def _describe_choice(config: RunConfig, overridden: Collection[str]) -> str:
         parts = [model, getattr(model, "network", None), getattr(model, "sampling", None)]
         values = {field: value for part in parts if part is not None for field, value in vars(part).items()}
         chosen |= {field: values[field] for field in CHOSEN_FIELDS if field in values}
-    kept = [f"{field} {value:g}" for field, value in chosen.items() if field not in overridden]
-    return ", ".join(kept) or "nothing, flags set all"
+    listed = [f"{field} {value:g}" for field, value in chosen.items() if field not in overridden]
+    return ", ".join(listed) or "nothing, flags set all"
