@@ -125,14 +125,14 @@ def main() -> int:
     print(f"| format | {' | '.join(OUTCOMES)} | seconds | must be noticed |\n| --- |{' --: |' * 5} --- |")
     for name in args.format:
         start, run = time.monotonic(), partial(run_attempt, name=name, folder=args.out, seed=args.seed)
-        unharmed = run(0, expected={})
-        if unharmed.outcome != "equal":
-            raise SystemExit(f"the undamaged input is {unharmed.outcome}: {unharmed.why}")
-        for module in unharmed.modules:  # once, instead of in each attempt
+        undamaged = run(0, expected={})
+        if undamaged.outcome != "equal":
+            raise SystemExit(f"the undamaged input is {undamaged.outcome}: {undamaged.why}")
+        for module in undamaged.modules:  # once, instead of in each attempt
             with suppress(ImportError):
                 importlib.import_module(module)
         with ProcessPoolExecutor(2, FORK) as pool:
-            answers = [*pool.map(partial(run, expected=unharmed.numbers), numbers)]
+            answers = [*pool.map(partial(run, expected=undamaged.numbers), numbers)]
         shutil.rmtree(args.out / f"{name} 0")
         counts = Counter(answer.outcome for answer in answers)
         cells = [name, *(counts[outcome] for outcome in OUTCOMES), round(time.monotonic() - start)]

@@ -57,7 +57,7 @@ def measure(
         after = resource.getrusage(resource.RUSAGE_SELF)
         cpu_s = after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
         timing = {"device": device_name(device), "seconds": time.time() - began, "cpu_seconds": cpu_s}
-    score = policy.evaluate(folder / "demos.zarr")
+    score = nsde_policy.score(policy, folder / "demos.zarr")
     errors = {name: score.error(name).compute()[[0, -1]].tolist() for name in ("sample", "repeat")}
     found = {**timing, "verdict": repr(score).splitlines(), "errors": errors}
     if dropout:

@@ -32,7 +32,7 @@ from typing import Any
 
 from nsde_policy.assets import find_demos
 from nsde_policy.errors import ConfigError
-from nsde_policy.eval.disturbances import CameraCondition, Condition
+from nsde_policy.eval.rollouts.disturbances import CameraCondition, Condition
 from nsde_policy.run_config import RunConfig
 from nsde_policy.selection.rule import Choice
 from nsde_policy.tasks import Task, get_task, with_observations

@@ -29,10 +29,10 @@ from nsde_policy.data.split import split_episodes
 from nsde_policy.data.statistics import DemoStatistics, measure_statistics
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.latency import device_name
-from nsde_policy.eval.offline.frames import ScoredEpisodes, choose_stride, find_parts
-from nsde_policy.eval.offline.result import COVERAGE_LEVELS, OfflineScore
-from nsde_policy.eval.offline.score import OfflineConfig, score_episodes_offline
-from nsde_policy.eval.offline.sums import EpisodeSums, FloatArray, estimate_difference
+from nsde_policy.eval.score.episodes import ScoredEpisodes, choose_frames, choose_stride
+from nsde_policy.eval.score.result import COVERAGE_LEVELS, Score
+from nsde_policy.eval.score.scorer import ScoreConfig, score_episodes
+from nsde_policy.eval.score.sums import EpisodeSums, FloatArray, estimate_difference
 from nsde_policy.files import replace_file
 from nsde_policy.inference.policy import Policy
 from nsde_policy.run_config import RunConfig
@@ -106,13 +106,13 @@ def score_policy(run: RunDirectory, split: Split, samples: int, device: str) -> 
     """Return the figures of a run, and whether its likelihood is that of a fitted normal distribution."""
     policy = Policy.from_pretrained(run.path).to(device)
     longest = policy.model.config.longest_chunk or HORIZON
-    config = OfflineConfig(horizon=min(HORIZON, longest), samples=samples)
+    config = ScoreConfig(horizon=min(HORIZON, longest), samples=samples)
 
-    def score(demos: Demonstrations) -> OfflineScore:
-        return score_episodes_offline(policy, split.scored(demos), config, name=run.path.name, device=device)
+    def score(demos: Demonstrations) -> Score:
+        return score_episodes(policy, split.scored(demos), config, name=run.path.name, device=device)
 
     found = score(split.test)
-    sums = dict(found.sums["all"])
+    sums = dict(found.sums)
     figures: Figures = {
         "error": found.error("sample"),
         "error_mean_plan": found.error("mean_plan"),
@@ -125,7 +125,7 @@ def score_policy(run: RunDirectory, split: Split, samples: int, device: str) -> 
     gaussian = "log_prob_action" not in sums
     if gaussian:
         figures["log_prob_action"] = fit_normal(
-            score(split.calibration).sums["all"]["error_mean_plan"], sums["error_mean_plan"]
+            score(split.calibration).sums["error_mean_plan"], sums["error_mean_plan"]
         )
     return figures, gaussian
 
@@ -170,7 +170,7 @@ class SimpleModel:
 
     def score(self, demos: Demonstrations) -> Figures:
         """Return the figures on scored frames, as `score_policy` does."""
-        chosen = find_parts(demos, chunk=1, stride=choose_stride(demos))["all"]
+        chosen = choose_frames(demos, choose_stride(demos))
         error, known, episode = self.errors(demos, chosen)
         log_prob = -0.5 * (np.square(error) / self.variance + np.log(2 * math.pi * self.variance))
         bounds = [NormalDist().inv_cdf(0.5 + level / 2) for level in COVERAGE_LEVELS]

@@ -22,9 +22,9 @@ from nsde_policy.errors import ConfigError, MissingDependencyError
 from nsde_policy.eval.compare.result import Comparison, merge_comparisons, read_comparison
 from nsde_policy.eval.compare.run import EntryCache, add_latency
 from nsde_policy.eval.compare.table import format_comparison
-from nsde_policy.eval.evaluate import EvaluationConfig, change_sampling
-from nsde_policy.eval.generate import GenerateConfig, generate
+from nsde_policy.eval.demonstrator import CollectConfig, collect_demonstrations
 from nsde_policy.eval.latency import Contender, LatencyRow, measure_latency
+from nsde_policy.eval.rollouts.runner import RolloutConfig, change_sampling
 from nsde_policy.files import replace_file
 from nsde_policy.inference.policy import Policy
 from nsde_policy.run_directory import RunDirectory
@@ -88,8 +88,8 @@ class Suite:
             task, store = training.task, self.demos(training)
             if not store.exists():
                 count = 4 if self.args.smoke else task.demonstrations
-                config = GenerateConfig(count, env=task.name, only_success=task.only_success)
-                kept = generate(task.expert, store, config, workers=self.args.workers)
+                config = CollectConfig(count, env=task.name, only_success=task.only_success)
+                kept = collect_demonstrations(task.expert, store, config, workers=self.args.workers)
                 tried = kept[-1].seed + 1 - config.seed_start
                 print(f"{task.name}: {len(kept)} of {tried} episodes of the expert are kept", flush=True)
 
@@ -156,11 +156,11 @@ class Suite:
     def make_cache(self, row: Rollouts) -> tuple[EntryCache, Path]:
         """Return what rolls out a row, and its run directory."""
         seeds, task = self.seeds(row.training), row.training.task.make_task()
-        config = EvaluationConfig(
-            len(seeds),
-            seeds[0],
+        config = RolloutConfig(
             row.training.task.name,
             {**task.env_kwargs, **self.env_kwargs},
+            len(seeds),
+            seeds[0],
             row.chunk,
             tuple(row.sampling),
             row.condition,

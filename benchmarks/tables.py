@@ -20,8 +20,8 @@ TABLES = policies.TABLES | behaviour.TABLES | video.TABLES | speed.TABLES
 def fill_page(text: str) -> str:
     """Return a page with its tables made again."""
 
-    def fill(found: re.Match[str]) -> str:
-        return f"{found[1]}\n\n{make_table(found[2])}\n\n<!-- end -->"
+    def fill(place: re.Match[str]) -> str:
+        return f"{place[1]}\n\n{make_table(place[2])}\n\n<!-- end -->"
 
     return re.sub(r"(<!-- table: (\w+) -->).*?<!-- end -->", fill, text, flags=re.DOTALL)
 

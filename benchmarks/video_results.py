@@ -1,7 +1,6 @@
 """Results of video models: intervals over videos, paired differences and a power law of the size."""
 
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from nsde_policy.eval.offline.sums import EpisodeSums, estimate_difference
+from nsde_policy.eval.score.sums import EpisodeSums, estimate_difference
 from nsde_policy.eval.statistics import Estimate
-from nsde_policy.eval.video.evaluate import BASELINES_OF_VIDEO
+from nsde_policy.video.frame_scores import WITHOUT_MODEL
 
 FIGURES = ("psnr", "ssim", "motion")
 NO_MODEL = "no model"
@@ -33,10 +32,10 @@ class Runs:
                     if key == "note":
                         continue
                     label, name = key.rsplit("/", 1)
-                    is_model = not label.startswith(tuple(BASELINES_OF_VIDEO))
-                    found = self._sums[note["variant"] if is_model else NO_MODEL, label, name]
-                    if is_model or not found:
-                        found.append(EpisodeSums(*arrays[key].astype(np.float64)))
+                    is_model = not label.startswith(tuple(WITHOUT_MODEL))
+                    sums = self._sums[note["variant"] if is_model else NO_MODEL, label, name]
+                    if is_model or not sums:
+                        sums.append(EpisodeSums(*arrays[key].astype(np.float64)))
 
     def rows(self, reference: str) -> Iterable[dict[str, Any]]:
         """Return the figures of each variant and trial with intervals over videos, and of each seed."""
@@ -71,9 +70,8 @@ class Runs:
         return EpisodeSums(total, count)
 
     def _compare(self, variant: str, label: str, reference: str) -> dict[str, Any] | None:
-        """Return the paired difference in PSNR to the reference with one call over as many frames."""
-        length = re.search(r"\d+ frames( in steps of 1/\d+)?", label)
-        other = (reference, f"1 calls, {length[0]}") if length else (reference, "")
+        """Return the paired difference in PSNR to the reference with one call."""
+        other = (reference, "1 calls, 12 frames")
         if (*other, "psnr") not in self._sums or variant == NO_MODEL or (variant, label) == other:
             return None
         own = self._average(variant, label, "psnr")
@@ -84,15 +82,15 @@ class Runs:
 def collect_results(folder: Path, *, reference: str) -> dict[str, Any]:
     """Return the scores of a folder as plain numbers, with differences to the reference variant."""
     runs = Runs(folder)
-    kept = ("variant", "seed", "seconds", "parameters", "device", "reduced_loss", "latency_ms")
-    found: dict[str, Any] = {
-        "runs": [{name: note[name] for name in kept} for note in runs.notes],
+    names = ("variant", "seed", "seconds", "parameters", "device", "reduced_loss")
+    results: dict[str, Any] = {
+        "runs": [{name: note[name] for name in names} for note in runs.notes],
         "rows": list(runs.rows(reference)),
     }
-    sized = [(run["parameters"], run["reduced_loss"]) for run in found["runs"] if run["reduced_loss"]]
+    sized = [(run["parameters"], run["reduced_loss"]) for run in results["runs"] if run["reduced_loss"]]
     if len({size for size, _ in sized}) > 2:
-        found["scaling"] = fit_power_law(sized)
-    return found
+        results["scaling"] = fit_power_law(sized)
+    return results
 
 
 def fit_power_law(points: Sequence[tuple[int, float]]) -> dict[str, Any]:

@@ -1,11 +1,10 @@
 """Train video models on simulated collisions and score their predictions: see benchmarks/suite.py.
 
 Each run trains in its own process, `--parallel-cameras` at a time; training times count only for runs that
-were alone. Settings are chosen on tuning videos, scores are reported on test videos. Final averaged weights,
-nothing is selected. A run whose scores exist is not trained again.
+were alone. Final averaged weights, nothing is selected. A run whose scores exist is not trained again.
 
-`trials` of an experiment are ways to predict: network calls per frame, frames, frames between them, and
-options of sampling.
+`trials` of an experiment are ways to predict: network calls per frame, stage of training, and options of
+sampling.
 """
 
 import argparse
@@ -22,23 +21,23 @@ from typing import Any
 import numpy as np
 import torch
 from experiment import SMOKE, change_config, make_name
-from torch import Tensor
 from video_results import FIGURES, collect_results
 
 from nsde_policy.eval.latency import device_name
-from nsde_policy.eval.video.evaluate import Predictor, VideosToScore, evaluate_video, make_predictor
 from nsde_policy.files import replace_file
-from nsde_policy.inference.torch_threads import use_threads
-from nsde_policy.video.base import RGB_CHANNELS, shift_state, stack_state, to_unit
-from nsde_policy.video.config import VideoConfig
-from nsde_policy.video.run import load_video_model, train_video
-from nsde_policy.video.windows import Videos
+from nsde_policy.video.frame_scores import make_predictor, score_predictors
+from nsde_policy.video.next_frame import stack_state, to_unit
+from nsde_policy.video.settings import VideoConfig
+from nsde_policy.video.video_run import load_video_model, train_video
+from nsde_policy.video.videos import Videos
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 from collisions import CollisionsConfig, make_collisions
 
-COLLISION_SEEDS = {"train": 0, "test": 1_000_000, "tuning": 2_000_000}
-"""Seeds of the videos: settings are chosen on `tuning`, scores are reported on `test`."""
+TRAINING_VIDEOS, TEST_VIDEOS = 0, 1_000_000
+"""Seeds of the videos; settings were chosen on other ones."""
+FRAMES = 12
+"""Predicted frames."""
 REDUCED_DELTA = 1e-3
 """δ of the paper's reduced loss."""
 SMOKE_VIDEOS = 4
@@ -50,10 +49,6 @@ class Trial:
 
     calls: int = 1
     """Network calls per frame, one for each substep."""
-    frames: int = 12
-    between: int = 1
-    """Frames that are scored per frame; more than one are the states between solver steps, or, with one call,
-    a cross-fade."""
     first_stage: bool = False
     """Use the weights before the second stage of training."""
     options: dict[str, float] = field(default_factory=dict)
@@ -64,8 +59,7 @@ class Trial:
         """Name of the prediction in results."""
         options = "".join(f", {name} {value:g}" for name, value in self.options.items())
         stage = "first phase, " if self.first_stage else ""
-        fine = f" in steps of 1/{self.between}" if self.between > 1 else ""
-        return f"{stage}{self.calls} calls, {self.frames} frames{fine}{options}"
+        return f"{stage}{self.calls} calls, {FRAMES} frames{options}"
 
 
 @dataclass(frozen=True)
@@ -81,10 +75,8 @@ class Job:
     videos: int
     scored: int
     """Number of videos that are predicted and scored."""
-    videos_seed: int
-    """Seed of the scored videos."""
-    measured: tuple[str, ...]
-    """Further measurements: "reduced_loss", "latency"."""
+    has_reduced_loss: bool
+    """Whether to measure the reduced loss."""
     alone: bool
 
     @property
@@ -94,28 +86,23 @@ class Job:
 
     @property
     def scores(self) -> Path:
-        """File with everything about the run that is kept."""
+        """File of the scores and measurements of the run."""
         return self.folder / "scores" / f"{self.path.name}.npz"
 
 
 def list_jobs(values: dict[str, Any], args: argparse.Namespace) -> list[Job]:
     """List the trainings of an experiment, first seeds first."""
-    smoke, tuning = args.smoke, values.get("tuning", False)
-    jobs = []
-    for name, given in values["trainings"].items():
-        config = VideoConfig.from_preset(given.get("preset", values["preset"]), given["method"])
-        config = change_config(change_config(config, values.get("change", {})), given.get("change", {}))
+    smoke, jobs = args.smoke, []
+    for name, training in values["trainings"].items():
+        config = VideoConfig.from_preset("default", training["method"])
+        config = change_config(change_config(config, values.get("change", {})), training.get("change", {}))
         trials = [
-            Trial(**{**each, "calls": calls})
+            Trial(calls, trial.get("first_stage", False), trial.get("options", {}))
             for trial in values.get("trials", ())
             if any(fnmatch(name, pattern) for pattern in trial.get("trainings", ["*"]))
-            for each in [{key: value for key, value in trial.items() if key != "trainings"}]
-            for calls in each.pop("calls", [1])
+            for calls in trial.get("calls", [1])
         ]
-        if smoke:  # short predictions with few calls
-            short = [replace(each, calls=min(each.calls, 5), frames=min(each.frames, 3)) for each in trials]
-            trials = list({trial.label: trial for trial in short}.values())
-        seeds = args.train_seeds or range(1 if smoke else given.get("seeds", 1))
+        seeds = args.train_seeds or range(1 if smoke else training.get("seeds", 1))
         for seed in seeds if any(fnmatch(name, pattern) for pattern in args.rows) else ():
             jobs.append(
                 Job(
@@ -125,10 +112,9 @@ def list_jobs(values: dict[str, Any], args: argparse.Namespace) -> list[Job]:
                     seed,
                     args.out,
                     args.device,
-                    SMOKE_VIDEOS if smoke else values.get("videos", 16_384),
-                    args.episodes or (SMOKE_VIDEOS if smoke else values.get("scored", 512)),
-                    COLLISION_SEEDS["tuning" if tuning else "test"],
-                    tuple(values.get("measured", ())),
+                    SMOKE_VIDEOS if smoke else 16_384,
+                    args.episodes or (SMOKE_VIDEOS if smoke else 512),
+                    values.get("reduced_loss", False),
                     args.parallel_cameras == 1,
                 )
             )
@@ -146,10 +132,10 @@ def run_job(job: Job) -> str:
     torch.set_float32_matmul_precision("high")
     started = time.perf_counter()
     frames = make_collisions(
-        job.videos, CollisionsConfig(size=job.config.size), seed=COLLISION_SEEDS["train"], device=job.device
+        job.videos, CollisionsConfig(size=job.config.size), seed=TRAINING_VIDEOS, device=job.device
     )
     train_video(
-        Videos.from_tensor(frames, stride=job.config.stride, name="collisions"),
+        Videos.from_tensor(frames, name="collisions"),
         job.config,
         job.path,
         seed=job.seed,
@@ -166,8 +152,7 @@ def run_job(job: Job) -> str:
         "parameters": sum(p.numel() for p in model.parameters()),
         "device": device_name(job.device),
         "trials": _score_trials(job, sums),
-        "reduced_loss": _measure_reduced_loss(model, job) if "reduced_loss" in job.measured else None,
-        "latency_ms": _time_calls(model, job) if "latency" in job.measured else None,
+        "reduced_loss": _measure_reduced_loss(model, job) if job.has_reduced_loss else None,
     }
     job.scores.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(job.scores, note=np.array(json.dumps(note)), **sums)
@@ -176,60 +161,29 @@ def run_job(job: Job) -> str:
 
 def _score_trials(job: Job, sums: dict[str, np.ndarray]) -> list[dict[str, Any]]:
     """Score all trials; sums per video go into `sums`, means per frame are returned."""
-    rows, history = [], job.config.model.history
-    for frames, between in sorted({(trial.frames, trial.between) for trial in job.trials}):
-        config = CollisionsConfig(size=job.config.size, frames=history + frames, substeps=between)
-        videos = VideosToScore(make_collisions(job.scored, config, seed=job.videos_seed, device=job.device))
-        predictors = {}
-        for trial in job.trials:
-            if (trial.frames, trial.between) == (frames, between):
-                model = load_video_model(job.path, device=job.device, first_stage=trial.first_stage)
-                predictors[trial.label] = _make_predictor(model, trial, seed=job.seed)
-        context = between * (history - 1) + 1
-        scores = evaluate_video(
-            predictors,
-            videos,
-            steps=frames * between,
-            context=context,
-            batch_size=256 // between,
-            device=job.device,
-        )
-        fine = f" in steps of 1/{between}" if between > 1 else ""
-        for label, row in scores.rows.items():
-            name = label if label in predictors else f"{label}, {frames} frames{fine}"
-            means = {figure: row.sums[figure].intervals.value.round(4).tolist() for figure in FIGURES}
-            rows.append({"label": name, "per_frame": means})
-            for figure in FIGURES:
-                pooled = row.sums[figure].pool(1)
-                sums[f"{name}/{figure}"] = np.stack([pooled.total, pooled.count]).astype(np.float32)
+    config = CollisionsConfig(size=job.config.size, frames=job.config.model.history + FRAMES)
+    videos = make_collisions(job.scored, config, seed=TEST_VIDEOS, device=job.device)
+    predictors = {}
+    for trial in job.trials:
+        model = load_video_model(job.path, device=job.device, first_stage=trial.first_stage)
+        predictors[trial.label] = make_predictor(model, seed=job.seed, substeps=trial.calls, **trial.options)
+    scores = score_predictors(predictors, videos, steps=FRAMES, batch_size=256, device=job.device)
+    rows = []
+    for label, row in scores.rows.items():
+        name = label if label in predictors else f"{label}, {FRAMES} frames"
+        means = {figure: row[figure].intervals.value.round(4).tolist() for figure in FIGURES}
+        rows.append({"label": name, "per_frame": means})
+        for figure in FIGURES:
+            pooled = row[figure].pool(1)
+            sums[f"{name}/{figure}"] = np.stack([pooled.total, pooled.count]).astype(np.float32)
     return rows
-
-
-def _make_predictor(model: Any, trial: Trial, *, seed: int) -> Predictor:
-    if trial.between == 1:
-        return make_predictor(model, seed=seed, substeps=trial.calls, **trial.options)
-    sampling = replace(model.config.sampling, substeps=trial.calls, **trial.options)
-    generator = torch.Generator(model.increment_std.device).manual_seed(seed)
-    share = torch.arange(1, trial.between + 1, device=generator.device).view(-1, 1, 1, 1, 1) / trial.between
-
-    @torch.no_grad()
-    def predict(frames: Tensor, steps: int) -> Tensor:
-        state, found = stack_state(to_unit(frames[:, :: trial.between])), []
-        for _ in range(steps // trial.between):
-            path = model.solve(state, sampling=sampling, generator=generator)[:, :, :RGB_CHANNELS]
-            path = path[1:] if trial.calls == trial.between else torch.lerp(path[0], path[-1], share)
-            found.append(path.clamp(-1, 1))
-            state = shift_state(state, found[-1][-1])
-        return torch.cat(found).transpose(0, 1)
-
-    return predict
 
 
 def _measure_reduced_loss(model: Any, job: Job) -> float:
     """Return the paper's reduced loss on states of the scored videos without noise."""
     context = job.config.model.history
     config = CollisionsConfig(size=job.config.size, frames=context + 1)
-    made = make_collisions(4 * job.scored, config, seed=job.videos_seed, device=job.device)
+    made = make_collisions(4 * job.scored, config, seed=TEST_VIDEOS, device=job.device)
     sampling = replace(model.config.sampling, substeps=1, alpha=0.0, diffusion=0.0)
     total = 0.0
     for frames in torch.split(made, 256):
@@ -240,24 +194,6 @@ def _measure_reduced_loss(model: Any, job: Job) -> float:
         error = (predicted - unit[:, context]).double().square()
         total += float((error / REDUCED_DELTA + 1).log().mean()) * len(frames)
     return total / len(made)
-
-
-def _time_calls(model: Any, job: Job) -> dict[str, float]:
-    """Return milliseconds per network call at batch 1, on the device and on one CPU thread (medians)."""
-    found, size = {}, job.config.size
-    for name in dict.fromkeys((job.device, "cpu")):
-        model = model.to(name)
-        frames = torch.zeros(1, model.config.history, size, size, 3, dtype=torch.uint8, device=name)
-        generator, sampling = torch.Generator(name), replace(model.config.sampling, substeps=2)
-        times = []
-        with use_threads(1):
-            for _ in range(25):
-                started = time.perf_counter()
-                found_frames = model.generate(frames, steps=1, sampling=sampling, generator=generator)
-                found_frames.cpu()  # waits for a GPU
-                times.append((time.perf_counter() - started) / 2)
-        found[name] = 1e3 * float(np.median(times[5:]))
-    return found
 
 
 def run_videos(values: dict[str, Any], args: argparse.Namespace) -> None:

@@ -43,7 +43,7 @@ class Mirror:
         """Return the mirror for observations that hold only some columns, in the given order."""
         place = {column: i for i, column in enumerate(columns)}
         try:
-            chosen = tuple(
+            selected = tuple(
                 (place[source], factor, offset)
                 for source, factor, offset in (self.obs[column] for column in columns)
             )
@@ -52,7 +52,7 @@ class Mirror:
                 f"the mirror image of observation columns {list(columns)} needs columns that are left out; "
                 "set demos.mirror to False, or select them too"
             ) from None
-        return replace(self, obs=chosen)
+        return replace(self, obs=selected)
 
     def flip_observations(self, obs: np.ndarray, angles: tuple[int, ...]) -> np.ndarray:
         """Return the mirror image of observations (n, obs_dim) with the columns `angles` of angles."""

@@ -62,8 +62,8 @@ class Collection(DemoWriter):
     def _encode_success(self, success: bool | None) -> bool | np.int8:
         """Return a success in the type of the store, which is that of its first episode: bool if known."""
         stored = self._arrays.get(f"{INFO_PREFIX}success")
-        known = success is not None if stored is None else stored.tail.dtype == bool
-        return bool(success) if known else np.int8(_UNKNOWN if success is None else success)
+        is_known = success is not None if stored is None else stored.tail.dtype == bool
+        return bool(success) if is_known else np.int8(_UNKNOWN if success is None else success)
 
     def _load(self) -> None:
         super()._load()
@@ -77,5 +77,5 @@ class Collection(DemoWriter):
             )
         columns = (stored[name].tolist() for name in ("seed", "success", "score"))
         for seed, success, score in zip(*columns, strict=True):
-            known = None if success == _UNKNOWN else bool(success)
-            self._episodes.append(EpisodeInfo(seed, known, score))
+            outcome = None if success == _UNKNOWN else bool(success)
+            self._episodes.append(EpisodeInfo(seed, outcome, score))

@@ -87,13 +87,13 @@ def _name_arrays(source: Source, used: set[str]) -> dict[str, SourceArray]:
     if not names:
         return {}
     _, arrays = source.open_episodes(names)
-    found: dict[str, SourceArray] = {}
+    arrays_by_name: dict[str, SourceArray] = {}
     for name, array in zip(names, arrays, strict=True):
         short = re.sub(r"\W+", "_", get_short_name(name))
-        if short in found or short in ("state", "action") or name.startswith("next."):
+        if short in arrays_by_name or short in ("state", "action") or name.startswith("next."):
             short = re.sub(r"\W+", "_", name)
-        found[short] = array
-    return found
+        arrays_by_name[short] = array
+    return arrays_by_name
 
 
 class EditedSource(DerivedSource):
@@ -159,13 +159,13 @@ def parse_cuts(
             )
         episode = int(match[1])
         start, stop = (int(part) if part.strip("-") else None for part in match.groups()[1:])
-        kept = range(lengths[episode])[start:stop]
-        if len(kept) < MIN_STEPS:
+        frames = range(lengths[episode])[start:stop]
+        if len(frames) < MIN_STEPS:
             raise ConfigError(
-                f"--trim {text} leaves {len(kept)} of the {lengths[episode]} frames of episode {episode}, "
+                f"--trim {text} leaves {len(frames)} of the {lengths[episode]} frames of episode {episode}, "
                 f"expected at least {MIN_STEPS}: use --drop {episode}"
             )
-        cuts[episode] = kept.start, kept.stop
+        cuts[episode] = frames.start, frames.stop
     for text in drop:
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
         low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nsde_policy.data.readers import load_demonstrations
-from nsde_policy.data.zarr_store.store import ROOT_KEYS, wrap_read_errors
-from nsde_policy.errors import DemoError, NsdePolicyError
+from nsde_policy.data.zarr_store.store import ROOT_KEYS
+from nsde_policy.errors import DemoError, NsdePolicyError, wrap_read_errors
 from nsde_policy.files import PARTIAL
 
 TIMEOUT_S = 30.0
@@ -103,9 +103,9 @@ def extract_store(archive: Path, folder: Path, *, max_bytes: int) -> Path:
 def _find_difference(public: PublicDemos, store: Path) -> str | None:
     """Return what is wrong with a store, None if every number is as expected."""
     try:
-        found = load_demonstrations(store, angles=public.angles).fingerprint
+        fingerprint = load_demonstrations(store, angles=public.angles).fingerprint
     except DemoError as error:
         return str(error)
-    if found != public.fingerprint:
-        return f"its content has the fingerprint {found[:12]}…, expected {public.fingerprint[:12]}…"
+    if fingerprint != public.fingerprint:
+        return f"its content has the fingerprint {fingerprint[:12]}…, expected {public.fingerprint[:12]}…"
     return None

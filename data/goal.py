@@ -14,9 +14,9 @@ AGREEMENT = 0.25
 ADDED_VARIANCE = 1e-3
 """Fraction of each column's variance added to it, for columns that depend on each other."""
 MOST_EARLY = 0.05
-"""Largest share of frames near the goal in the first half of a median demonstration."""
+"""Largest fraction of frames near the goal in the first half of a median demonstration."""
 EXPLAINED = 0.95
-"""Share of the variance of image features at the ends that the compared components explain."""
+"""Fraction of the variance of image features at the ends that the compared components explain."""
 FEWEST_ENDS = 8
 """Fewest demonstrations from which a goal is measured."""
 
@@ -92,9 +92,9 @@ def _find_directions(centered: np.ndarray, is_feature: np.ndarray) -> np.ndarray
         np.cov(centered[:, is_feature], rowvar=False).reshape(2 * [is_feature.sum()])
     )
     explained = np.cumsum(variances[::-1]) / variances.sum()
-    kept = axes[:, ::-1][:, : int(np.searchsorted(explained, EXPLAINED)) + 1]
-    components = np.zeros((len(is_feature), kept.shape[1]))
-    components[is_feature] = kept
+    principal = axes[:, ::-1][:, : int(np.searchsorted(explained, EXPLAINED)) + 1]
+    components = np.zeros((len(is_feature), principal.shape[1]))
+    components[is_feature] = principal
     return np.concatenate([basis[:, ~is_feature], components], axis=1)
 
 

@@ -13,29 +13,29 @@ SHOWN_ITEMS = 8
 COMPARED_FRAMES = 2_000
 """Frames that are compared with the next ones, spread evenly over the demonstrations."""
 TIME_ERROR = 1e-3
-"""Largest difference of the steps of a clock, as a share of a step."""
+"""Largest difference of the steps of a clock, as a fraction of a step."""
 STILL_CHANGE = 1e-3
 """Largest change of a still column over one frame, in its standard deviations."""
-STILL_SHARE = 0.1
-"""Share of an episode that may be still at its ends."""
+STILL_FRACTION = 0.1
+"""Fraction of an episode that may be still at its ends."""
 JUMP, OUTLIER = 20.0, 8.0
 """A jump is this many times as large as 99 of 100 steps of its column, an outlier this many times as far from
 the median as 3 of 4 values."""
 RARE = 0.25
-"""Largest share of episodes with jumps or outliers of a column that are still unusual."""
+"""Largest fraction of episodes with jumps or outliers of a column that are still unusual."""
 
 
 def find_oddities(demos: Demonstrations) -> list[str]:
     """Return a line about everything in demonstrations that is special or often a mistake."""
-    found = []
+    lines = []
     if repeats := _find_repeats(demos):
-        found.append(
+        lines.append(
             f"{len(repeats)} of {len(demos)} episodes are identical to earlier ones ({_list([*repeats])}): "
             "check whether they were recorded or converted twice"
         )
     if len(demos) == 1:
-        found.append("there is only 1 episode: nothing can be held out for validation, record more")
-    return [*found, *_find_columns(demos)]
+        lines.append("there is only 1 episode: nothing can be held out for validation, record more")
+    return [*lines, *_find_columns(demos)]
 
 
 def _find_repeats(demos: Demonstrations) -> dict[int, int]:
@@ -69,7 +69,7 @@ def _find_columns(demos: Demonstrations) -> Iterator[str]:
     if copied:
         yield f"{copied} of the next frame, exactly: no commands were recorded, only where the robot went"
     still = _count_still_frames(demos, values).sum(axis=0)
-    if still.sum() > STILL_SHARE * len(demos.obs):
+    if still.sum() > STILL_FRACTION * len(demos.obs):
         at_start, at_end = still / len(demos.obs)
         yield (
             f"nothing moves in {at_start:.0%} of all frames at the start of episodes and in {at_end:.0%} at "
@@ -104,16 +104,16 @@ def find_flags(demos: Demonstrations) -> list[list[str]]:
         marks &= np.logical_or.reduceat(marks, demos.starts).mean(axis=0) <= RARE
     flags, repeats = list[list[str]](), _find_repeats(demos)
     for k, (first, last) in enumerate(_count_still_frames(demos, values).tolist()):
-        found, frames = list[str](), slice(demos.starts[k], demos.episode_ends[k])
-        if first + last > STILL_SHARE * demos.lengths[k]:
-            found.append(f"still: {first} frames at the start, {last} at the end")
+        remarks, frames = list[str](), slice(demos.starts[k], demos.episode_ends[k])
+        if first + last > STILL_FRACTION * demos.lengths[k]:
+            remarks.append(f"still: {first} frames at the start, {last} at the end")
         for what, marks in (("jump", jumps), ("outlier", outliers)):
             if marks[frames].any():
                 frame, column = np.argwhere(marks[frames])[0]
-                found.append(f"{what} in {names[column]} at frame {frame}")
+                remarks.append(f"{what} in {names[column]} at frame {frame}")
         if k in repeats:
-            found.append(f"same as episode {repeats[k]}")
-        flags.append(found)
+            remarks.append(f"same as episode {repeats[k]}")
+        flags.append(remarks)
     return flags
 
 

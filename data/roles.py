@@ -34,9 +34,9 @@ def find_camera(source: Source, key: str) -> tuple[str, ...]:
     names = source.resolve(key)
     if names[0] in source.find_arrays():
         return names
-    known = find_cameras(source)
-    similar = suggest(key, [*map(get_short_name, known), *known])
-    raise DemoError(f"no camera {key!r} in {source.path}{similar}; it has: {', '.join(known) or 'none'}")
+    cameras = find_cameras(source)
+    similar = suggest(key, [*map(get_short_name, cameras), *cameras])
+    raise DemoError(f"no camera {key!r} in {source.path}{similar}; it has: {', '.join(cameras) or 'none'}")
 
 
 def read_shapes(source: Source) -> dict[str, Shape]:
@@ -68,14 +68,14 @@ def find_keys(source: Source, obs_keys: Sequence[str], act_key: str) -> tuple[li
     if not obs_keys:
         raise DemoError("no observation array was named; give at least one, such as 'state'")
     obs, act = [name for key in obs_keys for name in source.resolve(key)], source.resolve(act_key)
-    known = source.find_arrays()
-    if not known:
+    arrays = source.find_arrays()
+    if not arrays:
         return obs, act  # an empty store, which has no episodes either
     shapes = read_shapes(source)
     observations, actions = find_roles(shapes)
     use = f"use --obs-keys {' '.join(name for name in observations if name not in act)}"
     for key in obs:
-        if key not in known:
+        if key not in arrays:
             raise DemoError(source.describe_missing(key), use)
         if key in act:
             raise DemoError(f"{key} is the action and cannot be an observation too", use)
@@ -86,16 +86,16 @@ def find_keys(source: Source, obs_keys: Sequence[str], act_key: str) -> tuple[li
                 f"leave it out: {use}",
             )
     for key in act:
-        if key not in known:
+        if key not in arrays:
             others = [name for name in actions if name not in obs]
             raise DemoError(source.describe_missing(key), f"use --act-key {' or '.join(others or actions)}")
     return obs, act
 
 
-def check_robot(path: Path, found: tuple[int, int], expected: tuple[int, int]) -> None:
+def check_robot(path: Path, sizes: tuple[int, int], expected: tuple[int, int]) -> None:
     """Raise `DemoError` unless observations and actions have the sizes that a run was trained on."""
-    if found != expected:
+    if sizes != expected:
         raise DemoError(
-            f"{path} has observations of {found[0]} and actions of {found[1]} numbers, the run was trained "
+            f"{path} has observations of {sizes[0]} and actions of {sizes[1]} numbers, the run was trained "
             f"on {expected[0]} and {expected[1]}: give --demos a store of the same robot"
         )

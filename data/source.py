@@ -159,18 +159,18 @@ class Source(abc.ABC):
 
     def resolve(self, key: str) -> tuple[str, ...]:
         """Return the arrays that a name, or the last part of one, stands for, side by side."""
-        known = self.find_arrays()
-        if key in known or key in self.conventions:
-            return (key,) if key in known else self.conventions[key]
-        similar = tuple(name for name in known if get_short_name(name) == key)
+        names = self.find_arrays()
+        if key in names or key in self.conventions:
+            return (key,) if key in names else self.conventions[key]
+        similar = tuple(name for name in names if get_short_name(name) == key)
         return similar if len(similar) == 1 else (key,)
 
     def describe_missing(self, name: str) -> str:
         """Describe a missing array and list the arrays there are."""
-        known = self.find_arrays()
-        similar = suggest(name, [*known, *map(get_short_name, known)])
-        found = f"no array {name!r} in {self.path}{similar}; it holds: {', '.join(known) or 'none'}"
-        return "; ".join((found, *self.notes))
+        names = self.find_arrays()
+        similar = suggest(name, [*names, *map(get_short_name, names)])
+        problem = f"no array {name!r} in {self.path}{similar}; it holds: {', '.join(names) or 'none'}"
+        return "; ".join((problem, *self.notes))
 
     def close(self) -> None:  # noqa: B027
         """Close the files that are open."""

@@ -5,7 +5,7 @@ frame show how the demonstrators went on from there. If the nearest one went on 
 predictable. If the neighbours went on in two ways, and where they stand does not tell which, they branch.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -62,16 +62,22 @@ class DemoStatistics:
     def describe(self) -> str:
         """Describe the demonstrations in one line."""
         rate = "at an unknown rate" if self.rate_hz is None else f"at {self.rate_hz:g} Hz"
+        size = f"{self.frames} frames of {self.dim} dimensions {rate}"
+        if self.unexplained_fraction == 1:
+            return f"{size}, not compared: few episodes, or camera frames decide what follows"
         kind = (
             "are predictable" if self.is_predictable
             else "branch" if self.has_branches
             else "are neither predictable nor branch"
         )  # fmt: skip
         return (
-            f"{self.frames} frames of {self.dim} dimensions {rate} that {kind} (similar frames leave "
-            f"{self.unexplained_fraction:.0%} of what follows unexplained, "
-            f"{self.branching_fraction:.0%} of the frames branch)"
+            f"{size} that {kind} (similar frames leave {self.unexplained_fraction:.0%} of what follows "
+            f"unexplained, {self.branching_fraction:.0%} of the frames branch)"
         )
+
+    def without_comparison(self) -> "DemoStatistics":
+        """Return the statistics as if frames had not been compared."""
+        return replace(self, unexplained_fraction=1.0, branching_fraction=0.0)
 
     @property
     def is_predictable(self) -> bool:
@@ -160,14 +166,14 @@ def _find_neighbours(
 
     The nearest comes first. Empty if the candidates are from too few episodes.
     """
-    known, first = np.unique(episode[candidates], return_index=True)
-    if len(known) <= k:
+    episodes, first = np.unique(episode[candidates], return_index=True)
+    if len(episodes) <= k:
         return np.empty((0, k), np.int64)
     ends = np.append(first[1:], len(candidates))
-    distance = np.full((len(queries), len(known)), np.inf)
-    nearest = np.empty((len(queries), len(known)), np.int64)
+    distance = np.full((len(queries), len(episodes)), np.inf)
+    nearest = np.empty((len(queries), len(episodes)), np.int64)
     asked = states[queries]
-    for row, (number, start, end) in enumerate(zip(known, first, ends, strict=True)):
+    for row, (number, start, end) in enumerate(zip(episodes, first, ends, strict=True)):
         block = candidates[start:end]
         # squared distance without |asked|², which is the same for all
         gap = (states[block] ** 2).sum(axis=1) - 2 * asked @ states[block].T

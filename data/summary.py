@@ -156,10 +156,10 @@ def summarize(path: Path | str, *, accept_omitted_chunks: bool = False) -> Store
 
 def _name_keys(source: Source, observations: Sequence[str], actions: Sequence[str]) -> str:
     """Return the flags of `train` that name arrays, or nothing if its defaults exist."""
-    known, flags = set(source.find_arrays()), ""
-    if not known.issuperset(source.resolve("state")):
+    names, flags = set(source.find_arrays()), ""
+    if not names.issuperset(source.resolve("state")):
         flags += f" --obs-keys {' '.join(name for name in observations if name not in actions[:1])}"
-    if actions and not known.issuperset(source.resolve("action")):
+    if actions and not names.issuperset(source.resolve("action")):
         flags += f" --act-key {actions[0] if len(actions) == 1 else 'ARRAY'}"
     return flags
 
@@ -168,10 +168,10 @@ def _load_default(
     source: Source, observations: Sequence[str], actions: Sequence[str]
 ) -> Demonstrations | None:
     """Load what training takes by default; None without observations or actions."""
-    known = source.find_arrays()
+    names = source.find_arrays()
     action, state = source.resolve("action"), source.resolve("state")
-    action = action if set(action) <= set(known) else tuple(actions[:1])
-    state = state if set(state) <= set(known) else tuple(name for name in observations if name not in action)
+    action = action if set(action) <= set(names) else tuple(actions[:1])
+    state = state if set(state) <= set(names) else tuple(name for name in observations if name not in action)
     if not state or not action:
         return None
     ends, arrays = source.open_episodes([*state, *action])

@@ -18,7 +18,7 @@ LEVEL = 0.05
 """Significance level of p-values, matching 95 % intervals."""
 MIN_PAIRS = 6
 """Fewest pairs that can show a difference: if all of 5 favour one side, an exact sign test gives p = 0.06."""
-RESAMPLES, COUNT_RESAMPLES = 10_000, 2000
+RESAMPLES = 10_000
 NO_DIFFERENCE = "no difference shown"
 
 
@@ -78,30 +78,30 @@ def proportion(successes: int, n: int, *, independent: int | None = None) -> Est
 def mean(values: ArrayLike, *, groups: ArrayLike | None = None) -> Estimate:
     """Estimate a mean with its percentile bootstrap interval.
 
-    Samples that repeat others are drawn together: `groups` has one number per value, the same for repeats.
+    Samples that repeat others are resampled together: `groups` has one number per value, the same for
+    repeats.
     """
     array = np.asarray(values, dtype=float)
     _, group = np.unique(np.arange(len(array)) if groups is None else groups, return_inverse=True)
     sums, sizes = np.bincount(group, array), np.bincount(group)
-    drawn = _draw_resamples(len(sums))
-    low, high = np.quantile((drawn @ sums) / (drawn @ sizes), [0.025, 0.975])
+    weights = _count_resampled(len(sums))
+    low, high = np.quantile((weights @ sums) / (weights @ sizes), [0.025, 0.975])
     return Estimate(float(array.mean()), float(low), float(high), len(sums))
 
 
+def resample(groups: ArrayLike) -> np.ndarray:
+    """Return how often each sample is in each resample, (RESAMPLES, n); samples of one group go together."""
+    _, group = np.unique(groups, return_inverse=True)
+    weights: np.ndarray = _count_resampled(int(group.max()) + 1)[:, group]
+    return weights
+
+
 @lru_cache(maxsize=2)  # for one and for several trainings
-def _draw_resamples(count: int) -> np.ndarray:
-    """Draw how often each row is in each resample, (RESAMPLES, count); entries of a table share it."""
+def _count_resampled(count: int) -> np.ndarray:
+    """Return how often each row is in each resample, (RESAMPLES, count); entries of a table share it."""
     rows = np.random.default_rng(0).integers(count, size=(RESAMPLES, count))
     rows += count * np.arange(RESAMPLES)[:, None]
     return np.bincount(rows.ravel(), minlength=rows.size).reshape(rows.shape).astype(float)
-
-
-@lru_cache(maxsize=4)
-def draw_counts(sizes: tuple[int, ...]) -> tuple[np.ndarray, ...]:
-    """Draw how often each of some episodes or paths is in each resample, (COUNT_RESAMPLES, size) each."""
-    rng = np.random.default_rng(0)
-    drawn = (rng.multinomial(size, np.full(size, 1 / size), COUNT_RESAMPLES) for size in sizes)
-    return tuple(counts.astype(float) for counts in drawn)
 
 
 def paired_difference(a: ArrayLike, b: ArrayLike) -> Difference:

@@ -16,7 +16,7 @@ def main() -> None:
     store = record(args.folder / "demos.zarr", episodes=args.episodes)
     policy = nsde_policy.train(store, out=args.folder / "run", validation=0.2, steps=args.steps)
     print(policy)
-    print(policy.evaluate(store))
+    print(nsde_policy.score(policy, store))
     for column, low, high in policy.spec.binary:
         print(f"action {column} is always {low:g} or {high:g}")
     delivered = [drive(policy, SimulatedArm(1000 + trial)) for trial in range(args.trials)]

@@ -31,7 +31,7 @@ from nsde_policy import __version__
 from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.core.networks import MLP
 from nsde_policy.core.state import StateLayout, measure_state
-from nsde_policy.core.targets import TensorRows, pair_states
+from nsde_policy.core.targets import TensorRows, Transitions
 from nsde_policy.errors import NsdePolicyError
 from nsde_policy.eval.render.plotting import pyplot
 from nsde_policy.files import check_writable, replace_file
@@ -100,13 +100,20 @@ PAPER_LOSSES = NO_FLOOR | {
 }
 
 
+def pair_states(road: Road) -> Transitions:
+    """Return all pairs of consecutive states of the paths."""
+    paths = road.paths()
+    x, x_next = paths[:-1].flatten(0, 1), paths[1:].flatten(0, 1)
+    return Transitions(x, x_next, torch.full_like(x[:, :1], road.dt), torch.ones_like(x))
+
+
 def train_neural_sde(road: Road, budget: Budget, **changes: Any) -> NeuralSDE:
     """Train the library's model on pairs of consecutive states, without a history.
 
     Deviation: the square loss. The optimum of the paper's log loss at the fork is one of the branches, so
     the flow itself would be discontinuous there.
     """
-    pairs = pair_states(road.paths(), dt=road.dt)
+    pairs = pair_states(road)
     settings: dict[str, Any] = {
         "history": 1,
         "dt": road.dt,
@@ -252,7 +259,7 @@ def from_unit_range(z: Tensor, layout: StateLayout) -> Tensor:
 
 def generate_stepwise(kind: type[Sampler], target: str, road: Road, budget: Budget) -> Generated:
     """Sample the next "state", or the "increment" to it, given the current state, step by step."""
-    pairs = pair_states(road.paths(), dt=road.dt)
+    pairs = pair_states(road)
     layout = StateLayout(measure_state(pairs.x, pairs.x_next))
     step = pairs.x_next - pairs.x
     centre, spread = step.mean(0), step.std(0)
@@ -269,7 +276,7 @@ def generate_stepwise(kind: type[Sampler], target: str, road: Road, budget: Budg
 
 def generate_whole_paths(road: Road, budget: Budget) -> Generated:
     """Sample 21 states of a path at once, the fork among them, and interpolate linearly in between."""
-    pairs = pair_states(road.paths(), dt=road.dt)
+    pairs = pair_states(road)
     layout = StateLayout(measure_state(pairs.x, pairs.x_next))
     knots = torch.cat([torch.arange(0, road.steps, 5 * road.density), torch.tensor([road.steps])])
     z = layout.features(road.paths()[knots]).transpose(0, 1).flatten(1)
@@ -298,7 +305,7 @@ METHODS = [NEURAL_SDE, *COMPETITORS]
 
 @dataclass(frozen=True)
 class Settings:
-    """Sizes of the experiment; the defaults gave the results in docs/results/bifurcation.md."""
+    """Sizes of the experiment; the defaults gave the results in docs/results/other_tasks.md."""
 
     densities: tuple[int, ...] = (1, 10)
     seeds: tuple[int, ...] = (0, 1, 2)

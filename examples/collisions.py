@@ -5,7 +5,7 @@
 
 3 to 5 discs, squares and triangles of distinct colours move on a dark table of 64 × 64 pixels. They bounce
 off its walls and off each other, elastically, as discs whose mass is their radius squared. A quarter of them
-start at rest. Between two frames the physics takes 20 steps; frames between them can be kept.
+start at rest. Between two frames the physics takes 20 steps.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from nsde_policy.bounds import Count
-from nsde_policy.config import BaseConfig, require
+from nsde_policy.config import BaseConfig
 from nsde_policy.data import DemoWriter
 
 OBJECTS = 5
@@ -34,11 +34,11 @@ PHYSICS_STEPS = 20
 RADII, SPEEDS = (4.5, 7.7), (0.8, 2.9)
 """Smallest and largest radius, pixels of a frame of 64, and speed at the start, pixels per frame."""
 RESTING = 0.25
-"""Share of the objects that rest at the start."""
+"""Fraction of the objects that rest at the start."""
 RATE_HZ = 10.0
 """Frames per second that a store states."""
 DRAW_BATCH = 2048
-"""Frames that are drawn at once."""
+"""Frames that are painted at once."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,6 @@ class CollisionsConfig(BaseConfig):
     """Height and width of a frame; sizes and speeds scale with it."""
     frames: Count = 16
     """Frames of each video."""
-    substeps: Count = 1
-    """Frames that are kept per frame, a divisor of 20: 5 keeps four frames between each two."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, PHYSICS_STEPS % self.substeps == 0, f"substeps must divide {PHYSICS_STEPS}")
 
 
 class Objects(NamedTuple):
@@ -82,7 +76,7 @@ def make_collisions(
     """Simulate and draw n videos; the same n, seed and device give the same ones.
 
     Returns:
-        Frames, (n, frames · substeps, size, size, 3) uint8.
+        Frames, (n, frames, size, size, 3) uint8.
     """
     generator = torch.Generator(device).manual_seed(seed)
     objects, position, velocity = _draw_starts(n, generator)
@@ -131,18 +125,17 @@ def _gaps(objects: Objects, position: Tensor) -> Tensor:
 def _simulate_motion(
     objects: Objects, position: Tensor, velocity: Tensor, config: CollisionsConfig
 ) -> Tensor:
-    """Move the objects; returns their positions in each kept frame, (n, frames · substeps, 5, 2)."""
+    """Move the objects; returns their positions in each frame, (n, frames, 5, 2)."""
     mass, low = objects.radius.square(), objects.radius[..., None]
-    every = PHYSICS_STEPS // config.substeps
-    kept = []
-    for step in range((config.frames * config.substeps - 1) * every + 1):
-        if step % every == 0:
-            kept.append(position)
+    positions = []
+    for step in range((config.frames - 1) * PHYSICS_STEPS + 1):
+        if step % PHYSICS_STEPS == 0:
+            positions.append(position)
         position = position + velocity / PHYSICS_STEPS
         outside = (position < low) & (velocity < 0) | (position > 64 - low) & (velocity > 0)
         velocity = torch.where(outside, -velocity, velocity)
         velocity = _bounce(position, velocity, mass, touching=_gaps(objects, position) < 0)
-    return torch.stack(kept, dim=1)
+    return torch.stack(positions, dim=1)
 
 
 def _bounce(position: Tensor, velocity: Tensor, mass: Tensor, *, touching: Tensor) -> Tensor:
@@ -150,8 +143,8 @@ def _bounce(position: Tensor, velocity: Tensor, mass: Tensor, *, touching: Tenso
     between = position[:, :, None] - position[:, None]
     normal = between / between.norm(dim=-1, keepdim=True).clamp(min=1e-6)
     approach = ((velocity[:, :, None] - velocity[:, None]) * normal).sum(-1).clamp(max=0)
-    share = 2 * mass[:, None] / (mass[:, :, None] + mass[:, None])
-    push = torch.where(touching, -share * approach, 0.0)
+    fraction = 2 * mass[:, None] / (mass[:, :, None] + mass[:, None])
+    push = torch.where(touching, -fraction * approach, 0.0)
     bounced: Tensor = velocity + (push[..., None] * normal).sum(2)
     return bounced
 
@@ -185,9 +178,9 @@ def _draw_batch(objects: Objects, position: Tensor, size: int) -> Tensor:
         square = torch.maximum(x.abs(), y.abs()) - 0.8 * radius
         triangle = torch.maximum(y, x.abs() * 0.866 - 0.5 * y) - 0.55 * radius
         edge = torch.where(shape == 0, disc, torch.where(shape == 1, square, triangle))
-        share = (0.5 - edge * (size / 64)).clamp(0, 1) * objects.present[:, k, None, None]
+        cover = (0.5 - edge * (size / 64)).clamp(0, 1) * objects.present[:, k, None, None]
         colour = palette[objects.colour[:, k]][:, None, None]
-        picture = torch.lerp(picture, colour, share[..., None])
+        picture = torch.lerp(picture, colour, cover[..., None])
     return picture.round().to(torch.uint8)
 
 

@@ -17,7 +17,7 @@ import nsde_policy
 from nsde_policy import Session
 from nsde_policy.control import SessionConfig
 from nsde_policy.data import DemoWriter
-from nsde_policy.inference.base import BasePolicy
+from nsde_policy.inference.base_policy import BasePolicy
 
 SIZES = {"top": (96, 96), "wrist": (160, 120)}
 """Width and height of the frames of each camera."""
@@ -86,7 +86,7 @@ def main() -> None:
         steps=args.steps,
     )
     print(policy)
-    print(policy.evaluate(store))
+    print(nsde_policy.score(policy, store))
     for trial in range(args.trials):
         arm = SimulatedArm(1000 + trial, SIZES)
         session = drive_with_cameras(policy, arm, loss=Loss("wrist", 3.0))

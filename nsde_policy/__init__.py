@@ -22,16 +22,20 @@ if TYPE_CHECKING:
     from nsde_policy.data import load_demonstrations as load_demonstrations
     from nsde_policy.data.readers import register_reader as register_reader
     from nsde_policy.encoders import register_encoder as register_encoder
-    from nsde_policy.eval.offline.result import OfflineScore as OfflineScore
-    from nsde_policy.eval.offline.score import evaluate as evaluate
+    from nsde_policy.eval.rollouts.scores import RolloutScores as RolloutScores
+    from nsde_policy.eval.rollouts.scores import rollout as rollout
+    from nsde_policy.eval.score.result import Score as Score
+    from nsde_policy.eval.score.scorer import score as score
     from nsde_policy.inference.policy import Policy as Policy
     from nsde_policy.methods.registry import register_method as register_method
     from nsde_policy.tasks import register_task as register_task
     from nsde_policy.training.api import train as train
 
 _PUBLIC = {
-    "OfflineScore": "eval.offline.result",
-    "evaluate": "eval.offline.score",
+    "RolloutScores": "eval.rollouts.scores",
+    "rollout": "eval.rollouts.scores",
+    "Score": "eval.score.result",
+    "score": "eval.score.scorer",
     "Policy": "inference.policy",
     "Session": "control",
     "load_demonstrations": "data",

@@ -19,27 +19,12 @@ from nsde_policy.bounds import Count, Fraction, Length, Natural, NonNegative, Po
 from nsde_policy.errors import ConfigError, suggest
 from nsde_policy.files import parse_json
 
-EARLIER_NAMES = {"codes": "image_features", "code_weight": "feature_weight"}
-"""Settings by the names that they have in files of earlier versions."""
 WITHDRAWN = (
-    ("brightness", 0.0),
-    ("inference", "derivative_free"),
-    ("k", 1),
-    ("local_negatives", 0),
-    ("local_noise", 0.1),
-    ("network", "unet"),
-    ("noise", 0.0),
-    ("occlusion", 0.0),
-    ("quiet_end", True),
-    ("residual", False),
-    ("solver", "midpoint"),
-    ("step", 0.01),
-    ("temperature", 1.0),
-    ("transformer", {"layers": 8, "heads": 4, "embedding": 256, "dropout": 0.3}),
-    ("weighting", "equal"),
-    ("weights", "uniform"),
+    ("learned_strength", False),
+    ("schedule", "together"),
+    ("window_mb", 0),
 )
-"""Settings in files of earlier versions that are no choice any more, with the value that is left."""
+"""Settings in files of version 0.2 that are no choice any more, with the value that is left."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +71,6 @@ class BaseConfig:
         hints = typing.get_type_hints(cls)
         fields = dataclasses.fields(cls)
         names = [f.name for f in fields]
-        values = {name if name in names else EARLIER_NAMES.get(name, name): values[name] for name in values}
         values = {n: v for n, v in values.items() if n in names or (n, v) not in WITHDRAWN}
         check_names(cls, values, names)
         for f in fields:
@@ -142,13 +126,15 @@ def check_value(name: str, value: object, hint: object, *, owner: type | None = 
         raise ConfigError(f"{start}{rule}, got {value!r:.80}") from None
 
 
-def check_names(owner: type, given: Iterable[object], known: Iterable[str], *, what: str = "setting") -> None:
+def check_names(
+    owner: type, names: Iterable[object], choices: Iterable[str], *, what: str = "setting"
+) -> None:
     """Raise `ConfigError` for unknown names and suggest the closest match."""
-    known = list(known)
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(str(name)[:80], known, n=1, cutoff=0.0)
-            instead = f"the closest is {near[0]!r} of {', '.join(known)}" if near else "it has no settings"
+    choices = list(choices)
+    for name in names:
+        if name not in choices:
+            near = difflib.get_close_matches(str(name)[:80], choices, n=1, cutoff=0.0)
+            instead = f"the closest is {near[0]!r} of {', '.join(choices)}" if near else "it has no settings"
             raise ConfigError(f"{owner.__name__} has no {what} {name!r:.80}; {instead}")
 
 
@@ -171,6 +157,10 @@ def require(owner: object, condition: bool, rule: str) -> None:
 class Sampling(BaseConfig):
     """Settings of sampling from a trained model; each method adds its own."""
 
+    def change(self, changes: Mapping[str, Any]) -> Self:
+        """Return these settings with some changed; a method may refuse changes without an effect."""
+        return self.from_dict(self.to_dict() | dict(changes))
+
 
 @dataclass(frozen=True)
 class ModelConfig(BaseConfig):
@@ -188,6 +178,11 @@ class ModelConfig(BaseConfig):
     def longest_chunk(self) -> int | None:
         """Most actions of one plan; None for any length."""
         return None
+
+    @property
+    def control_period(self) -> float:
+        """Δt of one control period in the training data."""
+        return 1.0
 
     @property
     def gains_from_threads(self) -> bool:

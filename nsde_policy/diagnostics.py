@@ -1,6 +1,7 @@
 """Checks of the installation, run by `nsde-policy doctor`."""
 
 import platform
+import re
 import time
 from collections.abc import Callable, Iterator
 from importlib import metadata
@@ -10,25 +11,12 @@ import numpy as np
 from nsde_policy import __version__
 from nsde_policy.assets import EMBEDDED_DEMOS, EMBEDDED_FIRST_SEED, SHIPPED_TASK
 from nsde_policy.data import load_demonstrations
-from nsde_policy.errors import NsdePolicyError, describe_install
+from nsde_policy.errors import NsdePolicyError, describe_install, list_extras, list_requirements
 from nsde_policy.tasks import get_task
 
 PACKAGES = ("torch", "numpy", "gymnasium", "pymunk", "pygame", "zarr", "diffusers", "safetensors")
-EXTRAS = {
-    "plot": ("matplotlib",),
-    "video": ("av", "imageio", "imageio-ffmpeg"),
-    "onnx": ("onnx", "onnxruntime", "onnxscript"),
-    "lerobot-data": ("pyarrow", "av"),
-    "hdf5": ("h5py",),
-    "ros2": ("rosbags",),
-    "umi": ("imagecodecs",),
-    "adroit": ("mujoco", "gymnasium-robotics"),
-    "metaworld": ("metaworld",),
-    "ray": ("ray",),
-    "slurm": ("submitit",),
-    "tune": ("optuna",),
-}
-"""Packages of each extra; tests compare them with pyproject.toml."""
+DEVELOPMENT = ("dev", "docs")
+"""Extras of those who change the package."""
 
 
 def diagnose() -> Iterator[str]:
@@ -38,11 +26,12 @@ def diagnose() -> Iterator[str]:
     for name in PACKAGES:
         yield f"  {name:<18} {_find_version(name) or 'not installed'}"
     yield "\nextras"
-    for extra, names in EXTRAS.items():
+    for extra in sorted({*list_extras()} - {*DEVELOPMENT}):
+        names = [re.split(r"[<>=]", requirement)[0] for requirement in list_requirements(extra)]
         missing = [name for name in names if _find_version(name) is None]
-        found = ", ".join(f"{name} {_find_version(name)}" for name in names if name not in missing)
+        present = ", ".join(f"{name} {_find_version(name)}" for name in names if name not in missing)
         add = f"missing {', '.join(missing)}: {describe_install(extra)}" if missing else ""
-        yield f"  {extra:<18} {'; '.join(filter(None, [found, add]))}"
+        yield f"  {extra:<18} {'; '.join(filter(None, [present, add]))}"
     import torch
 
     yield f"\ndevices\n  cpu, {torch.get_num_threads()} threads"

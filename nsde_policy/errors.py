@@ -8,7 +8,8 @@ import difflib
 import importlib
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from types import ModuleType
 
@@ -35,9 +36,9 @@ class DemoError(NsdePolicyError, ValueError):
     The message says what was found and, if that depends on the command, advises what to do.
     """
 
-    def __init__(self, found: str, advice: str = "") -> None:
-        super().__init__(f"{found}; {advice}" if advice else found)
-        self.found, self.advice = found, advice
+    def __init__(self, problem: str, advice: str = "") -> None:
+        super().__init__(f"{problem}; {advice}" if advice else problem)
+        self.problem, self.advice = problem, advice
 
 
 class EnvError(NsdePolicyError, ValueError):
@@ -89,9 +90,20 @@ def describe_problem(error: BaseException) -> str:
     return getattr(error, "strerror", None) or summarize_error(error)
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    """Return "; did you mean …?" with the most similar known word, or nothing."""
-    similar = difflib.get_close_matches(word, list(known), n=1)
+@contextmanager
+def wrap_read_errors(message: str, advice: str = "") -> Iterator[None]:
+    """Raise `DemoError` with a message for any other error: readers of damaged files raise many kinds."""
+    try:
+        yield
+    except NsdePolicyError:
+        raise
+    except Exception as error:
+        raise DemoError(f"{message}: {describe_problem(error)}", advice) from error
+
+
+def suggest(word: str, words: Iterable[str]) -> str:
+    """Return "; did you mean …?" with the most similar of some words, or nothing."""
+    similar = difflib.get_close_matches(word, list(words), n=1)
     return f"; did you mean {similar[0]}?" if similar else ""
 
 
@@ -114,10 +126,20 @@ def import_optional(package: str, extra: str) -> ModuleType:
 
 def describe_install(extra: str) -> str:
     """Return the command that installs what an extra of this package needs, by names that pip can find."""
-    mark = re.compile(rf"extra == ['\"]{extra}['\"]")
-    try:
-        required = metadata.requires("nsde-policy") or []
-    except metadata.PackageNotFoundError:
-        required = []
-    packages = [each.partition(";")[0].strip() for each in required if mark.search(each)]
+    packages = list_requirements(extra)
     return f"pip install {shlex.join(packages)}" if packages else f"pip install -e '.[{extra}]'"
+
+
+def list_extras() -> list[str]:
+    """Return the names of the extras of this package; none if it is not installed."""
+    try:
+        return metadata.metadata("nsde-policy").get_all("Provides-Extra") or []
+    except metadata.PackageNotFoundError:
+        return []
+
+
+def list_requirements(extra: str) -> list[str]:
+    """Return the packages of an extra with their versions; none if this package is not installed."""
+    mark = re.compile(rf"extra == ['\"]{extra}['\"]")
+    lines = (metadata.requires("nsde-policy") or []) if list_extras() else []
+    return [line.partition(";")[0].strip() for line in lines if mark.search(line)]

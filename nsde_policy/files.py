@@ -41,39 +41,40 @@ def read_json(path: Path, *, error: type[NsdePolicyError], allow_nan: bool = Fal
     return parse_json(content, name=str(path), error=error, allow_nan=allow_nan)
 
 
-def find_difference(found: object, wanted: object, name: str = "") -> str:
-    """Say which value differs first between two JSON values, or return "" if none that both have does."""
-    if isinstance(found, dict) and isinstance(wanted, dict):
-        both = (key for key in found if key in wanted)
-        changes = (find_difference(found[key], wanted[key], f"{name}.{key}".lstrip(".")) for key in both)
+def find_difference(written: object, new: object, name: str = "") -> str:
+    """Return which value differs first between two JSON values; "" if none does that both have."""
+    if isinstance(written, dict) and isinstance(new, dict):
+        both = (key for key in written if key in new)
+        changes = (find_difference(written[key], new[key], f"{name}.{key}".lstrip(".")) for key in both)
         return next(filter(None, changes), "")
-    return "" if found == wanted or not name else f"{name} is {found!r:.40} there and {wanted!r:.40} here"
+    return "" if written == new or not name else f"{name} is {written!r:.40} there and {new!r:.40} here"
 
 
 def read_file(path: Path, max_bytes: int, *, error: type[NsdePolicyError]) -> bytes:
     """Read a regular file; raise `error` for pipes, devices and files above a size limit."""
     with open_regular(path, max_bytes, error=error) as file:
-        return file.read(max_bytes)
+        return file.read()
 
 
 def open_regular(path: Path, max_bytes: int | None = None, *, error: type[NsdePolicyError]) -> BinaryIO:
     """Open a regular file; raise `error` for anything else, for git-LFS pointers and above a size limit."""
     try:
-        nonblocking = getattr(os, "O_NONBLOCK", 0)  # of a pipe, do not wait for a writer
+        nonblocking = getattr(os, "O_NONBLOCK", 0)  # of a pipe, do not wait for a writer; missing on Windows
         file = open(path, "rb", opener=lambda path, flags: os.open(path, flags | nonblocking))  # noqa: SIM115
-    except (OSError, ValueError) as problem:  # the latter for a null byte in the path
+    except (OSError, ValueError) as problem:
         raise error(f"{path} cannot be read: {describe_problem(problem)}") from problem
-    found = os.fstat(file.fileno())
-    if stat.S_ISREG(found.st_mode) and (max_bytes is None or found.st_size <= max_bytes):
-        if found.st_size <= MAX_POINTER_BYTES and file.read(len(LFS_POINTER)) == LFS_POINTER:
-            file.close()
-            raise error(f"{path} is a git-LFS pointer, not the file itself; run `git lfs pull` in its folder")
-        file.seek(0)
-        return file
-    file.close()
-    if not stat.S_ISREG(found.st_mode):
-        raise error(f"{path} is not a regular file")
-    raise error(f"{path} has {found.st_size} bytes, the limit is {max_bytes}")
+    status, fault = os.fstat(file.fileno()), ""
+    if not stat.S_ISREG(status.st_mode):
+        fault = "is not a regular file"
+    elif max_bytes is not None and status.st_size > max_bytes:
+        fault = f"has {status.st_size} bytes, the limit is {max_bytes}"
+    elif status.st_size <= MAX_POINTER_BYTES and file.read(len(LFS_POINTER)) == LFS_POINTER:
+        fault = "is a git-LFS pointer, not the file itself; run `git lfs pull` in its folder"
+    if fault:
+        file.close()
+        raise error(f"{path} {fault}")
+    file.seek(0)
+    return file
 
 
 def parse_json(
@@ -103,12 +104,11 @@ def decode_json(content: str | bytes, *, allow_nan: bool = False) -> Any:
 def replace_file(target: Path, content: bytes | str) -> None:
     """Write a file atomically: to a partial file of its own, flushed to the disk, then renamed.
 
-    Text is written as UTF-8; bytes of a path that are not UTF-8 become escapes, as in JSON. Processes that
-    replace the same file do not disturb each other; the last one wins. A process that is killed may leave a
-    partial file behind.
+    Text is written as UTF-8. Processes that replace the same file do not disturb each other; the last one
+    wins. A process that is killed may leave a partial file behind.
     """
-    data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     try:
+        data = content.encode() if isinstance(content, str) else content
         _check_replaceable(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = _name_partial(target)
@@ -128,7 +128,7 @@ def replace_file(target: Path, content: bytes | str) -> None:
                 os.fsync(directory)
             finally:
                 os.close(directory)
-    except (OSError, ValueError) as error:  # the latter for a null byte in the path
+    except (OSError, ValueError) as error:
         raise NsdePolicyError(f"{target} cannot be written: {describe_problem(error)}") from error
 
 
@@ -141,7 +141,7 @@ def check_writable(target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         trial.open("xb").close()
         trial.unlink()
-    except (OSError, ValueError) as error:  # the latter for a null byte in the path
+    except (OSError, ValueError) as error:
         raise NsdePolicyError(f"{target} cannot be written: {describe_problem(error)}") from error
     finally:
         for folder in missing:  # the innermost first
@@ -169,16 +169,15 @@ def lock_directory(path: Path, *, error: type[NsdePolicyError] = DemoError) -> i
     try:
         path.mkdir(parents=True, exist_ok=True)
         descriptor = _open_lock(path)
-    except (OSError, ValueError) as problem:  # the latter for a null byte in the path
+    except (OSError, ValueError) as problem:
         raise error(f"the folder {path} cannot be created: {describe_problem(problem)}") from problem
     try:
         _lock(descriptor)
     except OSError as problem:
         os.close(descriptor)
+        reason = describe_problem(problem)
         if isinstance(problem, BlockingIOError):
             reason = "another process is writing to it; wait for it to finish or choose another path"
-        else:
-            reason = describe_problem(problem)
         raise error(f"the folder {path} cannot be locked: {reason}") from problem
     return descriptor
 

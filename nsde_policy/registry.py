@@ -2,7 +2,7 @@
 
 A plug-in is found in one of three places:
 
-1. a module of the registry's own package (`nsde_policy/methods/knn.py` is the method `knn`);
+1. a module of the registry's own packages (`nsde_policy/methods/baselines/knn.py` is the method `knn`);
 2. an entry point of an installed package (group `nsde_policy.methods`, name `my_method`, value a module);
 3. a call of the registry's decorator in the running program.
 
@@ -31,21 +31,19 @@ Plugin = TypeVar("Plugin")
 class Registry(Generic[Plugin]):
     """Plug-ins of one kind, imported on demand.
 
-    Modules of `package` but its `helpers` are the built-in ones. Those of other packages are entry points in
-    `group`, by default `nsde_policy.` and the last part of the package's name. Messages call them `kind`.
+    Modules of `packages` but their `helpers` are the built-in ones. Those of other packages are entry points
+    in the group `nsde_policy.` and the last part of the first package's name. Messages call them `kind`.
     """
 
     def __init__(
         self,
         kind: str,
-        package: str,
-        *,
-        group: str | None = None,
+        *packages: str,
         helpers: Collection[str] = ("base", "base_model", "registry"),
     ) -> None:
         self.kind = kind
-        self._package = package
-        self._group = group or "nsde_policy." + package.rsplit(".", 1)[-1]
+        self._packages = packages
+        self._group = "nsde_policy." + packages[0].rsplit(".", 1)[-1]
         self._helpers = helpers
         self._found: dict[str, Plugin] = {}
         self._broken: dict[str, str] = {}
@@ -53,9 +51,13 @@ class Registry(Generic[Plugin]):
 
     def add(self, name: str, plugin: Plugin) -> None:
         """Register a plug-in; raise `ConfigError` if another one has this name already."""
-        known = self._found.get(name)
-        if known is not None and getattr(known, "__module__", None) != getattr(plugin, "__module__", None):
-            raise ConfigError(f"the {self.kind} {name!r} is registered already, by {known!r}: rename one")
+        registered = self._found.get(name)
+        if registered is not None and getattr(registered, "__module__", None) != getattr(
+            plugin, "__module__", None
+        ):
+            raise ConfigError(
+                f"the {self.kind} {name!r} is registered already, by {registered!r}: rename one"
+            )
         self._found[name] = plugin
 
     def names(self) -> list[str]:
@@ -89,9 +91,9 @@ class Registry(Generic[Plugin]):
     @cached_property
     def _modules(self) -> dict[str, str]:
         """Dotted names of built-in modules, then of entry points, by the name of the plug-in."""
-        path = importlib.import_module(self._package).__path__
-        found = [module.name for module in pkgutil.iter_modules(path)]
-        modules = {name: f"{self._package}.{name}" for name in found if name not in self._helpers}
+        folders = {package: importlib.import_module(package).__path__ for package in self._packages}
+        names = {each.name: package for package in folders for each in pkgutil.iter_modules(folders[package])}
+        modules = {name: f"{names[name]}.{name}" for name in sorted(names) if name not in self._helpers}
         for point in metadata.entry_points(group=self._group):
             modules.setdefault(point.name, point.module)
         return modules

@@ -39,8 +39,8 @@ class DemoConfig(BaseConfig):
     images: tuple[str, ...] = ()
     """Arrays of the store with camera frames, which --encoder encodes; short --images."""
     images_dropout: Annotated[float, Meta(ge=0, le=0.9)] = 0.0
-    """Share of the training data without one of the cameras: the policy then goes on if it loses one; short
-    --images-dropout."""
+    """Fraction of the training data without one of the cameras: the policy then goes on if it loses one;
+    short --images-dropout."""
     encoder: str = "identity"
     """Encoder that turns named observations into one vector; images need `keypoints`, which is trained
     before the policy, or `resnet`, which is trained together with it; short --encoder."""
@@ -148,8 +148,8 @@ class RunConfig(BaseConfig):
     @property
     def horizon(self) -> int:
         """Actions of a plan by which it is selected."""
-        wanted = max(self.selection.horizon, self.chunk)
-        return min(wanted, self.model.longest_chunk or wanted)
+        actions = max(self.selection.horizon, self.chunk)
+        return min(actions, self.model.longest_chunk or actions)
 
     @property
     def batch_sizes(self) -> dict[str, int]:

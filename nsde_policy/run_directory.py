@@ -20,7 +20,7 @@ import os
 import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ class DemoRecord(BaseConfig):
     held_out: tuple[int, ...] = ()
     """Episodes that were not used for training, by `train --validation`; places in `episode_fingerprints`."""
     episode_fingerprints: tuple[str, ...] = ()
-    """Fingerprint of each episode, held out or not; empty in runs of earlier versions."""
+    """Fingerprint of each episode, held out or not."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class RunRecord:
                     f"this run holds a {values['kind']} model, not a policy: use `nsde-policy video eval`"
                 )
             if values["format"] != RUN_FORMAT:
-                raise CheckpointError(f"run format {values['format']}, this version reads {RUN_FORMAT}")
+                raise ValueError(f"its format is {values['format']}, expected {RUN_FORMAT}")
             return cls(
                 config=RunConfig.from_dict(values["config"]),
                 spec=StateSpec.from_dict(values["layout"]),
@@ -130,33 +130,33 @@ class RunRecord:
             if isinstance(error, CheckpointError | PluginError):
                 raise
             raise CheckpointError(
-                f"config.json is not a valid run record: {type(error).__name__} {error}"
+                f"config.json is not a run record of this version ({type(error).__name__} {error}): train "
+                "again, or use the version of nsde-policy that wrote it"
             ) from error
 
     def same_training(self, other: "RunRecord") -> bool:
         """Return whether `other` can resume this run: same settings, sizes, task, seed and data."""
         one, two = (
-            (run.config, spec, run.task, run.env_kwargs, run.seed, demos.fingerprint, demos.held_out)
+            (run.config, run.spec, run.task, run.env_kwargs, run.seed, demos.fingerprint, demos.held_out)
             for run, demos in ((self, self.demos), (other, other.demos))
-            for spec in [replace(run.spec, binary=())]  # earlier versions did not record it
         )
         return one == two
 
 
 def find_versions() -> dict[str, str]:
     """Return the versions of packages that may influence results, of simulators and plug-ins if installed."""
-    found = {"nsde_policy": __version__, "python": platform.python_version()}
+    versions = {"nsde_policy": __version__, "python": platform.python_version()}
     for name in ("torch", "numpy", "pymunk", "gymnasium", *SIMULATORS):
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             if name not in SIMULATORS:
-                found[name] = "not installed"
+                versions[name] = "not installed"
     for group in ("nsde_policy.methods", "nsde_policy.tasks"):
-        found |= {
+        versions |= {
             point.dist.name: point.dist.version for point in metadata.entry_points(group=group) if point.dist
         }
-    return found
+    return versions
 
 
 class RunDirectory:
@@ -174,7 +174,7 @@ class RunDirectory:
         A crash releases the lock. A directory that is still empty at the end, because the training was
         refused, is removed if it did not exist before.
         """
-        existed = os.path.exists(self.path)  # unlike `Path.exists`, it accepts names that are too long
+        existed = self.path.exists()
         directory = lock_directory(self.path, error=CheckpointError)
         try:
             for partial in self.path.glob(f"*{PARTIAL}"):
@@ -259,15 +259,15 @@ class RunDirectory:
     def describe_unfinished(self) -> str | None:
         """Describe in one line where training stopped; None if it finished or left no record."""
         steps = [int(metrics["step"]) for metrics in self.read_metrics()]
-        wanted = self.read_record().config.train.steps
-        if not steps or steps[-1] >= wanted:
+        total = self.read_record().config.train.steps
+        if not steps or steps[-1] >= total:
             return None
-        return f"{self.path} stopped at step {steps[-1]} of {wanted}: finish it with train --resume"
+        return f"{self.path} stopped at step {steps[-1]} of {total}: finish it with train --resume"
 
     def truncate_metrics(self, step: int) -> None:
         """Delete records after `step`, before resuming from that step."""
-        kept = [json.dumps(record) for record in self.read_metrics() if record["step"] <= step]
-        replace_file(self.metrics, "".join(f"{line}\n" for line in kept).encode())
+        lines = [json.dumps(record) for record in self.read_metrics() if record["step"] <= step]
+        replace_file(self.metrics, "".join(f"{line}\n" for line in lines).encode())
 
     def append_metrics(self, record: Mapping[str, float]) -> None:
         """Append one record to metrics.jsonl."""
@@ -291,12 +291,8 @@ class RunDirectory:
 
 
 def check_encoder(path: Path, weights: Mapping[str, Tensor]) -> None:
-    """Raise `CheckpointError` if a file of tensors was made with an encoder of other weights.
-
-    Files of earlier versions do not record their encoder, and pass.
-    """
-    found = _read_metadata(path).get(ENCODER_FOLDER)
-    if found not in (None, fingerprint(weights)):
+    """Raise `CheckpointError` if a file of tensors was made with an encoder of other weights."""
+    if _read_metadata(path).get(ENCODER_FOLDER) != fingerprint(weights):
         raise CheckpointError(
             f"{path} belongs to another encoder than the one in its run directory: restore the folder "
             f"{ENCODER_FOLDER} of this run, or use train --resume if its training was killed"
@@ -307,8 +303,8 @@ def _read_metadata(path: Path) -> dict[str, str]:
     """Return the metadata in the header of a safetensors file, whose tensors are not read."""
     open_regular(path, MAX_TENSOR_BYTES, error=CheckpointError).close()
     with safe_open(path, "pt") as file:
-        found: dict[str, str] | None = file.metadata()
-    return found or {}
+        values: dict[str, str] | None = file.metadata()
+    return values or {}
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> str:

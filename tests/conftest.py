@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache, partialmethod
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,9 +82,9 @@ def onnx_operators() -> None:
 @pytest.fixture
 def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Score policies on recorded episodes with few plans from each frame."""
-    from nsde_policy.inference.policy import Policy
+    from nsde_policy.eval.score import scorer
 
-    monkeypatch.setattr(Policy, "evaluate", partialmethod(Policy.evaluate, samples=4))
+    monkeypatch.setattr(scorer, "score", partial(scorer.score, samples=4))
 
 
 @pytest.fixture(scope="module")

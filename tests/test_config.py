@@ -1,9 +1,11 @@
 """Tests for nsde_policy/config.py."""
 
 import dataclasses
+import json
 import math
 import typing
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,12 @@ import pytest
 
 from nsde_policy.config import BaseConfig, NetworkConfig, TrainConfig, WindowConfig
 from nsde_policy.encoders import ENCODERS, get_encoder
-from nsde_policy.errors import ConfigError
+from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.registry import METHODS, get_method
 from nsde_policy.run_config import DemoConfig, RunConfig
+from nsde_policy.run_directory import RunDirectory
+from tests.golden.behaviour import DATA
 
 
 def test_settings_survive_json():
@@ -57,9 +61,6 @@ def test_value_of_the_wrong_type_raises(values: dict[str, object], message: str)
         ({"history": 0}, "history >= 1"),
         ({"noise": 0.0}, "needs noise > 0"),
         ({"denoiser": False}, "the denoiser is not trained"),
-        ({"sampling": SamplingConfig(denoiser="learned")}, "needs learned_strength"),
-        ({"objective": "joint", "schedule": "sequential"}, "joint objective"),
-        ({"schedule": "sequential"}, "needs network.kind = 'separate'"),
         ({"delta": 0.0}, "delta >= 1e-12"),
         ({"dt": math.nan}, "dt > 0"),
     ],
@@ -69,10 +70,12 @@ def test_invalid_combinations_raise(changes: dict[str, object], message: str):
         NeuralSDEConfig(**changes)  # type: ignore[arg-type]
 
 
-def test_withdrawn_settings_are_read_if_they_had_no_effect():
-    assert NetworkConfig.from_dict({"width": 8, "residual": False}) == NetworkConfig(width=8)
-    with pytest.raises(ConfigError, match="no setting 'residual'"):
-        NetworkConfig.from_dict({"residual": True})
+def test_a_run_of_a_much_earlier_version_is_refused_with_what_to_do(tmp_path: Path):
+    record = json.loads((DATA / "run/config.json").read_text())
+    record["layout"]["codes"] = record["layout"].pop("image_features")
+    (tmp_path / "config.json").write_text(json.dumps(record))
+    with pytest.raises(CheckpointError, match=r"no setting 'codes'.*: train again, or use the version of "):
+        RunDirectory(tmp_path).read_record()
 
 
 def find_unbounded(hint: Any) -> bool:

@@ -14,7 +14,7 @@ import pytest
 
 from nsde_policy import Policy, load_demonstrations
 from nsde_policy.cli import main as cli
-from tests.helpers.doc_pages import code_blocks
+from tests.helpers.doc_pages import code_blocks, read_page
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -28,7 +28,7 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.rel
 
 def inline_code(page: Path) -> list[str]:
     """Return the inline code outside fenced blocks."""
-    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^```.*?^```", "", read_page(page), flags=re.DOTALL | re.MULTILINE)
     return re.findall(r"`([^`\n]+)`", text)
 
 
@@ -60,12 +60,28 @@ def test_links_lead_to_files_and_headings(page):
 
 @each_page
 def test_paths_exist(page):
-    text = re.sub(r"\bmy_robot/\S+|https?://\S+", "", page.read_text())
+    text = re.sub(r"\bmy_robot/\S+|https?://\S+", "", read_page(page))
     paths = re.findall(rf"(?<![\w/.<])(?:{'|'.join(FOLDERS)})/[\w./-]*\w", text)
-    missing = {path for path in paths if not (ROOT / path).exists()}
+    paths += re.findall(r"`((?:\w+/)+\w+\.py)`", text)
+    missing = {
+        path for path in paths if not any((ROOT / base / path).exists() for base in ("", "nsde_policy"))
+    }
     made_up = r"-v\d$|/NAME(\.py)?$|/my_loop\.py$|^docs/images$"
     examples = {path for path in missing if re.search(made_up, path)}
     assert missing == examples
+
+
+def test_the_map_of_the_rooms_is_the_tree():
+    for tree in code_blocks(ROOT / "docs/architecture.md", "text")[1:2]:
+        folders: list[Path] = []
+        for line in tree.splitlines():
+            depth = (len(line) - len(line.lstrip())) // 4
+            names = re.split(r" {2,}", line.strip())[0].split(", ")
+            parent = folders[depth - 1] if depth else ROOT
+            assert all((parent / name).exists() for name in names), line
+            folders = [*folders[:depth], parent / names[0]]
+        rooms = {init.parent.name for init in (ROOT / "nsde_policy").glob("*/__init__.py")} - {"assets"}
+        assert rooms <= {*re.findall(r"(\w+)/", tree)}
 
 
 @each_page
@@ -76,7 +92,7 @@ def test_named_tests_exist(page):
 
 @each_page
 def test_dotted_names_import(page):
-    for name in set(re.findall(r"\bnsde_policy(?:\.\w+)+", page.read_text())) - ENTRY_POINT_GROUPS:
+    for name in set(re.findall(r"\bnsde_policy(?:\.\w+)+", read_page(page))) - ENTRY_POINT_GROUPS:
         module, _, attribute = name.rpartition(".")
         if name == "nsde_policy.json":  # a file in pt2 archives
             continue
@@ -107,8 +123,8 @@ def find_words() -> set[str]:
 @each_page
 def test_class_names_are_defined(page):
     for code in inline_code(page):
-        if found := re.fullmatch(r"([A-Z][a-z]+[A-Z]\w*(?:\.\w+)?)(?:\(.*\))?", code):
-            assert set(found[1].split(".")) <= find_words(), code
+        if name := re.fullmatch(r"([A-Z][a-z]+[A-Z]\w*(?:\.\w+)?)(?:\(.*\))?", code):
+            assert set(name[1].split(".")) <= find_words(), code
 
 
 @each_page
@@ -151,13 +167,13 @@ def test_extras_exist(page):
 )
 def test_robots_need_only_the_packages_that_the_docs_name(package, module):
     text = (ROOT / "docs/deployment.md").read_text()
-    found = re.search(rf"`pip install (numpy [\w ]*\b{package}\b[\w ]*)`", text)
-    assert found is not None
+    installed = re.search(rf"`pip install (numpy [\w ]*\b{package}\b[\w ]*)`", text)
+    assert installed is not None
     code = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     heavy = {re.split(r"[^\w-]", dependency)[0] for dependency in dependencies}
-    assert heavy & {*done.stdout.split()} <= {*found[1].split()}
+    assert heavy & {*done.stdout.split()} <= {*installed[1].split()}
 
 
 def test_readme_names_the_paper():
@@ -206,10 +222,3 @@ def test_quoted_messages_are_printed_by_the_code():
     assert len(messages) > 20
     texts = find_messages()
     assert not [message for message in messages if not any(message in text for text in texts)]
-
-
-def test_recipes_of_the_cookbook_run():
-    _, fast_joints = code_blocks(ROOT / "docs/cookbook.md", "python")
-    names = {"policy": Policy.from_pretrained(), "obs": [235.0, 124.0, 299.6, 145.2, 5.378]}
-    exec(fast_joints, names)
-    assert names["command"].shape == (2,)

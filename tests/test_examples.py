@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from nsde_policy.data import load_demonstrations
-from nsde_policy.video.windows import open_videos
+from nsde_policy.video.videos import open_videos
 
 ROOT = Path(__file__).parents[1]
 
@@ -117,7 +117,7 @@ def test_robots_of_each_kind_are_recorded_trained_and_driven(
     if name == "arm_with_gripper.py":
         run_here("remote_gpu.py", "--run", tmp_path / "out/run", "--trials", 1)
         printed = capsys.readouterr().out
-        assert printed.startswith("RemotePolicy(neural_sde, 9 → 7, 20 Hz, chunk 16)\ndelivered the block in")
+        assert printed.startswith("RemotePolicy(neural_sde, 9 → 7, 20 Hz, chunk 9)\ndelivered the block in")
 
 
 @pytest.mark.slow
@@ -129,7 +129,8 @@ def test_the_cells_of_the_quick_start_run(tmp_path: Path, monkeypatch: pytest.Mo
     names: dict[str, Any] = {}
     for cell in (cell for cell in cells if cell["cell_type"] == "code"):
         exec("".join(cell["source"]), names)
-        names |= {"EPISODES": 3, "STEPS": 3, "TRIALS": 1}
-    assert len(names["delivered"]) == 1
-    assert "too few to tell" in repr(names["score"])
+        names |= {"STEPS": 3, "EPISODES": 2, "TICKS": 3}
+    assert [episode.seed for episode in names["scores"].episodes] == [100_000, 100_001]
+    assert "the 44 of 220 episodes" in repr(names["score"])
+    assert names["session"].report().commands == 3
     assert all(not cell.get("outputs") for cell in cells), "clear the outputs before you commit"

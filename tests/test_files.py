@@ -1,16 +1,13 @@
 """Tests for nsde_policy/files.py."""
 
-import json
 import os
 from pathlib import Path
 
 import pytest
 
-from nsde_policy.errors import CheckpointError, ComparisonError, NsdePolicyError
+from nsde_policy.errors import ComparisonError, NsdePolicyError
 from nsde_policy.files import (
     check_writable,
-    lock_directory,
-    read_file,
     read_json,
     replace_file,
 )
@@ -108,23 +105,6 @@ def test_failed_replacement_leaves_the_old_file_and_nothing_else(tmp_path):
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("a", b"old")]
 
 
-def test_null_bytes_in_paths_are_typed_errors():
-    path = Path("a\0b")
-    with pytest.raises(CheckpointError, match="cannot be read: embedded null"):
-        read_file(path, 10, error=CheckpointError)
-    with pytest.raises(NsdePolicyError, match="cannot be written: embedded null"):
-        replace_file(path, b"content")
-    with pytest.raises(CheckpointError, match="cannot be created: embedded null"):
-        lock_directory(path, error=CheckpointError)
-
-
-def test_a_path_that_is_not_utf8_is_written_into_text(tmp_path):
-    name = os.fsdecode(b"run\xff")
-    replace_file(tmp_path / "page.html", f'<p>{name}</p>{{"path": "{name}"}}')
-    text = (tmp_path / "page.html").read_text()
-    assert json.loads(text.partition("</p>")[2])["path"] == name
-
-
 @pytest.mark.parametrize("write", [check_writable, lambda path: replace_file(path, b"x")])
 def test_a_pipe_or_folder_is_not_replaced(write, tmp_path):
     os.mkfifo(tmp_path / "pipe")
@@ -137,6 +117,4 @@ def test_a_pipe_or_folder_is_not_replaced(write, tmp_path):
 
 def test_the_check_of_a_path_leaves_nothing_behind(tmp_path):
     check_writable(tmp_path / "new" / "folder" / "file")
-    with pytest.raises(NsdePolicyError, match="File name too long"):
-        check_writable(tmp_path / "new" / ("n" * 250))
     assert list(tmp_path.iterdir()) == []

@@ -9,11 +9,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
 import nsde_policy
 from nsde_policy import __version__
-from nsde_policy.diagnostics import EXTRAS
 from tests.helpers.shared_files import make_once
 
 ROOT = Path(__file__).parents[1]
@@ -57,13 +55,6 @@ def test_the_oldest_versions_in_ci_are_the_minimums_of_the_package():
     ]
     oldest = [line for line in (ROOT / ".ci/oldest.txt").read_text().splitlines() if line[0] != "#"]
     assert oldest == sorted({each.replace(">=", "==") for each in required})
-
-
-def test_doctor_knows_the_packages_of_every_extra():
-    development = ("dev", "docs")
-    extras = {k: each for k, each in PROJECT["optional-dependencies"].items() if k not in development}
-    found = {name: {Requirement(each).name for each in packages} for name, packages in extras.items()}
-    assert {name: set(packages) for name, packages in EXTRAS.items()} == found
 
 
 def test_ruff_has_the_same_version_in_pre_commit_and_in_the_package():

@@ -34,13 +34,13 @@ def test_python_trains_what_the_command_trains_and_resumes_it(store: Path, tmp_p
 
 
 @pytest.mark.slow
-def test_evaluate_gives_the_verdict_of_the_command(
+def test_score_gives_the_verdict_of_the_command(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     policy = nsde_policy.train(store, out=tmp_path / "run", **FEW)
     assert repr(policy) == "Policy(neural_sde, 8 → 8, 20 Hz, chunk 5)"
     assert "<li>8 → 8</li>" in policy._repr_html_()
-    found = policy.evaluate(store, samples=5, stride=9)
+    found = nsde_policy.score(policy, store, samples=5, stride=9)
     capsys.readouterr()
     assert main(["score", str(tmp_path / "run"), "--demos", str(store), "--samples=5", "--stride=9"]) == 0
     printed = capsys.readouterr().out.splitlines()

@@ -1,185 +1,102 @@
 """Tables of the real robot's recordings, the 2-D bifurcation, the control loop and the method itself."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from nsde_policy.eval.statistics import proportion
-from result_tables.files import NONE, cell, group, markdown, read, tabulate
+from result_tables.files import NONE, cell, group, markdown, read
 
 HORIZONS = (1, 4, 8, 16)
 """Control periods ahead whose errors are shown."""
-LEVELS = ("50 %", "68 %", "95 %")
+G1_SPLITS = (5, 29)
+"""Splits of the G1's episodes that are reported; settings were chosen on split 0."""
+G1_ROWS = {
+    "neural_sde:step_inputs=1,history_noise=shared,steps=1500, calibrated": "Neural SDE, step inputs, 1,500",
+    "neural_sde:step_inputs=1,history_noise=shared,steps=5000, calibrated": "Neural SDE, step inputs, 5,000",
+    "neural_sde, calibrated": "Neural SDE",
+    "linear model": "linear model (Gaussian)",
+    "flow": "Streaming flow (Gaussian)",
+    "random walk": "random walk (Gaussian)",
+    "regression:steps=5000": "Regression (Gaussian)",
+    "mip:steps=5000": "Two-step MIP (Gaussian)",
+    "lstm_gmm:steps=1500": "LSTM-GMM",
+    "bet:steps=1500": "Behaviour Transformer (Gaussian)",
+    "knn": "Nearest neighbours (Gaussian)",
+}
+"""Rows of the files that are shown, by what the table calls them."""
 
 
-def _pick(found: Mapping[str, Any] | None, index: int, decimals: int = 3) -> str:
+def _pick(estimates: Mapping[str, Any] | None, index: int, decimals: int = 3) -> str:
     """Format one entry of an estimate of several numbers."""
-    if found is None or len(found["value"]) <= index:
+    if estimates is None or len(estimates["value"]) <= index:
         return NONE
-    return cell({key: found[key][index] for key in ("value", "low", "high")}, decimals)
+    return cell({key: estimates[key][index] for key in ("value", "low", "high")}, decimals)
 
 
 def g1_policy() -> str:
-    """Tabulate error of actions by horizon and coverage of σ, 5,000 steps of the preset `auto`."""
-    found = read("g1_eval")["parts"]["all"]
+    """Tabulate errors of actions by horizon, 5,000 steps of the preset `auto`."""
+    errors = read("g1_eval")["parts"]["all"]["error_in_std"]
     names = {"sample": "one sampled plan", "repeat": "repeat the last action"}
-    errors = [
-        [title, *(_pick(found["error_in_std"][name], h - 1) for h in HORIZONS)]
-        for name, title in names.items()
-    ]
-    covered = [
-        [title, *(_pick(found["coverage"][name], i, 2) for i in range(3))]
-        for name, title in (("actions", "intervals of σ"), ("plans", "sampled plans"))
-    ]
+    lines = [[title, *(_pick(errors[name], h - 1) for h in HORIZONS)] for name, title in names.items()]
     ahead = [f"{h} period{'s' * (h > 1)} ahead" for h in HORIZONS]
-    return "\n\n".join(
-        [
-            markdown(["RMS error of actions, in their standard deviations", *ahead], errors),
-            markdown(["recorded actions inside", *LEVELS], covered),
-        ]
-    )
+    return markdown(["RMS error, in standard deviations of the actions", *ahead], lines)
 
 
-def g1_likelihood() -> str:
-    """Tabulate log-likelihoods of held-out episodes on three splits, nats per control period."""
-    head = ["method", "split", "log p(action)", "less than the first calibrated row", "log p(state)"]
+def g1_methods() -> str:
+    """Tabulate likelihoods, errors and coverage of every method on the reported splits."""
+    splits = [read(f"g1_offline_{seed}")["rows"] for seed in G1_SPLITS]
     lines = []
-    for name, seed, row in _list_g1_rows():
-        difference = row.get("log_prob_action_difference")
-        if difference is not None:
-            value, low, high = (-difference[key] for key in ("value", "high", "low"))
-            difference = {"value": value, "low": low, "high": high}
-        cells = [cell(each, 1) for each in (row["log_prob_action"], difference, row.get("log_prob_state"))]
-        lines.append([f"{name}{' (Gaussian)' if row['gaussian'] else ''}", seed, *cells])
-    return markdown(head, lines)
-
-
-def g1_errors() -> str:
-    """Tabulate RMS errors of actions on three splits, in their standard deviations."""
-    kinds = {"error": "one plan", "error_mean_plan": "mean of 39 plans"}
-    head = ["method", "split", *(f"{title}, {h} ahead" for title in kinds.values() for h in HORIZONS)]
-    lines = []
-    for name, seed, row in _list_g1_rows():
-        if "error" in row:
-            lines.append([name, seed, *(_pick(row.get(kind), h - 1) for kind in kinds for h in HORIZONS)])
-        if name == "Neural SDE, calibrated":
-            repeated = [_pick(row["error_repeat"], h - 1) for h in HORIZONS]
-            lines.append(["repeat the last action", seed, *repeated, *[NONE] * len(HORIZONS)])
-    return markdown(head, lines)
-
-
-def g1_coverage() -> str:
-    """Tabulate the share of recorded values inside intervals of σ on three splits."""
-    parts = ("action", "observation")
-    head = ["method", "split", *(f"{level} of {what}s" for what in parts for level in LEVELS)]
-    lines = [
-        [name, seed, *(_pick(row[f"coverage_{what}"], i, 2) for what in parts for i in range(3))]
-        for name, seed, row in _list_g1_rows()
-        if "coverage_action" in row
-    ]
-    return markdown(head, lines)
-
-
-def _list_g1_rows() -> Iterator[tuple[str, int, Mapping[str, Any]]]:
-    """Yield name, split and figures of every method; the first splits are reported, 0 is for choices."""
-    for seed in (5, 29, 0):
-        for name, row in read(f"g1_offline_{seed}")["rows"].items():
-            title = name.replace("step_inputs=1,history_noise=shared", "step inputs")
-            yield (
-                title.replace("neural_sde", "Neural SDE").replace(":", ", ").replace(",steps", ", steps"),
-                seed,
-                row,
-            )
+    for name, title in G1_ROWS.items():
+        rows = [split[name] for split in splits]
+        cells = [cell(row["log_prob_action"], 1) for row in rows]
+        cells += [_pick(row.get("error"), 7) for row in rows]
+        cells += [_pick(row.get("coverage_action"), 2, 2) for row in rows]
+        lines.append([title, *cells])
+    repeated = [_pick(split["flow"]["error_repeat"], 7) for split in splits]
+    lines.append(["repeat the last action", NONE, NONE, *repeated, NONE, NONE])
+    figures = ("log p(action)", "error 8 ahead", "inside 95 % of σ")
+    head = [f"{figure}, split {seed}" for figure in figures for seed in G1_SPLITS]
+    return markdown(["method", *head], lines)
 
 
 def bifurcation() -> str:
-    """Tabulate branches, fork and distance of generated paths; in brackets the extremes of three seeds."""
-    head = ["points", "method", "upper %", "lower %", "off-branch %", "fork error %", "energy distance"]
+    """Tabulate branches of generated paths at both densities; in brackets the extremes of three seeds."""
+    head = ["method"]
+    by_method = group(read("bifurcation")["summary"], lambda row: row["label"])
     lines = []
-    for row in read("bifurcation")["summary"]:
-        shares = [cell(row[key], 1, 100) for key in ("upper", "lower", "off_branch")]
-        rest = [cell(row["fork_error"], 2, 100), cell(row["energy_distance"], 4), f"{row['network_calls']:,}"]
-        bars = "met" if row["bars_met"] else NONE
-        lines.append([f"{100 * row['density']}", row["label"], *shares, *rest, bars])
-    return markdown([*head, "network calls", "bars"], lines)
+    for label, rows in by_method.items():
+        if label != "Flow + Denoiser + Diffusion":  # the Neural SDE once more
+            cells = [cell(row[key], 1, 100) for row in rows for key in ("upper", "off_branch")]
+            met = ", ".join("yes" if row["bars_met"] else "no" for row in rows)
+            lines.append([label, *cells, f"{rows[-1]['network_calls']:,}", met])
+            head = [f"{what} %, {100 * row['density']}" for row in rows for what in ("upper", "off")]
+    return markdown(["method", *head, "network calls", "bars met"], lines)
 
 
 def control_delays() -> str:
     """Tabulate Push-T with planning that takes 0 to 4 control periods."""
-    lines = [
-        [
-            f"{10 * row['delay_s']:g}",
-            "yes" if row["ahead"] else "no",
-            cell(row["reward"]),
-            cell(row["success"]),
-        ]
-        for row in read("control_loop")["delays"]
-    ]
-    return markdown(["planning takes, periods", "plans ahead", "mean max reward", "strict success"], lines)
-
-
-def control_rates() -> str:
-    """Tabulate Push-T at several control rates."""
-    lines = [
-        [f"{row['rate_hz']:g}", "yes" if row["ahead"] else "no", cell(row["reward"]), cell(row["success"])]
-        for row in read("control_loop")["rates"]
-    ]
-    return markdown(["rate, Hz", "plans ahead", "mean max reward", "strict success"], lines)
+    rows = group(read("control_loop")["delays"], lambda row: row["delay_s"])
+    lines = []
+    for delay, pair in rows.items():
+        success = {row["ahead"]: cell(row["success"]) for row in pair}
+        lines.append([f"{10 * delay:g}", success.get(False, NONE), success.get(True, NONE)])
+    return markdown(["planning takes, periods", "strict success", "with `plan_ahead`"], lines)
 
 
 def control_realtime() -> str:
     """Tabulate a simulated robot in real time, 60 s at each rate."""
-    head = ["rate, Hz", "commands", "periods without command", "commands without plan", "late plans"]
-    head += ["step median, ms", "step p99, ms", "steps above a period of processor time"]
+    head = ["rate, Hz", "commands", "periods without command", "late plans", "step median, ms", "p99, ms"]
     lines = []
     for row in read("control_loop")["realtime"]:
-        counts = [row[key] for key in ("commands", "periods_without_command", "no_plan", "late_plans")]
+        counts = [row[key] for key in ("commands", "periods_without_command", "late_plans")]
         times = [f"{row[key] / 1e3:.2f}" for key in ("step_p50_us", "step_p99_us")]
-        lines.append([f"{row['rate_hz']:g}", *counts, *times, row["slow_steps"]])
+        lines.append([f"{row['rate_hz']:g}", *counts, *times])
     return markdown(head, lines)
-
-
-def camera_loop() -> str:
-    """Tabulate a session with two cameras next to busy processes, with and without encoding."""
-    names = ["commands", "encoded", "long_steps", "long_in_processor_time", "periods_without_command"]
-    names += ["plans", "late_plans"]
-    columns = {"encodes frames": "encodes", **{name.replace("_", " "): name for name in names}}
-    return tabulate(read("camera_loop"), columns)
-
-
-def recovery() -> str:
-    """Tabulate relative errors of the learned drift and diffusion of a known SDE, each seed in brackets."""
-
-    def share(values: list[float]) -> str:
-        return f"{100 * sum(values) / len(values):.1f} ({', '.join(f'{100 * v:.1f}' for v in values)})"
-
-    lines = [
-        [row["process"], row["objective"], share(row["drift"]), share(row["diffusion"])]
-        for row in read("recovery")
-    ]
-    return markdown(["process", "objective", "error of f, %", "error of g, %"], lines)
-
-
-def entropy_intervals() -> str:
-    """Tabulate how often 95 % intervals of entropy hold the truth, 400 simulated evaluations each."""
-    lines = []
-    for policy, rows in group(read("entropy_intervals"), lambda row: row["policy"]).items():
-        for row in rows:
-            shares = [proportion(row[key], row["repeats"]) for key in ("entropy", "product")]
-            lines.append([policy, row["episodes"], f"{row['truth']:.3f}", f"{row['mean']:.3f}", *shares])
-    head = ["modes of the policy", "episodes", "true entropy", "mean estimate", "entropy covered"]
-    return markdown([*head, "success × entropy covered"], lines)
 
 
 TABLES: dict[str, Callable[[], str]] = {
     "g1_policy": g1_policy,
-    "g1_likelihood": g1_likelihood,
-    "g1_errors": g1_errors,
-    "g1_coverage": g1_coverage,
+    "g1_methods": g1_methods,
     "bifurcation": bifurcation,
     "control_delays": control_delays,
-    "control_rates": control_rates,
     "control_realtime": control_realtime,
-    "camera_loop": camera_loop,
-    "recovery": recovery,
-    "entropy_intervals": entropy_intervals,
 }

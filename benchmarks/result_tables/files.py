@@ -1,6 +1,7 @@
 """Files of results, and cells of tables."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,9 +28,10 @@ def read(name: str) -> Any:
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Format a Markdown table."""
+    """Format a Markdown table, in which no line breaks inside an interval."""
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+    text = "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+    return re.sub(r"(\[[^]|]*,) ([^]|]*\])", "\\1\N{NO-BREAK SPACE}\\2", text)
 
 
 def tabulate(rows: Iterable[Any], columns: Mapping[str, str | Callable[[Any], object]]) -> str:
@@ -47,11 +49,11 @@ def number(key: str, decimals: int = 0) -> Callable[[Mapping[str, Any]], str]:
     return fill
 
 
-def cell(found: Mapping[str, Any] | None, decimals: int = 3, scale: float = 1.0) -> str:
+def cell(estimate: Mapping[str, Any] | None, decimals: int = 3, scale: float = 1.0) -> str:
     """Format a stored estimate with its interval."""
-    if found is None:
+    if estimate is None:
         return NONE
-    value, low, high = (f"{scale * found[key]:.{decimals}f}" for key in ("value", "low", "high"))
+    value, low, high = (f"{scale * estimate[key]:.{decimals}f}" for key in ("value", "low", "high"))
     return f"{value} [{low}, {high}]".replace("-", "−")
 
 
@@ -61,7 +63,7 @@ def pool(column: Sequence[Sequence[float]]) -> Estimate:
 
 
 def pool_success(column: Sequence[Sequence[bool]]) -> Estimate:
-    """Estimate the share of successes in the episodes of all trainings."""
+    """Estimate the fraction of successes in the episodes of all trainings."""
     won = [bool(value) for each in column for value in each]
     return proportion(sum(won), len(won))
 
@@ -73,7 +75,7 @@ def by_seed(column: Sequence[Sequence[float]]) -> str:
 
 def group(rows: Iterable[Mapping[str, Any]], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
     """Group rows by a key, in the order of their first appearance."""
-    found: dict[Any, list[Any]] = {}
+    groups: dict[Any, list[Any]] = {}
     for row in rows:
-        found.setdefault(key(row), []).append(row)
-    return found
+        groups.setdefault(key(row), []).append(row)
+    return groups

@@ -1,37 +1,32 @@
-"""Tables of policies in closed loop: Push-T, camera frames, avoidance, Adroit, Meta-World, `auto`."""
+"""Tables of policies in closed loop: Push-T, camera frames, avoidance, Adroit, Meta-World, `auto`, `tune`."""
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import msgspec
 from robustness import sweep
 
-from nsde_policy.eval.compare.modes import ModeOutcomes, estimate_diversity
 from nsde_policy.eval.compare.result import Comparison, read_comparison
 from nsde_policy.eval.compare.row import Row
 from nsde_policy.eval.compare.table import format_costs
 from nsde_policy.eval.statistics import mean
-from result_tables.files import (
-    NONE,
-    RESULTS,
-    by_seed,
-    group,
-    markdown,
-    pool,
-    pool_success,
-    read,
-)
+from result_tables.files import NONE, RESULTS, by_seed, group, markdown, pool, pool_success, read
 
 ADROIT = ("door", "hammer", "relocate", "pen")
-SWEEPS = {
-    "chunk": "actions per plan",
-    "demos": "demonstrations",
-    "latency_steps": "plans late by, periods",
-    "obs_noise": "noise",
-    "push": "push, px",
+UNCOMPARED = ("25k steps", "full noise", "best")
+"""Endings of names of rows that only tuning compared."""
+GYM_PUSHT = ", initial states of gym-pusht"
+DISTURBANCES = {
+    "undisturbed": ("obs_noise", 0),
+    "noise 0.5": ("obs_noise", 0.5),
+    "noise 1": ("obs_noise", 1),
+    "push 50 px": ("push", 50),
+    "push 100 px": ("push", 100),
+    "4 periods late": ("latency_steps", 4),
+    "8 periods late": ("latency_steps", 8),
+    "replanned every action": ("chunk", 1),
 }
-MODES = 24
 
 
 @cache
@@ -42,21 +37,18 @@ def _read_pusht() -> Comparison:
 def pusht_methods() -> str:
     """Tabulate every method on Push-T, the most successful first."""
     read("pusht")
-    found = _read_pusht()
-    rows = found.main_rows()
+    comparison = _read_pusht()
+    rows = comparison.main_rows()
     most = max(row.first.demos for row in rows)
-    return _tabulate_methods([row for row in rows if row.first.demos == most], found.reference())
-
-
-def _tabulate_methods(methods: Sequence[Row], reference: Row) -> str:
-    head = ["method", "calls", "parameters", "training", "latency, ms", "score", "success", "episodes"]
-    head += ["by training seed", "success − Neural SDE"]
-    rows = []
-    for row in methods:
-        seeds = ", ".join(f"{value:.3f}" for value in row.means_by_seed("success").values())
-        difference = "reference" if row is reference else _format_difference(row, reference)
-        rows.append([row.label, *format_costs(row), row.score, row.success, row.episodes, seeds, difference])
-    return markdown(head, rows)
+    reference = comparison.reference()
+    head = ["method", "calls", "parameters", "training", "latency, ms", "score", "success", "n"]
+    lines = []
+    for row in rows:
+        if row.first.demos == most and not row.label.endswith(UNCOMPARED):
+            seeds = ", ".join(f"{value:.3f}" for value in row.means_by_seed("success").values())
+            cells = [row.label, *format_costs(row), row.score, row.success, row.episodes, seeds]
+            lines.append([*cells, _format_difference(row, reference)])
+    return markdown([*head, "by training", "success − Neural SDE"], lines)
 
 
 def pusht_treatments() -> str:
@@ -70,66 +62,75 @@ def pusht_treatments() -> str:
     }
     lines = []
     for name, pair in treatments.items():
-        one, other = (rows[each] for each in pair)
-        lines.append([name, one.success, other.success, _format_difference(one, other)])
+        sde, diffusion = (rows[each] for each in pair)
+        lines.append([name, sde.success, diffusion.success, _format_difference(sde, diffusion)])
     return markdown(["both with", "Neural SDE", "Diffusion Policy", "difference"], lines)
 
 
 def _format_difference(row: Row, reference: Row, column: str = "success") -> str:
-    return str(row.difference(reference, column))
+    return "reference" if row is reference else str(row.difference(reference, column))
 
 
-def pusht_sweep(axis: str) -> str:
-    """Tabulate success on Push-T along one axis of disturbances or settings."""
+def pusht_disturbances() -> str:
+    """Tabulate success on Push-T under disturbances, and with a plan for every action."""
     read("pusht")
-    swept = sweep(_read_pusht(), axis)
-    values = sorted({value for rows in swept.values() for value in rows})
-    head = ["method", *(f"{SWEEPS[axis]} {value:g}" for value in values)]
-    rows = [
-        [next(iter(found.values())).label, *(found[v].success if v in found else NONE for v in values)]
-        for found in swept.values()
-    ]
-    return markdown(head, rows)
+    swept = {axis: sweep(_read_pusht(), axis) for axis, _ in DISTURBANCES.values()}
+    lines = []
+    for name, rows in swept["obs_noise"].items():
+        cells = [
+            swept[axis][name][value].success if name in swept[axis] else NONE
+            for axis, value in DISTURBANCES.values()
+        ]
+        lines.append([rows[0].label, *cells])
+    return markdown(["method", *DISTURBANCES], lines)
 
 
 def pusht_settings() -> str:
     """Tabulate presets and ablations of the Neural SDE on Push-T."""
     lines = []
-    for file in ("pusht_runs", "pusht_runs_gym_pusht"):
-        found = read(file)
-        seeds = f"{found['reset_rule']}, {found['starts'][0]} to {found['starts'][1]}"
-        for name, runs in group(found["outcomes"], lambda run: run["variant"]).items():
-            times = [f"{run['train_s']:.1f} s" for run in runs if run["train_s"]]
+    for file, note in (("pusht_runs", ""), ("pusht_runs_gym_pusht", GYM_PUSHT)):
+        for name, runs in group(read(file)["outcomes"], lambda run: run["variant"]).items():
             success = [run["success"] for run in runs]
             reward = pool([run["max_reward"] for run in runs])
-            cells = [name, seeds, sum(map(len, success)), reward, pool_success(success), by_seed(success)]
-            lines.append([*cells, ", ".join(times) or NONE])
-    return markdown(
-        ["variant", "seeds", "n", "mean max reward", "strict success", "by training seed", "training"], lines
-    )
+            lines.append([f"{name}{note}", reward, pool_success(success), by_seed(success)])
+    return markdown(["variant", "mean max reward", "strict success", "by training"], lines)
 
 
-def pixels_settings(*files: str) -> str:
-    """Tabulate policies from camera frames: variants and disturbances of the camera."""
+def pixels_methods() -> str:
+    """Tabulate policies from camera frames on undisturbed frames."""
     lines = []
-    for file in files:
-        found = read(file)
-        seeds = f"{found['reset_rule']}, {found['starts'][0]} to {found['starts'][1]}"
-        grouped = group(found["rows"], lambda row: (row["variant"], row["condition"]))
-        for (name, camera), runs in grouped.items():
+    for file in ("pixels", "pixels_baselines", "pixels_fast", "pixels_diffusion", "pixels_gym_pusht"):
+        note = GYM_PUSHT if file.endswith("gym_pusht") else ""
+        clean = [row for row in read(file)["rows"] if row["condition"] == "none"]
+        for name, runs in group(clean, lambda row: row["variant"]).items():
             success = [run["success"] for run in runs]
             reward = pool([run["max_reward"] for run in runs])
-            times = ["{:.0f} + {:.0f}".format(*run["seconds"]) for run in runs if run["seconds"]]
-            cells = [name, camera, seeds, sum(map(len, success)), reward, pool_success(success)]
-            lines.append([*cells, by_seed(success), times[0] if times else NONE])
-    head = ["variant", "camera disturbance", "seeds", "n", "mean max reward", "strict success"]
-    return markdown([*head, "by training seed", "encoder + policy, s"], lines)
+            cells = [f"{name}{note}", sum(map(len, success)), reward, pool_success(success)]
+            lines.append([*cells, by_seed(success)])
+    lines.sort(key=lambda line: -line[3].value)
+    return markdown(["variant", "n", "mean max reward", "strict success", "by training"], lines)
+
+
+def pixels_disturbances() -> str:
+    """Tabulate strict success under disturbances of the camera."""
+    rows = [row for file in ("pixels", "pixels_baselines") for row in read(file)["rows"]]
+    names = ["pixels", "clean frames only, one plan", "small image diffusion, longer, DDPM-100"]
+    names.append("image regression")
+    success: dict[tuple[str, str], list[list[bool]]] = {}
+    for row in rows:
+        condition = row["condition"].replace("occlusion 10 %", "10 % square")
+        success.setdefault((condition, row["variant"]), []).append(row["success"])
+    lines = []
+    for condition in dict.fromkeys(condition for condition, name in success if name == "pixels"):
+        stored = [success.get((condition, name)) for name in names]
+        lines.append([condition, *(NONE if runs is None else pool_success(runs) for runs in stored)])
+    return markdown(["camera", *names], lines)
 
 
 def avoiding_methods() -> str:
     """Tabulate success and modes on obstacle avoidance, the largest success × entropy first."""
     head = ["method", "training steps", "n", "success", "modes", "entropy", "success × entropy"]
-    head += ["− Neural SDE", "distinct paths", "calls", "latency, ms"]
+    head += ["− Neural SDE", "calls", "latency, ms"]
     lines = []
     comparisons = [msgspec.convert(read(file)["avoiding"], Comparison) for file in ("tasks", "tasks_equal")]
     reference = comparisons[0].reference()
@@ -138,139 +139,65 @@ def avoiding_methods() -> str:
             modes = ", ".join(str(each.observed) for each in row.outcomes)
             cells = [row.label, f"{row.first.train_steps:,}", row.episodes, row.success, modes]
             calls, _, _, latency = format_costs(row)
-            difference = "reference" if row is reference else _format_difference(row, reference, "product")
-            cells += [row.entropy or NONE, row.product, difference, row.distinct_paths, calls, latency]
+            difference = _format_difference(row, reference, "product")
+            cells += [row.entropy or NONE, row.product, difference, calls, latency]
             lines.append((row.product.value if row.product else 0.0, cells))
     unique = {tuple(map(str, cells[:7])): (value, cells) for value, cells in reversed(lines)}
-    ordered = sorted(unique.values(), key=lambda each: -each[0])
+    ordered = sorted(unique.values(), key=lambda line: -line[0])
     return markdown(head, [cells for _, cells in ordered])
-
-
-def mode_settings(*files: str) -> str:
-    """Tabulate success and entropy of settings of the Neural SDE, the largest success × entropy first."""
-    head = [
-        "setting",
-        "seeds",
-        "n",
-        "success",
-        "entropy",
-        "success × entropy",
-        "success by training",
-        "modes",
-    ]
-    lines = []
-    for file in files:
-        found = read(file)
-        for name, runs in group(found["rows"], lambda row: row["name"]).items():
-            won = [[bool(value) for value in run["success"]] for run in runs]
-            outcomes = [
-                ModeOutcomes.from_columns(MODES, run["mode"], success, None)
-                for run, success in zip(runs, won, strict=True)
-            ]
-            n = sum(map(len, won))
-            diversity = estimate_diversity(outcomes, n=n)
-            steps = f", {runs[0]['train_steps']:,} steps" if "train_steps" in runs[0] else ""
-            cells = [f"{name}{steps}", "{} to {}".format(*found["starts"]), n, pool_success(won)]
-            cells += [diversity.entropy, diversity.product, by_seed(won)]
-            modes = ", ".join(str(each.observed) for each in outcomes)
-            lines.append((diversity.product.value, [*cells, modes]))
-    return markdown(head, [cells for _, cells in sorted(lines, key=lambda each: -each[0])])
 
 
 def adroit_methods() -> str:
     """Tabulate success of every method on the four Adroit tasks."""
-    found = read("tasks")
-    tasks = {name: msgspec.convert(found[f"adroit-{name}"], Comparison) for name in ADROIT}
+    stored = read("tasks")
+    tasks = {name: msgspec.convert(stored[f"adroit-{name}"], Comparison) for name in ADROIT}
     rows = {name: {row.label: row for row in each.main_rows()} for name, each in tasks.items()}
     lines = []
     for label in rows["door"]:
-        own = [rows[name][label] for name in ADROIT]
-        delays = sorted(row.latency.median for row in own if row.latency)
-        latency = f"{sum(delays[1:3]) / 2:.1f}" if len(delays) == len(own) else NONE
-        cells = [label, own[0].episodes, *(row.success for row in own)]
-        lines.append([*cells, f"{own[0].calls_per_chunk:g}", latency])
+        if not label.endswith(UNCOMPARED):
+            own = [rows[name][label] for name in ADROIT]
+            cells = [label, own[0].episodes, *(row.success for row in own)]
+            lines.append([*cells, f"{own[0].calls_per_chunk:g}"])
     lines.sort(key=lambda line: -sum(estimate.value for estimate in line[2:6]))
-    return markdown(["method", "n per task", *ADROIT, "calls", "latency, ms"], lines)
-
-
-def adroit_differences() -> str:
-    """Tabulate success on the Adroit tasks minus the Neural SDE, and returns."""
-    found, lines = read("tasks"), []
-    for name in ADROIT:
-        comparison = msgspec.convert(found[f"adroit-{name}"], Comparison)
-        reference = comparison.reference()
-        for row in comparison.main_rows():
-            difference = "reference" if row is reference else _format_difference(row, reference)
-            verdict = "" if row is reference else row.decide(reference, "success")
-            lines.append([name, row.label, row.score, difference, verdict])
-    return markdown(["task", "method", "return", "success − Neural SDE", "verdict"], lines)
-
-
-def adroit_tuning() -> str:
-    """Tabulate success of the Neural SDE on two tasks with other settings."""
-    tasks = [msgspec.convert(found, Comparison).entries for found in read("adroit_tuning").values()]
-    lines = [
-        [rows[0].name, rows[0].chunk, *(pool_success([row.episodes.success]) for row in rows)]
-        for rows in zip(*tasks, strict=True)
-    ]
-    return markdown(["setting", "actions per plan", "relocate", "pen"], lines)
+    return markdown(["method", "n per task", *ADROIT, "calls"], lines)
 
 
 def metaworld() -> str:
     """Tabulate success of the preset `auto` on Meta-World."""
-    comparisons = [msgspec.convert(found, Comparison) for found in read("metaworld").values()]
+    comparisons = [msgspec.convert(stored, Comparison) for stored in read("metaworld").values()]
     lines: list[Sequence[Any]] = []
     for comparison in comparisons:
         (row,) = comparison.main_rows()
         seeds = ", ".join(f"{value:.2f}" for value in row.means_by_seed("success").values())
-        lines.append([comparison.task.partition(":")[2], row.first.chunk, row.episodes, row.success, seeds])
+        lines.append([comparison.task.partition(":")[2], row.success, seeds])
     trainings = [entry.episodes for each in comparisons for entry in each.entries]
-    won = [value for columns in trainings for value in columns.success]
-    starts = [seed for columns in trainings for seed in columns.seed]
-    lines.append(["**mean**", "", len(won), mean(won, groups=starts), ""])
-    return markdown(["task", "actions per plan", "episodes", "success", "by training seed"], lines)
-
-
-def metaworld_tuning() -> str:
-    """Tabulate the settings that were compared on Meta-World, the most successful first."""
-    comparisons = [msgspec.convert(found, Comparison) for found in read("metaworld_tuning").values()]
-    lines = []
-    for entries in zip(*(each.entries for each in comparisons), strict=True):
-        success = [entry.episodes.success for entry in entries]
-        average = sum(map(sum, success)) / sum(map(len, success))
-        chunk = min(entry.chunk for entry in entries)
-        lines.append((average, [entries[0].name, chunk, *map(_format_mean, success), f"{average:.3f}"]))
-    tasks = [each.task.removeprefix("metaworld:").removesuffix("-v3") for each in comparisons]
-    ordered = sorted(lines, key=lambda line: -line[0])
-    return markdown(["settings", "actions per plan", *tasks, "mean"], [cells for _, cells in ordered])
-
-
-def _format_mean(values: Sequence[bool]) -> str:
-    return f"{sum(values) / len(values):.2f}"
+    success = [value for columns in trainings for value in columns.success]
+    seeds_of_episodes = [seed for columns in trainings for seed in columns.seed]
+    lines.append(["**mean**", mean(success, groups=seeds_of_episodes), ""])
+    return markdown(["task", "success", "by training"], lines)
 
 
 def auto_tasks() -> str:
     """Tabulate the preset `auto` on seven tasks."""
     lines = []
     for task, runs in group(read("auto_settings"), lambda row: row["task"]).items():
-        known = [run["successes"] for run in runs if run["successes"]]
-        success = pool_success(known) if known else NONE
-        cells = [task, runs[0]["steps"], sum(len(run["scores"]) for run in runs), success]
-        lines.append([*cells, pool([run["scores"] for run in runs])])
-    return markdown(["task", "training steps", "n", "success", "score"], lines)
+        reported = [run["successes"] for run in runs if run["successes"]]
+        success = pool_success(reported) if reported else NONE
+        lines.append([task, f"{runs[0]['steps']:,}", success, pool([run["scores"] for run in runs])])
+    return markdown(["task", "training steps", "success", "score"], lines)
 
 
 def arm_cameras() -> str:
     """Tabulate a simulated arm with two cameras: training on a CPU, and driving without one of them."""
     head = ["training", "seconds", "error 16 periods ahead ÷ repeating", "lost camera", "delivered"]
-    head += ["commands", "without that camera", "held", "outside limits"]
+    head += ["commands", "without that camera", "outside limits"]
     lines = []
-    for name, found in read("arm_cameras").items():
-        errors, (delivered, trials) = found["errors"], found.get("delivered", (0, 0))
-        driven = found.get("lost") or {"none": {"delivered": delivered, "trials": trials}}
-        shown = [name, f"{found['seconds']:.0f}", f"{errors['sample'][1] / errors['repeat'][1]:.2f}"]
+    for name, stored in read("arm_cameras").items():
+        errors, (delivered, trials) = stored["errors"], stored.get("delivered", (0, 0))
+        driven = stored.get("lost") or {"none": {"delivered": delivered, "trials": trials}}
+        shown = [name, f"{stored['seconds']:.0f}", f"{errors['sample'][1] / errors['repeat'][1]:.2f}"]
         for camera, counts in driven.items():
-            cells = [counts.get(key, NONE) for key in ("commands", "without_camera", "held", "outside")]
+            cells = [counts.get(key, NONE) for key in ("commands", "without_camera", "outside")]
             lines.append([*shown, camera, f"{counts['delivered']} of {counts['trials']}", *cells])
     return markdown(head, lines)
 
@@ -278,41 +205,29 @@ def arm_cameras() -> str:
 def tuned() -> str:
     """Tabulate what `tune` found, against settings that were tuned by hand."""
     lines = []
-    for task, found in read("tune").items():
-        rows = msgspec.convert(found, Comparison).main_rows()
+    for task, stored in read("tune").items():
+        rows = msgspec.convert(stored, Comparison).main_rows()
         by_hand = next(row for row in rows if row.name == "by hand")
         for row in rows:
             scores = {"success × entropy": row.product, "success": row.success, "return": row.score}
-            what, score = next((what, each) for what, each in scores.items() if each is not None)
-            column = {"success × entropy": "product", "return": "score"}.get(what, what)
-            difference = "reference" if row is by_hand else _format_difference(row, by_hand, column)
-            means = row.means_by_seed("success" if row.success else "score").values()
-            by_training = ", ".join(f"{mean:.4g}".replace("-", "−") for mean in means)
-            lines.append([task, row.name, what, row.episodes, score, difference, by_training])
-    head = ["task", "settings", "score", "n", "value", "− by hand", "success or return by training"]
-    return markdown(head, lines)
+            name, score = next((name, each) for name, each in scores.items() if each is not None)
+            column = {"success × entropy": "product", "return": "score"}.get(name, name)
+            difference = _format_difference(row, by_hand, column)
+            lines.append([task, row.name, name, row.episodes, score, difference])
+    return markdown(["task", "settings", "score", "n", "value", "− by hand"], lines)
 
 
 TABLES: dict[str, Callable[[], str]] = {
     "pusht_methods": pusht_methods,
     "pusht_treatments": pusht_treatments,
-    **{f"pusht_{axis}": partial(pusht_sweep, axis) for axis in SWEEPS},
+    "pusht_disturbances": pusht_disturbances,
     "pusht_settings": pusht_settings,
-    "pixels_results": partial(
-        pixels_settings, "pixels", "pixels_baselines", "pixels_gym_pusht", "pixels_fast", "pixels_diffusion"
-    ),
-    "pixels_tuning": partial(pixels_settings, "pixels_tuning"),
+    "pixels_methods": pixels_methods,
+    "pixels_disturbances": pixels_disturbances,
     "avoiding_methods": avoiding_methods,
-    "avoiding_settings": partial(mode_settings, "avoiding_settings"),
-    "avoiding_tuning": partial(mode_settings, "avoiding_tuning", "avoiding_tuning_long"),
     "adroit_methods": adroit_methods,
-    "adroit_differences": adroit_differences,
-    "adroit_tuning": adroit_tuning,
     "metaworld": metaworld,
-    "metaworld_tuning": metaworld_tuning,
     "auto_tasks": auto_tasks,
-    "auto_forks": partial(mode_settings, "auto_avoiding", "auto_avoiding_long", "auto_forks"),
     "arm_cameras": arm_cameras,
     "tuned": tuned,
-    "auto_forks_tuning": partial(mode_settings, "auto_forks_tuning"),
 }

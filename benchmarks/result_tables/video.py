@@ -4,34 +4,30 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from result_tables.files import NONE, cell, markdown, read
+from result_tables.files import cell, markdown, read
 
 FIGURES = {"psnr": ("PSNR, dB", 2), "ssim": ("SSIM", 3), "motion": ("motion", 2)}
 BASELINES = "no model"
-
-
-def _describe(trial: str) -> str:
-    return re.sub(r"\b1 calls", "1 call", trial)
-
-
-def video_trials(file: str, *variants: str, without: bool = False) -> str:
-    """Tabulate PSNR, SSIM and motion of some variants in every trial."""
-    found = read(file)
-    head = ["model", "prediction", "training seeds", *(title for title, _ in FIGURES.values())]
-    head += ["PSNR of each seed", "paired difference, dB", "first frame, dB"]
-    lines = []
-    for row in found["rows"]:
-        wanted = row["variant"] in variants if variants else True
-        if wanted == without and row["variant"] != BASELINES:
-            continue
-        cells = [row["variant"], _describe(row["trial"]), len(row["psnr"]["seeds"])]
-        cells += [cell(row[name], decimals) for name, (_, decimals) in FIGURES.items()]
-        cells.append(", ".join(f"{value:.2f}" for value in row["psnr"]["seeds"]))
-        lines.append([*cells, cell(row["difference"], 2), f"{row['per_frame']['psnr'][0]:.1f}"])
-    return markdown(head, lines)
-
-
 METHODS = ("Neural SDE", "Flow Matching", "Flow Matching, unrolled", "PFI", "PFI, unrolled")
+TRIALS = ("1 calls", "2 calls", "5 calls", "repeat")
+"""Beginnings of the trials that are shown."""
+
+
+def video_trials(*, methods: bool) -> str:
+    """Tabulate figures of 12 predicted frames: of all methods, or of one call of the ablations."""
+    head = ["model", "prediction", "trainings", *(title for title, _ in FIGURES.values())]
+    lines = []
+    for row in read("video")["rows"]:
+        variant, trial = row["variant"], row["trial"]
+        if variant != BASELINES and (variant in METHODS) != methods:
+            continue
+        prediction = re.fullmatch(r"(?:first phase, )?(.*), 12 frames(, .*)?", trial)
+        if prediction is None or not prediction[1].startswith(TRIALS if methods else ("1 calls", "repeat")):
+            continue
+        cells = [variant, trial.replace(", 12 frames", "").replace("1 calls", "1 call")]
+        cells += [len(row["psnr"]["seeds"]), *(cell(row[name], n) for name, (_, n) in FIGURES.items())]
+        lines.append([*cells, cell(row["difference"], 2)])
+    return markdown([*head, "paired difference, dB"], lines)
 
 
 def video_scaling() -> str:
@@ -42,26 +38,7 @@ def video_scaling() -> str:
         for size, losses in law["sizes"].items()
     ]
     lines += [["slope of the logarithms", cell(law["slope"])], ["Pearson's r", cell(law["pearson"])]]
-    return markdown(["million weights", "reduced loss of each training seed"], lines)
-
-
-def video_costs() -> str:
-    """Tabulate training time and time of a network call, of runs that were timed."""
-    lines = [
-        [
-            run["variant"],
-            run["seed"],
-            f"{run['parameters'] / 1e6:.1f}",
-            f"{run['seconds']:.0f}" if run["seconds"] else NONE,
-            ", ".join(f"{name} {ms:.1f}" for name, ms in (run["latency_ms"] or {}).items()) or NONE,
-            run["device"],
-        ]
-        for run in read("video")["runs"]
-        if run["seconds"] or run["latency_ms"]
-    ]
-    return markdown(
-        ["run", "seed", "million weights", "training, s", "ms per call, batch 1", "device"], lines
-    )
+    return markdown(["million weights", "reduced loss of each training"], lines)
 
 
 def video_preset() -> str:
@@ -74,12 +51,8 @@ def video_preset() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "video_calls": partial(video_trials, "video", *METHODS),
-    "video_ablation": partial(video_trials, "video", *METHODS, without=True),
-    "video_small_ablation": partial(video_trials, "video_fast"),
-    "video_superres": partial(video_trials, "video_superres"),
-    "video_settings": partial(video_trials, "video_settings"),
+    "video_methods": partial(video_trials, methods=True),
+    "video_ablation": partial(video_trials, methods=False),
     "video_scaling": video_scaling,
-    "video_costs": video_costs,
     "video_preset": video_preset,
 }

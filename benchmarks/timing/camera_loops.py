@@ -5,13 +5,14 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from nsde_policy.planner.interface import Planner
 from timing.common import ROOT, Options
 
 sys.path.append(str(ROOT / "examples"))
@@ -67,26 +68,29 @@ def _spin() -> None:
         pass
 
 
-class TimedEncoder:
+class TimedEncoder(Planner):
     """A planner that keeps when it encoded frames; or one that returns the same features for all frames."""
 
     def __init__(self, policy: Any, *, encodes: bool = True) -> None:
         self.spec = policy.spec
         self.spans: list[tuple[float, float]] = []
         self._policy, self._encodes = policy, encodes
-        low, high = (np.array(values[: policy.obs_dim]) for values in (policy.spec.low, policy.spec.high))
-        self._features = (low + high) / 2
+        features = slice(policy.spec.plain_dim, policy.spec.obs_dim)
+        low, high = (np.array(values[features]) for values in (policy.spec.low, policy.spec.high))
+        self._features = (low + high)[None] / 2
 
-    def encode(self, obs: Mapping[str, object]) -> np.ndarray:
-        """Encode an observation, (obs_dim,)."""
+    def encode_frames(
+        self, values: np.ndarray, frames: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Encode the frames of one moment."""
         if not self._encodes:
-            return self._features.copy()
+            return self._features, None
         began = time.perf_counter()
-        encoded: np.ndarray = self._policy.encode(obs)
+        encoded: tuple[np.ndarray, np.ndarray | None] = self._policy.encode_frames(values, frames)
         self.spans.append((began, time.perf_counter()))
         return encoded
 
-    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Any:
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None) -> Any:
         """Plan as the policy does."""
         return self._policy.plan_from(states, steps=steps, seed=seed)
 

@@ -10,8 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from nsde_policy.eval.pool import RolloutPool
-from nsde_policy.eval.rollout import RolloutConfig
+from nsde_policy.eval.rollouts.pool import RolloutPool
+from nsde_policy.eval.rollouts.runner import RolloutConfig
 from timing.common import ROOT, Options
 
 EPISODES, WARM_UP, STEPS, TURNS = 200, 100, 40, 3
@@ -56,7 +56,7 @@ def work(address: str | None, episodes: int) -> None:
     """Play, and print the time of the episodes after the first ones."""
     config = RolloutConfig(env_kwargs={"max_episode_steps": STEPS})
     seeds = range(200_000, 200_000 + WARM_UP + episodes)
-    found = RolloutPool(None, config, workers=2, ray=address).evaluate(seeds)
+    found = RolloutPool(None, config, workers=2, ray=address).run(seeds)
     deque(islice(found, WARM_UP), maxlen=0)
     began, used = time.perf_counter(), _count_cpu_s()
     deque(islice(found, episodes), maxlen=0)

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from nsde_policy.eval.evaluate import EvaluationConfig, evaluate_policy
 from nsde_policy.eval.latency import device_name
+from nsde_policy.eval.rollouts.runner import RolloutConfig
+from nsde_policy.eval.rollouts.scores import score_rollouts
 from nsde_policy.run_directory import RunDirectory
 from timing.common import Options
 
@@ -50,7 +51,7 @@ def _measure(options: Options, path: Path, seed: int) -> dict[str, Any]:
     run = RunDirectory(path)
     last = [[*each.read_metrics()][-1] for each in (run, run.selection)]
     episodes = 2 if options.smoke else EPISODES
-    scores = evaluate_policy(path, EvaluationConfig(episodes)).scores
+    scores = score_rollouts(path, RolloutConfig(episodes=episodes))
     return {
         "device": device_name(options.device),
         "demos": "human" if options.demos else "embedded",

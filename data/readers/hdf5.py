@@ -7,23 +7,23 @@ ALOHA, a file for each episode                     action, observations/{qpos, i
 D4RL                                               actions, observations, terminals, timeouts
 """
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nsde_policy.data.formats.file_arrays import Hdf5Array, OpenFile, find_datasets, keep_open, open_hdf5
-from nsde_policy.data.formats.parted_source import Group, find_ends, list_files, natural_key, open_parts
 from nsde_policy.data.readers.base import Reader
+from nsde_policy.data.readers.groups import Group, find_ends, keep_open, list_files, natural_key, open_parts
 from nsde_policy.data.readers.registry import register_reader
 from nsde_policy.data.roles import find_roles
 from nsde_policy.data.source import MemorySource, SourceArray
-from nsde_policy.data.types import check_rate
-from nsde_policy.data.zarr_store.store import wrap_read_errors
-from nsde_policy.errors import DemoError
-from nsde_policy.files import parse_json
+from nsde_policy.data.types import Numbers, check_rate
+from nsde_policy.data.zarr_store.store import MAX_DEPTH
+from nsde_policy.errors import DemoError, import_optional, wrap_read_errors
+from nsde_policy.files import open_regular, parse_json
 
 HDF5_SUFFIXES, MINARI_FILE = (".hdf5", ".h5"), "main_data.hdf5"
 MAX_TEXT = 200  # of an attribute
@@ -37,6 +37,28 @@ RESULTS = {
 }
 """Arrays and groups that are left out: what follows an action cannot be an observation."""
 RAW_NOTE = "raw recording without observations: dataset_states_to_obs.py adds them, states begin with time"
+
+OpenFile = Callable[[Path], Any]
+
+
+class Hdf5Array(SourceArray):
+    """A dataset of an HDF5 file, which is opened when it is read."""
+
+    def __init__(self, file: Path, dataset: Any, open_file: OpenFile) -> None:
+        self._file, self._path, self._open_file = file, dataset.name, open_file
+        self.name, self.shape, self.dtype = f"{dataset.name} in {file}", dataset.shape or (), dataset.dtype
+
+    def read(self, start: int, stop: int) -> Numbers:
+        """Read some rows; chunks that were never written, which HDF5 reads as zeros, are damage."""
+        with wrap_read_errors(f"rows {start} to {stop} of {self.name} cannot be read, restore them"):
+            dataset = self._open_file(self._file)[self._path]
+            self.check_bytes(math.prod(dataset.chunks or ()), "a chunk")
+            steps = dataset.chunks or self.shape
+            expected = math.prod(-(-size // step) for size, step in zip(self.shape, steps, strict=True))
+            written = dataset.id.get_num_chunks() if dataset.chunks else dataset.id.get_storage_size()
+            if written < expected:
+                raise DemoError(f"{self.name} is incomplete: {written} of {expected} chunks were written")
+            return np.asarray(dataset[start:stop])
 
 
 @register_reader
@@ -64,13 +86,13 @@ class Hdf5Reader(Reader):
 
 def _open_groups(file: Path, open_file: OpenFile) -> list[Group]:
     """Open the groups with episodes in the order of their numbers, or the root."""
-    found: dict[str, dict[str, SourceArray]] = {}
+    arrays: dict[str, dict[str, SourceArray]] = {}
     for name, dataset in find_datasets(open_file(file), RESULTS).items():
         match = EPISODE.fullmatch(name)
         group, key = match.groups() if match else ("", name)
-        found.setdefault(group, {})[key] = Hdf5Array(file, dataset, open_file)
-    names = sorted(filter(None, found), key=natural_key) or [""]
-    return [_make_group(open_file(file)[f"/{name}"], found.get(name, {})) for name in names]
+        arrays.setdefault(group, {})[key] = Hdf5Array(file, dataset, open_file)
+    names = sorted(filter(None, arrays), key=natural_key) or [""]
+    return [_make_group(open_file(file)[f"/{name}"], arrays.get(name, {})) for name in names]
 
 
 def _make_group(group: Any, arrays: dict[str, SourceArray]) -> Group:
@@ -99,8 +121,8 @@ def _make_group(group: Any, arrays: dict[str, SourceArray]) -> Group:
 
 def _find_conventions(names: Sequence[str], groups: Sequence[Group]) -> dict[str, tuple[str, ...]]:
     """Return the arrays that training takes by default."""
-    known = {name: array for group in groups for name, array in group.arrays.items()}
-    shapes = {n: known[n].shape for n in names if known[n].dtype.kind in "bif"}  # bytes may be images
+    arrays = {name: array for group in groups for name, array in group.arrays.items()}
+    shapes = {n: arrays[n].shape for n in names if arrays[n].dtype.kind in "bif"}  # bytes may be images
     state = [name for name in find_roles(shapes)[0] if name.startswith("obs")]
     for default in DEFAULT_STATES:
         if default[0] in state:
@@ -112,11 +134,13 @@ def _find_conventions(names: Sequence[str], groups: Sequence[Group]) -> dict[str
 def _set_metadata(source: MemorySource, file: Any, first: Group) -> None:
     """Set the format, attributes, and the rate that is recorded with the environment or as time of states."""
     arrays = first.arrays
-    found = {**file.attrs, **file.get("data", file).attrs}
-    text = str(found.get("env_args", found.get("env_info", "{}")))
+    attributes = {**file.attrs, **file.get("data", file).attrs}
+    text = str(attributes.get("env_args", attributes.get("env_info", "{}")))
     env_args = parse_json(text, name=f"env_args of {file.filename}", error=DemoError, allow_nan=True)
-    found["env_name"] = env_args.get("env_name")
-    source.attributes.update({k: v for k, v in found.items() if isinstance(v, str) and len(v) <= MAX_TEXT})
+    attributes["env_name"] = env_args.get("env_name")
+    source.attributes.update(
+        {k: v for k, v in attributes.items() if isinstance(v, str) and len(v) <= MAX_TEXT}
+    )
     kwargs = env_args.get("env_kwargs", env_args)
     source.rate_hz = kwargs.get("control_freq") if isinstance(kwargs, dict) else None
     check_rate(source.rate_hz)
@@ -127,3 +151,32 @@ def _set_metadata(source: MemorySource, file: Any, first: Group) -> None:
         periods = np.diff(arrays["states"].read_checked()[:, 0])
         if source.rate_hz is None and len(periods) and np.ptp(periods) < 0.01 * np.median(periods):
             source.rate_hz = round(1 / float(np.median(periods)), 3)
+
+
+def open_hdf5(path: Path) -> Any:
+    """Open a regular file with h5py; raise `DemoError` if it is no HDF5 file or truncated."""
+    h5py = import_optional("h5py", "hdf5")
+    open_regular(path, error=DemoError).close()
+    with wrap_read_errors(f"{path} is not an undamaged HDF5 file"):
+        return h5py.File(path, "r")
+
+
+def find_datasets(file: Any, without: Set[str]) -> dict[str, Any]:
+    """Return the datasets of an HDF5 file by name, except those in groups `without`."""
+    links: dict[str, Any] = {}
+
+    def add(name: str, link: Any) -> str | None:
+        links[name] = link
+        return name if name.count("/") > MAX_DEPTH else None  # stops the visit
+
+    if deepest := file.visititems_links(add):
+        raise DemoError(f"{file.filename} has groups in groups, {deepest:.60}…, more than {MAX_DEPTH} levels")
+    for name, link in links.items():
+        if type(link).__name__ != "HardLink":
+            raise DemoError(f"{name} in {file.filename} is a link, which is not followed: put a copy there")
+    items = {name: file[name] for name in links if without.isdisjoint(name.split("/"))}
+    datasets = {name: item for name, item in items.items() if hasattr(item, "shape")}
+    for name, dataset in datasets.items():
+        if dataset.is_virtual or dataset.external:
+            raise DemoError(f"{name} in {file.filename} is stored elsewhere and not read: put a copy there")
+    return datasets

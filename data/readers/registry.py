@@ -21,7 +21,8 @@ from nsde_policy.registry import Registry
 
 logger = logging.getLogger(__name__)
 
-READERS: Registry[Reader] = Registry("reader", "nsde_policy.data.readers")
+HELPERS = ("base", "dataset_toml", "groups", "registry")
+READERS: Registry[Reader] = Registry("reader", "nsde_policy.data.readers", helpers=HELPERS)
 FALLBACK = "zarr"
 """Reader of paths that no other reader recognises; it reports what is wrong with them."""
 
@@ -34,8 +35,8 @@ def register_reader(cls: type[Reader]) -> type[Reader]:
 
 def find_reader(path: Path) -> Reader:
     """Return the reader that recognises a file or folder, `FALLBACK` if none does."""
-    found = reversed(READERS.load_all().items())  # those of other packages first
-    readers = (reader for name, reader in found if name != FALLBACK)
+    readers_by_name = reversed(READERS.load_all().items())  # those of other packages first
+    readers = (reader for name, reader in readers_by_name if name != FALLBACK)
     return next((reader for reader in readers if _recognises(reader, path)), READERS.get(FALLBACK))
 
 

@@ -16,43 +16,42 @@ dones = "finished"             # flags of last frames
 
 import csv
 import json
-from collections.abc import Collection, Sequence
+import math
+import warnings
+import zipfile
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from nsde_policy.bounds import Positive
 from nsde_policy.config import BaseConfig, require
-from nsde_policy.data.formats.file_arrays import (
-    DATASET_FILE,
-    get_dataset_format,
-    keep_open,
-    load_dataset_toml,
-    open_npz,
-    open_npz_member,
-)
-from nsde_policy.data.formats.parted_source import (
+from nsde_policy.data.readers.base import Reader
+from nsde_policy.data.readers.dataset_toml import DATASET_FILE, get_dataset_format, load_dataset_toml
+from nsde_policy.data.readers.groups import (
     EPISODE_ARRAYS,
     Group,
     find_ends,
+    keep_open,
     list_files,
     open_parts,
     read_whole,
 )
-from nsde_policy.data.readers.base import Reader
 from nsde_policy.data.readers.registry import register_reader
 from nsde_policy.data.roles import find_roles
 from nsde_policy.data.source import MemoryArray, MemorySource, SourceArray
-from nsde_policy.data.types import check_ends
-from nsde_policy.data.zarr_store.store import wrap_read_errors
-from nsde_policy.errors import DemoError
-from nsde_policy.files import get_max_unpacked, read_file
+from nsde_policy.data.types import Numbers, check_ends
+from nsde_policy.errors import DemoError, wrap_read_errors
+from nsde_policy.files import get_max_unpacked, open_regular, read_file
 
 KINDS = (".csv", ".npz")
 USUAL_NAMES = (("state", "states", "obs", "observations"), ("action", "actions", "acts"))
 """Names of observations and actions in a single npz file."""
 TIME_COLUMNS = ("t", "time", "timestamp", "stamp", "frame", "index", "episode")
+
+OpenMember = Callable[[Path, str], IO[bytes]]
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ class TablesReader(Reader):
         folder, files = path if path.is_dir() else path.parent, list_files(path, KINDS)
         if not (folder / DATASET_FILE).exists():
             if path.suffix == ".npz" and not path.is_dir():
-                return _open_npz(path)
+                return _open_single_npz(path)
             raise DemoError(_describe_template(folder, files[0]))
         return _open_tables(path, files, load_dataset_toml(folder, TablesConfig))
 
@@ -117,9 +116,9 @@ def _describe_template(folder: Path, first: Path) -> str:
 
 
 def _read_csv(
-    path: Path, wanted: Collection[str] = (), flags: Collection[str] = ()
+    path: Path, columns: Collection[str] = (), flags: Collection[str] = ()
 ) -> dict[str, SourceArray]:
-    """Read the wanted columns of a csv file, and those that may hold flags; the others are empty."""
+    """Read some columns of a csv file, and those that may hold flags; the others are empty."""
     with wrap_read_errors(f"{path} cannot be read"):
         lines = read_file(path, get_max_unpacked(), error=DemoError).decode("utf-8-sig").splitlines() or [""]
         sep = max(",;\t", key=lines[0].count)
@@ -133,18 +132,18 @@ def _read_csv(
                     f"{path} has {len(fields)} values in line {number}, expected {len(names)} as in the "
                     f"header; quote text that contains {sep!r}, or correct the header"
                 )
-        used = [column for column, name in enumerate(names) if name in wanted or name in flags]
+        used = [place for place, name in enumerate(names) if name in columns or name in flags]
         values = np.loadtxt(
             lines[1:],
             comments=None,
             delimiter=sep,
-            converters={column: _parse_flag for column in used if names[column] in flags},
+            converters={place: _parse_flag for place in used if names[place] in flags},
             usecols=used,
             ndmin=2,
             encoding="utf-8",
             quotechar='"',
         )
-    read = {names[column]: values[:, i] for i, column in enumerate(used)}
+    read = {names[place]: values[:, i] for i, place in enumerate(used)}
     return {n: MemoryArray(f"{n} in {path}", read.get(n, np.zeros(0)), [n]) for n in names}
 
 
@@ -155,15 +154,15 @@ def _parse_flag(text: str) -> float:
 def _open_tables(path: Path, files: Sequence[Path], settings: TablesConfig) -> MemorySource:
     """Open files of one or more episodes; the arrays of npz files are read on demand."""
     open_member = keep_open(open_npz_member)
-    wanted = {*settings.observations, *settings.actions}
+    used = {*settings.observations, *settings.actions}
     marks = settings.episode_arrays or {
-        kind: tuple(name for name in names if name not in wanted) for kind, names in EPISODE_ARRAYS.items()
+        kind: tuple(name for name in names if name not in used) for kind, names in EPISODE_ARRAYS.items()
     }
     flags = {name for names in marks.values() for name in names}
     groups = []
     for file in files:
-        arrays = _read_csv(file, wanted, flags) if file.suffix == ".csv" else open_npz(file, open_member)
-        if missing := wanted.union(*settings.episode_arrays.values()) - arrays.keys():
+        arrays = _read_csv(file, used, flags) if file.suffix == ".csv" else open_npz(file, open_member)
+        if missing := used.union(*settings.episode_arrays.values()) - arrays.keys():
             raise DemoError(
                 f"{file} has no {', '.join(sorted(missing))}, it holds: {', '.join(arrays) or 'nothing'}; "
                 f"correct {DATASET_FILE} or the file"
@@ -177,12 +176,10 @@ def _open_tables(path: Path, files: Sequence[Path], settings: TablesConfig) -> M
         groups[0].arrays[name].angles = tuple(range(groups[0].arrays[name].width))
     conventions = {"state": settings.observations, "action": settings.actions}
     kind, rate_hz = f"{files[0].suffix[1:]} files", settings.rate_hz
-    return open_parts(
-        path, groups, wanted.__contains__, format=kind, rate_hz=rate_hz, conventions=conventions
-    )
+    return open_parts(path, groups, used.__contains__, format=kind, rate_hz=rate_hz, conventions=conventions)
 
 
-def _open_npz(path: Path) -> MemorySource:
+def _open_single_npz(path: Path) -> MemorySource:
     """Open a file that says where episodes end, or of `imitation`; its `infos`, a pickle, are not loaded."""
     arrays = open_npz(path, keep_open(open_npz_member))
     state, action = (next((name for name in names if name in arrays), names[0]) for names in USUAL_NAMES)
@@ -198,12 +195,12 @@ def _open_npz(path: Path) -> MemorySource:
         held = ", ".join(arrays) or "nothing"
         counted = [arrays[action]] if action in arrays else arrays.values()
         frames = max((array.shape[0] for array in counted if array.shape), default=0)
-        if (found := find_ends(arrays, frames)) is None:
+        if (divided := find_ends(arrays, frames)) is None:
             raise DemoError(
                 f"{path} holds {held}, expected an array that divides the frames into episodes, such as "
                 f"episode_ends, traj_lengths or dones; or describe it in {DATASET_FILE} in the same folder"
             )
-        ends = found
+        ends = divided
     return open_parts(
         path,
         [Group(str(path), arrays, ends)],
@@ -211,3 +208,52 @@ def _open_npz(path: Path) -> MemorySource:
         format="imitation npz" if is_imitation else "npz",
         conventions={"state": (state,), "action": (action,)},
     )
+
+
+class NpzArray(SourceArray):
+    """A member of an npz file."""
+
+    def __init__(self, path: Path, key: str, open_member: OpenMember) -> None:
+        self._place, self._open, self.name = (path, f"{key}.npy"), open_member, f"{key} in {path}"
+        member = open_member(*self._place)
+        is_first = np.lib.format.read_magic(member) == (1, 0)
+        read = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about headers that Python 2 wrote
+            self.shape, self._is_fortran, self.dtype = read(member)
+        self._start = member.tell()
+        self.size = self._start + math.prod(self.shape) * self.dtype.itemsize
+        """Bytes of the member, as its header declares them."""
+
+    def read(self, start: int, stop: int) -> Numbers:
+        """Read some rows; of columns that are contiguous, all."""
+        with wrap_read_errors(f"rows {start} to {stop} of {self.name} cannot be read, restore them"):
+            first, rows = (0, self.shape[0]) if self._is_fortran else (start, stop - start)
+            self.check_bytes(rows * self.width, f"{rows} rows")
+            size = self.dtype.itemsize * self.width
+            member = self._open(*self._place)
+            member.seek(self._start + first * size)
+            values = np.frombuffer(member.read(rows * size), self.dtype)
+            values = values.reshape((rows, *self.shape[1:]), order="F" if self._is_fortran else "C")
+            return values[start - first : stop - first]
+
+
+def open_npz(path: Path, open_member: OpenMember) -> dict[str, SourceArray]:
+    """Return the arrays of an npz file by name; only their headers are read."""
+    file = open_regular(path, error=DemoError)
+    with wrap_read_errors(f"{path} is not an undamaged npz file"), zipfile.ZipFile(file) as archive:
+        names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+        arrays = {name: NpzArray(path, name, open_member) for name in names}
+        for name, array in arrays.items():
+            size = archive.getinfo(f"{name}.npy").file_size
+            if size != array.size and array.dtype.kind != "O":  # pickles have any size
+                raise DemoError(
+                    f"{array.name} declares {array.dtype} {array.shape}, {array.size} bytes, but has {size}; "
+                    "restore it from the original"
+                )
+        return dict(arrays)
+
+
+def open_npz_member(path: Path, name: str) -> IO[bytes]:
+    """Open a member of an npz file; the file is closed together with it."""
+    return zipfile.ZipFile(open_regular(path, error=DemoError)).open(name)

@@ -2,8 +2,7 @@
 
 import math
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,14 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from nsde_policy.data.source import Source
 from nsde_policy.data.types import ActionLimits, Ints, Numbers, check_rate
 from nsde_policy.data.zarr_store.arrays import StoredArray
-from nsde_policy.errors import (
-    DemoError,
-    MissingDependencyError,
-    NsdePolicyError,
-    describe_problem,
-    import_optional,
-    summarize_error,
-)
+from nsde_policy.errors import DemoError, MissingDependencyError, import_optional, wrap_read_errors
 from nsde_policy.files import MAX_JSON_BYTES, open_regular, parse_json
 
 if TYPE_CHECKING:
@@ -146,15 +138,15 @@ class Store(Source):
 
     def find_paths(self, folder: str) -> list[str]:
         """Return the paths of all arrays below `folder`, readable or not."""
-        found: list[str] = []
+        paths: list[str] = []
         path = self._root / folder
         folders = [child.name for child in path.iterdir() if child.is_dir()] if path.is_dir() else []
         for name in (f"{folder}/{child}" for child in folders):
             if self._is_array(name):
-                found.append(name)
+                paths.append(name)
             elif name.count("/") < MAX_DEPTH:
-                found += self.find_paths(name)
-        return sorted(found)
+                paths += self.find_paths(name)
+        return sorted(paths)
 
     def open_array(self, name: str) -> StoredArray:
         """Open an array below data/."""
@@ -162,11 +154,11 @@ class Store(Source):
 
     def read_info(self) -> dict[str, Numbers]:
         """Read the arrays of numbers below meta/ other than episode ends, such as meta/episode_seed."""
-        found = {}
+        info = {}
         for path in self.find_paths("meta"):
             with suppress(DemoError):
-                found[path.removeprefix("meta/")] = self.open_path(path).read_checked()
-        return {name: values for name, values in found.items() if f"meta/{name}" != ENDS}
+                info[path.removeprefix("meta/")] = self.open_path(path).read_checked()
+        return {name: values for name, values in info.items() if f"meta/{name}" != ENDS}
 
     def open_path(self, name: str) -> StoredArray:
         """Open the array at the path `name`, such as data/state."""
@@ -185,11 +177,9 @@ class Store(Source):
             except MissingDependencyError as error:  # other arrays can be read without it
                 raise DemoError(f"{name} holds compressed images: {error}") from None
         self.read_metadata(f"{name}/.zattrs")  # zarr reads it too, and trusts it
-        try:
-            inside = "" if isinstance(self._root, Path) else self._root.at
+        inside = "" if isinstance(self._root, Path) else self._root.at
+        with wrap_read_errors(f"the metadata of {name} is invalid"):  # unknown codecs, types, shapes
             zarray = zarr.open_array(self.zarr_store, path=inside + name, mode="r", zarr_format=zarr_format)
-        except Exception as error:  # of many kinds: unknown codecs, types, shapes
-            raise DemoError(f"the metadata of {name} is invalid ({summarize_error(error)})") from error
         if zarray.dtype.kind not in "biuf":
             raise DemoError(f"{name} holds {zarray.dtype}, expected real numbers")
         if zarray.ndim == 0 or 0 in zarray.shape[1:] or 0 in zarray.chunks:
@@ -222,17 +212,6 @@ class Store(Source):
             return self.read_metadata(f"{name}/zarr.json").get("node_type") == "array"
         except DemoError:
             return True
-
-
-@contextmanager
-def wrap_read_errors(message: str) -> Iterator[None]:
-    """Raise `DemoError` for every other error: zipfile raises many kinds for damaged files."""
-    try:
-        yield
-    except NsdePolicyError:
-        raise
-    except Exception as error:
-        raise DemoError(f"{message}: {describe_problem(error)}") from error
 
 
 def parse_action_space(source: Source) -> ActionLimits | None:

@@ -232,11 +232,11 @@ class DemoWriter:
         path = self.path / ".zattrs"
         return read_json(path, error=DemoError, allow_nan=True) if os.path.lexists(path) else {}
 
-    def _check_settings(self, recorded: Mapping[str, Any], given: Mapping[str, object]) -> None:
+    def _check_settings(self, recorded: Mapping[str, Any], settings: Mapping[str, object]) -> None:
         """Raise `DemoError` if a recording was made with other settings."""
-        found = {**get_attribute(recorded, MADE_WITH, {}, self.path), "rate_hz": recorded.get("rate_hz")}
-        for name in {**found, **given}:
-            old, new = found.get(name), given.get(name)
+        written = {**get_attribute(recorded, MADE_WITH, {}, self.path), "rate_hz": recorded.get("rate_hz")}
+        for name in {**written, **settings}:
+            old, new = written.get(name), settings.get(name)
             if old != new:
                 raise DemoError(
                     f"{self.path} was made with {name} {json.dumps(old)}, not {json.dumps(new)}; continue "
@@ -284,9 +284,9 @@ class DemoWriter:
         stored.check_parts(rows)
         tail = stored.read(rows - rows % stored.rows_per_read, rows)
         array = GrowingArray(name, rows, tail, stored.rows_per_read, dict(stored.zarray.attrs))
-        angles, given = array.attributes.get("angles", []), self._angles.get(name, [])
-        if angles != sorted(given):
-            raise DemoError(f"{name} was recorded with angle columns {angles}, not {given}")
+        angles, expected = array.attributes.get("angles", []), self._angles.get(name, [])
+        if angles != sorted(expected):
+            raise DemoError(f"{name} was recorded with angle columns {angles}, not {expected}")
         if stored.shape[0] > rows:
             self._write(array.encode(tail[:0]))
             for chunk in (self.path / name).glob("[0-9]*"):

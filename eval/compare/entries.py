@@ -9,9 +9,9 @@ import numpy as np
 from nsde_policy.bounds import Count, Natural
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare.modes import ModeOutcomes
-from nsde_policy.eval.disturbances import Condition
-from nsde_policy.eval.episode import EpisodeResult
-from nsde_policy.eval.paths import PackedPaths, number_paths
+from nsde_policy.eval.rollouts.disturbances import Condition
+from nsde_policy.eval.rollouts.episode import EpisodeResult
+from nsde_policy.eval.rollouts.paths import PackedPaths, number_paths
 from nsde_policy.selection.rule import Kind
 from nsde_policy.tasks import Task
 
@@ -66,7 +66,7 @@ class Episodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         """Successes by mode; None if the task has no modes."""
         if self.mode is None:
             return None
-        return ModeOutcomes.from_columns(self.modes, self.mode, self.success, self.path)
+        return ModeOutcomes.from_columns(self.modes, self.mode, self.success)
 
     @classmethod
     def from_results(

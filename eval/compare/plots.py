@@ -179,6 +179,6 @@ def _summarize(row: Row) -> str:
     """Say success, entropy and the number of distinct paths in one line."""
     count = row.distinct_paths
     parts = [] if row.success is None else [f"success {row.success.value:.2f}"]
-    if row.diversity is not None:
+    if row.product is not None:
         parts.append(f"entropy {row.entropy.value:.2f}" if row.entropy else "entropy –")
     return ", ".join([*parts, "1 path" if count == 1 else f"{count} paths"])

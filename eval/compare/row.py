@@ -11,8 +11,8 @@ import numpy as np
 
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare.entries import Entry, Episodes, Latency
-from nsde_policy.eval.compare.modes import Diversity, ModeOutcomes, compare_diversity, estimate_diversity
-from nsde_policy.eval.paths import number_paths
+from nsde_policy.eval.compare.modes import ModeOutcomes, compare_modes, estimate_modes
+from nsde_policy.eval.rollouts.paths import number_paths
 from nsde_policy.eval.statistics import (
     MIN_PAIRS,
     Difference,
@@ -78,10 +78,9 @@ class Summary(abc.ABC):
 
         Trainings may share a path if the paths are known, else they share none.
         """
-        drawn = [episodes.unpack_paths() for episodes in self.trainings]
-        known = [paths for paths in drawn if paths is not None]
-        if len(drawn) > 1 and len(known) == len(drawn):
-            return number_paths(np.concatenate(known))
+        paths = [path for episodes in self.trainings if (path := episodes.unpack_paths()) is not None]
+        if len(paths) > 1 and len(paths) == len(self.trainings):
+            return number_paths(np.concatenate(paths))
         numbers: list[int] = []
         for episodes in self.trainings:
             first = max(numbers, default=-1) + 1
@@ -110,24 +109,23 @@ class Summary(abc.ABC):
     @property
     def outcomes(self) -> list[ModeOutcomes]:
         """Successes by mode of every training; empty if the task has no modes."""
-        found = [episodes.outcomes for episodes in self.trainings]
-        known = [each for each in found if each is not None]
-        return known if len(known) == len(found) else []
+        outcomes = [each for episodes in self.trainings if (each := episodes.outcomes) is not None]
+        return outcomes if len(outcomes) == len(self.trainings) else []
 
     @cached_property
-    def diversity(self) -> Diversity | None:
-        """Entropy and success × entropy, means over trainings; None if the task has no modes."""
-        return estimate_diversity(self.outcomes, n=self.distinct_paths) if self.outcomes else None
+    def _mode_estimates(self) -> tuple[Estimate, Estimate] | None:
+        return estimate_modes(self.outcomes, self.path_numbers) if self.outcomes else None
 
     @property
     def entropy(self) -> Estimate | None:
         """Entropy of the modes of successful episodes, the mean over trainings; None if none has a mode."""
-        return self.diversity.entropy if self.diversity and self.diversity.entropy.n else None
+        has_mode = any(outcomes.observed for outcomes in self.outcomes)
+        return self._mode_estimates[0] if self._mode_estimates and has_mode else None
 
     @property
     def product(self) -> Estimate | None:
-        """Success × entropy, the mean over trainings."""
-        return None if self.diversity is None else self.diversity.product
+        """Success × entropy, the mean over trainings; None if the task has no modes."""
+        return self._mode_estimates[1] if self._mode_estimates else None
 
     @cached_property
     def success(self) -> Estimate | None:
@@ -186,8 +184,8 @@ class Row(Summary):
     @property
     def train_s(self) -> float | None:
         """Mean of the known training times, seconds."""
-        known = [entry.train_s for entry in self.entries if entry.train_s is not None]
-        return sum(known) / len(known) if known else None
+        times = [entry.train_s for entry in self.entries if entry.train_s is not None]
+        return sum(times) / len(times) if times else None
 
     @property
     def latency(self) -> Latency | None:
@@ -196,24 +194,16 @@ class Row(Summary):
 
     def difference(self, other: "Row", column: str) -> Difference:
         """Return the mean of this row minus the other, with its paired interval over the seeds."""
+        n = len(self.first.episodes)
         if column == "product":
-            return self._compare_modes(other)
+            # a policy whose trainings repeat one path each has entropy 0, which needs no further samples
+            paths = [row.distinct_paths for row in (self, other) if row.distinct_paths > len(row.entries)]
+            return Difference(**vars(compare_modes(self.outcomes, other.outcomes, n=min([n, *paths]))))
         means = (
             np.mean([getattr(entry.episodes, column) for entry in row.entries], axis=0)
             for row in (self, other)
         )
-        return replace(paired_difference(*means), n=self._count_samples(other))
-
-    def _compare_modes(self, other: "Row") -> Difference:
-        """Return the difference of success × entropy."""
-        # a policy whose trainings repeat one path each has entropy 0, which needs no further samples
-        samples = [row.distinct_paths for row in (self, other) if any(o.distinct > 1 for o in row.outcomes)]
-        n = min([len(self.first.episodes), *samples]) if samples else 1
-        return Difference(**vars(compare_diversity(self.outcomes, other.outcomes, n=n).product))
-
-    def _count_samples(self, other: "Row") -> int:
-        """Return the number of seeds, or of distinct paths if one of two rows has fewer."""
-        return min(len(self.first.episodes), self.distinct_paths, other.distinct_paths)
+        return replace(paired_difference(*means), n=min(n, self.distinct_paths, other.distinct_paths))
 
     def mcnemar(self, other: "Row") -> McNemar | None:
         """Test this row's successes against the other's, over common training seeds; None with few samples.
@@ -226,7 +216,8 @@ class Row(Summary):
             for row in (self, other)
         )
         common = sorted(set(own) & set(others))
-        if not common or self._count_samples(other) < min(MIN_PAIRS, len(self.first.episodes)):
+        paths = min(self.distinct_paths, other.distinct_paths)
+        if not common or paths < min(MIN_PAIRS, len(self.first.episodes)):
             return None
         return mcnemar(
             np.concatenate([own[seed] for seed in common]), np.concatenate([others[seed] for seed in common])
@@ -235,5 +226,5 @@ class Row(Summary):
     def decide(self, other: "Row", column: str) -> str:
         """Return which of two rows is ahead; successes also need McNemar's test."""
         test = self.mcnemar(other) if column == "success" else None
-        found = self.difference(other, column)
-        return verdict(found, a=self.label, b=other.label, p=None if test is None else test.p)
+        difference = self.difference(other, column)
+        return verdict(difference, a=self.label, b=other.label, p=None if test is None else test.p)

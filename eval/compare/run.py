@@ -14,10 +14,11 @@ from nsde_policy.assets import get_shipped_name
 from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.compare.entries import DECIMALS, Entry, Episodes, Latency
 from nsde_policy.eval.compare.result import ACTIONS, Comparison, merge_comparisons, read_comparison
-from nsde_policy.eval.disturbances import Condition
-from nsde_policy.eval.episode import EpisodeResult
-from nsde_policy.eval.evaluate import EvaluationConfig, change_sampling, evaluate_policy
 from nsde_policy.eval.latency import MIN_ROUNDS, Contender, LatencyRow, device_name, measure_latency
+from nsde_policy.eval.rollouts.disturbances import Condition
+from nsde_policy.eval.rollouts.episode import EpisodeResult
+from nsde_policy.eval.rollouts.runner import RolloutConfig, change_sampling
+from nsde_policy.eval.rollouts.scores import score_rollouts
 from nsde_policy.files import replace_file
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.selection import RULE_FILE
@@ -30,7 +31,6 @@ from nsde_policy.run_directory import (
     RunRecord,
     fingerprint,
 )
-from nsde_policy.tasks import get_task_of_run
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class EntryCache:
     """
 
     folder: Path
-    config: EvaluationConfig
+    config: RolloutConfig
     """Seeds, environment and sampling of all runs."""
     workers: int = 0
     device: str = "cpu"
@@ -78,11 +78,11 @@ class EntryCache:
     def roll_out(self, run: Path, record: RunRecord, *, traced: bool = False) -> list[EpisodeResult]:
         """Roll out a run, cache its entry and return the episodes, with their traces if `traced`."""
         task = self.config.find_task(record)
-        evaluation = evaluate_policy(
+        scores = score_rollouts(
             run, self.config, workers=self.workers, device=self.device, traced=traced, ray=self.ray
         )
         policy = Policy.from_pretrained(run).use_selection(self.config.select)
-        config, scores = record.config, evaluation.scores
+        config = record.config
         sampling = change_sampling(policy.sampling, self.config.sampling)
         chunk = self.config.chunk or config.chunk
         entry = Entry(
@@ -107,8 +107,8 @@ class EntryCache:
         seeds = (self.config.seeds[0], self.config.seeds[-1])
         machine = {"play": "Ray" if self.ray else device_name(self.device), "torch": str(torch.__version__)}
         env_kwargs = task.training.without_observations(task.env_kwargs)
-        played = Comparison(task.name, env_kwargs, seeds, machine, (entry,))
-        replace_file(self.path(run, record), played.to_json())
+        comparison = Comparison(task.name, env_kwargs, seeds, machine, (entry,))
+        replace_file(self.path(run, record), comparison.to_json())
         return scores.episodes
 
 
@@ -116,7 +116,7 @@ def compare_runs(runs: Sequence[Path], cache: EntryCache, *, rounds: int = 30) -
     """Roll out every run from the same seeds, then time all in turns on the CPU, unless `rounds` is 0."""
     if rounds and rounds < MIN_ROUNDS:
         raise ConfigError(f"timing takes at least {MIN_ROUNDS} rounds, got {rounds}; 0 leaves it out")
-    records = load_records(runs, env=cache.config.env)
+    records = load_records(runs, cache.config)
     names = choose_names(records)
     parts = []
     for run, record in records.items():
@@ -132,15 +132,15 @@ def compare_runs(runs: Sequence[Path], cache: EntryCache, *, rounds: int = 30) -
     return add_latency(comparison, measure_latency(contenders, rounds=rounds))
 
 
-def load_records(runs: Sequence[Path], *, env: str | None = None) -> dict[Path, RunRecord]:
-    """Load the records of all runs, for their own tasks or `env`; raise if they cannot be compared."""
+def load_records(runs: Sequence[Path], config: RolloutConfig) -> dict[Path, RunRecord]:
+    """Load the records of all runs; raise if they cannot be compared in the environment of the rollouts."""
     records: dict[Path, RunRecord] = {}
     tasks: set[str] = set()
     if len({run.resolve() for run in runs}) < len(runs):
         raise ComparisonError("a run is named twice; name each run once")
     for run in runs:
         records[run] = record = RunDirectory(run).read_record()
-        task = get_task_of_run(record, env)
+        task = config.find_task(record)
         tasks.add(task.name)
         if task.env_id is None:
             raise ComparisonError(

@@ -7,7 +7,7 @@ import numpy as np
 
 from nsde_policy.eval.compare.result import ACTIONS, Comparison
 from nsde_policy.eval.compare.row import ComparedRow, Row
-from nsde_policy.eval.paths import SAME_PATH
+from nsde_policy.eval.rollouts.paths import SAME_PATH
 from nsde_policy.eval.statistics import MIN_PAIRS
 from nsde_policy.eval.tables import EMPTY_CELL, Cell, Table, format_mean
 
@@ -95,8 +95,8 @@ def _describe_diversity(comparison: Comparison) -> tuple[dict[str, list[str]], l
             for row in rows
         ]
         notes.append(
-            "Entropy: of the modes of successful episodes, Miller and Madow's estimate, the mean over "
-            "trainings; 1 if all modes are equally frequent."
+            "Entropy: of the modes of successful episodes, the mean over trainings; 1 if all modes are "
+            "equally frequent. Its bootstrap interval does not know of modes that no episode took."
         )
     if any(row.distinct_paths < row.episodes for row in rows):
         columns["distinct paths"] = [str(row.distinct_paths) for row in rows]

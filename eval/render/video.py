@@ -1,4 +1,4 @@
-"""Videos of evaluated episodes: the scene, the sampled futures that the policy expects, and a caption."""
+"""Videos of rolled-out episodes: the scene, the sampled futures that the policy expects, and a caption."""
 
 import math
 import tempfile
@@ -15,15 +15,14 @@ from tqdm import tqdm
 from nsde_policy.assets import get_shipped_name
 from nsde_policy.config import Sampling
 from nsde_policy.errors import NsdePolicyError, import_optional
-from nsde_policy.eval.episode import EpisodeResult
-from nsde_policy.eval.evaluate import Evaluation, EvaluationConfig
 from nsde_policy.eval.render.pictures import add_caption, fit_picture
-from nsde_policy.eval.rollout import Player, RolloutConfig
+from nsde_policy.eval.rollouts.episode import EpisodeResult
+from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
 from nsde_policy.files import check_writable, replace_file
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.torch_threads import use_threads
 from nsde_policy.planner.interface import History
-from nsde_policy.tasks import Task, get_task_of_run
+from nsde_policy.tasks import Task
 from nsde_policy.tasks.drawing import Forecast
 
 FALLBACK_RATE_HZ = 10.0
@@ -41,7 +40,7 @@ _ENCODING = ["-crf", "20", "-preset", "veryfast", "-tune", "animation", "-movfla
 
 @dataclass(frozen=True)
 class RenderedEpisode:
-    """A played episode that can be drawn."""
+    """An episode that can be drawn."""
 
     task: Task
     result: EpisodeResult
@@ -51,11 +50,11 @@ class RenderedEpisode:
     """Control periods per second."""
 
     @classmethod
-    def play(cls, player: Player, seed: int) -> "RenderedEpisode":
-        """Play an episode exactly as evaluation does; forecasts are sampled afterwards, with other noise."""
-        result = player.play(seed, frames=True)
-        forecasts = [] if result.trace.frames else sample_episode_forecasts(player, result)
-        return cls(player.task, result, forecasts, player.rate_hz or FALLBACK_RATE_HZ)
+    def run(cls, runner: EnvRunner, seed: int) -> "RenderedEpisode":
+        """Run an episode exactly as `eval` does; forecasts are sampled afterwards, with other noise."""
+        result = runner.run_one(seed, frames=True)
+        forecasts = [] if result.trace.frames else sample_episode_forecasts(runner, result)
+        return cls(runner.task, result, forecasts, runner.rate_hz or FALLBACK_RATE_HZ)
 
     def __len__(self) -> int:
         return len(self.result.trace.obs)
@@ -89,27 +88,27 @@ class Renderer:
     """
 
     def __init__(
-        self, path: Path | None, config: EvaluationConfig, out: Path | None = None, *, videos: int = 3
+        self, path: Path | None, config: RolloutConfig, out: Path | None = None, *, videos: int = 3
     ) -> None:
-        task = get_task_of_run(Policy.from_pretrained(path).record, config.env)  # before any folder is made
-        if not task.drawing.can_draw:
-            check_render(Player(path, RolloutConfig(task, config.env_kwargs)), config.seed_start)
-        self._path, self._videos = path, videos
+        policy = Policy.from_pretrained(path).use_selection(config.select)
+        if not config.find_task(policy.record).drawing.can_draw:  # before any folder is made
+            check_render(EnvRunner(policy, config), config.seed_start)
+        self._policy, self._config, self._videos = policy, config, videos
         self.out = out or choose_eval_folder(path)
         import_video_writer()
         check_writable(self.out / "episode.mp4")
 
-    def write(self, evaluation: Evaluation) -> list[Path]:
-        """Roll out some episodes again exactly as evaluated, and return the files written."""
-        seeds = [(each.seed, each.success) for each in evaluation.scores.episodes]
-        player, files = Player(self._path, evaluation.config), []
+    def write(self, episodes: Sequence[EpisodeResult]) -> list[Path]:
+        """Roll out some episodes again exactly as before, and return the files written."""
+        seeds = [(episode.seed, episode.success) for episode in episodes]
+        runner, files = EnvRunner(self._policy, self._config), []
         with use_threads(1):
             for seed in tqdm(
                 choose_video_seeds(seeds, self._videos), "drawing", unit="video", leave=False, disable=None
             ):
-                episode = RenderedEpisode.play(player, seed)
+                episode = RenderedEpisode.run(runner, seed)
                 for old in self.out.glob(f"seed-{seed}-*.mp4"):
-                    old.unlink()  # of an earlier evaluation, perhaps with another outcome
+                    old.unlink()  # of an earlier rollout, perhaps with another outcome
                 files.append(self.out / f"{format_outcome(episode.result)}.mp4")
                 replace_file(files[-1], encode_video(episode))
         return files
@@ -120,11 +119,11 @@ def choose_eval_folder(path: Path | None) -> Path:
     return Path("out/eval") if path is None or get_shipped_name(path) is not None else path / "eval"
 
 
-def check_render(player: Player, seed: int) -> None:
-    """Raise `EnvError` if there are no pictures of a player's episode: camera frames, or drawn by its env."""
-    if player.policy.spec.cameras:
+def check_render(runner: EnvRunner, seed: int) -> None:
+    """Raise `EnvError` if there are no pictures of an episode: camera frames, or drawn by its env."""
+    if runner.policy.spec.cameras:
         return
-    env = player.make_render_env()
+    env = runner.make_render_env()
     env.reset(seed)
     env.render()
     env.close()
@@ -135,7 +134,7 @@ def choose_video_seeds(outcomes: Iterable[tuple[int, bool | None]], each: int) -
     seeds: dict[bool | None, list[int]] = {True: [], False: [], None: []}
     for seed, success in outcomes:
         seeds[success].append(seed)
-    return [seed for found in seeds.values() for seed in found[:each]]
+    return [seed for group in seeds.values() for seed in group[:each]]
 
 
 def format_outcome(result: EpisodeResult) -> str:
@@ -207,18 +206,18 @@ def sample_forecast(
     return Forecast(actions, obs, spread.double().numpy().swapaxes(0, 1))
 
 
-def sample_episode_forecasts(player: Player, result: EpisodeResult) -> list[Forecast]:
+def sample_episode_forecasts(runner: EnvRunner, result: EpisodeResult) -> list[Forecast]:
     """Return the forecast of the plan in force for every control period of an episode but its end."""
-    policy, config, trace = player.policy, player.config, result.trace
+    policy, trace = runner.policy, result.trace
     seed = 2**32 + result.seed  # never that of an episode: those are below 2³²
     generators = [torch.Generator().manual_seed(seed)] * FORECAST_SAMPLES
-    chunk = config.chunk or policy.chunk
+    chunk = runner.config.chunk or policy.chunk
     steps = max(FORECAST_STEPS, chunk) if policy.model.foresees_states else chunk
-    found: list[Forecast] = []
+    forecasts: list[Forecast] = []
     ends = [start for start, _ in trace.histories[1:]] + [len(trace.actions)]
     for (start, history), end in zip(trace.histories, ends, strict=True):
         forecast = sample_forecast(
-            policy, history, steps=steps, generators=generators, sampling=config.sampling
+            policy, history, steps=steps, generators=generators, sampling=runner.sampling
         )
-        found += [forecast.skip(k) for k in range(end - start)]
-    return found
+        forecasts += [forecast.skip(k) for k in range(end - start)]
+    return forecasts

@@ -19,7 +19,7 @@ from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare.entries import Entry
 from nsde_policy.eval.compare.result import Comparison, merge_comparisons, read_comparison
 from nsde_policy.eval.compare.run import EntryCache, compare_runs, load_records
-from nsde_policy.eval.episode import Trace
+from nsde_policy.eval.rollouts.episode import Trace
 from nsde_policy.files import read_file, replace_file
 from nsde_policy.run_directory import RunRecord
 from nsde_policy.tasks import Scene
@@ -85,7 +85,7 @@ def collect_report(
 
     Return the comparison, and a run for each of its entries, in the same order.
     """
-    records = load_records(runs, env=cache.config.env)
+    records = load_records(runs, cache.config)
     replays = {run: _load_replays(run, cache, record) for run, record in records.items()}
     own = [compare_runs(runs, cache, rounds=rounds)] if runs else []
     comparison = merge_comparisons([*own, *earlier])

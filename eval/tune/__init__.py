@@ -1,1 +1,1 @@
-"""Search for the best settings: spaces of settings, trials in other processes, and the search itself."""
+"""Search for the best settings: what may change, and the trials."""

@@ -1,69 +1,75 @@
-"""Settings that a search may change, and how Optuna draws them."""
+"""Settings that a search may change, and the range of each."""
 
 import typing
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
-from nsde_policy.errors import import_optional
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+
 from nsde_policy.run_config import RunConfig
 
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
-
-Space = dict[str, tuple[float, "BaseDistribution"]]
-"""Present values and possible ones of settings, by their paths."""
-AT_ONCE = 8
-"""Most candidates that are tried at the same time, once scores decide what is drawn."""
-RANDOM_TRIALS = 2 * AT_ONCE - 1
-"""First candidates, which need not wait: with fewer than AT_ONCE scores, Optuna draws at random."""
+Values = Mapping[str, float]
+"""Settings by their path in a `RunConfig`, such as "model.noise"."""
+Space = dict[str, tuple[float, BaseDistribution]]
+"""Starting value and range of settings, by their paths."""
 FACTORS, LONGEST_CHUNK = (0.5, 1, 2), 16
-"""Factors on width and steps; chunks up to this one are tried, or up to twice the given one."""
+"""Factors on width and steps; chunks up to this one are tried, or up to twice the starting one."""
 
 
 def make_sampling_space(config: RunConfig) -> Space:
-    """Return what needs no training: the chunk, and the settings of sampling that are not whole numbers.
+    """Return the chunk, and the settings of sampling that are not whole numbers.
 
     Whole numbers, such as solver steps, choose the cost of a plan, which a score does not show.
     """
-    distributions = import_optional("optuna.distributions", "tune")
     space = {}
     for name, hint in typing.get_type_hints(type(config.model.sampling), include_extras=True).items():
         base, *bounds = typing.get_args(hint) or (hint,)
         if base is float:
             now = getattr(config.model.sampling, name)
-            high = min([max(2.0, 2 * now), *(each.le for each in bounds if each.le is not None)])
-            space[f"model.sampling.{name}"] = now, distributions.FloatDistribution(0.0, high)
+            high = min([max(2.0, 2 * now), *(bound.le for bound in bounds if bound.le is not None)])
+            space[f"model.sampling.{name}"] = now, FloatDistribution(0.0, high)
     chunk = max(LONGEST_CHUNK, 2 * config.chunk)
     longest = min(chunk, config.model.longest_chunk or chunk)
-    return {**space, "chunk": (config.chunk, distributions.IntDistribution(1, longest, log=True))}
+    return {**space, "chunk": (config.chunk, IntDistribution(1, longest, log=True))}
 
 
 def make_training_space(config: RunConfig) -> Space:
     """Return blur, history, width and steps, if the method has them; nothing if it is not trained."""
-    distributions = import_optional("optuna.distributions", "tune")
     model, steps = config.model, config.train.steps
-    space: Space = {
-        "model.history": (model.history, distributions.IntDistribution(1, max(3, model.history + 1)))
-    }
+    space: Space = {"model.history": (model.history, IntDistribution(1, max(3, model.history + 1)))}
     if blur := getattr(model, "noise", 0.0):
-        space["model.noise"] = blur, distributions.FloatDistribution(blur / 4, 4 * blur, log=True)
+        space["model.noise"] = blur, FloatDistribution(blur / 4, 4 * blur, log=True)
     network = getattr(model, "network", None)
     sizes = {"train.steps": steps} | ({"model.network.width": network.width} if network else {})
     for path, size in sizes.items():
         choices = [max(1, round(size * factor)) for factor in FACTORS]
-        space[path] = size, distributions.CategoricalDistribution(choices)
+        space[path] = size, CategoricalDistribution(choices)
     return space if steps > 1 else {}
 
 
-def start_study(space: Space, *, seed: int) -> tuple[Any, dict[str, "BaseDistribution"]]:
-    """Return a study of Optuna, and what it may draw after the present values and the largest sizes."""
-    optuna = import_optional("optuna", "tune")
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=AT_ONCE)
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    given = {path: now for path, (now, _) in space.items()}
-    distributions = {path: distribution for path, (_, distribution) in space.items()}
-    sizes = {path: max(each.choices) for path, each in distributions.items() if hasattr(each, "choices")}
-    study.enqueue_trial(given)
-    if sizes:
-        study.enqueue_trial({**given, **sizes})
-    return study, distributions
+def list_first_trials(space: Space) -> list[Values]:
+    """Return the starting values, then the same with the largest sizes."""
+    start = {path: value for path, (value, _) in space.items()}
+    largest = {path: max(range_.choices) for path, (_, range_) in space.items() if hasattr(range_, "choices")}
+    return [start, {**start, **largest}] if largest else [start]
+
+
+def apply_values(config: Any, values: Values) -> Any:
+    """Return settings with those of some paths changed; raise `ConfigError` if they do not fit together."""
+    for path, value in values.items():
+        name, _, rest = path.partition(".")
+        config = replace(
+            config, **{name: apply_values(getattr(config, name), {rest: value}) if rest else value}
+        )
+    return config
+
+
+def format_values(values: Values) -> str:
+    """Return settings in one line: "noise 0.7, history 2"."""
+    return ", ".join(f"{path.rpartition('.')[2]} {value:.4g}" for path, value in values.items())

@@ -56,9 +56,9 @@ class Collect(PageFlags):
         if self.policy is None:
             self._record()
             return
-        from nsde_policy.eval.generate import GenerateConfig, generate
+        from nsde_policy.eval.demonstrator import CollectConfig, collect_demonstrations
 
-        config = GenerateConfig(
+        config = CollectConfig(
             episodes=self.episodes,
             seed_start=self.seed_start,
             env=self.env,
@@ -68,12 +68,12 @@ class Collect(PageFlags):
             sampling=self.sampling,
             obs=self.obs,
         )
-        kept = generate(self.policy, self.out, config, workers=self.workers)
-        known = [each.success for each in kept if each.success is not None]
-        score = sum(each.score for each in kept) / len(kept)
-        outcome = f"{sum(known)} successful" if known else f"mean score {score:.4g}"
-        tried = kept[-1].seed + 1 - self.seed_start
-        print(f"{self.out} holds {len(kept)} episodes of {tried} tried, {outcome}")
+        episodes = collect_demonstrations(self.policy, self.out, config, workers=self.workers)
+        outcomes = [episode.success for episode in episodes if episode.success is not None]
+        score = sum(episode.score for episode in episodes) / len(episodes)
+        outcome = f"{sum(outcomes)} successful" if outcomes else f"mean score {score:.4g}"
+        tried = episodes[-1].seed + 1 - self.seed_start
+        print(f"{self.out} holds {len(episodes)} episodes of {tried} tried, {outcome}")
 
     def _record(self) -> None:
         from nsde_policy.tasks import with_observations
@@ -95,14 +95,15 @@ class Collect(PageFlags):
         """Return the task to demonstrate by hand; raise `ConfigError` if it has no page."""
         from nsde_policy.assets import SHIPPED_TASK
         from nsde_policy.tasks import get_task, with_env_kwargs
-        from nsde_policy.tasks.gym import close_env, open_env
+        from nsde_policy.tasks.environments import close_env
+        from nsde_policy.tasks.gym import open_env
 
         task, env_kwargs = get_task(self.env or SHIPPED_TASK), options.parse_env_kwargs(self.env_kwargs)
         task.live_table()
-        chosen = with_env_kwargs(task, env_kwargs)
-        close_env(open_env(chosen))  # its errors should not wait for the page
+        changed = with_env_kwargs(task, env_kwargs)
+        close_env(open_env(changed))  # its errors should not wait for the page
         if unknown := [name for name in env_kwargs if name not in task.env_kwargs]:
             raise ConfigError(
                 f"recording by hand does not take {', '.join(unknown)}: leave it out of --env-kwargs"
             )
-        return chosen
+        return changed

@@ -1,4 +1,4 @@
-"""`nsde-policy compare` and `nsde-policy report`: evaluate runs on the same seeds, compare and show them."""
+"""`nsde-policy compare` and `nsde-policy report`: compare runs on the same seeds and show them."""
 
 import sys
 from dataclasses import dataclass
@@ -50,10 +50,10 @@ class ComparisonFlags:
     def make_cache(self, folder: Path) -> "EntryCache":
         """Return what rolls out the runs, or reads their entries from a folder."""
         from nsde_policy.eval.compare.run import EntryCache
-        from nsde_policy.eval.evaluate import EvaluationConfig
+        from nsde_policy.eval.rollouts.runner import RolloutConfig
 
         env_kwargs = options.parse_env_kwargs(self.env_kwargs)
-        config = EvaluationConfig(self.episodes, self.seed_start, self.env, env_kwargs)
+        config = RolloutConfig(self.env, env_kwargs, self.episodes, self.seed_start)
         return EntryCache(folder, config, self.workers, self.device, self.ray)
 
 
@@ -136,8 +136,9 @@ class ReportCommand(ComparisonFlags):
 
     def _write_recorded(self, demos: Path) -> None:
         """Score a run on recorded episodes, and write the page of these episodes."""
-        from nsde_policy.eval.offline.frames import select_episodes
-        from nsde_policy.eval.offline.result import describe_episodes
+        from nsde_policy.eval.score.episodes import select_episodes
+        from nsde_policy.eval.score.result import describe_episodes
+        from nsde_policy.eval.score.scorer import score
         from nsde_policy.files import check_writable, replace_file
         from nsde_policy.inference.policy import Policy
         from nsde_policy.viewer.episodes import EpisodePage
@@ -148,8 +149,8 @@ class ReportCommand(ComparisonFlags):
             raise ConfigError("--demos needs one run directory; `nsde-policy score` compares several")
         (run,) = runs
         policy = Policy.from_pretrained(run).to(self.device)
-        score = policy.evaluate(demos)
-        verdict, notes = repr(score).splitlines(), describe_episodes(score)
+        result = score(policy, demos)
+        verdict, notes = repr(result).splitlines(), describe_episodes(result)
         page = EpisodePage.from_policy(policy, select_episodes(policy, demos), verdict, notes)
         replace_file(self.out, page.to_html(self.title or str(run)))
         print(f"wrote {self.out}, {self.out.stat().st_size / 1e6:.1f} MB", file=sys.stderr)

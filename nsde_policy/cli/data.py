@@ -195,7 +195,7 @@ class DataConvert:
         from tqdm import tqdm
 
         from nsde_policy.data.convert import check_output, write_zarr
-        from nsde_policy.data.formats.lerobot_writer import write_lerobot
+        from nsde_policy.data.readers.lerobot.writer import write_lerobot
         from nsde_policy.data.resample import ResampledSource, resample
 
         if self.task_text and self.to != "lerobot":

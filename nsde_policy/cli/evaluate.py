@@ -43,7 +43,7 @@ class Evaluate:
     camera_noise: Fraction = 0.0
     """Standard deviation of noise on every pixel of every frame; 1 is the range from black to white."""
     camera_occlusion: Fraction = 0.0
-    """Share of the picture that is hidden, at a random place."""
+    """Fraction of the picture that is occluded, at a random place."""
     camera_occluder: Occluder = "square"
     """Occluder of --camera-occlusion: a grey square, which may move, a yellow one, or another shape."""
     workers: options.WorkersFlag = 0
@@ -64,19 +64,20 @@ class Evaluate:
 
     def run(self) -> None:
         """Roll out, print the scores, render episodes."""
-        from nsde_policy.eval.disturbances import CameraCondition, Condition
-        from nsde_policy.eval.evaluate import EvaluationConfig, evaluate_policy
+        from nsde_policy.eval.rollouts.disturbances import CameraCondition, Condition
+        from nsde_policy.eval.rollouts.runner import RolloutConfig
+        from nsde_policy.eval.rollouts.scores import score_rollouts
 
         if self.camera_occluder != "square" and not self.camera_occlusion:
             raise ConfigError("--camera-occluder needs --camera-occlusion, such as 0.1")
         run = options.choose_run(self.run_dir, self.obs)
         options.warn_if_unfinished(run)
         cameras = fields(CameraCondition)
-        config = EvaluationConfig(
-            self.episodes,
-            self.seed_start,
+        config = RolloutConfig(
             self.env,
             options.parse_env_kwargs(self.env_kwargs),
+            self.episodes,
+            self.seed_start,
             self.chunk,
             self.sampling,
             Condition(self.latency_steps, self.obs_noise, self.push),
@@ -88,11 +89,10 @@ class Evaluate:
             from nsde_policy.eval.render.video import Renderer
 
             renderer = Renderer(run, config, self.out, videos=self.videos)
-        found = evaluate_policy(run, config, workers=self.workers, device=self.device, ray=self.ray)
-        scores = found.scores
-        options.print_results(self.json, scores.to_json(**found.context), scores.as_text())
+        scores = score_rollouts(run, config, workers=self.workers, device=self.device, ray=self.ray)
+        options.print_results(self.json, scores.to_json(), scores.as_text())
         if renderer is not None:
-            files = renderer.write(found)
+            files = renderer.write(scores.episodes)
             print(f"wrote {len(files)} mp4 to {renderer.out}", file=sys.stderr)
 
 
@@ -141,20 +141,20 @@ class ScoreCommand:
 
     def run(self) -> None:
         """Score and print the tables."""
-        from nsde_policy.eval.offline.comparison import compare_offline
-        from nsde_policy.eval.offline.score import OfflineConfig
+        from nsde_policy.eval.score.comparison import compare_scores
+        from nsde_policy.eval.score.scorer import ScoreConfig
 
         runs = [resolve_run(path) for path in self.runs]
         for run in runs:
             options.warn_if_unfinished(run)
-        config = OfflineConfig(
+        config = ScoreConfig(
             horizon=self.horizon,
             samples=self.samples,
             stride=self.stride,
             seed=self.seed,
             accept_omitted_chunks=self.accept_omitted_chunks,
         )
-        found = compare_offline(
+        found = compare_scores(
             runs,
             self.demos,
             config=config,

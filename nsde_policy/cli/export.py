@@ -29,7 +29,7 @@ class Export:
     def run(self) -> None:
         """Export, and print one line per file."""
         from nsde_policy.deploy.export import export_policy
-        from nsde_policy.eval.evaluate import change_sampling
+        from nsde_policy.eval.rollouts.runner import change_sampling
         from nsde_policy.inference.policy import Policy
         from nsde_policy.inference.torch_threads import use_threads
 

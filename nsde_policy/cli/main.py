@@ -9,8 +9,6 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import TextIO
 
 import tyro
 
@@ -29,9 +27,9 @@ from nsde_policy.cli.shared.options import Command, check_command
 from nsde_policy.cli.shared.ranks import get_rank, is_launched
 from nsde_policy.cli.train import Train
 from nsde_policy.cli.tune import Tune
-from nsde_policy.cli.video.models import VideoData, VideoEval, VideoTrain
 from nsde_policy.errors import ConfigError, NsdePolicyError, is_out_of_memory, suggest, summarize_error
-from nsde_policy.log import show_log as show_log
+from nsde_policy.log import show_log
+from nsde_policy.video.command import VideoData, VideoEval, VideoTrain
 
 DESCRIPTION = "Neural SDE policies: imitation learning with one small network call per action."
 PIPE_CLOSED = 141
@@ -86,13 +84,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = 0
     try:
         try:
-            command = parse_command(args)
+            check_command(parse_command(args)).run()
         except SystemExit as stop:  # the version, the help text or what is wrong has been printed
             code = int(stop.code or 0)
-        else:
-            check_command(command).run()
         sys.stdout.flush()
-        _flush_or_discard(sys.stderr)
     except BaseException as error:
         return _report_error(error, debug)
     return code
@@ -100,27 +95,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parse_command(args: list[str]) -> Command:
     """Parse the flags of one command; exit after printing the help text, or what is wrong with them."""
-    if args[:1] in (["eval"], ["compare"]) and any(arg.partition("=")[0] == "--demos" for arg in args):
-        logger.warning("`%s --demos` is now `score --demos`", args[0])
-        args = ["score", *args[1:]]
-    chosen: type[Command] | CommandTree = COMMANDS
+    command: type[Command] | CommandTree = COMMANDS
     prog = "nsde-policy"
-    while not isinstance(chosen, type):
+    while not isinstance(command, type):
         name, *rest = args or ["--help"]
         if name in ("-h", "--help", "--version"):
-            text = f"nsde-policy {__version__}" if name == "--version" else _list_commands(chosen, prog)
+            text = f"nsde-policy {__version__}" if name == "--version" else _list_commands(command, prog)
             print(text, file=sys.stdout if args else sys.stderr)
             raise SystemExit(0 if args else 2)
-        if name not in chosen:
-            known = f"expected {', '.join(chosen)}{suggest(name, chosen)}"
-            raise ConfigError(f"{prog.removeprefix('nsde-policy ')} has no command {name!r}; {known}")
-        chosen, args, prog = chosen[name], rest, f"{prog} {name}"
-    if issubclass(chosen, Train | VideoTrain):
-        return chosen.parse(args, prog)
-    refuse_foreign(args, chosen, prog.removeprefix("nsde-policy "))
+        if name not in command:
+            expected = f"expected {', '.join(command)}{suggest(name, command)}"
+            raise ConfigError(f"{prog.removeprefix('nsde-policy ')} has no command {name!r}; {expected}")
+        command, args, prog = command[name], rest, f"{prog} {name}"
+    if issubclass(command, Train | VideoTrain):
+        return command.parse(args, prog)
+    refuse_foreign(args, command, prog.removeprefix("nsde-policy "))
     if {"-h", "--help"} & {*args}:  # tyro leaves flags that are given out of the help text
         args = ["--help"]
-    return tyro.cli(chosen, args=args, prog=prog, registry=FLAG_RULES)
+    return tyro.cli(command, args=args, prog=prog, registry=FLAG_RULES)
 
 
 def _list_commands(commands: CommandTree, prog: str) -> str:
@@ -148,16 +140,14 @@ def _describe_commands(commands: CommandTree) -> list[str]:
 def _report_error(error: BaseException, debug: bool) -> int:
     """Print why a command ended, and return its exit code."""
     if isinstance(error, BrokenPipeError):  # the reader of our output has closed it, as `| head` does
-        _flush_or_discard(sys.stdout)
+        _discard_output()
         return PIPE_CLOSED
     if isinstance(error, KeyboardInterrupt):
         return _fail(str(error) or "interrupted", 130, debug)
-    if isinstance(error, SystemExit) and error.code == 2:  # tyro has printed what is wrong with a setting
-        return 2
     if isinstance(error, NsdePolicyError):
         return _fail(str(error), 2, debug)
     if isinstance(error, OSError):
-        _flush_or_discard(sys.stdout)  # perhaps it is what cannot be written
+        _discard_output()  # perhaps it is what cannot be written
         return _fail(f"{error.filename or 'the output'} cannot be used: {error.strerror or error}", 2, debug)
     if is_out_of_memory(error):
         return _fail(f"out of memory: {summarize_error(error)}; use smaller settings", 2, debug)
@@ -167,21 +157,18 @@ def _report_error(error: BaseException, debug: bool) -> int:
     return _fail(f"unexpected {type(error).__name__}: {error} (a bug; --debug shows where)", 1, debug)
 
 
-def _flush_or_discard(stream: TextIO | None) -> None:
-    """Print what is left in a stream, or discard it: what Python fails to print at exit changes its code."""
-    if stream is not None:
-        try:
-            stream.flush()
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+def _discard_output() -> None:
+    """Print what is left, or discard it: what Python fails to print at exit changes its code."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, code: int, debug: bool) -> int:
     line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
-    with suppress(OSError):  # standard error may be full or closed
-        if debug:
-            traceback.print_exc()
-        name = f"nsde-policy (rank {get_rank()})" if is_launched() else "nsde-policy"
-        print(f"{name}: {line}", file=sys.stderr, flush=True)
-    _flush_or_discard(sys.stderr)
+    if debug:
+        traceback.print_exc()
+    name = f"nsde-policy (rank {get_rank()})" if is_launched() else "nsde-policy"
+    print(f"{name}: {line}", file=sys.stderr)
     return code

@@ -81,7 +81,7 @@ class Play(PageFlags):
 
     def _show_recorded(self, run: Path, demos: Path, settings: "ViewerSettings") -> None:
         """Serve the page of recorded episodes with the plans of a policy."""
-        from nsde_policy.eval.offline.frames import select_episodes
+        from nsde_policy.eval.score.episodes import select_episodes
         from nsde_policy.inference.policy import Policy
         from nsde_policy.viewer.episodes import EpisodePage, EpisodeServer
 

@@ -15,7 +15,6 @@ from nsde_policy.cli.shared.flags import FLAG_RULES
 from nsde_policy.cli.shared.foreign import refuse_foreign
 from nsde_policy.cli.shared.options import DeviceFlag, EnvKwargsFlag, MethodName, parse_env_kwargs
 from nsde_policy.cli.shared.ranks import get_rank
-from nsde_policy.cli.shared.slurm import SlurmArgsFlag, SlurmFlag, check_slurm, submit_command
 from nsde_policy.errors import ConfigError
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.tasks import check_recorded_task, find_task, get_task, with_observations
@@ -23,8 +22,8 @@ from nsde_policy.tasks.training_defaults import AUTO_PRESET, CAMERA_PRESET
 from nsde_policy.training.presets import (
     SHORT_NAMES,
     PreparedTraining,
+    TrainingRequest,
     add_cameras,
-    prepare_training,
     read_preset,
     select_settings,
 )
@@ -90,10 +89,8 @@ class Train:
     """Fraction of the episodes to hold out of training, such as 0.2, for curves and `score`."""
     scale_std: Annotated[Fraction, tyro.conf.arg(aliases=["--calibration"])] = 0.0
     """Fraction of the other episodes to hold out too, such as 0.1; σ is scaled to fit them."""
-    slurm: SlurmFlag = None
-    slurm_args: SlurmArgsFlag = ()
     dry_run: bool = False
-    """Print the settings, or with --slurm the script, and do nothing else."""
+    """Print the settings and do nothing else."""
     settings: tyro.conf.Suppress[tyro.conf.Fixed[tuple[str, ...]]] = ()
     """The other flags, which `run` parses: their defaults depend on the demonstrations."""
 
@@ -129,25 +126,25 @@ class Train:
 
     def prepare(self) -> PreparedTraining:
         """Return the task, keyword arguments of its environment, and name and settings of the preset."""
-        return prepare_training(
-            self.demos,
-            self.preset,
+        return self._make_request().prepare()
+
+    def _make_request(self) -> TrainingRequest:
+        return TrainingRequest(
+            demos=self.demos,
+            preset=self.preset,
             method=self.policy,
+            settings=self.parse_settings(),
             task=self.task,
             obs=self.obs,
             env=self.env,
             env_kwargs=None if self.env_kwargs is None else parse_env_kwargs(self.env_kwargs),
-            settings=self.parse_settings(),
             seed=self.seed,
             validation=self.validation,
             device=self.device,
         )
 
     def run(self) -> None:
-        """Train, draw the curves and print the run directory; with --slurm, submit a job."""
-        if self.slurm is not None:
-            submit_command("train", self)
-            return
+        """Train, draw the curves and print the run directory."""
         if self.dry_run:
             print(self.prepare()[-1].to_json())
             return
@@ -161,31 +158,12 @@ class Train:
 
     def train(self) -> "RunDirectory":
         """Train with a progress bar, and return the run directory."""
-        from nsde_policy.training.api import train_preset
-        from nsde_policy.training.train import TrainOptions
+        from nsde_policy.training.api import train_request
 
-        return train_preset(
-            self.demos,
-            self.preset,
-            out=self.out,
-            method=self.policy,
-            task=self.task,
-            env=self.env,
-            env_kwargs=None if self.env_kwargs is None else parse_env_kwargs(self.env_kwargs),
-            obs=self.obs,
-            seed=self.seed,
-            settings=self.parse_settings(),
-            options=TrainOptions(
-                self.device, resume=self.resume, validation=self.validation, scale_std=self.scale_std
-            ),
-        )
+        return train_request(self._make_request(), self.out, resume=self.resume, scale_std=self.scale_std)
 
     def check(self) -> None:
         """Refuse cameras and arrays that the demonstrations do not have, before torch is imported."""
-        if self.slurm is not None:
-            check_slurm(self.out, resume=self.resume)
-        elif self.slurm_args:
-            raise ConfigError("--slurm-args is for jobs: add --slurm PARTITION")
         from nsde_policy.data.readers import open_source
         from nsde_policy.data.roles import find_camera, find_keys
 

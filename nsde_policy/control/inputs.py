@@ -2,21 +2,20 @@
 
 import math
 from collections.abc import Mapping
-from functools import partial
 
 import numpy as np
 
-from nsde_policy.control.config import ResolvedConfig, SessionConfig
 from nsde_policy.control.faults import Fault, FaultKind, describe_error
-from nsde_policy.control.frames import FrameMonitor, parse_times
+from nsde_policy.control.frame_monitor import FrameMonitor, parse_times
+from nsde_policy.control.session_config import ResolvedConfig, SessionConfig
 from nsde_policy.errors import ConfigError, PolicyInputError
 from nsde_policy.planner.calibration import Calibration, OODDetector
-from nsde_policy.planner.checks import check_array
-from nsde_policy.planner.interface import Planner, PolicySpec, find_encoder
+from nsde_policy.planner.interface import Planner, PolicySpec
 from nsde_policy.planner.observation import (
     Observation,
     ObservationMonitor,
     convert_observation,
+    encode_observation,
     find_non_finite,
 )
 
@@ -38,7 +37,7 @@ class InputMonitor:
         calibration: Calibration,
         planner: Planner,
     ) -> None:
-        self._spec, self._max_ahead, self._encode = spec, 1 / config.rate_hz, find_encoder(planner)
+        self._spec, self._planner, self._max_ahead = spec, planner, 1 / config.rate_hz
         self._max_age, self._max_gap = resolved.max_age_s, resolved.max_gap_s
         self._frames = FrameMonitor(spec, config, resolved, calibration)
         self._observations = ObservationMonitor(spec)
@@ -77,7 +76,7 @@ class InputMonitor:
 
     @property
     def visible(self) -> float | None:
-        """Share of what the policy relies on that is visible in the newest encoded frames, if known."""
+        """Fraction of what the policy relies on that is visible in the newest encoded frames, if known."""
         return self._seen[1]
 
     @property
@@ -134,8 +133,8 @@ class InputMonitor:
             if (reason := find_non_finite(values)) is not None:
                 faults.append(Fault(FaultKind.NON_FINITE_OBSERVATION, now, reason))
             else:
-                found = [] if named is None else self._frames.check(named, frame_times, now)
-                lost, faults = self._frames.find_lost(found)
+                frame_faults = [] if named is None else self._frames.check(named, frame_times, now)
+                lost, faults = self._frames.find_lost(frame_faults)
                 observed = self._observations.check(values, period)
                 if observed.is_jump:
                     faults.append(
@@ -145,10 +144,9 @@ class InputMonitor:
                 frozen = self._frames.find_frozen(values, now, lost)
                 lost, faults = self._frames.find_lost([*lost, *frozen])
                 if is_new_period:
-                    copied = self._frames.copy_observation(named, lost)
-                    changed = {fault.camera for fault in lost} != self._lost_before
-                    later = partial(self._encode_frames, copied, values, now)
-                    observed = observed._replace(encode=later, cameras_changed=changed)
+                    frames, changed = self._frames.copy(lost), {fault.camera for fault in lost}
+                    is_changed = changed != self._lost_before
+                    observed = observed._replace(frames=frames, cameras_changed=is_changed)
         except PolicyInputError as error:
             faults.append(Fault(FaultKind.WRONG_OBSERVATION, now, str(error)))
         except Exception as error:  # an observation may raise anything
@@ -160,16 +158,13 @@ class InputMonitor:
         self.outside = observed.outside
         return observed, faults
 
-    def _encode_frames(self, obs: Mapping[str, object], plain: np.ndarray, now: float) -> np.ndarray:
-        """Encode named observations, (obs_dim,), in the planner's thread."""
-        if self._encode is None:
-            raise PolicyInputError("the planner has cameras, but no method encode for their frames")
-        found, visible = self._encode(obs)
-        encoded = check_array(found, (self._spec.obs_dim,), "the encoded observation")
+    def encode(self, obs: Observation, now: float) -> np.ndarray:
+        """Encode an observation with frames that was accepted at `now`, (obs_dim,); slow."""
+        encoded, visible = encode_observation(self._planner, obs.plain[None], obs.frames)
         if now > self._seen[0]:  # a history encodes its newest frames first
-            self._seen = now, visible
-        encoded[: len(plain)] = plain  # as it was checked
-        return encoded
+            self._seen = now, None if visible is None else float(visible[0])
+        row: np.ndarray = encoded[0]
+        return row
 
     def mark_used(self) -> None:
         """Register that the policy got the newest observation."""

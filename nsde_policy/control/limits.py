@@ -152,11 +152,11 @@ class _Axis:
         slower = max(abs(self.velocity) - self.acceleration * seconds, 0.0)
         self.velocity = math.copysign(slower, self.velocity)
 
-    def move(self, wanted: float, dt: float) -> None:
+    def move(self, target: float, dt: float) -> None:
         """Move for `dt` seconds at the allowed velocity closest to the wanted one."""
         up = min(self.speed, _max_safe_speed(self.high - self.command, self.acceleration, dt))
         down = min(self.speed, _max_safe_speed(self.command - self.low, self.acceleration, dt))
-        velocity = min(max(wanted, -down), up)
+        velocity = min(max(target, -down), up)
         # The acceleration limit takes precedence for the velocity; the clip below enforces position.
         change = self.acceleration * dt
         self.velocity = min(max(velocity, self.velocity - change), self.velocity + change)

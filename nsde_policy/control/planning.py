@@ -11,14 +11,14 @@ from functools import partial
 import numpy as np
 
 from nsde_policy.control.clock import parse_time
-from nsde_policy.control.config import ResolvedConfig, SessionConfig
 from nsde_policy.control.faults import Fault, FaultKind, describe_error
 from nsde_policy.control.interpolation import PlanJob, TimedPlan
 from nsde_policy.control.report import Recorder
+from nsde_policy.control.session_config import ResolvedConfig, SessionConfig
+from nsde_policy.control.worker import PlannerThread
 from nsde_policy.errors import PlanError
 from nsde_policy.planner.candidates import CandidateBudget
 from nsde_policy.planner.interface import SPARE_COMMANDS, History, Plan, Planner
-from nsde_policy.planner.worker import PlannerThread
 
 RECENT_LATENCIES = 10
 """Number of plans whose longest latency is expected of the next one."""
@@ -77,7 +77,7 @@ class PlanScheduler:
         self._longest_wait = min(self._deadline, 1 / config.rate_hz) if config.plan_ahead else self._deadline
         self._clock, self._recorder, self._ahead = clock, recorder, config.plan_ahead
         self._latencies: deque[float] = deque(maxlen=RECENT_LATENCIES)
-        self._candidates = CandidateBudget(planner)
+        self._candidates = CandidateBudget(planner.candidates)
         self.requested = 0
         """Number of plans requested so far, which is the index of the next."""
         self.pending: tuple[PlanJob, Future[PlanJobResult]] | None = None
@@ -239,8 +239,8 @@ class PlanScheduler:
             if job.predict is not None:
                 states = job.predict(states)
             seed = int(np.random.SeedSequence([self._seed, job.index]).generate_state(1)[0])
-            fewer = self._candidates.argument
-            plan = self._planner.plan_from(states, steps=job.steps, seed=seed, **fewer)
+            most = self._candidates.count
+            plan = self._planner.plan_from(states, steps=job.steps, seed=seed, candidates=most)
         except BaseException as error:
             failure = error
         return PlanJobResult(job, plan, failure, self._clock() - job.requested_at, newest)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_SAMPLES = 100_000
-"""Number of newest latencies and visible shares that the report summarizes."""
+"""Number of newest latencies and visible fractions that the report summarizes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +39,8 @@ class CommandRecord:
     is_ood: bool
     """Whether the score exceeds the threshold, or the last observation is far outside the demonstrations."""
     visible: float | None
-    """Share of what the policy relies on that is visible in the newest encoded frames, from 0 to 1; None if a
-    frame has a fault, or for a policy that does not report it."""
+    """Fraction of what the policy relies on that is visible in the newest encoded frames; None if a frame has
+    a fault, or for a policy that does not report it."""
     source: str
     """One of plan, hold, callback and wait (for the first plan)."""
     plan: int | None
@@ -112,9 +112,9 @@ class SessionReport:
     outside: str | None = None
     """Why the newest observation far outside the demonstrated range is; None without any."""
     visible: float | None = None
-    """Mean share of what the policy relies on that was visible, from 0 to 1; None if it is not reported."""
+    """Mean fraction of what the policy relies on that was visible; None if it is not reported."""
     least_visible: float | None = None
-    """Smallest share that was visible."""
+    """Smallest fraction that was visible."""
     cameras: dict[str, CameraReport] = field(default_factory=dict)
     """Cameras that were lost, or whose frames had time stamps."""
 

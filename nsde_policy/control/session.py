@@ -7,30 +7,30 @@ command whatever the planner, the callbacks, the clock, the observation and the 
 docs/control_loop.md.
 """
 
-import functools
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Self
 
 import numpy as np
 
 from nsde_policy.control.clock import EARLY_CALL, ROUNDING, TimeGrid, freeze_objects, parse_time, read_clock
-from nsde_policy.control.config import SessionConfig
 from nsde_policy.control.faults import Fault, FaultKind, get_reaction, respond_to_faults
 from nsde_policy.control.inputs import InputMonitor
 from nsde_policy.control.interpolation import PlanFollower
 from nsde_policy.control.limits import Limiter
 from nsde_policy.control.planning import PlanScheduler
 from nsde_policy.control.report import CommandRecord, PeriodCommands, Recorder, SessionReport
+from nsde_policy.control.session_config import SessionConfig
+from nsde_policy.control.worker import PlannerThread
 from nsde_policy.errors import ConfigError, PolicyInputError, SessionStoppedError
 from nsde_policy.planner.calibration import Calibration
 from nsde_policy.planner.checks import check_array
 from nsde_policy.planner.interface import Planner
 from nsde_policy.planner.observation import Observation
-from nsde_policy.planner.worker import PlannerThread
 
 
 class Session:
@@ -67,7 +67,7 @@ class Session:
         calibration = (calibration or Calibration.from_spec(spec)).check(spec)
         self.resolved = resolved = config.resolve(spec, calibration)
         """Limits, policy rate and other values that depend on the policy."""
-        self._clock, self._sleep = functools.partial(read_clock, clock), sleep
+        self._clock, self._sleep = partial(read_clock, clock), sleep
         self._tick_s = 1 / config.rate_hz
         self._increment_std = np.array(spec.increment_std[spec.obs_dim :])
         self._increment_std.setflags(write=False)  # session.last refers to it
@@ -296,7 +296,8 @@ class Session:
             self._start_history(self._periods.command)
         elif self._periods.command is not None:
             self._history.add_action(self._periods.command)
-        self._history.add_observation(obs.encode or obs.plain, plain=obs.plain)
+        encoded = partial(self._monitor.encode, obs, now) if obs.frames else obs.plain
+        self._history.add_observation(encoded, plain=obs.plain)
         self._monitor.mark_used()
         self._observed_period = period
         if self._limiter is None:

@@ -50,5 +50,5 @@ class _Normalize(torch.autograd.Function):
         shared = (weight * scaled).sum(3, keepdim=True) / size * rate.square()
         constant = mean * shared - rate / size * (weight * sums).sum(3, keepdim=True)
         moved = torch.addcmul(constant, x, -shared)
-        found = torch.addcmul(moved, grad, rate * weight, out=torch.empty_like(x))
-        return found, scaled.sum((0, 1)), sums.sum((0, 1)), None
+        gradient = torch.addcmul(moved, grad, rate * weight, out=torch.empty_like(x))
+        return gradient, scaled.sum((0, 1)), sums.sum((0, 1)), None

@@ -78,18 +78,3 @@ def denoiser_loss(scaled_score: Tensor, unit_noise: Tensor, weight: Tensor | flo
     different size per dimension count alike.
     """
     return (weight * (scaled_score + unit_noise).square()).sum(-1).mean()
-
-
-def strength_loss(strength: Tensor, scaled_score: Tensor, unit_noise: Tensor) -> Tensor:
-    """Return ‖a(x̃) σ d(x̃) + ε/σ‖²: the loss of the denoiser's strength, the denoiser detached.
-
-    a is the fraction of a full correction made in one control period, α = a σ²/Δt in Eq. 22. Starting from
-    the blurred point, f Δt + a σ² d should lead to where the observed pair leads, so a σ² d should undo ε.
-    With the exact score the optimum is a = 1 (Tweedie's formula); it falls below 1 where the denoiser
-    overstates.
-
-    Deviation: the paper says that α may be learned, not from what. This is the likelihood of the observed
-    next state given the blurred point, with f, d and g fixed and the noise of each dimension alike. The
-    flow's own residual is left out: where f is the mean of Δx/Δt it only adds noise to the estimate.
-    """
-    return (strength * scaled_score.detach() + unit_noise).square().sum(-1).mean()

@@ -36,7 +36,7 @@ class Outputs(NamedTuple):
 
 
 def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
-    """Build a linear layer with PyTorch's default initialisation, drawn from `generator`."""
+    """Build a linear layer with PyTorch's default initialisation, sampled from `generator`."""
     layer = nn.Linear(inputs, outputs, device="meta")  # draws no weights
     bound = 1 / math.sqrt(inputs)
     layer.weight = nn.Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound, generator=generator))
@@ -120,9 +120,9 @@ def dropout_mask(
     """
     if generator is None:
         raise ConfigError("dropout in training needs a random generator")
-    kept = min(max(round(keep * 256), 1), 256)
-    mask = draw_bytes(shape, generator=generator) <= kept - 1  # a byte is at most 255
-    return mask.to(like.dtype).mul_(256 / kept)
+    threshold = min(max(round(keep * 256), 1), 256)
+    mask = draw_bytes(shape, generator=generator) <= threshold - 1  # a byte is at most 255
+    return mask.to(like.dtype).mul_(256 / threshold)
 
 
 class AbstractNetworks(nn.Module, abc.ABC):

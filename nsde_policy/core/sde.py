@@ -182,23 +182,3 @@ def increment_log_prob(coefficients: Coefficients, increment: Tensor, dt: Tensor
     variance = coefficients.diffusion.square() * dt
     error = increment - coefficients.drift * dt
     return -0.5 * (error.square() / variance + variance.log() + math.log(2 * math.pi)).sum(-1)
-
-
-def transition_log_prob(sde: AbstractSDE, x: Tensor, x_next: Tensor, *, dt: float | Tensor) -> Tensor:
-    """Return log p(x_{t+Δt} | x_t) under one Euler–Maruyama step (Eq. 12 to 14); (...).
-
-    A tensor `dt` broadcasts against (..., d).
-    """
-    step = torch.as_tensor(dt, dtype=x.dtype, device=x.device)
-    return increment_log_prob(sde.coefficients(x), x_next - x, step)
-
-
-def trajectory_nll(sde: AbstractSDE, path: Tensor, *, dt: float | Tensor) -> Tensor:
-    """Return −Σ_k log p(x_{k+1} | x_k) of paths (steps + 1, ..., d), in one evaluation (Eq. 15 to 17); (...).
-
-    Deviation: Eq. 15 and 16 drop the constants ½ log(2π Δt) per dimension, which do not move the minimiser;
-    here they are kept.
-    """
-    sizes = step_sizes(dt, len(path) - 1, path)
-    column = sizes.reshape(-1, *[1] * (path.dim() - 1))
-    return -transition_log_prob(sde, path[:-1], path[1:], dt=column).sum(0)

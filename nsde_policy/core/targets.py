@@ -80,25 +80,6 @@ def stack_history(path: Tensor, history: int) -> Tensor:
     return torch.cat([padded[history - 1 - lag : len(padded) - lag] for lag in range(history)], dim=-1)
 
 
-def pair_states(path: Tensor, *, dt: float | Tensor = 1.0, history: int = 1) -> Transitions:
-    """Return every pair of consecutive states of a batch of paths (steps + 1, ..., d).
-
-    `dt` is one number or one per step, (steps,).
-    """
-    steps, dim = len(path) - 1, path.shape[-1]
-    if steps < 1:
-        raise DemoError("a path needs at least two states to give a transition")
-    each = torch.as_tensor(dt, dtype=path.dtype, device=path.device).expand(steps)
-    columns = each.reshape(-1, *[1] * (path.dim() - 1)).expand(steps, *path.shape[1:-1], 1)
-    x_next = path[1:].reshape(-1, dim)
-    return Transitions(
-        x=stack_history(path[:-1], history).reshape(-1, history * dim),
-        x_next=x_next,
-        dt=columns.reshape(-1, 1),
-        weight=torch.ones_like(x_next),
-    )
-
-
 @dataclass(frozen=True)
 class FlowTarget:
     """A blurred point between two observed states with their history, all (batch, history·d)."""

@@ -33,7 +33,7 @@ from nsde_policy.deploy.protocol import (
     encode,
     pack_frame,
 )
-from nsde_policy.deploy.server.config import fits_header
+from nsde_policy.deploy.server.settings import fits_header
 from nsde_policy.errors import (
     ConfigError,
     NsdePolicyError,
@@ -42,7 +42,7 @@ from nsde_policy.errors import (
     RemoteError,
     summarize_error,
 )
-from nsde_policy.inference.base import BasePolicy, require_int, require_seed
+from nsde_policy.inference.base_policy import BasePolicy, require_int, require_seed
 from nsde_policy.planner.calibration import Calibration
 from nsde_policy.planner.checks import check_plan
 from nsde_policy.planner.interface import History, Plan, PolicySpec
@@ -106,8 +106,10 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
         """Connect to a server; the options are those of the class."""
         return cls(url, **options)
 
-    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; bit-identical with the server.
+
+        The server decides how many plans it compares, whatever `candidates` says.
 
         Raises:
             RemoteError: If the server returns no plan.
@@ -119,12 +121,12 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
         request = PlanRequest(REQUEST_ID, array, steps, require_seed(seed), float(self._deadline_s))
         reply = self._request(request, PlanReply, self._timeout_s)
         try:
-            return check_plan(reply.unpack(), self._spec, steps=steps)
+            return check_plan(reply.unpack(), self.spec, steps=steps)
         except PlanError as error:
             raise RemoteError(str(error)) from None
 
-    def _encode_frames(
-        self, values: np.ndarray, frames: list[np.ndarray]
+    def encode_frames(
+        self, values: np.ndarray, frames: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Let the server encode each row; the time for it is short, because a control loop waits for it."""
         replies, limit_s = [], min(2 * self._deadline_s, self._timeout_s)
@@ -171,7 +173,9 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
     def _make_generator(self, seed: int) -> np.random.Generator:
         return np.random.default_rng(seed)
 
-    def _draw_chunks(self, histories: Sequence[History], generator: np.random.Generator) -> list[np.ndarray]:
+    def _sample_chunks(
+        self, histories: Sequence[History], generator: np.random.Generator
+    ) -> list[np.ndarray]:
         chunks = []
         for history in histories:
             seed = int(generator.integers(MAX_PLAN_SEED))
@@ -180,8 +184,8 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
 
     def _send(self, request: PlanRequest | EncodeRequest, kind: type[Reply], ends: float) -> Reply:
         if self._connection is None:
-            self._connection, *found = self._open(ends)
-            if found != [self.spec, self.calibration]:
+            self._connection, *identity = self._open(ends)
+            if identity != [self.spec, self.calibration]:
                 self._abort()
                 raise RemoteError(f"{self._url} now serves a different policy; connect again", "refused")
         try:
@@ -220,9 +224,9 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
                 limit = struct.pack("ll", math.ceil(self._timeout_s), 0)
                 connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
                 connection.send(encode(Hello(PROTOCOL, __version__)))
-                found = self._check_welcome(self._receive(connection, Welcome | Refusal, ends))
+                identity = self._check_welcome(self._receive(connection, Welcome | Refusal, ends))
                 closing.pop_all()  # without an error the connection stays open
-                return connection, *found
+                return connection, *identity
         except NsdePolicyError:
             raise
         except InvalidStatus as error:

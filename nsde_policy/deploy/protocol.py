@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Meta
 
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.deploy.server.config import ENVELOPE_BYTES
+from nsde_policy.deploy.server.settings import ENVELOPE_BYTES
 from nsde_policy.errors import RemoteError, summarize_error
 from nsde_policy.planner.calibration import Calibration
 from nsde_policy.planner.interface import Plan, PolicySpec
@@ -153,7 +153,7 @@ class EncodeReply(Message, frozen=True, tag="encoded"):
     features: Array = msgspec.field(name="codes")
     """(1, features), the last columns of the observation."""
     visible: Annotated[float, Meta(ge=0, le=1)] | None = None
-    """Share of the features that are likely to be right; None if the policy does not report it."""
+    """Fraction of the features that are likely to be right; None if the policy does not report it."""
 
 
 class Refusal(Message, frozen=True, tag="refusal"):
@@ -191,6 +191,6 @@ def unpack_frame(data: bytes, camera: CameraSpec) -> np.ndarray:
     except zlib.error:
         raise RemoteError(f"{camera.name} is damaged or not compressed with zlib") from None
     if len(steps) != size or not stream.eof or stream.unused_data:
-        found = f"more than {size}" if len(steps) > size else str(len(steps))
-        raise RemoteError(f"{camera.name} must have {size} bytes, {camera.shape} uint8, got {found}")
+        length = f"more than {size}" if len(steps) > size else str(len(steps))
+        raise RemoteError(f"{camera.name} must have {size} bytes, {camera.shape} uint8, got {length}")
     return np.cumsum(np.frombuffer(steps, np.uint8).reshape(camera.shape), axis=1, dtype=np.uint8)

@@ -36,7 +36,7 @@ class Encoder(abc.ABC):
     model: ClassVar[str] = ""
     """Class of its model if it encodes images, `module:class`, imported on first use."""
     features_are_positions: ClassVar[bool] = False
-    """Whether the features of a camera are x and y of positions in its frame, each from -1 to 1, by turns."""
+    """Whether the features of a camera are positions in its frame, x and y interleaved, from -1 to 1."""
 
     @property
     def takes_images(self) -> bool:
@@ -60,5 +60,5 @@ class Encoder(abc.ABC):
 
     def model_class(self) -> type[EncoderModel]:
         """Return the class of its model, for encoders of images."""
-        found: type[EncoderModel] = pkgutil.resolve_name(self.model)
-        return found
+        model: type[EncoderModel] = pkgutil.resolve_name(self.model)
+        return model

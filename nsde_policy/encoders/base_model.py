@@ -36,7 +36,7 @@ class CameraBatch:
 
 
 class VisibilityHead(nn.Linear):
-    """Predicts how much of what a policy relies on is visible: the share of its features that are right.
+    """Predicts how much of what a policy relies on is visible: the fraction of its features that are right.
 
     What hides a part of the scene changes features, and shows in the maps that the encoder computes anyway.
     """
@@ -50,10 +50,10 @@ class VisibilityHead(nn.Linear):
         self.requires_grad_(False)
         self.register_buffer("mean", torch.zeros(summary_dim))
         self.register_buffer("std", torch.ones(summary_dim))
-        self.register_buffer("usual", torch.ones(()))  # the share in most undisturbed frames
+        self.register_buffer("usual", torch.ones(()))  # the fraction in most undisturbed frames
 
     def forward(self, summary: Tensor) -> Tensor:
-        """Map summaries (n, summary_dim) to the visible share, (n,), from 0 to 1."""
+        """Map summaries (n, summary_dim) to the visible fraction, (n,)."""
         return super().forward(self.expand(summary))[:, 0].clamp(0, 1)
 
     def expand(self, summary: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ class VisibilityHead(nn.Linear):
 
 
 class DisturbedFeatures(NamedTuple):
-    """Features of frames with hidden parts, as they are learned from a teacher."""
+    """Features of disturbed frames, as they are learned from a teacher."""
 
     features: Tensor
     """Features of the frames of all cameras, (n, feature_dim)."""
@@ -77,7 +77,7 @@ class EncoderModel(TrainableModel[CameraBatch]):
     """Encodes the frames of one or more cameras.
 
     Its constructor takes `(config, cameras, *, plain_dim, generator)`. After it is trained, it may be the
-    teacher of a copy of itself: the copy sees the same frames partly hidden and in another light, and learns
+    teacher of a copy of itself: the copy sees the same frames occluded and in another light, and learns
     the teacher's features of the clean ones. That costs nothing when a policy acts.
     """
 
@@ -140,8 +140,8 @@ class EncoderModel(TrainableModel[CameraBatch]):
         self, values: Tensor, frames: Sequence[Tensor], generator: torch.Generator
     ) -> DisturbedFeatures:
         """Disturb frames (n, size, size, 3) of each camera at random, and encode them."""
-        seen = [self.augment(disturb_frames(camera, generator), generator) for camera in frames]
-        return DisturbedFeatures(self(values, *seen), values.new_ones(len(values), len(seen)))
+        disturbed = [self.augment(disturb_frames(camera, generator), generator) for camera in frames]
+        return DisturbedFeatures(self(values, *disturbed), values.new_ones(len(values), len(disturbed)))
 
     def stages(self) -> tuple[Stage, ...]:
         """Train all parameters with a teacher."""
@@ -154,9 +154,9 @@ class EncoderModel(TrainableModel[CameraBatch]):
         plain, mirrored = batch.targets
         target = plain if flip is None else torch.where(flip[:, None], mirrored, plain)
         frames = [self.flip(camera, flip) for camera in batch.frames]
-        found, is_taught, losses = self.encode_disturbed(values, frames, generator)
+        features, is_taught, losses = self.encode_disturbed(values, frames, generator)
         std = self.teacher_std
-        wrong = F.smooth_l1_loss(found / std, target / std, beta=FEATURE_BETA, reduction="none")
+        wrong = F.smooth_l1_loss(features / std, target / std, beta=FEATURE_BETA, reduction="none")
         wrong = wrong.view(*is_taught.shape, -1).mean(2) * is_taught
         return LossParts({"features": (wrong.sum(0) / is_taught.sum(0).clamp(min=1)).mean(), **losses})
 
@@ -168,11 +168,11 @@ class EncoderModel(TrainableModel[CameraBatch]):
         flip = torch.rand(n, device=device, generator=generator) < 0.5
         return torch.where(flip[:, None], batch.mirrored_values, batch.values), flip
 
-    def flip(self, frames: Tensor, chosen: Tensor | None) -> Tensor:
+    def flip(self, frames: Tensor, rows: Tensor | None) -> Tensor:
         """Return frames (n, size, size, 3) with the mirror images of the chosen rows, (n,)."""
-        if chosen is None or self.mirror is None:
+        if rows is None or self.mirror is None:
             return frames
-        return torch.where(chosen[:, None, None, None], mirror_frames(frames, self.mirror), frames)
+        return torch.where(rows[:, None, None, None], mirror_frames(frames, self.mirror), frames)
 
     def fold_for_export(self) -> nn.Module:
         """Return a module of one row for export.
@@ -180,7 +180,7 @@ class EncoderModel(TrainableModel[CameraBatch]):
         It maps values (plain_dim,) and frames (size, size, 3) uint8 of each camera to a tuple of features
         (feature_dim,). If the encoder measures shifts, it has another argument before the frames, the shift
         to undo, (cameras, 2), and returns the shift that is measured then, as `encode_and_measure`. If the
-        encoder has a `visibility`, the visible share follows, (1,).
+        encoder has a `visibility`, the visible fraction follows, (1,).
         """
         return _OneRow(self)
 

@@ -25,12 +25,13 @@ class IdentityEncoder(Encoder):
         import numpy as np
 
         if STATE_KEY not in observations:
-            found = ", ".join(repr(key) for key in observations) or "nothing"
-            raise PolicyInputError(f"a dict of observations needs the key {STATE_KEY!r}, found {found:.120}")
+            keys = ", ".join(map(repr, observations)) or "nothing"
+            raise PolicyInputError(f"a dict of observations needs the key {STATE_KEY!r}, found {keys:.120}")
         names = [name for name in (STATE_KEY, ENVIRONMENT_KEY) if name in observations]
-        parts = {name: np.asarray(observations[name]) for name in names}
+        parts = [np.asarray(observations[name]) for name in names]
         try:
-            return np.concatenate(list(parts.values()), axis=-1)
+            return np.concatenate(parts, axis=-1)
         except ValueError:
-            shapes = " and ".join(f"{key} {part.shape}" for key, part in parts.items())
+            pairs = zip(names, parts, strict=True)
+            shapes = " and ".join(f"{name} {part.shape}" for name, part in pairs)
             raise PolicyInputError(f"these observations cannot be concatenated: {shapes}") from None

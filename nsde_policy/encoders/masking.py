@@ -10,18 +10,18 @@ from torch.nn import functional as F
 NOISE_CELLS = 6
 """Random colours of a noisy occluder along each side of the frame; pixels between them are interpolated."""
 RELIT, GAIN = 0.6, 0.2
-"""Share of the frames in another light, and the largest relative change of their brightness."""
+"""Fraction of the frames in another light, and the largest relative change of their brightness."""
 NOISY, NOISE = 0.3, 0.06
-"""Share of the frames with noise, and its largest standard deviation."""
+"""Fraction of the frames with noise, and its largest standard deviation."""
 
 
 class RandomOccluder(NamedTuple):
     """A rectangle or an ellipse in front of some of the frames."""
 
     frequency: float
-    """Share of the frames that have it."""
+    """Fraction of the frames that have it."""
     areas: tuple[float, float]
-    """Smallest and largest share of a frame that it covers."""
+    """Smallest and largest fraction of a frame that it covers."""
     widest: float = 2.0
     """Largest ratio of its sides."""
 
@@ -29,7 +29,7 @@ class RandomOccluder(NamedTuple):
 OCCLUDERS = (RandomOccluder(0.5, (0.02, 0.22)), *[RandomOccluder(0.5, (0.005, 0.05), 16.0)] * 4)
 """A large occluder and a few small ones, most of them narrow; each is in a frame or not."""
 UNHIDDEN = 0.3
-"""Share of the frames that are left clean."""
+"""Fraction of the frames that are left clean."""
 
 
 def shift_frames(
@@ -92,8 +92,8 @@ def draw_fill(frames: Tensor, generator: torch.Generator) -> Tensor:
 
 def hide_parts(frames: Tensor, occluders: Sequence[RandomOccluder], generator: torch.Generator) -> Tensor:
     """Put occluders in front of frames, (n, size, size, 3) uint8; those in one frame look alike."""
-    drawn = [draw_masks(len(frames), frames.shape[1], each, generator) for each in occluders]
-    return torch.where(torch.stack(drawn).any(0)[..., None], draw_fill(frames, generator), frames)
+    masks = [draw_masks(len(frames), frames.shape[1], each, generator) for each in occluders]
+    return torch.where(torch.stack(masks).any(0)[..., None], draw_fill(frames, generator), frames)
 
 
 def change_light(frames: Tensor, gain: Tensor, noise: Tensor | float = 0.0) -> Tensor:
@@ -103,7 +103,7 @@ def change_light(frames: Tensor, gain: Tensor, noise: Tensor | float = 0.0) -> T
 
 
 def disturb_frames(frames: Tensor, generator: torch.Generator) -> Tensor:
-    """Hide parts of most frames (n, size, size, 3) uint8, and change their light, each independently."""
+    """Occlude most frames (n, size, size, 3) uint8, and change their light, each independently."""
 
     def draw() -> Tensor:
         return torch.rand(len(frames), device=frames.device, generator=generator)
@@ -134,5 +134,5 @@ class Covers:
 
     def apply(self, frames: Tensor, episode: Tensor) -> Tensor:
         """Return frames (n, size, size, 3) uint8 of the episodes (n,) as their cameras see them."""
-        hidden = torch.where(self._masks[episode], self._colours[episode], frames)
-        return change_light(hidden, self._gains[episode])
+        occluded = torch.where(self._masks[episode], self._colours[episode], frames)
+        return change_light(occluded, self._gains[episode])

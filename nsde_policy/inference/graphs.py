@@ -22,10 +22,10 @@ _LOCK = threading.Lock()
 class BufferedDraws(Draws):
     """Draws that return tensors in order: given ones, or buffers that `fill` fills before each replay."""
 
-    def __init__(self, rows: int, device: torch.device | str, given: Sequence[Tensor] = ()) -> None:
+    def __init__(self, rows: int, device: torch.device | str, tensors: Sequence[Tensor] = ()) -> None:
         super().__init__([], device)
         self._rows, self._next = rows, 0
-        self.buffers: list[tuple[DrawKind, Tensor]] = [("normal", tensor) for tensor in given]
+        self.buffers: list[tuple[DrawKind, Tensor]] = [("normal", tensor) for tensor in tensors]
         """Tensors, (rows, ...), and what `fill` draws for them."""
 
     def normal(self, *shape: int) -> Tensor:
@@ -49,8 +49,8 @@ class BufferedDraws(Draws):
     def fill(self, draws: Draws) -> None:
         """Draw the numbers of the first rows, in the order of the computation."""
         for kind, buffer in self.buffers:
-            drawn = draws.normal if kind == "normal" else draws.uniform
-            buffer[: len(draws)] = drawn(*buffer.shape[1:])
+            sample = draws.normal if kind == "normal" else draws.uniform
+            buffer[: len(draws)] = sample(*buffer.shape[1:])
 
 
 class _Graph:
@@ -60,10 +60,10 @@ class _Graph:
         self, function: Function, tensors: Sequence[Tensor], draws: Draws, rows: int, pool: Any
     ) -> None:
         """Compute once, as CUDA libraries need it, and capture; rows are added by repeating the first."""
-        given = len(tensors[0])
-        fill = [0] * (rows - given)
-        self._inputs = [tensor[[*range(given), *fill]].clone() for tensor in tensors]
-        self._draws = BufferedDraws(rows * len(draws) // given, tensors[0].device)
+        count = len(tensors[0])
+        fill = [0] * (rows - count)
+        self._inputs = [tensor[[*range(count), *fill]].clone() for tensor in tensors]
+        self._draws = BufferedDraws(rows * len(draws) // count, tensors[0].device)
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):

@@ -43,7 +43,7 @@ def build_policy_spec(record: RunRecord) -> PolicySpec:
 
 
 def build_model(record: RunRecord) -> LoadedModel:
-    """Build the model of a run with initial weights drawn from its seed."""
+    """Build the model of a run with initial weights sampled from its seed."""
     model: type[LoadedModel] = get_method(record.config.method).model_class()
     return model(record.config.model, record.spec, generator=torch.Generator().manual_seed(record.seed))
 
@@ -51,7 +51,7 @@ def build_model(record: RunRecord) -> LoadedModel:
 def build_encoder(
     config: RunConfig, cameras: Sequence[CameraSpec], *, plain_dim: int, seed: int
 ) -> EncoderModel:
-    """Build the encoder of images of a run with initial weights drawn from its seed."""
+    """Build the encoder of images of a run with initial weights sampled from its seed."""
     model: Any = get_encoder(config.demos.encoder).model_class()
     encoder: EncoderModel = model(
         config.encoder, cameras, plain_dim=plain_dim, generator=torch.Generator().manual_seed(seed)
@@ -115,12 +115,12 @@ def load_encoder(run: RunDirectory, record: RunRecord) -> EncoderModel | None:
                 f"its features have {model.feature_dim} values, the policy expects {spec.image_features}"
             )
     file = directory.path / VISIBILITY_FILE
-    if os.path.lexists(file):  # runs of earlier versions have none
-        found = directory.read_tensors(file)
+    if os.path.lexists(file):  # a training that was stopped has none
+        head = directory.read_tensors(file)
         check_encoder(file, weights)
-        with check_weights(directory, found, advice=f"; restore {file}, or delete it"):
-            model.visibility = VisibilityHead(len(found["mean"]))
-            model.visibility.load_state_dict(found)
+        with check_weights(directory, head, advice=f"; restore {file}, or delete it"):
+            model.visibility = VisibilityHead(len(head["mean"]))
+            model.visibility.load_state_dict(head)
     return model.eval()
 
 

@@ -17,7 +17,7 @@ RULE_FILE = "rule.json"
 
 
 def build_dynamics(record: RunRecord) -> DynamicsModel:
-    """Build the dynamics model of a run with initial weights drawn from its seed."""
+    """Build the dynamics model of a run with initial weights sampled from its seed."""
     config = record.config
     generator = torch.Generator().manual_seed(record.seed)
     return DynamicsModel(config.selection, record.spec, history=config.model.history, generator=generator)

@@ -1,1 +1,1 @@
-"""Imitation-learning methods: one file or folder per method, one interface (`base.py`)."""
+"""Imitation-learning methods: the Neural SDE and its baselines behind one interface (`base.py`)."""

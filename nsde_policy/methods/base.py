@@ -102,8 +102,8 @@ class Draws:
 
     def repeat(self, rows: Sequence[int], times: int) -> "Draws":
         """Return draws for some of the rows, each of them several times in succession."""
-        chosen = [self._generators[row] for row in rows for _ in range(times)]
-        return Draws(chosen, self._device)
+        generators = [self._generators[row] for row in rows for _ in range(times)]
+        return Draws(generators, self._device)
 
     def normal(self, *shape: int) -> Tensor:
         """Draw standard normal numbers, (rows, *shape)."""
@@ -125,7 +125,7 @@ class PolicyModel(TrainableModel[Batch]):
 
     config: ModelConfig
     losses: tuple[str, ...] = ()
-    """Names of the losses that are minimised together; override `stages` to train in several stages."""
+    """Names of the losses that are minimised together."""
     training_view: ClassVar[TrainingView] = "windows"
     """Training data: `transitions` (pairs of successive states) or `windows` (states and action chunks)."""
     foresees_states: ClassVar[bool] = False
@@ -139,7 +139,7 @@ class PolicyModel(TrainableModel[Batch]):
     """Whether plans from the same states differ, so that one of several can be selected."""
 
     def stages(self) -> tuple[Stage, ...]:
-        """Train all parameters on all losses in one stage, unless a method overrides it."""
+        """Train all parameters on all losses at once."""
         if not self.losses:
             raise ConfigError(f"{type(self).__name__} names no `losses` to minimise")
         return (Stage(self.losses, tuple(self.parameters())),)
@@ -209,10 +209,10 @@ class PolicyModel(TrainableModel[Batch]):
         return ConfigError(f"{type(self).__name__} does not {ability} (it does not declare `{capability}`)")
 
 
-def choose_sampling(own: SamplingT, given: Sampling | None) -> SamplingT:
-    """Return `given`, or a model's own settings if None; raise `ConfigError` for those of another method."""
-    if given is None:
+def choose_sampling(own: SamplingT, other: Sampling | None) -> SamplingT:
+    """Return `other`, or a model's own settings if None; raise `ConfigError` for those of another method."""
+    if other is None:
         return own
-    if not isinstance(given, type(own)):
-        raise ConfigError(f"this model is sampled with {type(own).__name__}, got {type(given).__name__}")
-    return given
+    if not isinstance(other, type(own)):
+        raise ConfigError(f"this model is sampled with {type(own).__name__}, got {type(other).__name__}")
+    return other

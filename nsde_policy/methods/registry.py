@@ -1,4 +1,4 @@
-"""Methods by name: a new one is one new file in this folder, or a package with an entry point.
+"""Methods by name: a new one is one new file in `baselines/`, or a package with an entry point.
 
     @register_method("my_method", title="My method", config=MyConfig, presets=PRESETS)
     class MyMethod(PolicyModel[Windows]): ...
@@ -24,7 +24,7 @@ Model = TypeVar("Model", bound="type[TrainableModel[Any]]")
 
 @dataclass(frozen=True)
 class Method:
-    """One method, of imitation learning or of video prediction."""
+    """One method of imitation learning."""
 
     name: str
     title: str
@@ -51,7 +51,12 @@ class Method:
         return pkgutil.resolve_name(self.model) if isinstance(self.model, str) else self.model
 
 
-METHODS: Registry[Method] = Registry("method", "nsde_policy.methods")
+METHODS: Registry[Method] = Registry(
+    "method",
+    "nsde_policy.methods",
+    "nsde_policy.methods.baselines",
+    helpers=("base", "baselines", "registry"),
+)
 
 
 def register_method(
@@ -60,7 +65,6 @@ def register_method(
     title: str,
     config: type[ModelConfig],
     presets: Mapping[str, Preset],
-    registry: Registry[Method] = METHODS,
 ) -> Callable[[Model], Model]:
     """Register a method; decorates the class of its model.
 
@@ -69,20 +73,19 @@ def register_method(
         title: Name in tables and plots.
         config: Class of its settings, a `ModelConfig`.
         presets: Settings by name; `default` and `fast` at least.
-        registry: Where it is registered; methods of video prediction have one of their own.
     """
 
     def register(model: Model) -> Model:
-        add_method(Method(name, title, config, presets, model), registry)
+        add_method(Method(name, title, config, presets, model))
         return model
 
     return register
 
 
-def add_method(method: Method, registry: Registry[Method] = METHODS) -> None:
+def add_method(method: Method) -> None:
     """Register a method whose model is imported on first use."""
     method.config.method = method.name
-    registry.add(method.name, method)
+    METHODS.add(method.name, method)
 
 
 def get_method(name: str) -> Method:

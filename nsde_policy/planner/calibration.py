@@ -71,7 +71,7 @@ class CameraRange(BaseConfig):
         `looks` are results of `describe_frame`, (frames, 3); `repeats` is true where a frame equals the one
         before. The columns `circular` of the observations (frames, plain_dim) are angles.
         """
-        seen = np.concatenate([looks[start:end] for start, end in episodes]).astype(np.float64)
+        measured = np.concatenate([looks[start:end] for start, end in episodes]).astype(np.float64)
         still, holds = np.zeros(obs.shape[1]), [1]
         for start, end in episodes:
             first = start
@@ -81,7 +81,7 @@ class CameraRange(BaseConfig):
                 else:
                     holds.append(frame - first)
                     first = frame
-        low, high = np.quantile(seen, (1 - QUANTILE, QUANTILE), axis=0)
+        low, high = np.quantile(measured, (1 - QUANTILE, QUANTILE), axis=0)
         hold = float(np.median(holds))
         return cls(camera, _round_digits(low), _round_digits(high), _round_digits(still), hold)
 
@@ -119,8 +119,8 @@ class Calibration(BaseConfig):
     frames: tuple[CameraRange, ...] = ()
     """Range of the frames of each camera; empty without cameras or if not measured."""
     usually_visible: Annotated[float, Meta(ge=0, le=1)] | None = None
-    """Share of what the policy relies on that is visible in 99 % of undisturbed frames of held-out episodes,
-    or without any of every fifth training episode; None if the policy does not report it."""
+    """Fraction of what the policy relies on that is visible in 99 % of undisturbed frames of held-out
+    episodes, or without any of every fifth training episode; None if the policy does not report it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -192,11 +192,11 @@ class Calibration(BaseConfig):
         if not os.path.lexists(path):  # a link that leads nowhere is damage, not absence
             return cls.from_spec(spec)
         try:
-            found = cls.from_dict(read_json(path, error=ConfigError))
+            calibration = cls.from_dict(read_json(path, error=ConfigError))
         except (ConfigError, TypeError, ValueError) as error:
             hint = "restore the file, or delete it to use default limits"
             raise CheckpointError(f"cannot read {path}: {' '.join(str(error).split())}; {hint}") from None
-        return found.check(spec)
+        return calibration.check(spec)
 
     def check(self, spec: PolicySpec) -> "Calibration":
         """Return `self`, or raise `CheckpointError` if it belongs to a policy of other sizes."""
@@ -206,10 +206,10 @@ class Calibration(BaseConfig):
                 f"the calibration has {len(self.step)} actions and {len(self.mean)} features, the policy has "
                 f"{spec.act_dim} and {features}; it belongs to another run"
             )
-        found = [(seen.camera, len(seen.still)) for seen in self.frames]
-        if found and found != [(camera.name, spec.plain_dim) for camera in spec.cameras]:
+        cameras = [(limits.camera, len(limits.still)) for limits in self.frames]
+        if cameras and cameras != [(camera.name, spec.plain_dim) for camera in spec.cameras]:
             raise CheckpointError(
-                f"the calibration has the cameras {found!s:.120}, the policy has "
+                f"the calibration has the cameras {cameras!s:.120}, the policy has "
                 f"{[camera.name for camera in spec.cameras]!s:.120} and {spec.plain_dim} low-dimensional "
                 "observations; it belongs to another run"
             )
@@ -219,11 +219,11 @@ class Calibration(BaseConfig):
 def find_action_limits(
     spec: PolicySpec,
     actions: np.ndarray,
-    known: tuple[Sequence[float], Sequence[float]] | None = None,
+    robot_limits: tuple[Sequence[float], Sequence[float]] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the smallest and the largest action, each (act_dim,).
 
-    - A limit of the robot or environment in `known` is used as it is, unless it is infinite.
+    - A limit of the robot or environment in `robot_limits` is used as it is, unless it is infinite.
     - Actions between -1 and 1 that reach -1 or 1 are normalised and get exactly these limits; positions,
       which match observations, and binary actions do not count.
     - A binary action gets its two values.
@@ -237,8 +237,8 @@ def find_action_limits(
     low, high = low - np.where(binary, 0.0, margin), high + np.where(binary, 0.0, margin)
     if (largest[free] <= 1.0).all() and (largest[free] >= 1.0).any():
         low[free], high[free] = -1.0, 1.0
-    if known is not None:
-        bounds = np.array(known, dtype=np.float64)
+    if robot_limits is not None:
+        bounds = np.array(robot_limits, dtype=np.float64)
         is_known = np.isfinite(bounds).all(0) & (bounds[0] < bounds[1])
         low, high = np.where(is_known, bounds[0], low), np.where(is_known, bounds[1], high)
     return low, high
@@ -295,12 +295,12 @@ def _measure_limits(
     step = np.array(spec.increment_std[spec.obs_dim :])
     acceleration, is_binary = step.copy(), _find_binary(actions)
     for action in range(spec.act_dim):
-        known = [np.abs(values[np.isfinite(values)]) for values in (steps[:, action], turns[:, action])]
-        if known[0].any():
-            least = np.sqrt(np.square(known[0]).mean())
-            share = 1.0 if is_binary[action] else QUANTILE
+        sizes = [np.abs(values[np.isfinite(values)]) for values in (steps[:, action], turns[:, action])]
+        if sizes[0].any():
+            least = np.sqrt(np.square(sizes[0]).mean())
+            quantile = 1.0 if is_binary[action] else QUANTILE
             step[action], acceleration[action] = (
-                max(least, np.quantile(values, share)) if len(values) else least for values in known
+                max(least, np.quantile(values, quantile)) if len(values) else least for values in sizes
             )
     return _round_digits(step), _round_digits(acceleration)
 

@@ -8,27 +8,18 @@ QUICK_PLANS = 3
 
 
 class CandidateBudget:
-    """Number of plans that a planner compares, adapted to the time that planning took.
+    """Number of plans that a planner compares, adapted to the time that planning took."""
 
-    A planner that compares plans has `candidates`, their number, and takes a smaller one as an argument.
-    """
-
-    def __init__(self, planner: object) -> None:
-        most = getattr(planner, "candidates", 1)
-        self._count = self._most = most if isinstance(most, int) else 1
+    def __init__(self, most: int) -> None:
+        self.count = self._most = most
         self._quick_plans = 0
-
-    @property
-    def argument(self) -> dict[str, int]:
-        """Argument for the planner; none if it compares nothing."""
-        return {"candidates": self._count} if self._most > 1 else {}
 
     def update(self, seconds: float, deadline_s: float, *, compared: bool) -> None:
         """Choose the next number after a plan that took some time, and compared several plans or not."""
         is_quick = seconds < (QUICK if compared else QUICK_SAMPLE) * deadline_s
         self._quick_plans = self._quick_plans + 1 if is_quick else 0
         if seconds > SLOW * deadline_s:
-            self._count = max(self._count // 2, 1)
+            self.count = max(self.count // 2, 1)
         elif self._quick_plans == QUICK_PLANS:
-            self._count = min(2 * self._count, self._most)
+            self.count = min(2 * self.count, self._most)
             self._quick_plans = 0

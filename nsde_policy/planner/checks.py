@@ -12,27 +12,27 @@ LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 """Larger numbers are infinite in float32, the type of the states."""
 
 
-def to_floats(given: Any, name: str) -> np.ndarray:
+def to_floats(values: Any, name: str) -> np.ndarray:
     """Convert an array, a tensor or a list to float64, or raise `PolicyInputError` starting with `name`."""
     try:
-        detach = getattr(given, "detach", None)  # a tensor, of a library that need not be installed
+        detach = getattr(values, "detach", None)  # a tensor, of a library that need not be installed
         if callable(detach):
-            given = detach().cpu()
-            given = given if given.is_complex() else given.double()  # numpy has no bfloat16
-        if np.iscomplexobj(given):
+            values = detach().cpu()
+            values = values if values.is_complex() else values.double()  # numpy has no bfloat16
+        if np.iscomplexobj(values):
             raise TypeError("complex numbers")
-        return np.asarray(given, dtype=np.float64)
+        return np.asarray(values, dtype=np.float64)
     except Exception:  # the conversion is code of the object, which may raise anything
-        raise PolicyInputError(f"{name} must hold numbers, got {describe_value(given)}") from None
+        raise PolicyInputError(f"{name} must hold numbers, got {describe_value(values)}") from None
 
 
-def describe_value(given: object) -> str:
+def describe_value(value: object) -> str:
     """Format a value and its type for an error message, on one line."""
     try:
-        text = " ".join(repr(given).split())
+        text = " ".join(repr(value).split())
     except Exception:  # `__repr__` too is code of the object
         text = "that cannot be printed"
-    return f"{type(given).__name__} {text:.60}"
+    return f"{type(value).__name__} {text:.60}"
 
 
 def check_array(values: object, shape: tuple[int, ...], name: str) -> np.ndarray:
@@ -58,13 +58,13 @@ def check_plan(plan: object, spec: PolicySpec, *, steps: int | None = None) -> P
     if not isinstance(plan, Plan):
         raise PlanError(f"the planner returned {type(plan).__name__}, expected Plan")
     try:
-        arrays = [None if given is None else np.array(to_floats(given, "plan")) for given in plan]
+        arrays = [None if array is None else np.array(to_floats(array, "plan")) for array in plan]
     except PolicyInputError as error:
         raise PlanError(str(error)) from None
     actions, _, _, candidates = arrays
     if actions is None or actions.ndim != 2 or not len(actions):
-        found = None if actions is None else actions.shape
-        raise PlanError(f"planned actions have shape {found}, expected (steps, {spec.act_dim})")
+        shape = None if actions is None else actions.shape
+        raise PlanError(f"planned actions have shape {shape}, expected (steps, {spec.act_dim})")
     count = steps or len(actions)
     shapes = {
         "actions": (count, spec.act_dim),

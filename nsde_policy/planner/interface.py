@@ -1,12 +1,13 @@
 """The interface between planners and control loops: sizes, history, plans, planners; needs numpy only."""
 
+import abc
 import copy
 import functools
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,15 +50,15 @@ class History:
         be slow, and a plan needs the last few. `plain` are its first columns, which may replace the action
         before the first one; without them the first observation is computed now.
         """
-        known = functools.cache(obs) if callable(obs) else np.array(obs, np.float64)
+        encoded = functools.cache(obs) if callable(obs) else np.array(obs, np.float64)
         if self._last_action is None:
             columns = self._spec.first_action_from
             if plain is None or max(columns, default=-1) >= len(plain):
-                plain = np.asarray(known() if callable(known) else known, np.float64)
+                plain = np.asarray(encoded() if callable(encoded) else encoded, np.float64)
             (self._last_action,) = replace_first_action(
                 plain[None], columns, self._spec.first_action, self._spec.act_dim
             )
-        self._states.appendleft((known, self._last_action))
+        self._states.appendleft((encoded, self._last_action))
 
     @property
     def last_action(self) -> np.ndarray:
@@ -78,9 +79,9 @@ class History:
         """Return the states newest first, (history, d) float32; the oldest is repeated to fill the shape."""
         if not self._states:
             raise PolicyInputError("the history is empty: call add_observation first")
-        known = [np.concatenate([obs() if callable(obs) else obs, action]) for obs, action in self._states]
-        known += [known[-1]] * ((self._states.maxlen or 1) - len(known))
-        return np.stack(known).astype(np.float32)
+        states = [np.concatenate([obs() if callable(obs) else obs, action]) for obs, action in self._states]
+        states += [states[-1]] * ((self._states.maxlen or 1) - len(states))
+        return np.stack(states).astype(np.float32)
 
 
 def replace_first_action(
@@ -93,9 +94,9 @@ def replace_first_action(
     """
     first = np.zeros((len(obs), act_dim), obs.dtype)
     if columns:
-        chosen = np.asarray(columns)
-        first[:, chosen >= 0] = obs[:, chosen[chosen >= 0]]
-        first[:, chosen < 0] = constants
+        index = np.asarray(columns)
+        first[:, index >= 0] = obs[:, index[index >= 0]]
+        first[:, index < 0] = constants
     return first
 
 
@@ -169,38 +170,54 @@ class PolicySpec(StateSpec):
         return History(self)
 
 
-class Planner(Protocol):
-    """Anything that plans actions: a trained policy, an exported graph, a client of a server."""
+class Planner(abc.ABC):
+    """Anything that plans actions: a trained policy, an exported graph, a client of a server.
+
+    Subclass it to run your own planner in a session or behind a server.
+    """
+
+    spec: PolicySpec
+    """Sizes and ranges of the policy."""
 
     @property
-    def spec(self) -> PolicySpec:
-        """Sizes and ranges of the policy."""
-
-    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
-        """Plan from states (history, obs_dim + act_dim), newest first, as `History.states` returns them.
-
-        The same states and seed give the same plan.
-        """
-
-
-@runtime_checkable
-class BatchPlanner(Planner, Protocol):
-    """A planner that computes requests of several robots together, each independent of the others."""
+    def candidates(self) -> int:
+        """Most plans that are compared before one is executed; 1 without plan selection."""
+        return 1
 
     @property
     def largest_batch(self) -> int | None:
-        """Most rows that are computed together; None for any number."""
+        """Most rows of `plan_rows` that are computed together; None for any number."""
+        return 1
+
+    @abc.abstractmethod
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None) -> Plan:
+        """Plan from states (history, obs_dim + act_dim), newest first, as `History.states` returns them.
+
+        The same states and seed give the same plan. At most `candidates` plans are compared.
+        """
 
     def plan_rows(
-        self, states: Sequence[np.ndarray], *, steps: int, seeds: Sequence[int], **candidates: int
+        self,
+        states: Sequence[np.ndarray],
+        *,
+        steps: int,
+        seeds: Sequence[int],
+        candidates: int | None = None,
     ) -> list[Plan]:
-        """Plan from each row's states and seed; `candidates` as in `CandidateBudget`."""
+        """Plan for several robots, each from its states and seed as `plan_from` does."""
+        rows = zip(states, seeds, strict=True)
+        return [self.plan_from(row, steps=steps, seed=seed, candidates=candidates) for row, seed in rows]
 
-    def encode_rows(self, rows: Sequence[Mapping[str, object]]) -> list[tuple[np.ndarray, float | None]]:
-        """Encode each row's observations, and return its visible share if it is known."""
+    def encode_frames(
+        self, values: np.ndarray, frames: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Encode the frames of n moments; return features (n, image_features), and how much is visible.
 
+        Args:
+            values: Low-dimensional observations of these moments, (n, plain_dim).
+            frames: Frames of each camera, (n, height, width, 3) uint8.
 
-def find_encoder(planner: object) -> Callable[..., tuple[np.ndarray, float | None]] | None:
-    """Return `encode_and_see` of a planner, or its `encode` without a visible share; None without both."""
-    see, encode = (getattr(planner, name, None) for name in ("encode_and_see", "encode"))
-    return see or (encode and (lambda observations: (encode(observations), None)))
+        Returns:
+            The features, and the fraction of them that is likely to be right, (n,), or None if it is unknown.
+        """
+        raise PolicyInputError(f"{type(self).__name__} cannot encode camera frames")

@@ -8,7 +8,7 @@ every policy and `eval` go by it.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from nsde_policy.data.frames import describe_frame
 from nsde_policy.errors import PolicyInputError
 from nsde_policy.planner.calibration import LOOKS, CameraRange
 from nsde_policy.planner.checks import describe_value, is_finite, to_floats
-from nsde_policy.planner.interface import PolicySpec
+from nsde_policy.planner.interface import Planner, PolicySpec
 
 LARGEST_ANGLE = 4 * math.pi
 """Angles beyond two turns are taken for degrees or for another column."""
@@ -43,16 +43,16 @@ PROBLEMS = {
 
 
 class Observation(NamedTuple):
-    """An observation with finite values, compared with the demonstrations."""
+    """An observation that was checked, and compared with the demonstrations."""
 
     plain: np.ndarray
     """All of it, (obs_dim,); of an observation with frames the low-dimensional part, (plain_dim,)."""
+    frames: tuple[np.ndarray | None, ...] = ()
+    """Frame of each camera, (1, height, width, 3) uint8; None for a camera that is lost."""
     outside: str | None = None
     """Why it is far outside the demonstrated range; None if it is not."""
     is_jump: bool = False
     """Whether it got there by a jump that no demonstration comes near: a sensor fault, not to be used."""
-    encode: Callable[[], np.ndarray] | None = None
-    """Encodes an observation with frames, (obs_dim,)."""
     cameras_changed: bool = False
     """Whether a camera was lost or came back since the observation before."""
 
@@ -94,9 +94,9 @@ class ObservationMonitor:
             if (far & ~self._find_far(last) & changed).any():
                 self._jumped_at = period if self._jumped_at is None else self._jumped_at
                 if 0 <= period - self._jumped_at < JUMP_PERIODS:
-                    return Observation(obs, outside, is_jump=True)
+                    return Observation(obs, outside=outside, is_jump=True)
         self._last, self._jumped_at = plain.copy(), None
-        return Observation(obs, outside)
+        return Observation(obs, outside=outside)
 
     def describe_outside(self, plain: np.ndarray) -> str | None:
         """Return why values (plain_dim,) are far outside the demonstrated range, or None.
@@ -148,23 +148,23 @@ def _encode_plain(observations: Mapping[str, object], spec: PolicySpec) -> np.nd
         for key in (STATE_KEY, ENVIRONMENT_KEY)
         if key in observations
     }
-    plain = np.asarray(get_encoder(spec.encoder).encode({**observations, **numbers}), np.float64)
+    plain = np.array(get_encoder(spec.encoder).encode({**observations, **numbers}), np.float64)
     return _check_shape(plain, spec.plain_dim)
 
 
-def convert_observation(given: object, spec: PolicySpec) -> np.ndarray:
+def convert_observation(obs: object, spec: PolicySpec) -> np.ndarray:
     """Return one observation (obs_dim,) or a batch (B, obs_dim), which may not be finite.
 
     Of named observations with frames it is the low-dimensional part, (plain_dim,) or (B, plain_dim).
     """
-    if isinstance(given, Mapping):
-        return _encode_plain(given, spec)
-    array = to_floats(given, "observation")
+    if isinstance(obs, Mapping):
+        return _encode_plain(obs, spec)
+    array = to_floats(obs, "observation")
     if spec.cameras and array.shape[-1:] != (spec.obs_dim,):
         raise PolicyInputError(
             f"this policy needs a dict of observations: {STATE_KEY!r} ({spec.plain_dim},) and "
             + ", ".join(f"{camera.name!r} {camera.shape} uint8" for camera in spec.cameras)
-            + f"; got {describe_value(given)}"
+            + f"; got {describe_value(obs)}"
         )
     return _check_shape(array, spec.obs_dim)
 
@@ -180,6 +180,56 @@ def find_non_finite(obs: np.ndarray) -> str | None:
     return None if is_finite(obs) else f"observation must be finite, got {obs.tolist()!s:.200}"
 
 
+def parse_observation(
+    obs: object, spec: PolicySpec, *, ranges: Sequence[CameraRange] = ()
+) -> tuple[np.ndarray, tuple[np.ndarray | None, ...]]:
+    """Check observations in any form; return values as `convert_observation` does, and the frames of cameras.
+
+    Frames are those that `encode_observation` takes, and none if all of the observations is in the values.
+    With the `ranges` of the training frames, black, uniform and noisy frames are refused.
+
+    Raises:
+        PolicyInputError: If a part is missing, has the wrong shape or type, is not finite or implausible.
+    """
+    values = convert_observation(obs, spec)
+    if (reason := find_non_finite(values)) is not None:
+        raise PolicyInputError(reason)
+    if not spec.cameras or not isinstance(obs, Mapping):
+        return values, ()
+    lost, rows = find_lost_camera(obs, spec), len(values) if values.ndim == 2 else None
+    present = tuple(camera for i, camera in enumerate(spec.cameras) if i != lost)
+    frames = iter(parse_frames(obs, present, rows=rows, ranges=ranges))
+    return values, tuple(None if i == lost else next(frames) for i in range(len(spec.cameras)))
+
+
+def encode_observation(
+    planner: Planner, values: np.ndarray, frames: Sequence[np.ndarray | None]
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Append the features of frames to values, (n, plain_dim) to (n, obs_dim); return also what is visible.
+
+    Frames are (n, height, width, 3) of each camera; those of a lost camera are None, and its features are in
+    the middle of their range.
+    """
+    spec, n, count = planner.spec, len(values), len(frames)
+    pictures = [
+        np.zeros((n, *camera.shape), np.uint8) if frame is None else frame
+        for camera, frame in zip(spec.cameras, frames, strict=True)
+    ]
+    features, visible = planner.encode_frames(values, pictures)
+    features = to_floats(features, "features of camera frames")
+    if not is_finite(features):
+        raise PolicyInputError(
+            "the encoder returned features of camera frames that are not finite; its training diverged "
+            "or its weights are damaged: restore the run, or train it again"
+        )
+    encoded = np.concatenate([values, features], axis=1)
+    for lost in (i for i, frame in enumerate(frames) if frame is None):
+        columns, middle = spec.find_lost_features(lost, count)
+        encoded[:, columns] = middle
+        visible = None if visible is None else np.minimum(visible, 1 - 1 / count)
+    return _check_shape(encoded, spec.obs_dim), visible
+
+
 def find_lost_camera(observations: Mapping[str, object], spec: PolicySpec) -> int | None:
     """Return the index of the camera without a frame if the policy goes on without it, else None."""
     missing = [i for i, camera in enumerate(spec.cameras) if observations.get(camera.name) is None]
@@ -191,12 +241,12 @@ def parse_frames(
     cameras: tuple[CameraSpec, ...],
     *,
     rows: int | None = None,
-    seen: tuple[CameraRange, ...] = (),
+    ranges: Sequence[CameraRange] = (),
 ) -> list[np.ndarray]:
     """Return the frames of all cameras, each (n, height, width, 3) uint8.
 
-    A single observation, without `rows`, has no axis of rows. If `seen` holds the ranges of the training
-    frames, other pictures are refused.
+    A single observation, without `rows`, has no axis of rows. With the `ranges` of the training frames, other
+    pictures are refused.
 
     Raises:
         PolicyInputError: If a frame is missing, has another shape or type than the demonstrations, or is
@@ -206,10 +256,10 @@ def parse_frames(
     for camera, frame in zip(cameras, frames, strict=True):
         if len(frame) != (rows or 1):
             raise PolicyInputError(f"{camera.name} has {len(frame)} rows, {STATE_KEY} has {rows}")
-    known = {each.camera: each for each in seen}
+    by_camera = {limits.camera: limits for limits in ranges}
     for camera, frame in zip(cameras, frames, strict=True):
-        for picture in frame if camera.name in known else ():
-            if (problem := find_implausible_frame(picture, known[camera.name])) is not None:
+        for picture in frame if camera.name in by_camera else ():
+            if (problem := find_implausible_frame(picture, by_camera[camera.name])) is not None:
                 raise PolicyInputError(problem)
     return frames
 
@@ -223,33 +273,33 @@ def parse_frame(
         PolicyInputError: If it is missing, or has another shape or type than the demonstrations; the message
             starts with the name of the camera.
     """
-    given = observations.get(camera.name)
-    if given is None:
-        found = ", ".join(repr(key) for key in observations if key != camera.name) or "nothing"
+    value = observations.get(camera.name)
+    if value is None:
+        names = ", ".join(repr(key) for key in observations if key != camera.name) or "nothing"
         raise PolicyInputError(
-            f"{camera.name} is missing, found {found:.120}; policies with several cameras go on without one "
+            f"{camera.name} is missing, names {names:.120}; policies with several cameras go on without one "
             "if they were trained with --images-dropout"
         )
     shape = "(n, {}, {}, {})".format(*camera.shape) if is_batch else str(camera.shape)
-    wanted = f"{camera.name} must be an array {shape} of uint8 from 0 to 255"
+    expected = f"{camera.name} must be an array {shape} of uint8 from 0 to 255"
     try:
-        detach = getattr(given, "detach", None)  # a tensor, of a library that need not be installed
-        frame = np.asarray(detach().cpu() if callable(detach) else given)
+        detach = getattr(value, "detach", None)  # a tensor, of a library that need not be installed
+        frame = np.asarray(detach().cpu() if callable(detach) else value)
     except Exception:  # the conversion is code of the object, which may raise anything
-        raise PolicyInputError(f"{wanted}, got {describe_value(given)}") from None
+        raise PolicyInputError(f"{expected}, got {describe_value(value)}") from None
     has_shape = frame.shape[-3:] == camera.shape and frame.ndim == (4 if is_batch else 3) and len(frame)
     if frame.dtype != np.uint8 or not has_shape:
-        raise PolicyInputError(f"{wanted}, got {frame.shape} of {frame.dtype!s:.40}")
+        raise PolicyInputError(f"{expected}, got {frame.shape} of {frame.dtype!s:.40}")
     return np.require(frame if is_batch else frame[None], requirements=["C", "W"])
 
 
-def find_implausible_frame(frame: np.ndarray, seen: CameraRange) -> str | None:
+def find_implausible_frame(frame: np.ndarray, limits: CameraRange) -> str | None:
     """Return why a frame (height, width, 3) is implausible compared with the demonstrations, or None.
 
     It detects covered lenses, dead cameras, over-exposure and broken decoding, not another scene. The text
     starts with the name of the camera.
     """
-    low, high = np.array(seen.low), np.array(seen.high)
+    low, high = np.array(limits.low), np.array(limits.high)
     least = low / MARGIN_FACTOR
     most = high * MARGIN_FACTOR + np.array([0.0, np.inf, NOISE_ALLOWANCE])  # occluders raise the contrast
     most[0] = 255 - (255 - high[0]) / MARGIN_FACTOR
@@ -259,7 +309,7 @@ def find_implausible_frame(frame: np.ndarray, seen: CameraRange) -> str | None:
             continue
         problem = PROBLEMS[name][int(value > most[column])]
         return (
-            f"{seen.camera} is {problem}: its {name} is {value:.3g}, in the demonstrations "
+            f"{limits.camera} is {problem}: its {name} is {value:.3g}, in the demonstrations "
             f"{low[column]:.3g} to {high[column]:.3g}; check lens, exposure and cable of the camera"
         )
     return None

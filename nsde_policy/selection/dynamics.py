@@ -49,11 +49,11 @@ class DynamicsModel(TrainableModel[Transitions]):
 
     def predict(self, states: Tensor, actions: Tensor) -> Tensor:
         """Predict the observations after each action, (rows, steps, obs_dim), from states newest first."""
-        layout, obs_dim, found = self.layout, self.layout.spec.obs_dim, []
+        layout, obs_dim, predicted = self.layout, self.layout.spec.obs_dim, []
         scale, obs = layout.increment_std[:obs_dim], states[:, 0, :obs_dim]
-        known = [*layout.features(states[:, : self.states]).unbind(1)]
+        features = [*layout.features(states[:, : self.states]).unbind(1)]
         for action, unit in zip(actions.unbind(1), layout.to_unit(actions).unbind(1), strict=True):
-            obs = obs + scale * self.network(torch.cat([*known, unit], dim=-1))
-            known = [layout.features(torch.cat([obs, action], dim=-1)), *known[:-1]]
-            found.append(obs)
-        return torch.stack(found, dim=1)
+            obs = obs + scale * self.network(torch.cat([*features, unit], dim=-1))
+            features = [layout.features(torch.cat([obs, action], dim=-1)), *features[:-1]]
+            predicted.append(obs)
+        return torch.stack(predicted, dim=1)

@@ -5,7 +5,8 @@ import io
 from collections.abc import Mapping
 
 from nsde_policy.errors import import_optional
-from nsde_policy.tasks.base import AnyEnv, Reporting, Task
+from nsde_policy.tasks.base import Reporting, Task
+from nsde_policy.tasks.environments import AnyEnv
 from nsde_policy.tasks.registry import TASKS
 
 GOALS = {

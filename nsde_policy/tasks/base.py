@@ -15,16 +15,13 @@ from nsde_policy.errors import ConfigError, EnvError
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.tasks.drawing import Drawing
+from nsde_policy.tasks.environments import AnyEnv, make_gym_env
 from nsde_policy.tasks.training_defaults import AUTO_PRESET, TrainingDefaults
 
 if TYPE_CHECKING:
-    import gymnasium as gym
-
     from nsde_policy.data.statistics import DemoStatistics
     from nsde_policy.envs.live import LiveTable
 
-AnyEnv: TypeAlias = "gym.Env[Any, Any]"
-"""An environment with any observations and actions; `EnvAdapter` turns them into vectors."""
 Info: TypeAlias = Mapping[str, object]
 """What an environment says of a reset or a step, in addition to the observation."""
 
@@ -88,8 +85,6 @@ class Task(abc.ABC):
                 f"the task {self.name!r} has no environment to play in: give one with --env, or score "
                 "recorded episodes with `nsde-policy score RUN --demos STORE`"
             )
-        from nsde_policy.tasks.gym import make_gym_env
-
         return make_gym_env(self.env_id, {**self.env_kwargs, **kwargs})
 
     def outcome(self, rewards: Sequence[float], infos: Sequence[Info]) -> Outcome:

@@ -7,7 +7,7 @@ from pathlib import Path
 from nsde_policy.assets import EMBEDDED_DEMOS, SHIPPED_TASK
 from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.tasks.base import Task
-from nsde_policy.tasks.gym import is_env_id
+from nsde_policy.tasks.environments import is_env_id
 from nsde_policy.tasks.registry import TASKS, get_recorded_task
 
 NO_TASK, OWN_ROBOT = "none", "your own robot (no task)"

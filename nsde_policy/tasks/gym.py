@@ -2,47 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import re
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from ctypes.util import find_library
-from types import ModuleType
-from typing import Any
+from collections.abc import Mapping
 
-from nsde_policy.errors import ConfigError, EnvError, NsdePolicyError, summarize_error
-from nsde_policy.tasks.base import AnyEnv, Reporting, Task
-
-_ENV_ID = re.compile(r"[\w./-]+-v\d+|[\w.]+:[\w./-]+")
-
-
-@contextmanager
-def run_env_code(what: str, advice: str = "") -> Iterator[None]:
-    """Run code of an environment, and turn every exception, even `SystemExit`, into an `EnvError`.
-
-    The message starts with `what`, such as "environment Mine-v0: step", and ends with `advice`.
-    """
-    try:
-        yield
-    except (NsdePolicyError, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        found = f"{type(error).__name__}: {summarize_error(error)}"
-        raise EnvError(f"{what} raised {found}{advice}") from error
-
-
-def open_env(task: Task, env_kwargs: Mapping[str, object] | None = None) -> AnyEnv:
-    """Make the environment of a task; raise `EnvError` whatever its code raises."""
-    with run_env_code(f"environment {task.env_id or task.name}: make_env"):
-        return task.make_env(**(env_kwargs or {}))
-
-
-def close_env(env: AnyEnv) -> None:
-    """Close an environment; its errors do not matter any more."""
-    with suppress(EnvError), run_env_code("close"):
-        env.close()
+from nsde_policy.tasks.base import Reporting, Task
+from nsde_policy.tasks.environments import AnyEnv, run_env_code
 
 
 class GymTask(Task):
@@ -54,82 +17,10 @@ class GymTask(Task):
         self.name = self.env_id = env_id
 
 
-def is_env_id(name: str) -> bool:
-    """Return whether a name can be that of an environment: `Name-v0`, `module:Class`, or a registered id."""
-    if _ENV_ID.fullmatch(name):
-        return True
-    from gymnasium.envs.registration import registry
-
-    return name in registry
-
-
-def make_gym_env(env_id: str, kwargs: Mapping[str, object]) -> AnyEnv:
-    """Make an environment by its Gymnasium id or as `module:Class`.
-
-    Gymnasium's own checks are off, because `EnvAdapter` checks every value with clearer messages.
-    """
-    import gymnasium as gym
-
-    from nsde_policy.envs import register_envs
-
-    register_envs()
-    maker = find_env_class(env_id)
-    given: dict[str, Any] = dict(kwargs)
-    try:
-        if maker is None:
-            return gym.make(env_id, disable_env_checker=True, **given)
-        limit = given.pop("max_episode_steps", -1)
-        is_other_class = isinstance(maker, type) and not issubclass(maker, gym.Env)
-        env = maker if is_other_class else maker(**given)  # what is no environment is not even called
-        if not isinstance(env, gym.Env):
-            raise EnvError(f"{env_id} gives {env!r:.80}, expected a gymnasium.Env: derive the class from it")
-        return env if limit == -1 else gym.wrappers.TimeLimit(env, limit)
-    except gym.error.UnregisteredEnv as error:
-        raise EnvError(
-            f"the environment {env_id!r} is not registered with Gymnasium ({summarize_error(error)}); check "
-            "the name, or give module:Class (--env)"
-        ) from error
-    except TypeError as error:
-        reason = summarize_error(error)
-        if "argument" not in reason:
-            raise
-        raise ConfigError(
-            f"{env_id} does not take these arguments: {dict(kwargs)} ({reason}); change --env-kwargs"
-        ) from error
-
-
-def find_env_class(env_id: str) -> Callable[..., object] | None:
-    """Return the class that `module:Class` names, importing from the current directory too.
-
-    An id that Gymnasium resolves itself, which includes its `module:id`, gives None.
-    """
-    import gymnasium as gym
-
-    module_name, colon, name = env_id.partition(":")
-    if not colon:
-        return None
-    advice = "; run the command in its folder, or install it"
-    with run_env_code(f"importing the module of the environment {env_id!r}", advice):
-        module = import_user_module(module_name)
-    found: object = getattr(module, name, None)
-    if callable(found):
-        return found
-    if name in gym.registry:
-        return None
-    raise EnvError(f"the module {module_name} has no environment {name!r} (--env module:Class)")
-
-
-def import_user_module(name: str) -> ModuleType:
-    """Import a module, also from the current directory."""
-    if not {"", os.getcwd()} & {*sys.path}:
-        sys.path.insert(0, os.getcwd())  # a console script does not look there
-    return importlib.import_module(name)
-
-
-def choose_mujoco_renderer() -> None:
-    """Let MuJoCo draw pictures without a display, with EGL or else OSMesa, unless MUJOCO_GL chooses one."""
-    if "mujoco" in sys.modules and not os.environ.get("MUJOCO_GL"):
-        os.environ["MUJOCO_GL"] = "egl" if find_library("EGL") else "osmesa"
+def open_env(task: Task, env_kwargs: Mapping[str, object] | None = None) -> AnyEnv:
+    """Make the environment of a task; raise `EnvError` whatever its code raises."""
+    with run_env_code(f"environment {task.env_id or task.name}: make_env"):
+        return task.make_env(**(env_kwargs or {}))
 
 
 def find_rate(task: Task, env: AnyEnv) -> float | None:

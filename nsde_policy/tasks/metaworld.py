@@ -6,8 +6,8 @@ import gymnasium as gym
 import numpy as np
 
 from nsde_policy.errors import ConfigError, import_optional
-from nsde_policy.tasks.base import AnyEnv, Reporting, Task
-from nsde_policy.tasks.gym import make_gym_env
+from nsde_policy.tasks.base import Reporting, Task
+from nsde_policy.tasks.environments import AnyEnv, make_gym_env
 from nsde_policy.tasks.registry import TASKS
 
 MEMBERS = """

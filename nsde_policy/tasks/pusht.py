@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from nsde_policy.data.augmentation import RigidMotions
     from nsde_policy.data.download import PublicDemos
     from nsde_policy.envs.live import LiveTable
-    from nsde_policy.methods.diffusion.model import DiffusionConfig
-    from nsde_policy.methods.gpi import GPIConfig
+    from nsde_policy.methods.baselines.diffusion.model import DiffusionConfig
+    from nsde_policy.methods.baselines.gpi import GPIConfig
     from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 
 _SIDE = 512.0

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 from nsde_policy.errors import ConfigError, PluginError
 from nsde_policy.registry import Registry
 from nsde_policy.tasks.base import Task, with_env_kwargs
-from nsde_policy.tasks.gym import GymTask, is_env_id
+from nsde_policy.tasks.environments import is_env_id
+from nsde_policy.tasks.gym import GymTask
 
 if TYPE_CHECKING:
     from nsde_policy.run_directory import RunRecord
 
-_HELPERS = "adapter base detection drawing gym registry training_defaults"
+_HELPERS = "adapter base detection drawing environments gym registry training_defaults"
 TASKS: Registry[Task] = Registry("task", "nsde_policy.tasks", helpers=_HELPERS.split())
 _PLAIN_WORDS = re.compile(r"(?:[\w +-]|\.(?=\d))*")
 """Words and numbers: a dot is part of a number, not of a path or of a module's name."""

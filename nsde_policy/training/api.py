@@ -14,7 +14,7 @@ from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import NO_TASK
 from nsde_policy.training.checkpoints import check_files
 from nsde_policy.training.curves import describe_overfitting
-from nsde_policy.training.presets import expand_names, prepare_training
+from nsde_policy.training.presets import TrainingRequest, expand_names
 from nsde_policy.training.recorder import Monitor
 from nsde_policy.training.train import TrainOptions, pick_device, train_run
 
@@ -26,8 +26,9 @@ SMALLER_PRESETS = {"default": "fast", "pixels": "pixels-fast"}
 
 def train(
     demos: Path | str | Demonstrations | None = None,
-    config: RunConfig | str | None = None,
+    config: RunConfig | None = None,
     *,
+    preset: str | None = None,
     out: Path | str | None = None,
     policy: str = "neural_sde",
     seed: int = 0,
@@ -45,13 +46,14 @@ def train(
     """Train a policy on demonstrations as `nsde-policy train` does, and return it.
 
         policy = nsde_policy.train("my_robot", out="runs/arm", images=["top", "wrist"], validation=0.2)
-        print(policy.evaluate("my_robot"))
+        print(nsde_policy.score(policy, "my_robot"))
         with policy.session() as session:
             robot.send(session.step(robot.observe()))
 
     Args:
         demos: Demonstrations, or a store of any format; None for those in this package.
-        config: Settings, or the name or file of a preset; None for the default of the task.
+        config: Settings of the run; None for those of the preset.
+        preset: Name or file of a preset; None for the default of the task.
         out: Run directory to write; by default below runs/.
         policy: Name of the method.
         seed: Seed of weights, batches and noise.
@@ -71,72 +73,51 @@ def train(
         NsdePolicyError: If demonstrations or settings are not valid; the message says what to change.
     """
     show_log()
-    run = train_preset(
-        Path(demos) if isinstance(demos, str) else demos,
-        config,
-        out=None if out is None else Path(out),
+    request = TrainingRequest(
+        demos=Path(demos) if isinstance(demos, str) else demos,
+        preset=preset if config is None else config,
         method=policy,
+        settings=expand_names(settings),
         task=task,
+        obs=obs,
         env=env,
         env_kwargs=env_kwargs,
-        obs=obs,
         seed=seed,
-        settings=expand_names(settings),
-        options=TrainOptions(device, resume=resume, validation=validation, scale_std=scale_std),
-        monitor=monitor,
+        validation=validation,
+        device=pick_device(device),
     )
+    out = None if out is None else Path(out)
+    run = train_request(request, out, resume=resume, scale_std=scale_std, monitor=monitor)
     return Policy.from_pretrained(run.path)
 
 
-def train_preset(
-    demos: Path | Demonstrations | None,
-    preset: RunConfig | str | None,
-    *,
+def train_request(
+    request: TrainingRequest,
     out: Path | None,
-    method: str,
-    task: str,
-    env: str | None,
-    env_kwargs: Mapping[str, Any] | None,
-    obs: str,
-    seed: int,
-    settings: Mapping[str, Any],
-    options: TrainOptions,
+    *,
+    resume: bool,
+    scale_std: float,
     monitor: Monitor | None = None,
 ) -> RunDirectory:
-    """Train with a preset and some changes of its settings; see `train`."""
-    if out is not None and not options.resume:
+    """Train what was asked for, by default into a folder below runs/."""
+    if out is not None and not resume:
         check_files(RunDirectory(out), resume=False)  # before demonstrations are measured
-    device = pick_device(options.device)
-    training = prepare_training(
-        demos,
-        preset,
-        method=method,
-        task=task,
-        obs=obs,
-        env=env,
-        env_kwargs=env_kwargs,
-        settings=settings,
-        seed=seed,
-        validation=options.validation,
-        device=device,
-    )
-    smaller = SMALLER_PRESETS.get(training.preset)
-    if smaller and device == "cpu":
-        logger.info(
-            "preset %s is made for GPUs; on a CPU, --preset %s is much quicker", training.preset, smaller
-        )
+    task, env_kwargs, preset, config = request.prepare()
+    smaller = SMALLER_PRESETS.get(preset)
+    if smaller and request.device == "cpu":
+        logger.info("preset %s is made for GPUs; on a CPU, --preset %s is much quicker", preset, smaller)
     if out is None:
-        about = training.task if training.task != NO_TASK or demos is None else name_demos(demos)
-        out = Path("runs") / re.sub(
-            r"[^\w.-]", "_", f"{about}-{training.config.method}-{training.preset}-{seed}"
-        )
+        about = task if task != NO_TASK or request.demos is None else name_demos(request.demos)
+        name = f"{about}-{config.method}-{preset}-{request.seed}"
+        out = Path("runs") / re.sub(r"[^\w.-]", "_", name)
+    options = TrainOptions(request.device, resume=resume, validation=request.validation, scale_std=scale_std)
     run = train_run(
-        demos,
-        training.config,
+        request.demos,
+        config,
         out,
-        task=training.task,
-        env_kwargs=training.env_kwargs,
-        seed=seed,
+        task=task,
+        env_kwargs=env_kwargs,
+        seed=request.seed,
         monitor=monitor,
         options=options,
     )

@@ -79,7 +79,7 @@ def build_training_data(data: TrainingSet, config: RunConfig) -> Transitions | W
             demos,
             settings,
             history=model.history,
-            dt=getattr(model, "dt", 1.0),
+            dt=model.control_period,
             final_action_weight=settings.final_action_weight,
         )
     if not isinstance(model, WindowConfig):

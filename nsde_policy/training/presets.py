@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +14,8 @@ from nsde_policy.files import read_json
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.tasks import NO_TASK, TASKS, Task, find_task, get_task, with_observations
-from nsde_policy.tasks.gym import close_env, open_env
+from nsde_policy.tasks.environments import close_env
+from nsde_policy.tasks.gym import open_env
 from nsde_policy.tasks.training_defaults import AUTO_PRESET, CAMERA_PRESET
 
 if TYPE_CHECKING:
@@ -67,94 +68,97 @@ class PreparedTraining(NamedTuple):
     config: RunConfig
 
 
-def prepare_training(
-    demos: "Path | Demonstrations | None",
-    preset: str | RunConfig | None,
-    *,
-    method: str,
-    task: str = "auto",
-    obs: str = USUAL_OBSERVATIONS,
-    env: str | None = None,
-    env_kwargs: Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any],
-    seed: int = 0,
-    validation: float = 0.0,
-    device: str = "cpu",
-) -> PreparedTraining:
-    """Find the task of demonstrations, and the settings of a preset with the changes in `settings`.
+@dataclass(frozen=True, kw_only=True)
+class TrainingRequest:
+    """What a user asks for: demonstrations, a preset, and changes of its settings."""
 
-    Args:
-        demos: Store of demonstrations, or demonstrations; None for those in the package.
-        preset: Name or file of a preset, or settings; None for the default of the task.
-        method: Name of the method.
-        task: Name of the task; "auto" for what the demonstrations record.
-        obs: Observations of the task.
-        env: Environment of the task, instead of its name.
-        env_kwargs: Keyword arguments of the environment.
-        settings: Values by their path.
-        seed: Seed of the run.
-        validation: Fraction of the episodes that is held out.
-        device: Device of torch; the default preset for cameras depends on it.
-    """
-    if demos is None and obs != USUAL_OBSERVATIONS:
-        raise ConfigError(
-            "the demonstrations of this package have no camera frames: give others with --demos, or "
-            "record some with nsde-policy collect --policy shipped --obs pixels --out demos.zarr"
+    demos: "Path | Demonstrations | None"
+    """Store of demonstrations, or demonstrations; None for those in the package."""
+    preset: RunConfig | str | None
+    """Name or file of a preset, or settings; None for the default of the task."""
+    method: str
+    settings: Mapping[str, Any]
+    """Values by the path of their setting."""
+    task: str = "auto"
+    """Name of the task; "auto" for what the demonstrations record."""
+    obs: str = USUAL_OBSERVATIONS
+    """Observations of the task."""
+    env: str | None = None
+    """Environment of the task, instead of its name."""
+    env_kwargs: Mapping[str, Any] | None = None
+    """Keyword arguments of the environment."""
+    seed: int = 0
+    validation: float = 0.0
+    """Fraction of the episodes that is held out."""
+    device: str = "cpu"
+    """Device of torch; the default preset for cameras depends on it."""
+
+    def prepare(self) -> PreparedTraining:
+        """Find the task of the demonstrations, and the settings of the preset with the changes."""
+        if self.demos is None and self.obs != USUAL_OBSERVATIONS:
+            raise ConfigError(
+                "the demonstrations of this package have no camera frames: give others with --demos, or "
+                "record some with nsde-policy collect --policy shipped --obs pixels --out demos.zarr"
+            )
+        name, env_kwargs = self._choose_task()
+        task = with_observations(get_task(name), self.obs)
+        if self.obs != USUAL_OBSERVATIONS:
+            env_kwargs = {**task.training.observations[self.obs].env_kwargs, **env_kwargs}
+        if self.env is not None or self.env_kwargs is not None:
+            close_env(open_env(get_task(name), env_kwargs))  # its errors should not wait for the evaluation
+        if isinstance(self.preset, RunConfig):
+            return PreparedTraining(name, env_kwargs, "settings", self.preset.change(self.settings))
+        return PreparedTraining(name, env_kwargs, *self._resolve_settings(task, self.preset))
+
+    def _resolve_settings(self, task: Task, preset: str | None) -> tuple[str, RunConfig]:
+        """Return the name of the preset, and its settings with the changes; cameras get an encoder.
+
+        Fewer steps shorten the training of the encoder and of plan selection in proportion.
+        """
+        selection = task.training.demos.change(select_settings(self.settings, "demos."))
+        preset = preset or choose_preset(task, self.method)
+        if preset == AUTO_PRESET and selection.images and self.device == "cpu":
+            preset = CAMERA_PRESET
+        name, config = resolve_preset(
+            task,
+            preset,
+            self.method,
+            demos=self.demos,
+            selection=vars(selection),
+            validation=self.validation,
+            seed=self.seed,
+            overridden=[path.rpartition(".")[2] for path in self.settings],
         )
-    name, kwargs = _choose_task(demos, task, env, env_kwargs or {})
-    chosen = with_observations(get_task(name), obs)
-    if obs != USUAL_OBSERVATIONS:
-        kwargs = {**chosen.training.observations[obs].env_kwargs, **kwargs}
-    if env is not None or env_kwargs is not None:
-        close_env(open_env(get_task(name), kwargs))  # its errors should not wait for the evaluation
-    if isinstance(preset, RunConfig):
-        return PreparedTraining(name, kwargs, "settings", preset.change(settings))
-    selection = chosen.training.demos.change(select_settings(settings, "demos."))
-    preset = preset or choose_preset(chosen, method)
-    if preset == AUTO_PRESET and selection.images and device == "cpu":
-        preset = CAMERA_PRESET
-    preset, config = resolve_preset(
-        chosen,
-        preset,
-        method,
-        demos=demos,
-        selection=vars(selection),
-        validation=validation,
-        seed=seed,
-        overridden=[path.rpartition(".")[2] for path in settings],
-    )
-    config = add_cameras(config, selection, small=preset == CAMERA_PRESET)
-    changed = config.change(settings)
-    config = shorten_parts(changed, changed.train.steps / config.train.steps, settings)
-    if isinstance(encoder := config.encoder, type(SMALL_ENCODER)):
-        form, batch = f"{encoder.keypoints} keypoints in {encoder.size}×{encoder.size}", encoder.train
-        logger.info("encoder: %s, %d steps of %d frames", form, batch.steps, batch.batch_size)
-    return PreparedTraining(name, kwargs, preset, config)
+        config = add_cameras(config, selection, small=name == CAMERA_PRESET)
+        changed = config.change(self.settings)
+        config = shorten_parts(changed, changed.train.steps / config.train.steps, self.settings)
+        if isinstance(encoder := config.encoder, type(SMALL_ENCODER)):
+            form, batch = f"{encoder.keypoints} keypoints in {encoder.size}×{encoder.size}", encoder.train
+            logger.info("encoder: %s, %d steps of %d frames", form, batch.steps, batch.batch_size)
+        return name, config
+
+    def _choose_task(self) -> tuple[str, dict[str, Any]]:
+        """Return the name of the task, and the keyword arguments of its environment that the run records."""
+        env_kwargs = dict(self.env_kwargs or {})
+        if self.env is not None:
+            name = get_task(self.env).name
+            if self.task not in ("auto", name):
+                raise ConfigError(f"--task {self.task} and --env {self.env} are two tasks; leave one out")
+            if self.demos is None:
+                find_demos(name)
+            return name, env_kwargs
+        if self.task != "auto":
+            return TASKS.get(self.task).name, env_kwargs
+        if self.demos is not None and not isinstance(self.demos, Path):
+            return NO_TASK, env_kwargs
+        recorded = find_task(self.demos)
+        logger.info("%s", recorded.reason)
+        return recorded.name, {**recorded.env_kwargs, **env_kwargs}
 
 
 def select_settings(settings: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """Return the settings whose path has a prefix, without it."""
     return {path.removeprefix(prefix): value for path, value in settings.items() if path.startswith(prefix)}
-
-
-def _choose_task(
-    demos: "Path | Demonstrations | None", task: str, env: str | None, env_kwargs: Mapping[str, Any]
-) -> tuple[str, dict[str, Any]]:
-    """Return the name of the task, and the keyword arguments of its environment that the run records."""
-    if env is not None:
-        name = get_task(env).name
-        if task not in ("auto", name):
-            raise ConfigError(f"--task {task} and --env {env} are two tasks; leave one out")
-        if demos is None:
-            find_demos(name)
-        return name, dict(env_kwargs)
-    if task != "auto":
-        return TASKS.get(task).name, dict(env_kwargs)
-    if demos is not None and not isinstance(demos, Path):
-        return NO_TASK, dict(env_kwargs)
-    recorded = find_task(demos)
-    logger.info("%s", recorded.reason)
-    return recorded.name, {**recorded.env_kwargs, **env_kwargs}
 
 
 def resolve_preset(
@@ -189,8 +193,8 @@ def resolve_preset(
         demos = load_training_demos(every_column, demos or find_demos(task.name))
     demos = replace(demos, rate_hz=demos.rate_hz or find_env_rate(task))
     statistics = measure_statistics(split_episodes(demos, validation, seed=seed).training)
-    if settings.images:  # what only the pictures show may tell the routes apart
-        statistics = replace(statistics, branching_fraction=0.0)
+    if settings.images:
+        statistics = statistics.without_comparison()  # the pictures decide what follows
     config = task.preset(AUTO_PRESET, method, statistics=statistics)
     choice = _describe_choice(config, overridden)
     logger.info("preset %s: %s; chosen: %s", name, statistics.describe(), choice)

@@ -1,4 +1,4 @@
-"""U-ViT (Bao et al. 2023): a transformer over image patches whose early blocks are joined to late ones."""
+"""U-ViT (Bao et al. 2023) with a convolutional stem: early blocks are joined to late ones."""
 
 import torch
 from torch import Tensor, nn
@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nsde_policy.encoders.keypoints.networks import NormedConv
-from nsde_policy.video.config import UViTConfig
+from nsde_policy.video.settings import STRIDE, UViTConfig
 
 ATTENTION_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """All but cuDNN's, whose gradients in bf16 were NaN after some thousand steps on an H200 (torch 2.11)."""
@@ -78,57 +78,44 @@ class ResidualConv(nn.Module):
 class UViT(nn.Module):
     """Maps images, and a time in [0, 1] if `has_time`, to feature maps of the same size.
 
-    With a stem, the images themselves, and the time as one more channel, are joined to the feature maps: what
-    a pixel was, and the noise in it, need not pass through the smaller grids.
+    The images themselves, and the time as one more channel, are joined to the feature maps: what a pixel was,
+    and the noise in it, need not pass through the smaller grids.
     """
 
     def __init__(self, config: UViTConfig, *, inputs: int, size: int, has_time: bool = False) -> None:
         super().__init__()
         self.transformer = Transformer(config)
-        tokens = (size // config.stride) ** 2
-        self._plain = config.kind == "plain"
-        self.channels = features = config.features
-        if self._plain:
-            self.patches = nn.Conv2d(inputs, config.width, config.patch, config.patch)
-            self.unpatch = nn.ConvTranspose2d(config.width, features, config.patch, config.patch)
-        else:
-            first, second = config.stem
-            inputs += has_time
-            self.channels += inputs
-            self.stem_half = nn.Sequential(
-                nn.PixelUnshuffle(2),
-                NormedConv(4 * inputs, first, 3),
-                NormedConv(first, first, 3),
-                ResidualConv(first),
-            )
-            self.stem_quarter = nn.Sequential(
-                NormedConv(first, second, 3, stride=2), NormedConv(second, second, 3), ResidualConv(second)
-            )
-            self.patches = nn.Conv2d(second, config.width, 3, 2, 1)
-            self.to_quarter = nn.Conv2d(config.width, 4 * second, 1)
-            self.join_quarter = _make_join(second, first)
-            self.join_half = _make_join(first, features)
-        self.smooth = nn.Conv2d(self.channels, features, 3, 1, 1)
-        self.place = nn.Parameter(0.02 * torch.randn(1, tokens, config.width))
-        self.time = (
-            nn.Sequential(
-                nn.Linear(EMBEDDING, config.width), nn.SiLU(), nn.Linear(config.width, config.width)
-            )
-            if has_time
-            else None
+        inputs += has_time
+        (first, second), width, features = config.stem, config.width, config.features
+        self.channels = features + inputs
+        self.stem_half = nn.Sequential(
+            nn.PixelUnshuffle(2),
+            NormedConv(4 * inputs, first, 3),
+            NormedConv(first, first, 3),
+            ResidualConv(first),
         )
+        self.stem_quarter = nn.Sequential(
+            NormedConv(first, second, 3, stride=2), NormedConv(second, second, 3), ResidualConv(second)
+        )
+        self.patches = nn.Conv2d(second, width, 3, 2, 1)
+        self.to_quarter = nn.Conv2d(width, 4 * second, 1)
+        self.join_quarter = _make_join(second, first)
+        self.join_half = _make_join(first, features)
+        self.smooth = nn.Conv2d(self.channels, features, 3, 1, 1)
+        self.place = nn.Parameter(0.02 * torch.randn(1, (size // STRIDE) ** 2, width))
+        self.time = None
+        if has_time:
+            self.time = nn.Sequential(nn.Linear(EMBEDDING, width), nn.SiLU(), nn.Linear(width, width))
 
     def forward(self, x: Tensor, time: Tensor | None = None) -> Tensor:
         """Map images (n, inputs, size, size) and times (n,) to feature maps."""
-        skips: list[Tensor] = []
         if x.device.type == "cpu":
             x = x.contiguous(memory_format=torch.channels_last)  # faster convolutions
-        if not self._plain:
-            if time is not None:
-                x = torch.cat([x, time[:, None, None, None].to(x.dtype).expand(-1, 1, *x.shape[2:])], dim=1)
-            skips.append(self.stem_half(x))
-            skips.append(self.stem_quarter(skips[0]))
-        grid = self.patches(skips[-1] if skips else x)
+        if time is not None:
+            x = torch.cat([x, time[:, None, None, None].to(x.dtype).expand(-1, 1, *x.shape[2:])], dim=1)
+        half = self.stem_half(x)
+        quarter = self.stem_quarter(half)
+        grid = self.patches(quarter)
         tokens = grid.flatten(2).transpose(1, 2) + self.place
         patches = tokens.shape[1]
         if self.time is not None and time is not None:
@@ -136,17 +123,15 @@ class UViT(nn.Module):
             tokens = torch.cat([moment.to(tokens.dtype), tokens], dim=1)
         tokens = self.transformer(tokens)[:, -patches:]
         grid = tokens.transpose(1, 2).reshape(grid.shape)
-        if self._plain:
-            return F.silu(self.smooth(self.unpatch(grid)))
-        quarter = F.pixel_shuffle(self.to_quarter(grid), 2)
-        half = F.pixel_shuffle(self.join_quarter(torch.cat([quarter, skips[1]], dim=1)), 2)
-        drawn = F.pixel_shuffle(self.join_half(torch.cat([half, skips[0]], dim=1)), 2)
-        x = x.to(drawn.dtype)
-        return torch.cat([F.silu(self.smooth(torch.cat([drawn, x], dim=1))), x], dim=1)
+        up = F.pixel_shuffle(self.to_quarter(grid), 2)
+        up = F.pixel_shuffle(self.join_quarter(torch.cat([up, quarter], dim=1)), 2)
+        up = F.pixel_shuffle(self.join_half(torch.cat([up, half], dim=1)), 2)
+        x = x.to(up.dtype)
+        return torch.cat([F.silu(self.smooth(torch.cat([up, x], dim=1))), x], dim=1)
 
 
 def _make_join(channels: int, outputs: int) -> nn.Sequential:
-    """Join a grid with the one of the same size on the way in; draws `outputs` channels at twice the size."""
+    """Join a grid with that of the same size on the way in, to `outputs` channels at twice the size."""
     return nn.Sequential(
         NormedConv(2 * channels, channels, 3), ResidualConv(channels), nn.Conv2d(channels, 4 * outputs, 1)
     )

@@ -16,13 +16,13 @@ from websockets.http11 import Request, Response
 from nsde_policy.data.images import LazyFrames
 from nsde_policy.data.oddities import find_flags
 from nsde_policy.data.types import Demonstrations
-from nsde_policy.deploy.server.config import Log
-from nsde_policy.deploy.server.connection import WebsocketServer
+from nsde_policy.deploy.server.settings import Log
+from nsde_policy.deploy.server.websocket_server import WebsocketServer
 from nsde_policy.errors import NsdePolicyError
 from nsde_policy.viewer.http import ViewerSettings, load_files, respond_with_file
 
 if TYPE_CHECKING:
-    from nsde_policy.eval.offline.frames import ScoredEpisodes
+    from nsde_policy.eval.score.episodes import ScoredEpisodes
     from nsde_policy.inference.policy import Policy
 
 DIGITS = 5
@@ -196,7 +196,7 @@ def plan_recorded(policy: "Policy", scored: "ScoredEpisodes", episode: int) -> d
 
     `std` is accumulated along the plan, and None if the method does not report it.
     """
-    from nsde_policy.eval.offline.frames import add_features
+    from nsde_policy.eval.score.episodes import add_features
     from nsde_policy.training.dataset import build_transitions
 
     chosen, history = scored.select([episode]), policy.spec.history

@@ -19,7 +19,7 @@ from websockets.http11 import Request, Response
 
 from nsde_policy.bounds import Count, Positive
 from nsde_policy.config import require
-from nsde_policy.deploy.server.config import ServerSettings, is_loopback
+from nsde_policy.deploy.server.settings import ServerSettings, is_loopback
 
 SOCKET = "/live"
 NO_TOKEN, FULL = (4403, "token"), (4503, "full")

@@ -15,20 +15,20 @@ import torch
 
 from nsde_policy.assets import get_shipped_name
 from nsde_policy.config import Sampling
+from nsde_policy.control.worker import PlannerThread
 from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.errors import PlanError
-from nsde_policy.eval.disturbances import (
+from nsde_policy.eval.rollouts.disturbances import (
     CameraDisturbances,
     Condition,
     Disturbances,
     PlanQueue,
     count_planned,
 )
-from nsde_policy.eval.rollout import make_generator
+from nsde_policy.eval.rollouts.runner import make_generator
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.registry import get_method
 from nsde_policy.planner.interface import History, Plan
-from nsde_policy.planner.worker import PlannerThread
 from nsde_policy.tasks import Task, get_task
 from nsde_policy.training.train import train_run
 from nsde_policy.viewer.camera import describe_camera

@@ -11,7 +11,7 @@ from nsde_policy.data.collection import Collection, EpisodeInfo
 from nsde_policy.data.types import MIN_STEPS
 from nsde_policy.envs.live import PAGE_SIDE
 from nsde_policy.errors import DemoError, RemoteError
-from nsde_policy.eval.episode import CompressedFrames
+from nsde_policy.eval.rollouts.episode import CompressedFrames
 from nsde_policy.run_directory import find_versions
 from nsde_policy.tasks.base import Task
 from nsde_policy.viewer import messages

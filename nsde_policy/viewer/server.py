@@ -10,8 +10,8 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from nsde_policy.deploy.server.config import Log
-from nsde_policy.deploy.server.connection import WebsocketServer
+from nsde_policy.deploy.server.settings import Log
+from nsde_policy.deploy.server.websocket_server import WebsocketServer
 from nsde_policy.errors import NsdePolicyError, RemoteError
 from nsde_policy.viewer import messages
 from nsde_policy.viewer.app import App

@@ -40,7 +40,7 @@ def test_torchrun_starts_the_program_whose_errors_name_the_rank():
     assert "nsde-policy (rank 3): " in done.stderr
 
 
-@pytest.mark.parametrize("command", ["eval", "tune", "train --slurm gpu --out run"])
+@pytest.mark.parametrize("command", ["eval", "tune"])
 def test_torchrun_starts_only_what_trains_in_several_processes(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -88,7 +88,7 @@ def test_the_first_help_page_is_short():
     lines = _list_commands(COMMANDS, "nsde-policy").splitlines()
     assert len(lines) <= 30
     assert max(map(len, lines)) <= 88
-    for family, text in {"data": "Turn KTH", "train": "next frames"}.items():
+    for family, text in {"data": "Turn a folder", "train": "next frames"}.items():
         described = _list_commands(COMMANDS["video"], "nsde-policy video").splitlines()
         assert any(line.strip().startswith(family) and text in line for line in described)
 
@@ -210,15 +210,11 @@ def test_output_works_on_ascii_terminals(tmp_path):
 @pytest.mark.parametrize(
     ("line", "code", "error"),
     [
-        ("data info /nowhere 2>/dev/full", 2, ""),
-        ("data info /nowhere 2>&-", 2, ""),
-        ("train --dry-run 2>/dev/full", 0, ""),
-        (f"{INFO} >&-", 0, ""),
         (f"{INFO} >/dev/full", 2, "nsde-policy: the output cannot be used: No space left on device\n"),
         (f"{INFO} | true", 141, ""),
     ],
 )
-def test_standard_streams_may_be_closed_or_full(line, code, error):
+def test_the_output_may_be_closed_or_full(line, code, error):
     script = f"unset PYTHONUNBUFFERED; set -o pipefail; {' '.join(PROGRAM)} {line}"
     done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert done.stderr == error
@@ -236,22 +232,6 @@ def test_an_interrupt_during_imports_is_quiet(tmp_path):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs ignore it
     )
     assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")
-
-
-def test_a_second_interrupt_ends_a_computation_in_which_python_cannot_react():
-    script = (
-        "import hashlib, signal\nfrom nsde_policy.__main__ import end_at_second_interrupt\n"
-        "signal.signal(signal.SIGINT, lambda *_: None)\nend_at_second_interrupt()\n"
-        "print('ready', flush=True)\nhashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE) as program:
-        assert program.stdout is not None
-        assert program.stdout.readline() == b"ready\n"
-        program.send_signal(signal.SIGINT)
-        with pytest.raises(subprocess.TimeoutExpired):
-            program.wait(2)
-        program.send_signal(signal.SIGINT)
-        assert program.wait(60) == 130
 
 
 def test_library_log_messages_go_to_stderr_once(capsys):

@@ -15,6 +15,7 @@ from nsde_policy.eval.compare import run as comparing
 from nsde_policy.eval.compare.entries import Entry
 from nsde_policy.eval.compare.result import Comparison, read_comparison
 from nsde_policy.eval.compare.run import choose_names, load_records, read_training_time
+from nsde_policy.eval.rollouts.runner import RolloutConfig
 from nsde_policy.inference.loading import load_model
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
@@ -78,7 +79,7 @@ def test_the_same_command_resumes_without_new_episodes(
     runs: list[Path], out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     before = read_comparison(out / "comparison.json")
-    monkeypatch.setattr(comparing, "evaluate_policy", None)
+    monkeypatch.setattr(comparing, "score_rollouts", None)
     assert compare(runs, "--out", str(out), "--reference", "regression, theirs") == 0
     assert "**Regression, theirs**" in capsys.readouterr().out
     after = read_comparison(out / "comparison.json")
@@ -112,7 +113,7 @@ def test_what_is_new_or_damaged_is_evaluated_again(runs: list[Path], out: Path, 
 def test_earlier_comparisons_are_merged_without_new_episodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(comparing, "evaluate_policy", None)
+    monkeypatch.setattr(comparing, "score_rollouts", None)
     a, b = make_comparison(make_entry(), make_entry("flow")), make_comparison(make_entry("knn"))
     for name, each in (("a", a), ("b", b)):
         (tmp_path / f"{name}.json").write_text(each.to_json())
@@ -143,7 +144,7 @@ def arm(runs: list[Path], tmp_path: Path) -> Path:
     [
         ([], "nothing to compare"),
         (["RUN", "RUN"], "is named twice"),
-        (["ARM"], "no environment to roll out in"),
+        (["ARM"], "no environment to play in"),
         (["/nowhere"], "/nowhere does not exist"),
         (["RUN", "--env-kwargs", "{}}"], "--env-kwargs is not valid JSON"),
         (["RUN", "--env-kwargs", '{"reset_rule": "dice"}'], "dice"),
@@ -183,7 +184,7 @@ def test_runs_with_equal_names_are_rejected(runs: list[Path], tmp_path: Path):
     for name in ("config.json", "model.safetensors"):
         (twin / name).write_bytes((runs[0] / name).read_bytes())
     with pytest.raises(ComparisonError, match="cannot be told apart"):
-        choose_names(load_records([runs[0], twin]))
+        choose_names(load_records([runs[0], twin], RolloutConfig()))
 
 
 @pytest.mark.parametrize("seed", [0, 1])

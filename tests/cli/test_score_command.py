@@ -11,10 +11,10 @@ import pytest
 from nsde_policy.cli.main import main
 from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.errors import ComparisonError
-from nsde_policy.eval.offline.comparison import OfflineComparison, compare_offline
-from nsde_policy.eval.offline.result import OfflineScore
-from nsde_policy.eval.offline.score import OfflineConfig
-from nsde_policy.eval.offline.sums import EpisodeSums
+from nsde_policy.eval.score.comparison import ScoreComparison, compare_scores
+from nsde_policy.eval.score.result import Score
+from nsde_policy.eval.score.scorer import ScoreConfig
+from nsde_policy.eval.score.sums import EpisodeSums
 from tests.helpers.demo_stores import write_store
 from tests.helpers.toy_problems import make_robot_demos
 
@@ -48,8 +48,8 @@ def test_command_prints_tables_and_writes_json(
     values = json.loads(file.read_text())
     assert len(values["episodes"]) == 4
     assert not values["seen_in_training"]
-    assert np.shape(values["parts"]["last"]["error_per_action"]["sample"]["value"]) == (5, 3)
-    assert np.shape(values["parts"]["all"]["coverage"]["observations"]["low"]) == (3,)
+    assert np.shape(values["error_per_action"]["sample"]["value"]) == (5, 3)
+    assert np.shape(values["coverage"]["observations"]["low"]) == (3,)
 
 
 @pytest.mark.parametrize(
@@ -122,11 +122,11 @@ def test_unfinished_run_is_reported(
 
 
 @pytest.fixture(scope="module")
-def comparison(two_runs: tuple[Path, Path, Path]) -> OfflineComparison:
-    return compare_offline(two_runs[:2], two_runs[2], config=OfflineConfig(samples=4))
+def comparison(two_runs: tuple[Path, Path, Path]) -> ScoreComparison:
+    return compare_scores(two_runs[:2], two_runs[2], config=ScoreConfig(samples=4))
 
 
-def test_runs_are_compared_on_the_episodes_that_all_held_out(comparison: OfflineComparison):
+def test_runs_are_compared_on_the_episodes_that_all_held_out(comparison: ScoreComparison):
     sde, regression = comparison.runs
     held_out = list(sde.record.demos.held_out)
     assert sde.context["episodes"] == regression.context["episodes"] == held_out
@@ -144,12 +144,12 @@ def test_runs_are_compared_on_the_episodes_that_all_held_out(comparison: Offline
     assert "on at least 6 episodes; fewer give no verdict" in comparison.as_text()
 
 
-def test_runs_are_ranked_by_error_if_the_paired_interval_excludes_zero(comparison: OfflineComparison):
-    def scale(factor: float, label: str) -> OfflineScore:
+def test_runs_are_ranked_by_error_if_the_paired_interval_excludes_zero(comparison: ScoreComparison):
+    def scale(factor: float, label: str) -> Score:
         run, sums = comparison.reference, comparison.reference.sums
-        squared = sums["all"]["error_sample"]
+        squared = sums["error_sample"]
         total, count = (np.tile(part, (3, 1, 1)) for part in (factor * squared.total, squared.count))
-        parts = {**sums, "all": {**sums["all"], "error_sample": EpisodeSums(total, count, root=True)}}
+        parts = {**sums, "error_sample": EpisodeSums(total, count, root=True)}
         return replace(run, name=label, sums=parts)
 
     small, large = scale(1.0, "small"), scale(1.44, "large")
@@ -166,7 +166,7 @@ def test_runs_that_held_out_different_episodes_cannot_be_paired(two_runs: tuple[
     other = Path(shutil.copytree(sde, sde.parent / "other"))
     (other / "config.json").write_text(json.dumps(record))
     with pytest.raises(ComparisonError, match="same --seed and --validation"):
-        compare_offline([sde, other], store)
+        compare_scores([sde, other], store)
 
 
 def test_command_compares_several_runs(
@@ -177,7 +177,7 @@ def test_command_compares_several_runs(
     flags = ["--demos", store, "--samples", "2"]
     assert main(["score", *runs, *flags, "--json", str(file)]) == 0
     assert "| minus Neural SDE, sde | error |" in capsys.readouterr().out
-    assert [len(values["parts"]) for values in json.loads(file.read_text())["runs"]] == [3, 3]
+    assert [len(values["error_in_std"]) for values in json.loads(file.read_text())["runs"]] == [4, 4]
     assert main(["score", *runs, *flags, "--reference", "nothing"]) == 2
     assert "no row 'nothing' to refer to" in capsys.readouterr().err
     assert main(["compare", *runs, "--out", str(tmp_path)]) == 2

@@ -7,19 +7,19 @@ import pytest
 
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.planner.checks import round_binary
-from nsde_policy.planner.interface import Plan
+from nsde_policy.planner.interface import Plan, Planner
 from tests.helpers.numpy_planner import CALIBRATION, SPEC, Sim
 
 BINARY = replace(SPEC, binary=((1, 0.0, 100.0),))
 OBS = np.array([50.0, 0.0, 1.0])
 
 
-class Gripper:
+class Gripper(Planner):
     """Planner whose second action is slowly closed by a network that knows no steps: 0, 20, 40, 60 …"""
 
     spec = BINARY
 
-    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None) -> Plan:
         del seed
         place = states[0, 3] + np.arange(1.0, steps + 1)
         return Plan(np.stack([place, 20.0 * np.arange(steps)], axis=1))
@@ -34,7 +34,7 @@ def test_actions_are_rounded_to_the_two_values_and_others_are_not():
 class SlowGripper(Gripper):
     """Planner that moves its second action by 10 in every period, from where it was told that it is."""
 
-    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None) -> Plan:
         del seed
         return Plan(states[0, 3:] + np.arange(1.0, steps + 1)[:, None] * [0.0, 10.0])
 

@@ -8,7 +8,7 @@ import pytest
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.errors import SessionStoppedError
 from nsde_policy.planner.calibration import Calibration
-from nsde_policy.planner.interface import Plan
+from nsde_policy.planner.interface import Plan, Planner
 from tests.helpers.numpy_planner import SPEC, Sim
 from tests.helpers.sessions import OBS, PERIOD
 from tests.helpers.simulated_time import SimulatedWorker
@@ -17,7 +17,7 @@ NAN_OBS = np.full(3, np.nan)
 START = np.array([50.0, 40.0])
 
 
-class Deltas:
+class Deltas(Planner):
     """Planner of changes that all differ; it records the states that it was given."""
 
     spec = SPEC
@@ -27,7 +27,7 @@ class Deltas:
         self.plans: list[np.ndarray] = []
         self.states: list[np.ndarray] = []
 
-    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None) -> Plan:
         self.states.append(states)
         self.plans.append(self._rng.uniform(self._low, self._high, (steps, 2)))
         return Plan(self.plans[-1].copy())

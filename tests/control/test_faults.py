@@ -165,7 +165,7 @@ def test_a_callback_that_raises_or_returns_no_command_is_a_fault_too(callback, r
 )
 def test_a_plan_that_cannot_be_followed_is_a_fault(answer, detail):
     robot = Robot()
-    robot.planner.plan_from = lambda states, *, steps, seed: answer
+    robot.planner.plan_from = lambda states, **_: answer
     assert robot.step() == [FaultKind.NON_FINITE_PLAN]
     assert re.search(detail, robot.session.last.faults[0].detail)
 

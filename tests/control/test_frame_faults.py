@@ -1,4 +1,4 @@
-"""Tests for control/frames.py with a made-up arm of seven joints and two cameras: bad frames are faults."""
+"""Tests for control/frame_monitor.py, with an arm of seven joints and two cameras: bad frames are faults."""
 
 import copy
 import json
@@ -218,22 +218,22 @@ def test_frame_with_its_own_time_stamp_is_stale(policy: Policy):
         assert f"'top'; the names are {STATE}, {TOP}, {WRIST}" in robot.session.last.faults[0].detail
 
 
-class Encoder:
+class Encoder(Planner):
     """A planner whose encoder records what it is given, and may be blocked."""
 
     def __init__(self, policy: Policy) -> None:
         self.spec, self._policy = policy.spec, policy
-        self.encoded: list[Observation] = []
+        self.encoded: list[tuple[np.ndarray, list[np.ndarray]]] = []
         self.released = threading.Event()
         self.released.set()
 
-    def encode(self, obs: Observation) -> np.ndarray:
+    def encode_frames(self, values: np.ndarray, frames: Any) -> Any:
         assert threading.current_thread() is not threading.main_thread()
         assert self.released.wait(60)
-        self.encoded.append(obs)
-        return self._policy.encode(obs)
+        self.encoded.append((values[0], [frame[0] for frame in frames]))
+        return self._policy.encode_frames(values, frames)
 
-    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None) -> Plan:
         return self._policy.plan_from(states, steps=steps, seed=seed)
 
 
@@ -242,8 +242,8 @@ def test_frames_of_a_plan_are_encoded_by_the_planners_thread_and_others_only_che
     with run_robot(planner, calibration=policy.calibration, rate_hz=50.0, chunk=3) as robot:
         for _ in range(20):
             assert not robot.step(after=0.02)
-        given = [planner.encoded[k][TOP] for k in range(2)]
-        assert (given == ARRAYS["top"][[0, 15]]).all(), "a plan in period 0, and one in period 3"
+        frames = [planner.encoded[k][1][0] for k in range(2)]
+        assert (frames == ARRAYS["top"][[0, 15]]).all(), "a plan in period 0, and one in period 3"
         assert robot.step(paint(TOP, 0)(observe(20)), after=0.004) == [("implausible_frame", TOP)]
 
 
@@ -260,8 +260,9 @@ def test_encoder_that_hangs_does_not_block_the_loop(ahead: bool, policy: Policy)
             value[:] = 0  # the driver of a camera may write the next frame into the same memory
         planner.released.set()
         session._scheduler.pending[1].result(60)
-    assert (planner.encoded[0][TOP] == ARRAYS["top"][0]).all()
-    assert (planner.encoded[0][STATE] == ARRAYS["state"][0]).all()
+    values, frames = planner.encoded[0]
+    assert (frames[0] == ARRAYS["top"][0]).all()
+    assert (values == ARRAYS["state"][0]).all()
 
 
 def test_encoder_that_returns_nan_is_a_fault_and_refused(policy: Policy):
@@ -278,7 +279,7 @@ def test_encoder_that_returns_nan_is_a_fault_and_refused(policy: Policy):
 
 def test_encoded_frames_are_scored_with_their_plan(policy: Policy):
     planner = Encoder(policy)
-    planner.encode = lambda obs: policy.encode(obs) + 9 * (np.arange(policy.obs_dim) >= JOINTS)
+    planner.encode_frames = lambda values, frames: (9 + policy.encode_frames(values, frames)[0], None)
     with run_robot(planner, calibration=policy.calibration, fault_when_ood=True) as robot:
         assert robot.step() == [("out_of_distribution", None)]
         assert robot.session.last.is_ood

@@ -18,10 +18,11 @@ from nsde_policy.deploy.export import export_policy
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.encoders.resnet.config import ResNetConfig
 from nsde_policy.errors import PolicyInputError, SessionStoppedError
-from nsde_policy.inference.base import BasePolicy
+from nsde_policy.inference.base_policy import BasePolicy
 from nsde_policy.inference.policy import Policy
-from nsde_policy.methods.regression import RegressionConfig
+from nsde_policy.methods.baselines.regression import RegressionConfig
 from nsde_policy.planner.calibration import CameraRange
+from nsde_policy.planner.interface import Planner
 from nsde_policy.run_config import RunConfig
 from nsde_policy.training.training_set import TrainingSet
 from tests.control.test_frame_faults import (
@@ -163,15 +164,17 @@ def test_history_and_plans_restart_when_the_cameras_change(policy: Policy):
     """With a history of states, one with features and one without would be unlike any in training."""
     seen: list[np.ndarray] = []
 
-    class Planner:
+    class Recorder(Planner):
         spec = policy.spec
-        encode = staticmethod(policy.encode)
+        encode_frames = staticmethod(policy.encode_frames)
 
-        def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Any:
+        def plan_from(
+            self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None
+        ) -> Any:
             seen.append(states)
             return policy.plan_from(states, steps=steps, seed=seed)
 
-    with run_robot(Planner(), calibration=policy.calibration, chunk=8) as robot:
+    with run_robot(Recorder(), calibration=policy.calibration, chunk=8) as robot:
         for frame in range(4):
             robot.step(observe(frame) if frame < 2 else without(TOP)(observe(frame)))
     assert len(seen) == 2, "at the start, and when the camera was lost"

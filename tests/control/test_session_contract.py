@@ -42,7 +42,7 @@ class SessionMachine(RuleBasedStateMachine):
         start=st.sampled_from([None, hostile.START, (1e9, -1e9)]),
         cameras=st.booleans(),
         deltas=st.sampled_from([(), (1,), (0, 1)]),
-        candidates=st.sampled_from([1, 16, "many"]),
+        candidates=st.sampled_from([1, 16]),
     )
     def open(self, rate, blend, ahead, on_fault, start, cameras, deltas, candidates):
         rate = 10.0 if deltas else rate
@@ -131,7 +131,7 @@ def test_a_planner_that_hangs_does_not_block_the_loop(ahead):
     released, finished = threading.Event(), threading.Event()
 
     class HangingWalker(Walker):
-        def plan_from(self, states, *, steps, seed):
+        def plan_from(self, states, *, steps, seed, candidates=None):
             released.wait(20)
             finished.set()
             return super().plan_from(states, steps=steps, seed=seed)
@@ -152,7 +152,7 @@ def test_a_planner_that_hangs_does_not_block_the_loop(ahead):
 
 def test_a_planner_that_takes_long_in_real_time_is_on_time_if_the_clock_is_simulated():
     class SlowWalker(Walker):
-        def plan_from(self, states, *, steps, seed):
+        def plan_from(self, states, *, steps, seed, candidates=None):
             time.sleep(0.05)
             return super().plan_from(states, steps=steps, seed=seed)
 

@@ -14,7 +14,6 @@ from nsde_policy.core.losses import (
     diffusion_squared_loss,
     flow_loss,
     joint_nll,
-    strength_loss,
 )
 from nsde_policy.core.sde import Coefficients, increment_log_prob
 
@@ -114,14 +113,3 @@ def test_optimal_denoiser_is_the_score_of_the_noisy_data():
     second = torch.autograd.functional.hessian(lambda a: denoiser_loss(sigma * a * noisy, z), slope)
     best = (-first / second).item()
     assert best == pytest.approx(-1 / (s**2 + sigma**2), rel=0.03)
-
-
-def test_optimal_strength_is_one_for_the_exact_score_and_one_half_for_twice_the_score():
-    s, sigma, n = 1.0, 0.7, 200_000
-    z = draw_normal(n, 1)
-    noisy = s * draw_normal(n, 1, seed=1) + sigma * z
-    exact = -noisy / (s**2 + sigma**2)
-    grid = torch.linspace(0, 2, 41, dtype=torch.float64)
-    for factor, best in ((1.0, 1.0), (2.0, 0.5)):
-        losses = [strength_loss(a, sigma * factor * exact, z).item() for a in grid]
-        assert grid[torch.tensor(losses).argmin()].item() == pytest.approx(best, abs=0.051)

@@ -16,8 +16,7 @@ from nsde_policy.core.sde import (
     cancelling_strength,
     constant_strength,
     euler_maruyama,
-    trajectory_nll,
-    transition_log_prob,
+    increment_log_prob,
 )
 from nsde_policy.errors import ConfigError
 from tests.helpers.rng import make_rng
@@ -160,14 +159,8 @@ def test_transition_density_is_the_gaussian_of_one_step():
     normal = torch.distributions.Normal(
         x + sde.coefficients(x).drift * dt, sde.coefficients(x).diffusion * math.sqrt(dt)
     )
-    torch.testing.assert_close(transition_log_prob(sde, x, x_next, dt=dt), normal.log_prob(x_next).sum(-1))
-
-
-def test_trajectory_nll_sums_its_transitions():
-    sde, dt = OrnsteinUhlenbeck(), torch.tensor([0.1, 0.2, 0.4])
-    path = euler_maruyama(sde, torch.ones(5, 2), dt=dt, steps=3, generator=make_rng())
-    each = [transition_log_prob(sde, path[k], path[k + 1], dt=dt[k]) for k in range(3)]
-    torch.testing.assert_close(trajectory_nll(sde, path, dt=dt), -torch.stack(each).sum(0))
+    log_prob = increment_log_prob(sde.coefficients(x), x_next - x, torch.tensor(dt))
+    torch.testing.assert_close(log_prob, normal.log_prob(x_next).sum(-1))
 
 
 def test_cancelling_strength_keeps_the_density_under_constant_diffusion():

@@ -11,7 +11,6 @@ from nsde_policy.core.targets import (
     draw_flow_target,
     draw_noise,
     noise_scale,
-    pair_states,
     stack_history,
 )
 from nsde_policy.errors import DemoError
@@ -90,27 +89,15 @@ def test_history_is_newest_first_and_repeats_the_first_state_before_the_start():
     torch.testing.assert_close(stack_history(path, 3)[:, 0], expected)
 
 
-def test_transitions_pair_every_state_with_its_successor_and_time_step():
-    path = torch.randn(4, 5, 2, generator=make_rng())
-    dt = torch.tensor([0.1, 0.2, 0.3])
-    data = pair_states(path, dt=dt, history=2)
-    assert (len(data), data.x.shape[1]) == (15, 4)
-    torch.testing.assert_close(data.x_next.reshape(3, 5, 2), path[1:])
-    torch.testing.assert_close(data.x.reshape(3, 5, 4)[..., :2], path[:-1])
-    torch.testing.assert_close(data.dt.reshape(3, 5), dt[:, None].expand(3, 5))
-
-
 def test_transitions_of_several_episodes_are_concatenated():
-    parts = [pair_states(torch.full((n, 1), float(n))) for n in (3, 5)]
+    parts = [Transitions(*[torch.full((n, 1), float(n))] * 4) for n in (2, 4)]
     data = Transitions.cat(parts)
-    torch.testing.assert_close(data.x.flatten(), torch.tensor([3.0, 3, 5, 5, 5, 5]))
+    torch.testing.assert_close(data.x.flatten(), torch.tensor([2.0, 2, 4, 4, 4, 4]))
     picked: Tensor = data[torch.tensor([0, 5])].x
-    torch.testing.assert_close(picked.flatten(), torch.tensor([3.0, 5]))
+    torch.testing.assert_close(picked.flatten(), torch.tensor([2.0, 4]))
 
 
 def test_invalid_transitions_raise():
-    with pytest.raises(DemoError, match="needs at least two states"):
-        pair_states(torch.zeros(1, 3))
     with pytest.raises(DemoError, match=r"expected x \(n, h·d\)"):
         Transitions(torch.zeros(3, 4), torch.zeros(3, 3), torch.zeros(3, 1), torch.ones(3, 3))
 

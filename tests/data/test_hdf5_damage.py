@@ -1,11 +1,10 @@
 """Tests of damaged HDF5 files: each kind is refused with a message that says what to do."""
 
-import os
 import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import h5py
 import numpy as np
@@ -16,18 +15,9 @@ from nsde_policy.data import load_demonstrations
 from nsde_policy.data.check import check_store
 from nsde_policy.data.images import open_images
 from nsde_policy.errors import DemoError
+from tests.helpers.damage import Damage, replace_by_pipe
 from tests.helpers.demo_stores import edit_bytes
 from tests.helpers.hdf5_files import LENGTHS, example, write_aloha, write_d4rl, write_jpeg, write_robomimic
-
-
-class Damage(NamedTuple):
-    """A kind of damage, and a part of the expected message."""
-
-    name: str
-    make: Callable[[Path], Path]
-    """Write a damaged file to the given path and return its path."""
-    message: str
-    load: Callable[[Path], object] = load_demonstrations
 
 
 def robomimic(change: Callable[[h5py.File], object]) -> Callable[[Path], Path]:
@@ -53,11 +43,6 @@ def on_bytes(change: Callable[[bytes], bytes]) -> Callable[[Path], Path]:
         return path
 
     return make
-
-
-def make_pipe(path: Path) -> Path:
-    os.mkfifo(path)
-    return path
 
 
 def aloha(change: Callable[[h5py.File], object], episode: int = 1) -> Callable[[Path], Path]:
@@ -141,8 +126,10 @@ def nest_groups(file: h5py.File) -> None:
 OBJECT, POSITION = "data/demo_2/obs/object", "data/demo_2/obs/robot0_eef_pos"
 
 
-def read_camera(path: Path) -> object:
-    return open_images(path, key="observations/images/cam_high")[:]
+def read_everything(path: Path) -> None:
+    load_demonstrations(path)
+    if path.is_dir():
+        open_images(path, key="observations/images/cam_high")[:]
 
 
 DAMAGES = [
@@ -151,7 +138,7 @@ DAMAGES = [
     Damage("empty file", on_bytes(lambda _: b""), "not an undamaged HDF5 file"),
     Damage("truncated", on_bytes(lambda content: content[: len(content) // 2]), "truncated file"),
     Damage("no HDF5", on_bytes(lambda _: b"PK" * 999), "file signature not found"),
-    Damage("pipe", make_pipe, "is not a regular file"),
+    Damage("pipe", replace_by_pipe, "is not a regular file"),
     Damage(
         "other content",
         robomimic(lambda file: file.move("data", "x")),
@@ -226,15 +213,14 @@ DAMAGES = [
     Damage(
         "mixed formats", aloha(lambda f: f.move("action", "actions")), "episode_1.hdf5 has neither terminals"
     ),
-    Damage("broken JPEG", aloha(damage_jpeg), "cam_high .*, row 2, is not an undamaged JPEG", read_camera),
+    Damage("broken JPEG", aloha(damage_jpeg), "cam_high .*, row 2, is not an undamaged JPEG"),
     Damage(
         "JPEG size",
         aloha(change_jpeg_size),
         r"row 2, is uint8 \(8, 8, 3\), not ",
-        read_camera,
     ),
     Damage("nested groups", aloha(nest_groups), "groups in groups, g/g/g"),
-    Damage("huge PNG", aloha(enlarge_image), "row 2, is not an undamaged .* exceeds limit", read_camera),
+    Damage("huge PNG", aloha(enlarge_image), "row 2, is not an undamaged .* exceeds limit"),
     # D4RL
     Damage("no ends", d4rl(terminals=None, timeouts=None), "neither terminals nor timeouts"),
     Damage(
@@ -261,12 +247,9 @@ def write_images_only(path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)
+@pytest.mark.parametrize("damage", DAMAGES, ids=str)
 def test_damage_is_rejected(tmp_path: Path, damage: Damage) -> None:
-    path = damage.make(tmp_path / "lift.hdf5")
-    with pytest.raises(DemoError, match=damage.message) as caught:
-        damage.load(path)
-    assert "\n" not in str(caught.value)
+    damage.check(tmp_path / "lift.hdf5", read_everything)
 
 
 def test_the_command_line_lists_what_there_is_and_finds_every_fault(

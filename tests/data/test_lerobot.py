@@ -14,8 +14,8 @@ import pytest
 from nsde_policy.cli.main import main
 from nsde_policy.data import load_demonstrations, open_images
 from nsde_policy.data.check import check_store
-from nsde_policy.data.formats import camera_frames
 from nsde_policy.data.readers import open_source
+from nsde_policy.data.readers.lerobot import videos
 from nsde_policy.data.summary import summarize
 from nsde_policy.errors import DemoError
 from tests.helpers.lerobot_sets import (
@@ -66,7 +66,7 @@ def test_all_features_are_arrays_and_tasks_have_names(tmp_path: Path) -> None:
 
 def test_frames_are_decoded_in_one_go_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened, seeks = [], []
-    open_video = camera_frames.open_video
+    open_video = videos.open_video
 
     class Counting:
         def __init__(self, container: Any) -> None:
@@ -89,7 +89,7 @@ def test_frames_are_decoded_in_one_go_and_kept(tmp_path: Path, monkeypatch: pyte
         def __exit__(self, *error: Any) -> Any:
             return self._context.__exit__(*error)
 
-    monkeypatch.setattr(camera_frames, "open_video", Opened)
+    monkeypatch.setattr(videos, "open_video", Opened)
     path = write_v2(tmp_path / "set")
     frames = open_images(path, key=WRIST)
     whole = np.concatenate([frames[start : start + 3] for start in range(0, 22, 3)])
@@ -97,7 +97,7 @@ def test_frames_are_decoded_in_one_go_and_kept(tmp_path: Path, monkeypatch: pyte
     again = frames[4:20]
     assert np.array_equal(again, whole[4:20])
     assert len(opened) == 3
-    monkeypatch.setattr(camera_frames, "CACHE_BYTES", 2 * 48 * 64 * 3)
+    monkeypatch.setattr(videos, "CACHE_BYTES", 2 * 48 * 64 * 3)
     frames = open_images(path, key=WRIST)
     for frame in (20, 3, 16, 1, 0, 9):  # any order gives the same frames, with two of them in memory
         assert np.array_equal(frames[frame], whole[frame])

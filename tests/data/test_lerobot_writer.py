@@ -10,8 +10,8 @@ import pytest
 
 from nsde_policy.data import load_demonstrations, open_images
 from nsde_policy.data.check import check_store
-from nsde_policy.data.formats.lerobot_writer import write_lerobot
 from nsde_policy.data.readers import open_source
+from nsde_policy.data.readers.lerobot.writer import write_lerobot
 from nsde_policy.data.source import MemoryArray, MemorySource
 from nsde_policy.errors import DemoError, NsdePolicyError
 from tests.helpers.lerobot_sets import DATA, EPISODES, TOP, WRIST, check_frames, edit_info, write_v3

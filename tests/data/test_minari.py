@@ -2,11 +2,10 @@
 
 import io
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import h5py
 import numpy as np
@@ -16,7 +15,7 @@ from PIL import Image
 from nsde_policy.data import load_demonstrations
 from nsde_policy.data.images import open_images
 from nsde_policy.data.readers import open_source
-from nsde_policy.errors import DemoError
+from tests.helpers.damage import Damage
 from tests.helpers.demo_stores import edit_bytes
 
 EPISODES = 11
@@ -114,29 +113,12 @@ def test_images_are_decoded(tmp_path: Path) -> None:
     assert len(load_demonstrations(path).obs_names) == 6
 
 
-class Damage(NamedTuple):
-    """A kind of damage, and a part of the expected message."""
-
-    name: str
-    make: Callable[[Path], object]
-    """Damage the data set in the given folder."""
-    message: str
-
-
 def on_file(change: Callable[[h5py.File], object]) -> Callable[[Path], object]:
     def make(path: Path) -> None:
         with h5py.File(path / "data/main_data.hdf5", "a") as file:
             change(file)
 
     return make
-
-
-def replace(name: str, values: Any) -> Callable[[Path], object]:
-    def change(file: h5py.File) -> None:
-        del file[name]
-        file[name] = values
-
-    return on_file(change)
 
 
 def with_metadata(**change: Any) -> Callable[[Path], object]:
@@ -146,25 +128,13 @@ def with_metadata(**change: Any) -> Callable[[Path], object]:
     return make
 
 
-def link_metadata(path: Path) -> None:
-    (path / "data/metadata.json").unlink()
-    os.mkfifo(path / "data/metadata.json")
-
-
-OBS = "episode_2/observations/observation"
 DAMAGES = [
     Damage("no file", lambda path: shutil.rmtree(path / "data"), "is not a zarr group"),
-    Damage(
-        "truncated",
-        lambda path: edit_bytes(path / "data/main_data.hdf5", lambda content: content[:5000]),
-        "main_data.hdf5 is not an undamaged HDF5 file",
-    ),
     Damage(
         "metadata cut off",
         lambda path: edit_bytes(path / "data/metadata.json", lambda content: content[:50]),
         "metadata.json is not valid JSON",
     ),
-    Damage("metadata is a pipe", link_metadata, "not a regular file"),
     Damage(
         "lost episode",
         on_file(lambda file: file.pop("episode_10")),
@@ -173,20 +143,6 @@ DAMAGES = [
     Damage("other steps", with_metadata(total_steps=5), "'total_steps': 88.* metadata .*'total_steps': 5"),
     Damage(
         "other length", on_file(lambda f: f["episode_2"].attrs.update(total_steps=9)), "5 actions, but .* 9"
-    ),
-    Damage(
-        "no extra observation",
-        replace(OBS, np.ones((5, 3), "f4")),
-        r"episode_2/.* \(5, 3\), expected .*\(6, 3\)",
-    ),
-    Damage("two extra observations", replace(OBS, np.ones((7, 3), "f4")), r"\(7, 3\), expected .*\(6, 3\)"),
-    Damage(
-        "missing key", on_file(lambda file: file.pop(OBS)), "episode_2 in .* has no observations/observation"
-    ),
-    Damage("NaN", replace(OBS, np.full((6, 3), np.nan, "f4")), r"nan in .*\(episode 2, step 0\)"),
-    Damage("text", replace("episode_0/observations/goal/_index_1", [b"x"] * 4), "expected real numbers"),
-    Damage(
-        "no actions", on_file(lambda file: file.pop("episode_7/actions")), "/episode_7 in .* has no actions"
     ),
     Damage("limits upside down", with_metadata(action_space=json.dumps(box(2, -1.0))), "'low' below 'high'"),
     Damage(
@@ -201,10 +157,6 @@ DAMAGES = [
 ]
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)
+@pytest.mark.parametrize("damage", DAMAGES, ids=str)
 def test_damage_is_rejected(tmp_path: Path, damage: Damage) -> None:
-    path = write_minari(tmp_path / "tiny-v0")
-    damage.make(path)
-    with pytest.raises(DemoError, match=damage.message) as caught:
-        load_demonstrations(path)
-    assert "\n" not in str(caught.value)
+    damage.check(write_minari(tmp_path / "tiny-v0"), load_demonstrations)

@@ -110,11 +110,6 @@ def test_readers_of_other_formats_need_not_know_of_omitted_chunks(monkeypatch: p
     assert loaded.act_names == ("action[0]",)
 
 
-def test_an_action_cannot_be_an_observation(tmp_path: Path) -> None:
-    with pytest.raises(DemoError, match=r"action is the action.*--obs-keys keypoint state"):
-        load_demonstrations(write_store(tmp_path / "demos.zarr"), obs_keys=["state", "action"])
-
-
 def test_import_does_not_import_zarr_or_torch() -> None:
     checkout = Path(__file__).resolve().parents[2]
     code = "import sys, nsde_policy.data, nsde_policy.cli.data; assert not {'zarr', 'torch'} & {*sys.modules}"

@@ -1,23 +1,21 @@
 """Tests of folders of csv and npz files with a `dataset.toml`, and of single npz files."""
 
 import csv
-import os
 import pickle
-import tracemalloc
 import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 
 from nsde_policy.data import load_demonstrations
 from nsde_policy.data.images import open_images
-from nsde_policy.data.readers import open_source
 from nsde_policy.data.summary import summarize
 from nsde_policy.errors import DemoError
+from tests.helpers.damage import Damage, Payload, replace_by_pipe
 from tests.helpers.demo_stores import edit_bytes
 
 CSV_TOML = 'rate_hz = 50\nobservations = ["q0", "q1"]\nactions = ["u0"]\nangles = ["q1"]\n'
@@ -229,63 +227,6 @@ def test_headers_that_python_2_wrote_are_read(tmp_path: Path) -> None:
         np.testing.assert_array_equal(load_demonstrations(path).obs, state)
 
 
-class SparseFile:
-    """A file that skips `ZEROS` instead of writing them."""
-
-    ZEROS = bytes(2**26)
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb")
-
-    def write(self, content: bytes) -> int:
-        if content is self.ZEROS:
-            self._file.seek(len(content), os.SEEK_CUR)
-            return len(content)
-        return self._file.write(content)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-
-def test_a_large_file_opens_without_reading_its_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, frames = tmp_path / "large.npz", 160 * 2**26 // (512 * 512 * 4)
-    np.savez(path, state=np.ones((frames, 3)), action=np.ones((frames, 2)), episode_ends=[frames])
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    monkeypatch.setattr(zipfile, "crc32", lambda content, crc=0: 0)
-    sparse = SparseFile(path)
-    with zipfile.ZipFile(sparse, "w") as archive, archive.open("img.npy", "w", force_zip64=True) as member:  # type: ignore[arg-type]
-        np.lib.format.write_array_header_1_0(
-            member, {"descr": "|u1", "fortran_order": False, "shape": (frames, 512, 512, 4)}
-        )
-        for _ in range(160):
-            member.write(SparseFile.ZEROS)
-    sparse.close()
-    monkeypatch.undo()
-    with zipfile.ZipFile(path, "a") as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
-    assert path.stat().st_size > 10e9 > 1e8 > path.stat().st_blocks * 512
-    tracemalloc.start()
-    assert summarize(path).frames == frames
-    with open_source(path) as source:
-        assert source.open_array("img").read(20, 22).shape == (2, 512, 512, 4)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 50e6
-
-
-class Damage(NamedTuple):
-    """A kind of damage, and a part of the expected message."""
-
-    name: str
-    make: Callable[[Path], Path]
-    """Write damaged demonstrations at or below the given path and return their path."""
-    message: str
-
-
 def with_toml(old: str, new: str) -> Callable[[Path], Path]:
     return lambda path: write_csv(path, CSV_TOML.replace(old, new))
 
@@ -333,16 +274,6 @@ def imitation(**arrays: Any) -> Callable[[Path], Path]:
     return single(state=None, action=None, episode_ends=None, **(good | arrays))
 
 
-class Payload:
-    """Creates a directory when it is unpickled."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.mark),)
-
-
 def with_pickle(path: Path) -> Path:
     state = np.array([Payload(path.parent / "executed")] * 10, object)
     assert pickle.dumps(state)
@@ -350,9 +281,7 @@ def with_pickle(path: Path) -> Path:
 
 
 def make_pipe(path: Path) -> Path:
-    file = write_csv(path) / "run_2.csv"
-    file.unlink()
-    os.mkfifo(file)
+    replace_by_pipe(write_csv(path) / "run_2.csv")
     return path
 
 
@@ -444,10 +373,6 @@ DAMAGES = [
 ]
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)
+@pytest.mark.parametrize("damage", DAMAGES, ids=str)
 def test_damage_is_rejected(tmp_path: Path, damage: Damage) -> None:
-    path = damage.make(tmp_path / "demos")
-    with pytest.raises(DemoError, match=damage.message) as caught:
-        load_demonstrations(path)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "executed").exists(), "a pickle was run"
+    damage.check(tmp_path / "demos", load_demonstrations)

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from nsde_policy.data.check import check_store
 from nsde_policy.data.images import open_images
 from nsde_policy.data.summary import summarize
 from nsde_policy.errors import DemoError
+from tests.helpers.damage import Damage
 from tests.helpers.demo_stores import edit_bytes, zip_store
 
 FRAMES, ENDS = 12, (5, 12)
@@ -74,15 +75,6 @@ def test_without_imagecodecs_only_the_images_are_missing(
         open_images(path, key="camera0_rgb")
 
 
-class Damage(NamedTuple):
-    """A kind of damage, and a part of the expected message."""
-
-    name: str
-    make: Callable[[Path], object]
-    """Damage the store."""
-    message: str
-
-
 def on_chunk(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
     return lambda path: edit_bytes(path / CAMERA / "3.0.0.0", change)
 
@@ -104,8 +96,6 @@ DAMAGES = [
         "truncated image", on_chunk(lambda content: content[: len(content) // 2]), "frames 3 to 4 cannot be"
     ),
     Damage("no JPEG XL", on_chunk(lambda _: b"\xff\xd8\xff\xe0" * 9), "frames 3 to 4 cannot be decoded"),
-    Damage("empty image", on_chunk(lambda _: b""), "3.0.0.0 is empty"),
-    Damage("missing image", lambda path: (path / CAMERA / "3.0.0.0").unlink(), "3.0.0.0 is missing"),
     Damage("smaller image", use_other_image, "frames 3 to 4 cannot be decoded"),
     Damage("unknown codec", with_metadata(compressor={"id": "imagecodecs_none"}), "imagecodecs_none"),
     Damage(
@@ -115,9 +105,6 @@ DAMAGES = [
     ),
     Damage("other codec", with_metadata(compressor={"id": "imagecodecs_png"}), "cannot be decoded"),
     Damage("pickles", with_metadata(filters=[{"id": "pickle"}]), "never loaded"),
-    Damage("huge chunks", with_metadata(chunks=[10**9, 24, 32, 3]), "a chunk would take"),
-    Damage("too few images", with_metadata(shape=[11, 24, 32, 3]), "ends at frame 12 of 11"),
-    Damage("metadata cut off", lambda path: (path / CAMERA / ".zarray").write_text("{"), "not valid JSON"),
 ]
 
 
@@ -125,10 +112,6 @@ def read_images(path: Path) -> None:
     open_images(path, key="camera0_rgb")[:]
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)
+@pytest.mark.parametrize("damage", DAMAGES, ids=str)
 def test_damage_is_rejected(tmp_path: Path, damage: Damage) -> None:
-    path = write_umi(tmp_path / "dataset.zarr")
-    damage.make(path)
-    with pytest.raises(DemoError, match=damage.message) as caught:
-        read_images(path)
-    assert "\n" not in str(caught.value)
+    damage.check(write_umi(tmp_path / "dataset.zarr"), read_images)

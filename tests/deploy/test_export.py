@@ -13,19 +13,17 @@ from nsde_policy.deploy.export.plan_module import trace_plan
 from nsde_policy.deploy.runtime.graph import Graph
 from nsde_policy.deploy.runtime.metadata import RECORD_KEY
 from nsde_policy.errors import CheckpointError, ConfigError, NsdePolicyError
-from nsde_policy.methods.diffusion.model import DiffusionConfig
+from nsde_policy.methods.baselines.diffusion.model import DiffusionConfig
+from nsde_policy.methods.baselines.regression import RegressionConfig
 from nsde_policy.methods.neural_sde.config import SamplingConfig
-from nsde_policy.methods.regression import RegressionConfig
 from nsde_policy.run_directory import RunDirectory
 from tests.helpers.exported_policies import DDIM, LAYOUT, SMALL, build_policy, make_neural_sde_config
 
 
 def test_export_traces_the_solver_if_the_equation_cannot_be_folded(tmp_path):
     network = NetworkConfig(width=16, depth=2, kind="separate")
-    sampling = SamplingConfig(denoiser="learned", substeps=2)
-    policy = build_policy(
-        make_neural_sde_config(network=network, sampling=sampling, learned_strength=True), chunk=1
-    )
+    sampling = SamplingConfig(denoiser="cancelling", substeps=2)
+    policy = build_policy(make_neural_sde_config(network=network, sampling=sampling), chunk=1)
     (whole,) = export_policy(policy, tmp_path / "policy.onnx", cases=5)
     assert whole.difference < 1e-5
     assert whole.record.inputs[1].shape == (2, LAYOUT.dim)

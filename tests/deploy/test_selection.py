@@ -13,7 +13,7 @@ from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import Graph
 from nsde_policy.errors import CheckpointError, NsdePolicyError
 from nsde_policy.inference.graphs import BufferedDraws
-from nsde_policy.methods.flow import StreamingFlowConfig, StreamingFlowSampling
+from nsde_policy.methods.baselines.flow import StreamingFlowConfig, StreamingFlowSampling
 from tests.helpers.exported_policies import (
     GOAL,
     SMALL,
@@ -60,20 +60,18 @@ def assert_equal_plans(policy, graph):
         graph.draw(np.random.default_rng(seed))
         graph.run()
         states, *noise = (torch.from_numpy(values) for values in graph.inputs.values())
-        settings = {"steps": STEPS, "sampling": policy.sampling, "count": policy.candidates}
-        settings["horizon"] = policy.find_horizon(STEPS)
         with torch.no_grad():
-            found = policy._select(
-                policy.selector, [states[None]], BufferedDraws(1, "cpu", noise), **settings
+            expected = policy._sampler._plan(
+                [states[None]],
+                BufferedDraws(1, "cpu", noise),
+                steps=STEPS,
+                sampling=policy.sampling,
+                count=policy.candidates,
+                with_std=policy.model.reports_std,
             )
-        expected = dict(zip(("candidates", "actions", "path"), (each[0] for each in found), strict=False))
-        for name, values in expected.items():
-            np.testing.assert_allclose(graph.outputs[name], values, rtol=1e-4, atol=1e-3)
-        if "path" in expected:
-            path = expected["path"][None]
-            std = policy.model.futures_std(states[None], path, sampling=policy.sampling)[0, :, 3:]
-            np.testing.assert_allclose(graph.outputs["std"], std.detach(), rtol=1e-3)
-        ends = expected["candidates"][:, 1:, 3:] - expected["actions"]
+        for output, values in zip(graph.outputs.values(), expected, strict=True):
+            np.testing.assert_allclose(output, values[0], rtol=1e-3, atol=1e-3)
+        ends = expected[-1][0, :, 1:, 3:] - expected[0]
         chosen.add(int(ends.abs().sum((1, 2)).argmin()))
     assert len(chosen) > 2, "not always the same candidate"
 

@@ -12,8 +12,8 @@ from websockets.exceptions import ConnectionClosed
 
 from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.deploy.protocol import PlanReply, Refusal
-from nsde_policy.deploy.server.config import ServeSettings
-from nsde_policy.deploy.server.server import PolicyServer
+from nsde_policy.deploy.server.policy_server import PolicyServer
+from nsde_policy.deploy.server.settings import ServeSettings
 from nsde_policy.errors import ConfigError, RemoteError
 from nsde_policy.planner.interface import Plan
 from tests.helpers.policy_servers import (
@@ -185,23 +185,3 @@ def test_stop_answers_running_requests():
             line.recv(timeout=10)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1001
-
-
-def test_clients_are_served_in_turn_one_request_each():
-    """A client that asks without pause waits for those that asked before its second request."""
-    go, planner = threading.Event(), LinearPlanner()
-    planner.before = lambda seed: go.wait(10) and None if seed == 99 else None
-    with serve_in_thread(planner, deadline_s=20.0) as running:
-        greedy, robot = running.connect_and_greet(), running.connect_and_greet()
-        greedy.send(encode_request(1, seed=99, deadline_s=20.0))
-        wait_until(lambda: planner.seeds == [99], "the first has begun")
-        for number in (2, 3, 4):
-            greedy.send(encode_request(number, seed=number, deadline_s=20.0))
-        robot.send(encode_request(1, seed=50, deadline_s=20.0))
-        wait_until(lambda: running.server._in_flight == 2, "the robot waits")
-        go.set()
-        assert receive_reply(robot).id == 1
-        assert [receive_reply(greedy).id for _ in range(4)] == [1, 2, 3, 4]
-        assert planner.seeds == [99, 50, 2, 3, 4]
-        robot.close()
-        greedy.close()

@@ -191,11 +191,11 @@ def test_frames_are_encoded_together_where_any_number_of_rows_is(monkeypatch: py
     rows = [observe_robot(policy, seed) for seed in range(8)]
     wanted = [policy.encode(row) for row in rows]
     counts = list[int]()
-    encode = Policy._encode_frames
+    encode = Policy.encode_frames
     monkeypatch.setattr(Policy, "largest_batch", None)  # as on a GPU
     monkeypatch.setattr(
         Policy,
-        "_encode_frames",
+        "encode_frames",
         lambda self, values, frames: counts.append(len(values)) or encode(self, values, frames),
     )
 
@@ -219,7 +219,7 @@ class SelectingPlanner(BatchPlanner):
         super().__init__()
         self.seconds, self.compared = seconds, list[int]()
 
-    def plan_rows(self, states, *, steps, seeds, candidates):  # type: ignore[no-untyped-def, override]
+    def plan_rows(self, states, *, steps, seeds, candidates=None):  # type: ignore[no-untyped-def, override]
         self.compared.append(candidates)
         time.sleep(self.seconds * candidates)
         plans = super().plan_rows(states, steps=steps, seeds=seeds)
@@ -256,21 +256,14 @@ def test_deadline_of_a_client_shortens_its_own_search_only():
     assert counts[1] < counts[0] == 16
 
 
-def test_warming_up_plans_in_every_size_also_near_the_goal_with_fewer_candidates(monkeypatch):
-    policy, seen = Policy.from_pretrained(), list[tuple[int, int, int, int]]()
+def test_warming_up_plans_in_every_size_also_near_the_goal(monkeypatch):
+    policy, plans = Policy.from_pretrained(), list[Plan]()
     plan_rows = policy.plan_rows
-
-    def record(states, **arguments):
-        plans = plan_rows(states, **arguments)
-        compared = [len(plan.candidates) for plan in plans if plan.candidates is not None]
-        seen.append((len(plans), len(plans[0].actions), len(compared), max(compared, default=1)))
-        return plans
-
-    monkeypatch.setattr(policy, "plan_rows", record)
+    monkeypatch.setattr(
+        policy, "plan_rows", lambda *rows, **options: plans.extend(plan_rows(*rows, **options))
+    )
     warm_up(policy, 3)
-    assert seen == [
-        (size, steps, size if count > 1 else 0, count)
-        for size in (1, 2, 4)
-        for steps in (8, 9)  # sessions ask for a spare action
-        for count in (1, 16, 8, 4, 2)
+    assert [len(plan.actions) for plan in plans] == [9] * 14, "sessions ask for a spare action"
+    assert [plan.candidates is not None for plan in plans] == [
+        is_near for size in (1, 2, 4) for is_near in (False, True) for _ in range(size)
     ]

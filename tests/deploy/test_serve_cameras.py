@@ -135,9 +135,9 @@ class SlowCamera(LinearPlanner):
         self.spec = replace(SPEC, image_features=1, cameras=(CAMERA,), encoder="keypoints")
         self.features, self.go_on = features, threading.Event()
 
-    def encode(self, observations: dict[str, np.ndarray]) -> np.ndarray:
+    def encode_frames(self, values: np.ndarray, frames: Any) -> tuple[np.ndarray, None]:
         assert self.go_on.wait(10)
-        return np.append(observations["observation.state"], self.features)
+        return np.full((len(values), 1), self.features), None
 
 
 OBSERVED = {"observation.state": np.zeros(2), CAMERA.name: np.zeros(CAMERA.shape, np.uint8)}

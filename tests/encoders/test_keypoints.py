@@ -9,9 +9,11 @@ import torch
 from nsde_policy.config import TrainConfig
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.base_model import CameraBatch, mirror_frames
+from nsde_policy.encoders.keypoints.autoencoder import scale_brightness
 from nsde_policy.encoders.keypoints.config import KeypointConfig
-from nsde_policy.encoders.keypoints.model import KeypointModel, scale_brightness, shift_frames
+from nsde_policy.encoders.keypoints.model import KeypointModel
 from nsde_policy.encoders.keypoints.networks import draw_bumps, locate_peaks, make_axis
+from nsde_policy.encoders.masking import shift_frames
 from nsde_policy.errors import ConfigError
 from nsde_policy.training.batches import BatchSource
 from nsde_policy.training.fit import fit
@@ -109,7 +111,7 @@ def test_shift_of_the_camera_is_measured_on_a_square_whose_place_is_known():
     (camera,) = model.cameras
     for shift in ([2, 0], [-1, 2]):
         moved = shift_frames(frames, torch.tensor(shift).expand(len(frames), 2))
-        found = camera.measure_shift(camera.find_points(moved)[1], model.scale(values)) * (SIZE / 2)
+        found = camera.measure_shift(camera.find_points(moved)[1], model.scale(values))
         assert (found - torch.tensor(shift)).abs().mean() < 0.75
 
 
@@ -120,7 +122,7 @@ def test_shift_is_undone_before_keypoints_are_found(monkeypatch):
     values, frames = make_scenes(3, 5)
     (camera,) = model.cameras
     shift = torch.zeros(3, 2)
-    monkeypatch.setattr(camera, "measure_shift", lambda *_: shift / (SIZE / 2))
+    monkeypatch.setattr(camera, "measure_shift", lambda *_: shift)
     steady = model(values, frames)
     shift = torch.tensor([[2, -1]]).expand(3, 2)
     assert torch.equal(model(values, shift_frames(frames, shift)), steady)

@@ -13,9 +13,9 @@ from nsde_policy.cli.main import main
 from nsde_policy.data import Demonstrations, Episode
 from nsde_policy.data.zarr_store.writer import DemoWriter
 from nsde_policy.errors import EnvError
-from nsde_policy.eval.episode import EpisodeResult
 from nsde_policy.eval.render import video
-from nsde_policy.eval.rollout import Player, RolloutConfig
+from nsde_policy.eval.rollouts.episode import EpisodeResult
+from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import GymTask, Task, find_rate, get_task, get_task_of_run
 from nsde_policy.tasks import adapter as adapters
@@ -201,8 +201,8 @@ def test_render_writes_pictures_of_the_environment(runs, tmp_path, monkeypatch, 
 
 
 def test_rendered_frames_keep_their_proportions(runs):
-    player = Player(runs(4, 2), RolloutConfig(GymTask(f"{HERE}:MatrixEnv"), {"max_episode_steps": 2}))
-    film = video.RenderedEpisode.play(player, 0)
+    player = EnvRunner(runs(4, 2), RolloutConfig(GymTask(f"{HERE}:MatrixEnv"), {"max_episode_steps": 2}))
+    film = video.RenderedEpisode.run(player, 0)
     assert (film.rate_hz, len(film), film.forecasts) == (5.0, 3, [])
     frame = film.frame(1, 64)[:64]
     assert (frame[16:48] == 100).all()  # 60 x 30 pixels in a square

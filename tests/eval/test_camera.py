@@ -14,11 +14,10 @@ from nsde_policy.cli.main import main
 from nsde_policy.data import load_demonstrations
 from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.eval.compare.run import EntryCache
-from nsde_policy.eval.disturbances import OCCLUDER, YELLOW, CameraCondition, CameraDisturbances
-from nsde_policy.eval.episode import CompressedFrames
-from nsde_policy.eval.evaluate import EvaluationConfig
-from nsde_policy.eval.pool import RolloutPool
-from nsde_policy.eval.rollout import Player, RolloutConfig
+from nsde_policy.eval.rollouts.disturbances import OCCLUDER, YELLOW, CameraCondition, CameraDisturbances
+from nsde_policy.eval.rollouts.episode import CompressedFrames
+from nsde_policy.eval.rollouts.pool import RolloutPool
+from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
 from nsde_policy.tasks import find_task, get_task, with_observations
 from nsde_policy.training.demos import load_training_demos, open_training_images
@@ -67,7 +66,7 @@ def test_episodes_are_played_from_frames_and_disturbed(pixel_run: Path):
     config = RolloutConfig(env_kwargs={"max_episode_steps": 9})
     shifted = replace(config, camera=CameraCondition(shift=4))
     (one,), (again,), (other,) = (
-        RolloutPool(pixel_run, each).evaluate([200_000], traced=True) for each in (config, config, shifted)
+        RolloutPool(pixel_run, each).run([200_000], traced=True) for each in (config, config, shifted)
     )
     assert one.steps == 9
     assert np.array_equal(one.trace.actions, again.trace.actions)
@@ -95,7 +94,7 @@ def test_only_policies_with_cameras_can_be_disturbed(capsys: pytest.CaptureFixtu
 
 def test_cached_episodes_depend_on_the_weights_of_the_encoder(pixel_run: Path, tmp_path: Path):
     run = Path(shutil.copytree(pixel_run, tmp_path / "run"))
-    record, cache = RunDirectory(run).read_record(), EntryCache(tmp_path, EvaluationConfig(1))
+    record, cache = RunDirectory(run).read_record(), EntryCache(tmp_path, RolloutConfig(episodes=1))
     before = cache.path(run, record)
     assert cache.path(run, record) == before
     encoder = RunDirectory(run / ENCODER_FOLDER)
@@ -131,11 +130,17 @@ def test_collected_frames_can_be_trained_on(driver: str, pixel_run: Path, tmp_pa
 
 def test_frames_of_several_episodes_are_encoded_together(pixel_run: Path, monkeypatch):
     config = RolloutConfig(env_kwargs={"max_episode_steps": 20})
-    player, sizes = Player(pixel_run, config, batch=3), list[int]()
-    alone = [player.play(seed).trace.actions for seed in range(3)]
-    encode = player.policy.encode_rows
-    monkeypatch.setattr(player.policy, "encode_rows", lambda rows: (sizes.append(len(rows)), encode(rows))[1])
-    together = [result.trace.actions for result in player.play_batch(range(3))]
-    assert sizes == [3 * player.policy.spec.history] * 2, "the first frames are encoded at the start"
+    player, sizes = EnvRunner(pixel_run, config, batch=3), list[int]()
+    alone = [player.run_one(seed).trace.actions for seed in range(3)]
+    encode = player.policy.encode_frames
+
+    def record(values: np.ndarray, frames: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
+        sizes.append(len(values))
+        return encode(values, frames)
+
+    monkeypatch.setattr(player.policy, "encode_frames", record)
+    together = [result.trace.actions for result in player.run(range(3))]
+    batches = [size for size in sizes if size > 1]
+    assert batches == [3 * player.policy.spec.history] * 2, "the first frames are encoded at the start"
     for one, other in zip(alone, together, strict=True):
         np.testing.assert_allclose(other, one, atol=0.05)  # of a table of 512

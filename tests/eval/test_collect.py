@@ -15,7 +15,7 @@ from nsde_policy.data import Episode, load_demonstrations
 from nsde_policy.data.check import check_store
 from nsde_policy.data.collection import Collection, EpisodeInfo
 from nsde_policy.errors import DemoError
-from nsde_policy.eval import generate as generating
+from nsde_policy.eval import demonstrator as generating
 from tests.helpers.demo_stores import write_store
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,8 @@ import pytest
 from nsde_policy.cli.main import main
 from nsde_policy.data import DemoWriter, Episode, load_demonstrations
 from nsde_policy.data.check import check_store
-from nsde_policy.eval.pool import RolloutPool
-from nsde_policy.eval.rollout import RolloutConfig
+from nsde_policy.eval.rollouts.pool import RolloutPool
+from nsde_policy.eval.rollouts.runner import RolloutConfig
 from nsde_policy.tasks import get_task
 
 HERE = "tests.eval.test_collect_envs"
@@ -123,9 +123,9 @@ def test_store_replays_in_the_environment_and_knows_its_origin(store: Path):
 
 def test_experts_play_the_same_in_any_process_and_order():
     pool = RolloutPool(None, RolloutConfig(get_task("Pendulum-v1")), expert=f"{HERE}:Noisy")
-    first, second = pool.evaluate([3, 4])
+    first, second = pool.run([3, 4])
     sent: RolloutPool = pickle.loads(pickle.dumps(pool))
-    assert [result.score for result in sent.make_player().play_batch([4, 3])] == [second.score, first.score]
+    assert [result.score for result in sent.make_runner().run([4, 3])] == [second.score, first.score]
 
 
 def test_dictionary_observations_are_concatenated_and_named(

@@ -15,8 +15,8 @@ from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare.entries import Entry, Episodes
 from nsde_policy.eval.compare.result import Comparison, merge_comparisons, read_comparison
 from nsde_policy.eval.compare.table import format_comparison
-from nsde_policy.eval.disturbances import Condition
-from nsde_policy.eval.episode import EpisodeResult
+from nsde_policy.eval.rollouts.disturbances import Condition
+from nsde_policy.eval.rollouts.episode import EpisodeResult
 from nsde_policy.eval.statistics import NO_DIFFERENCE, mcnemar, mean, paired_difference, proportion
 from tests.helpers.comparisons import (
     STARTS,

@@ -12,7 +12,7 @@ from nsde_policy.config import Sampling
 from nsde_policy.eval.latency import Contender, measure_latency
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.base import Draws
-from nsde_policy.methods.regression import Regression, RegressionConfig
+from nsde_policy.methods.baselines.regression import Regression, RegressionConfig
 from nsde_policy.run_directory import RunDirectory
 from tests.helpers.selecting_runs import make_selecting_run
 

@@ -12,19 +12,19 @@ from nsde_policy.cli.main import main
 from nsde_policy.errors import ComparisonError, EnvError
 from nsde_policy.eval.compare.modes import (
     ModeOutcomes,
-    compare_diversity,
+    compare_modes,
     compute_entropy,
-    estimate_diversity,
+    estimate_modes,
 )
 from nsde_policy.eval.compare.plots import draw_paths
 from nsde_policy.eval.compare.result import read_comparison
 from nsde_policy.eval.compare.table import format_comparison
-from nsde_policy.eval.paths import PATH_POINTS, SAME_PATH, number_paths
-from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.render.plotting import plot_style, pyplot
 from nsde_policy.eval.report.collect import ReportRun
 from nsde_policy.eval.report.page import format_page
-from nsde_policy.eval.rollout import RolloutConfig
+from nsde_policy.eval.rollouts.paths import PATH_POINTS, SAME_PATH, number_paths
+from nsde_policy.eval.rollouts.pool import RolloutPool
+from nsde_policy.eval.rollouts.runner import RolloutConfig
 from nsde_policy.tasks import get_task
 from nsde_policy.training.train import train_run
 from tests.helpers.gates_task import demonstrate_gates
@@ -43,7 +43,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def play(run: Path, **env_kwargs: Any) -> list[Any]:
-    return list(RolloutPool(run, RolloutConfig(env_kwargs=env_kwargs)).evaluate(range(4)))
+    return list(RolloutPool(run, RolloutConfig(env_kwargs=env_kwargs)).run(range(4)))
 
 
 def test_mode_and_path_of_every_episode_are_recorded(runs: dict[str, Path]):
@@ -69,74 +69,51 @@ def test_paths_within_a_thousandth_of_the_extent_are_the_same():
     assert number_paths([np.zeros((PATH_POINTS, 2)), np.full((PATH_POINTS, 2), 1e-12)]) == (0, 0)
 
 
-def make_outcomes(mode: Sequence[int], success: Sequence[bool] | None = None, **columns: Any) -> ModeOutcomes:
-    return ModeOutcomes.from_columns(24, mode, success, columns.get("path"))
+def make_outcomes(mode: Sequence[int], success: Sequence[bool] | None = None) -> ModeOutcomes:
+    return ModeOutcomes.from_columns(24, mode, success)
 
 
-def test_entropy_of_known_counts():
-    assert compute_entropy(np.full(24, 7), corrected=False) == pytest.approx(1.0)
+def test_entropy_of_simple_counts():
+    assert compute_entropy(np.full(24, 7)) == pytest.approx(1.0)
     assert compute_entropy(np.eye(24)[3] * 90) == 0.0
     assert compute_entropy(np.zeros(24)) == 0.0
-    halves = np.array([10, 10, 0, 0])
-    assert compute_entropy(halves, corrected=False) == pytest.approx(0.5)
-    assert compute_entropy(halves) == pytest.approx(0.5 + 1 / (2 * 20 * np.log(4)))
+    assert compute_entropy(np.array([10, 10, 0, 0])) == pytest.approx(0.5)
 
 
 def test_intervals_cover_the_true_entropy():
     rng, p = np.random.default_rng(0), np.array([0.4, 0.3, 0.2, 0.1, *[0.0] * 20])
-    truth = float(compute_entropy(p * 1e9, corrected=False))
-    drawn = [rng.choice(24, 120, p=p) for _ in range(40)]
-    won = [rng.random(120) < 0.8 for _ in drawn]
-    found = [estimate_diversity([make_outcomes(m, s)], n=120) for m, s in zip(drawn, won, strict=True)]
-    covered = sum(each.entropy.low <= truth <= each.entropy.high for each in found)
-    assert covered >= 33  # of 40; about 37 are expected
-    assert sum(each.product.low <= 0.8 * truth <= each.product.high for each in found) >= 33
-    assert np.mean([each.entropy.value for each in found]) == pytest.approx(truth, abs=0.01)
+    truth = float(compute_entropy(p))
+    modes = [rng.choice(24, 400, p=p) for _ in range(40)]
+    success = [rng.random(400) < 0.8 for _ in modes]
+    estimates = [
+        estimate_modes([make_outcomes(*each)], range(400)) for each in zip(modes, success, strict=True)
+    ]
+    for truth_of, column in ((truth, 0), (0.8 * truth, 1)):
+        covered = sum(each[column].low <= truth_of <= each[column].high for each in estimates)
+        assert covered >= 33  # of 40; about 37 are expected
+    assert np.mean([entropy.value for entropy, _ in estimates]) == pytest.approx(truth, abs=0.01)
 
 
-def test_repeated_paths_are_drawn_together():
+def test_repeated_paths_are_resampled_together():
     mode = [0, 1, 2, 3] * 30
-    alone = estimate_diversity([make_outcomes(mode)], n=120).entropy
-    repeated = estimate_diversity([make_outcomes(mode, path=mode)], n=4).entropy
-    assert repeated.value == alone.value
+    alone, _ = estimate_modes([make_outcomes(mode)], range(120))
+    repeated, _ = estimate_modes([make_outcomes(mode)], mode)
+    assert (repeated.n, alone.n) == (4, 120)
     assert repeated.high - repeated.low > 3 * (alone.high - alone.low)
 
 
-def test_one_distinct_path_of_successes_has_no_interval():
-    modes, won = [0, 1, 2, 3], [True, False, False, False]
-    found = estimate_diversity([make_outcomes(modes, won)], n=4)
-    assert (str(found.entropy), str(found.product)) == ("0.000 [n = 1]", "0.000 [n = 1]")
-    repeats = make_outcomes([0, 0, 2, 3], [True, True, False, False], path=[0, 0, 1, 2])
-    assert estimate_diversity([repeats], n=3).entropy.n == 1
-    assert estimate_diversity([make_outcomes(modes, [False] * 4)], n=4).product.n == 0
-    assert estimate_diversity([make_outcomes(modes, [True, True, False, False])], n=4).entropy.n == 4
-
-
-def test_successes_in_one_mode_do_not_exclude_other_modes():
-    others = 1 - 0.05 ** (1 / 20)  # a larger share of others gives 20 successes in one mode in less than 5 %
-    shares = np.array([1 - others, *[others / 23] * 23])
-    largest = -(shares * np.log(shares)).sum() / np.log(24)
-    one = make_outcomes([3] * 25, [True] * 20 + [False] * 5)
-    found = estimate_diversity([one], n=25)
-    assert (found.entropy.low, found.entropy.value, found.entropy.n) == (0.0, 0.0, 25)
-    assert (found.entropy.high, found.product.high) == pytest.approx((largest, 0.8 * largest))
-    mean = estimate_diversity([one, make_outcomes([3] * 25, path=[0] * 25)], n=26)
-    assert mean.entropy.high == pytest.approx(largest / 2), "a path that repeats adds nothing"
-    half = make_outcomes([0] * 12 + [1] * 13)
-    certain = make_outcomes([3] * 25, path=[0] * 25)
-    plain, wider = (compare_diversity([half], [each], n=25).entropy for each in (certain, one))
-    assert (wider.low, wider.high) == pytest.approx((plain.low - largest, plain.high))
-    wider = compare_diversity([one], [half], n=25).entropy
-    assert (wider.low, wider.high) == pytest.approx((-plain.high, largest - plain.low))
+def test_trainings_of_one_mode_each_are_not_diverse():
+    entropy, product = estimate_modes([make_outcomes([0] * 9), make_outcomes([1] * 9)], range(18))
+    assert str(entropy) == str(product) == "0.000 [0.000, 0.000]"
 
 
 def test_paired_difference_of_equal_policies_is_zero_and_of_others_is_not():
     rng = np.random.default_rng(0)
     many, few = make_outcomes(rng.integers(0, 24, 200)), make_outcomes(rng.integers(0, 4, 200))
-    same = compare_diversity([many], [many], n=200)
-    assert (same.entropy.low, same.entropy.value, same.entropy.high) == (0.0, 0.0, 0.0)
-    other = compare_diversity([many, many], [few], n=200)
-    assert 0.4 < other.product.low < other.product.value < other.product.high < 0.7
+    same = compare_modes([many], [many], n=200)
+    assert (same.low, same.value, same.high) == (0.0, 0.0, 0.0)
+    other = compare_modes([many, many], [few], n=200)
+    assert 0.4 < other.low < other.value < other.high < 0.7
 
 
 def test_eval_says_that_a_deterministic_policy_has_one_path(
@@ -180,7 +157,7 @@ def test_compare_counts_modes_and_paths_of_all_trainings(compared: Path):
 def test_paths_survive_a_file(compared: Path, runs: dict[str, Path]):
     episodes = read_comparison(compared / "comparison.json").entries[-1].episodes
     pool = RolloutPool(runs["neural_sde"], RolloutConfig())
-    played = [result.path for result in pool.evaluate(episodes.seed)]
+    played = [result.path for result in pool.run(episodes.seed)]
     unpacked = episodes.unpack_paths()
     assert unpacked is not None
     assert np.abs(unpacked - np.stack(played)).max() < 0.001 * np.ptp(played)

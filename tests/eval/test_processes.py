@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import os, sys, time
 from tqdm import tqdm
-from nsde_policy.eval.workers import WorkerPool
+from nsde_policy.eval.rollouts.executors import ProcessPool
 
 if __name__ != "__main__":
     os.write(1, b"%d\\n" % os.getpid())  # in one piece: two processes share the pipe
@@ -26,7 +26,7 @@ def work(number):
 
 if __name__ == "__main__":
     try:
-        with WorkerPool(2) as pool:
+        with ProcessPool(2) as pool:
             os.write(1, b"%d\\n" % os.getpid())
             jobs = [pool.submit(work, number) for number in range(4)]
             jobs[0].result()

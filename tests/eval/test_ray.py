@@ -14,9 +14,9 @@ import pytest
 
 from nsde_policy.assets import SHIPPED_POLICIES
 from nsde_policy.cli.main import main
-from nsde_policy.eval import pool as pools
-from nsde_policy.eval.pool import RolloutPool
-from nsde_policy.eval.rollout import RolloutConfig
+from nsde_policy.eval.rollouts import pool as pools
+from nsde_policy.eval.rollouts.pool import RolloutPool
+from nsde_policy.eval.rollouts.runner import RolloutConfig
 from nsde_policy.files import replace_file
 from nsde_policy.inference.policy import Policy
 from nsde_policy.run_directory import RunDirectory
@@ -102,13 +102,13 @@ def test_a_policy_is_loaded_from_packed_files(obs, tmp_path):
 
 
 def test_a_process_of_a_cluster_needs_no_run_directory(tmp_path, monkeypatch):
-    for name in ("_pool", "_files", "_player"):
+    for name in ("_pool", "_files", "_runner"):
         monkeypatch.setattr(pools, name, None)
     config = RolloutConfig(env_kwargs={"max_episode_steps": 16})
     elsewhere = RolloutPool(tmp_path / "only on the driver", config)
     pools._start_worker(elsewhere, RunDirectory(SHIPPED_POLICIES["state"]).pack())
-    (found,) = pools._play_in_worker([100_000], False)
-    (expected,) = RolloutPool(None, config).evaluate([100_000])
+    (found,) = pools._run_in_worker([100_000], False)
+    (expected,) = RolloutPool(None, config).run([100_000])
     assert found.to_dict("score") | {"planning_s": 0} == expected.to_dict("score") | {"planning_s": 0}
 
 

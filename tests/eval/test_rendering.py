@@ -11,32 +11,26 @@ import pytest
 from nsde_policy.cli.main import main
 from nsde_policy.envs.pusht import drawing
 from nsde_policy.errors import CheckpointError, NsdePolicyError
-from nsde_policy.eval.episode import EpisodeResult
-from nsde_policy.eval.evaluate import Evaluation, EvaluationConfig, score_episodes
-from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.render import video as rendering
 from nsde_policy.eval.render.pictures import caption_height
 from nsde_policy.eval.render.video import FORECAST_SAMPLES, FORECAST_STEPS, RenderedEpisode
-from nsde_policy.eval.rollout import Player, RolloutConfig
+from nsde_policy.eval.rollouts.episode import EpisodeResult
+from nsde_policy.eval.rollouts.pool import RolloutPool
+from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
 
 STEPS = 12
 SEEDS = (100_000, 100_001)
-CONFIG = EvaluationConfig(2)
+CONFIG = RolloutConfig(episodes=2)
 
 
 @pytest.fixture(scope="module")
 def player():
-    return Player(None, RolloutConfig(env_kwargs={"max_episode_steps": STEPS}))
+    return EnvRunner(None, RolloutConfig(env_kwargs={"max_episode_steps": STEPS}))
 
 
 @pytest.fixture(scope="module")
 def film(player):
-    return RenderedEpisode.play(player, SEEDS[0])
-
-
-@pytest.fixture
-def found(player):
-    return Evaluation(score_episodes([player.play(seed) for seed in SEEDS], player.task), player.config, {})
+    return RenderedEpisode.run(player, SEEDS[0])
 
 
 def untimed(result: EpisodeResult) -> EpisodeResult:
@@ -49,9 +43,9 @@ def episode(seed, success, max_progress=1.0):
 
 
 def test_rendered_episode_equals_the_evaluated_one():
-    player = Player(None, RolloutConfig(env_kwargs={"max_episode_steps": 40}))
-    (evaluated,) = RolloutPool(None, player.config).evaluate(SEEDS[:1])
-    film = RenderedEpisode.play(player, SEEDS[0])
+    player = EnvRunner(None, RolloutConfig(env_kwargs={"max_episode_steps": 40}))
+    (evaluated,) = RolloutPool(None, player.config).run(SEEDS[:1])
+    film = RenderedEpisode.run(player, SEEDS[0])
     assert untimed(film.result) == untimed(evaluated)
     assert evaluated.plans == 5, "noise used up by a forecast would show in later plans"
     assert len(film) == len(film.forecasts) + 1 == evaluated.steps + 1
@@ -90,14 +84,15 @@ def test_files_are_named_by_outcome_and_show_the_first_of_each():
 
 
 @pytest.mark.slow
-def test_videos_are_written(found, tmp_path):
+def test_videos_are_written(player, tmp_path):
+    found = [player.run_one(seed) for seed in SEEDS]
     import imageio.v2 as imageio
 
     out = tmp_path / "eval"
     out.mkdir()
     (out / f"seed-{SEEDS[0]}-success.mp4").touch()  # of an earlier evaluation
-    files = rendering.Renderer(None, CONFIG, out, videos=1).write(found)
-    name = f"{rendering.format_outcome(found.scores.episodes[0])}.mp4"  # all failed, so early
+    files = rendering.Renderer(None, player.config, out, videos=1).write(found)
+    name = f"{rendering.format_outcome(found[0])}.mp4"  # all failed, so early
     assert [path.name for path in out.iterdir()] == [name]
     assert {*files} == {*out.iterdir()}
 

@@ -19,7 +19,7 @@ from nsde_policy.eval.compare import run as comparing
 from nsde_policy.eval.compare.result import Comparison, read_comparison
 from nsde_policy.eval.report.collect import Replays, ReportRun
 from nsde_policy.eval.report.page import format_page
-from nsde_policy.eval.rollout import Player, RolloutConfig
+from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
 from tests.helpers.comparisons import make_comparison, make_entry, without_success
 
 pytestmark = pytest.mark.slow
@@ -144,7 +144,7 @@ def test_page_holds_episodes_and_settings(runs: list[Path], tmp_path: Path):
     assert [run["lengths"] for run in data["runs"]] == [LENGTHS, LENGTHS]
     for words in ("demos.final_action_weight", "pymunk", str(runs[0]), "regression"):
         assert words in text
-    played = Player(runs[0], RolloutConfig(env_kwargs={"max_episode_steps": STEPS})).play(100_001)
+    played = EnvRunner(runs[0], RolloutConfig(env_kwargs={"max_episode_steps": STEPS})).run_one(100_001)
     (file,) = kept.glob("neural_sde*.npz")
     true = np.column_stack([played.trace.obs, played.trace.progress])
     scales = np.array(data["scales"])
@@ -162,7 +162,7 @@ def test_cached_episodes_are_not_played_again(
     damaged.write_bytes(whole[:100])
     assert report(*runs, "--out", tmp_path / "b.html", "--cache", kept) == 0
     assert damaged.read_bytes() == whole
-    monkeypatch.setattr(comparing, "evaluate_policy", None)
+    monkeypatch.setattr(comparing, "score_rollouts", None)
     assert report(*runs, "--out", tmp_path / "c.html", "--cache", kept) == 0
     pages = [Page((tmp_path / f"{name}.html").read_text()).data() for name in "abc"]
     assert pages[0] == pages[1] == pages[2]

@@ -1,4 +1,4 @@
-"""Tests for eval/rollout.py and eval/evaluate.py."""
+"""Tests for eval/rollouts."""
 
 import json
 import re
@@ -12,11 +12,11 @@ import torch
 from nsde_policy.cli.main import main
 from nsde_policy.eval.compare.run import EntryCache, compare_runs
 from nsde_policy.eval.compare.table import format_comparison
-from nsde_policy.eval.disturbances import Condition, Disturbances
-from nsde_policy.eval.episode import EpisodeResult, Trace
-from nsde_policy.eval.evaluate import EvaluationConfig, score_episodes
-from nsde_policy.eval.pool import RolloutPool
-from nsde_policy.eval.rollout import Player, RolloutConfig
+from nsde_policy.eval.rollouts.disturbances import Condition, Disturbances
+from nsde_policy.eval.rollouts.episode import EpisodeResult, Trace
+from nsde_policy.eval.rollouts.pool import RolloutPool
+from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
+from nsde_policy.eval.rollouts.scores import rollout, summarize_episodes
 from nsde_policy.eval.statistics import proportion
 from nsde_policy.inference.policy import Policy
 from nsde_policy.tasks import get_task
@@ -32,17 +32,25 @@ def timeless(results):
 
 @pytest.fixture(scope="module")
 def alone():
-    return timeless(RolloutPool(None, CONFIG).evaluate(SEEDS))
+    return timeless(RolloutPool(None, CONFIG).run(SEEDS))
 
 
 @pytest.mark.slow
 def test_result_of_a_seed_is_independent_of_workers_order_and_other_seeds(alone):
-    assert timeless(RolloutPool(None, CONFIG, workers=2).evaluate(SEEDS[::-1]))[::-1] == alone
-    assert timeless(RolloutPool(None, CONFIG).evaluate(SEEDS[1:2])) == alone[1:2]
+    assert timeless(RolloutPool(None, CONFIG, workers=2).run(SEEDS[::-1]))[::-1] == alone
+    assert timeless(RolloutPool(None, CONFIG).run(SEEDS[1:2])) == alone[1:2]
+
+
+def test_a_loaded_policy_and_a_run_directory_roll_out_alike(alone):
+    seeds = {"episodes": 2, "seed_start": SEEDS[1]}
+    scores = [rollout(policy, workers=1, **seeds) for policy in (Policy.from_pretrained(), "shipped")]
+    assert [timeless(each.episodes) for each in scores] == [alone[1:3]] * 2
+    assert repr(scores[0]).splitlines()[0].split() == ["episodes", "2"]
+    assert rollout(env="pusht", chunk=3, **seeds).context["chunk"] == 3
 
 
 def test_trace_matches_the_result(alone):
-    result = Player(None, CONFIG).play(SEEDS[0])
+    result = EnvRunner(None, CONFIG).run_one(SEEDS[0])
     trace = result.trace
     assert timeless([result]) == alone[:1]
     assert len(trace.actions) == result.steps == len(trace.obs) - 1 == len(trace.progress) - 1
@@ -52,13 +60,13 @@ def test_trace_matches_the_result(alone):
 
 
 def test_batched_episodes_have_similar_scores(alone):
-    together = timeless(RolloutPool(None, CONFIG, batch=3).evaluate(SEEDS))
+    together = timeless(RolloutPool(None, CONFIG, batch=3).run(SEEDS))
     assert [result.seed for result in together] == SEEDS
     assert [r.score for r in together] == pytest.approx([r.score for r in alone], abs=0.1)
 
 
 def traced(condition: Condition, chunk: int = 8) -> Trace:
-    return Player(None, RolloutConfig(condition=condition, chunk=chunk)).play(SEEDS[0]).trace
+    return EnvRunner(None, RolloutConfig(condition=condition, chunk=chunk)).run_one(SEEDS[0]).trace
 
 
 def test_late_plan_drops_actions_of_past_periods():
@@ -78,7 +86,7 @@ def test_plan_shorter_than_the_latency_is_executed_late(tmp_path):
     assert main([*args, "--out", str(tmp_path / "run")]) == 0
     policy = Policy.from_pretrained(tmp_path / "run")
     config = RolloutConfig(condition=Condition(latency_steps=5))
-    trace = Player(tmp_path / "run", config).play(SEEDS[0]).trace
+    trace = EnvRunner(tmp_path / "run", config).run_one(SEEDS[0]).trace
     planned = policy.plan(trace.histories[0][1], generator=torch.Generator()).actions
     assert len(planned) == 8
     assert np.allclose(trace.actions[5:13], np.clip(planned, 0, 512))
@@ -116,10 +124,10 @@ def test_scores_average_episodes():
 
     episodes = [episode(0, 1.0, True), episode(1, 0.5, False), episode(2, 1.0, True)]
     longer = replace(episodes[0], success_step=60)
-    assert score_episodes([longer, *episodes[1:]], get_task("none")).mean_steps_to_success == 81
+    assert summarize_episodes([longer, *episodes[1:]], get_task("none")).mean_steps_to_success == 81
     needed = [each.to_dict("return")["steps_to_success"] for each in (longer, *episodes)]
     assert needed == [60, 100, None, 102]
-    scores = score_episodes(episodes, get_task("none"))
+    scores = summarize_episodes(episodes, get_task("none"))
     assert scores.score.value == pytest.approx(2.5 / 3)
     assert scores.success.value == pytest.approx(2 / 3)
     assert scores.success.n == 3
@@ -141,7 +149,7 @@ def test_scores_and_tables_count_the_plans_that_were_selected(tmp_path: Path, ca
     assert 0 < selected < plans
     assert found["selected_share"] == selected / plans
     assert re.search(rf"plans selected by goal +{100 * selected / plans:.0f} %", capsys.readouterr().out)
-    cache = EntryCache(tmp_path / "entries", EvaluationConfig(2, env_kwargs=short), workers=1)
+    cache = EntryCache(tmp_path / "entries", RolloutConfig(episodes=2, env_kwargs=short), workers=1)
     comparison = compare_runs([run], cache, rounds=0)
     (entry,) = comparison.entries
     assert entry.calls_per_chunk == pytest.approx(calls / plans, abs=1e-4)

@@ -1,4 +1,4 @@
-"""Tests of eval/offline/frames.py: episodes of the training are recognised in any store."""
+"""Tests of eval/score/episodes.py: episodes of the training are recognised in any store."""
 
 import json
 import shutil
@@ -9,9 +9,9 @@ import pytest
 
 from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.data import Demonstrations
-from nsde_policy.eval.offline.comparison import compare_offline
-from nsde_policy.eval.offline.frames import ScoredEpisodes, select_episodes
-from nsde_policy.eval.offline.score import OfflineConfig
+from nsde_policy.eval.score.comparison import compare_scores
+from nsde_policy.eval.score.episodes import ScoredEpisodes, select_episodes
+from nsde_policy.eval.score.scorer import ScoreConfig
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
@@ -113,7 +113,7 @@ def test_older_run_says_what_it_cannot_know(older_run: RunDirectory, run: RunDir
     scored, found = select(older_run, store)
     assert len(found) == 12
     assert "does not record its episodes, so it may have been trained on some" in scored.note
-    compared = compare_offline([run.path, older_run.path], store, config=OfflineConfig(samples=2, stride=9))
+    compared = compare_scores([run.path, older_run.path], store, config=ScoreConfig(samples=2, stride=9))
     assert "may have TRAINED on some" in compared.note
     assert len(compared.runs[0].context["episodes"]) == 8
 

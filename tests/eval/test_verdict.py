@@ -9,13 +9,13 @@ import pytest
 from nsde_policy.assets import resolve_run
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.data.split import FEWEST_EPISODES, count_held_out, suggest_fraction
-from nsde_policy.eval.offline.result import ActionScale, OfflineScore, describe_score
-from nsde_policy.eval.offline.sums import EpisodeSums
+from nsde_policy.eval.score.result import ActionScale, Score, describe_score
+from nsde_policy.eval.score.sums import EpisodeSums
 from nsde_policy.eval.statistics import MIN_PAIRS
 from nsde_policy.run_directory import RunDirectory
 
 
-def make_score(errors: dict[str, list[list[float]]], coverage: float, *, episodes: int = 8) -> OfflineScore:
+def make_score(errors: dict[str, list[list[float]]], coverage: float, *, episodes: int = 8) -> Score:
     """Make a score with a root mean square error per period and action, and a coverage of the 95 % level."""
     spread = np.random.default_rng(0).uniform(90, 110, (episodes, 1, 1))
     sums = {}
@@ -31,7 +31,7 @@ def make_score(errors: dict[str, list[list[float]]], coverage: float, *, episode
     sums["coverage_actions"] = EpisodeSums(level * shares, level)
     scale = ActionScale(np.zeros(2), np.ones(2), (), ("elbow", "gripper"), (False, True))
     record = RunDirectory(resolve_run(Path("shipped"))).read_record()
-    return OfflineScore("run", record, {}, scale, {"all": sums})
+    return Score("run", record, {}, scale, sums)
 
 
 @pytest.mark.parametrize(("episodes", "fraction"), [(8, 0.5), (12, 0.5), (20, 0.3), (30, 0.2), (100, 0.1)])

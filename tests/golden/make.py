@@ -22,7 +22,7 @@ from tests.golden import behaviour
 from tests.golden.behaviour import DATA
 from tests.golden.sessions import SCRIPTS, run_script
 
-KEPT = ("config.json", "calibration.json", "metrics.jsonl", "model.safetensors", "codes.safetensors")
+KEPT = ("*.json", "metrics.jsonl", "model.safetensors", "codes.safetensors", "visibility.safetensors")
 """Files of a run directory that are kept; the state of the optimiser would be large."""
 
 
@@ -50,7 +50,6 @@ def make_all(folder: Path) -> None:
     keep_run(behaviour.train(folder / "run"), DATA / "run")
     keep_run(behaviour.train_camera(folder / "camera_run"), DATA / "camera_run")
     run = DATA / "run"
-    write("machine", {"arithmetic": behaviour.hash_arithmetic()})
     runs = {**behaviour.SHIPPED, "camera_run": DATA / "camera_run"}
     write("actions", {name: behaviour.act(path) for name, path in runs.items()})
     graph = behaviour.export(run, DATA / "policy.onnx")

@@ -13,6 +13,7 @@ import numpy as np
 
 from nsde_policy import Policy
 from nsde_policy.control import Session, SessionConfig
+from nsde_policy.planner.interface import Planner
 
 TICKS = 30
 START = np.array([250.0, 300.0, 200.0, 250.0, 1.0])
@@ -29,7 +30,7 @@ class Clock:
         return self.now
 
 
-class Walker:
+class Walker(Planner):
     """Planner that moves towards a goal drawn from the seed; `troubles` name the faults of its plans."""
 
     def __init__(self, policy: Policy, clock: Clock, troubles: Mapping[int, str]) -> None:
@@ -37,7 +38,7 @@ class Walker:
         first = policy.plan_from(np.zeros((2, 7), np.float32), steps=1, seed=0)
         self._plan_type, self._plans = type(first), 0
 
-    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Any:
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None) -> Any:
         trouble = self._troubles.get(self._plans, "")
         self._plans += 1
         if trouble == "raises":

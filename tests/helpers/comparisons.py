@@ -7,7 +7,7 @@ import numpy as np
 
 from nsde_policy.eval.compare.entries import Entry, Episodes, Latency
 from nsde_policy.eval.compare.result import Comparison
-from nsde_policy.eval.disturbances import Condition
+from nsde_policy.eval.rollouts.disturbances import Condition
 from nsde_policy.methods.registry import METHODS
 
 STARTS = range(100_000, 100_060)

@@ -20,10 +20,10 @@ from nsde_policy.encoders.keypoints.model import KeypointModel
 from nsde_policy.inference.loading import build_encoder, build_model
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.selection import build_dynamics
-from nsde_policy.methods.diffusion.model import DiffusionConfig, DiffusionSampling, UNetConfig
-from nsde_policy.methods.knn import StoredWindows
+from nsde_policy.methods.baselines.diffusion.model import DiffusionConfig, DiffusionSampling, UNetConfig
+from nsde_policy.methods.baselines.knn import StoredWindows
+from nsde_policy.methods.baselines.regression import RegressionConfig
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
-from nsde_policy.methods.regression import RegressionConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import DemoRecord, RunRecord
 from nsde_policy.selection.rule import Kind, SelectionRule

@@ -18,7 +18,7 @@ from nsde_policy.control.faults import FaultKind
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.errors import ConfigError, PolicyInputError, SessionStoppedError
 from nsde_policy.planner.calibration import CameraRange
-from nsde_policy.planner.interface import Plan
+from nsde_policy.planner.interface import Plan, Planner
 from tests.helpers.numpy_planner import CALIBRATION, SPEC
 
 DELTA_RANGE: dict[str, Any] = {"action_low": (5.0, 5.0), "action_high": (12.0, 30.0)}
@@ -117,11 +117,11 @@ class Settings:
     cameras: bool = False
     deltas: tuple[int, ...] = ()
     """Actions that are changes per period; they need the rate of the policy, 10 Hz."""
-    candidates: Any = 1
+    candidates: int = 1
     """Number of plans that the planner compares."""
 
 
-class HostileSession:
+class HostileSession(Planner):
     """Session in which everything but the session itself is hostile; every command is checked."""
 
     def __init__(self, settings: Settings) -> None:
@@ -133,11 +133,9 @@ class HostileSession:
         self.worker = "inline"
         self.spec = CAMERA_SPEC if settings.cameras else SPEC
         self.features: Any = [0.1, -0.1]
-        self.encode = self._encode if settings.cameras else None
         calibration = replace(CALIBRATION, frames=(CAMERA_RANGE,) if settings.cameras else ())
         if settings.deltas:
             calibration = replace(calibration, delta_columns=settings.deltas, **DELTA_RANGE)
-        self.candidates = settings.candidates
         self._deltas = list(settings.deltas)
         self._is_position = np.array([column not in settings.deltas for column in range(2)])
         self._readings: list[float] = []
@@ -179,7 +177,11 @@ class HostileSession:
         self._readings.append(self.now if is_time else math.nan)
         return _give(self.now)
 
-    def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int = 1) -> Any:
+    @property
+    def candidates(self) -> int:
+        return self.settings.candidates
+
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = 1) -> Any:
         """Plan; the arrays of the plan before are overwritten, and so are the states."""
         if self._plan_before is not None:
             for array in self._plan_before:
@@ -198,14 +200,10 @@ class HostileSession:
         self._plan_before = Plan(path[1:, -2:].copy(), path, np.ones((steps, 2)), compared)
         return self._plan_before
 
-    def _encode(self, obs: Any) -> Any:
-        """Encode an observation with frames; the features may be anything."""
+    def encode_frames(self, values: np.ndarray, frames: Any) -> Any:
+        """Encode frames; the features may be anything."""
         features = _give(self.features)
-        return (
-            np.concatenate([np.asarray(obs[STATE], float), features])
-            if isinstance(features, list)
-            else features
-        )
+        return ([features], None) if isinstance(features, list) else features
 
     def submit(self, function: Callable[[], Any]) -> Any:
         """Run a job as a worker: now, at a later call, never, or not at all."""

@@ -1,7 +1,7 @@
 """SDEs with known drift and diffusion, and how well they are recovered from 200,000 transitions.
 
 Data are chains of Euler–Maruyama steps of Δt = 0.2 in their stationary distribution, and the truth is f and g
-of that chain, so there is no discretisation error. `benchmarks/recovery.py` measures every objective.
+of that chain, so there is no discretisation error.
 """
 
 from dataclasses import dataclass
@@ -13,10 +13,11 @@ from torch import Tensor
 from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.core.sde import AbstractSDE, Coefficients, euler_maruyama
 from nsde_policy.core.state import measure_state
-from nsde_policy.core.targets import Transitions, pair_states
+from nsde_policy.core.targets import Transitions
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
 from nsde_policy.training.fit import fit
+from tests.helpers.state_pairs import pair_states
 
 DT = 0.2
 OBJECTIVES: dict[str, dict[str, Any]] = {

@@ -3,7 +3,7 @@
 import numpy as np
 
 from nsde_policy.planner.calibration import Calibration
-from nsde_policy.planner.interface import Plan, PolicySpec
+from nsde_policy.planner.interface import Plan, Planner, PolicySpec
 
 SPEC = PolicySpec(
     obs_dim=3,
@@ -22,13 +22,13 @@ CALIBRATION = Calibration(
 )
 
 
-class Walker:
+class Walker(Planner):
     """Planner whose commands move a fifth of the way to a goal drawn from the seed, with some noise."""
 
     def __init__(self, spec: PolicySpec = SPEC, *, predicts: bool = True) -> None:
         self.spec, self._predicts = spec, predicts
 
-    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None) -> Plan:
         rng = np.random.default_rng(seed)
         goal, noise = rng.uniform(-20, 120, 2), rng.normal(0, 0.5, (steps, 2))
         state = states[0].astype(np.float64)
@@ -49,7 +49,7 @@ class FailingWalker(Walker):
         self._sim = sim
         self.trouble: str | None = None
 
-    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None) -> Plan:
         trouble, self.trouble = self.trouble, None
         plan = super().plan_from(states, steps=steps, seed=seed)
         match trouble:
@@ -76,7 +76,8 @@ class SelectingWalker(Walker):
         self._sim, self.seconds = sim, seconds
         self.asked: list[int] = []
 
-    def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int = 16) -> Plan:
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None) -> Plan:
+        candidates = candidates or 16
         self.asked.append(candidates)
         self._sim.now += self.seconds * candidates
         plan = super().plan_from(states, steps=steps, seed=seed)

@@ -24,8 +24,8 @@ from nsde_policy.deploy.protocol import (
     decode,
     encode,
 )
-from nsde_policy.deploy.server.config import ServeSettings
-from nsde_policy.deploy.server.server import PolicyServer
+from nsde_policy.deploy.server.policy_server import PolicyServer
+from nsde_policy.deploy.server.settings import ServeSettings
 from nsde_policy.planner.calibration import Calibration
 from nsde_policy.planner.interface import Plan, Planner
 from tests.helpers import numpy_planner
@@ -44,13 +44,13 @@ WELCOME = Welcome(PROTOCOL, "test", SPEC.to_json(), CALIBRATION.to_json(), 65_53
 STATES = np.arange(10, dtype=np.float32).reshape(2, 5) / 7
 
 
-class LinearPlanner:
+class LinearPlanner(Planner):
     """Planner with known plans; `before` is called first and may return another plan."""
 
     def __init__(self, before: Callable[[int], Any] = lambda seed: None) -> None:
         self.spec, self.before, self.seeds = SPEC, before, list[int]()
 
-    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None) -> Plan:
         self.seeds.append(seed)
         if (other := self.before(seed)) is not None:
             return other
@@ -68,13 +68,16 @@ class BatchPlanner(LinearPlanner):
         super().__init__(before)
         self.batches = list[list[int]]()
 
-    def plan_rows(self, states: Sequence[np.ndarray], *, steps: int, seeds: Sequence[int]) -> list[Plan]:
+    def plan_rows(
+        self,
+        states: Sequence[np.ndarray],
+        *,
+        steps: int,
+        seeds: Sequence[int],
+        candidates: int | None = None,
+    ) -> list[Plan]:
         self.batches.append([*seeds])
-        pairs = zip(states, seeds, strict=True)
-        return [self.plan_from(state, steps=steps, seed=seed) for state, seed in pairs]
-
-    def encode_rows(self, rows: Sequence[Any]) -> list[Any]:
-        raise AssertionError("this planner has no cameras")
+        return super().plan_rows(states, steps=steps, seeds=seeds)
 
 
 class RunningServer(ServerThread):

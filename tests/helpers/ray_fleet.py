@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import nsde_policy.eval.evaluate
+import nsde_policy.eval.rollouts.scores
 from nsde_policy.cli.main import main
-from nsde_policy.eval.ray_pool import open_pool
+from nsde_policy.eval.rollouts.executors import open_pool
 
 NOT_STARTED = os.EX_TEMPFAIL
 KILL_AFTER = 60
@@ -103,7 +103,7 @@ def run(out: Path, flags: list[str]) -> None:
                     facts["killed"] = count
                 yield episode
 
-        nsde_policy.eval.evaluate.tqdm = show_progress
+        nsde_policy.eval.rollouts.scores.tqdm = show_progress
         facts["code"] = main(["eval", *flags, "--ray", cluster.address])
         with open_pool(1, ray=cluster.address, gpus=0.25) as pool:
             facts["gpus"] = pool.submit(os.getenv, "CUDA_VISIBLE_DEVICES").result()

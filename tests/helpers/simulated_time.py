@@ -7,7 +7,7 @@ from concurrent.futures import Future
 import numpy as np
 
 from nsde_policy.control.planning import PlanJobResult
-from nsde_policy.planner.interface import Plan, Planner, PolicySpec
+from nsde_policy.planner.interface import Plan, Planner
 
 
 class DelayedFuture(Future[PlanJobResult]):
@@ -53,16 +53,13 @@ class InlineWorker:
         pass
 
 
-class DelayedPlanner:
+class DelayedPlanner(Planner):
     """Planner on a slow machine: calls `sleep` before each plan."""
 
     def __init__(self, planner: Planner, delay_s: float, *, sleep: Callable[[float], None]) -> None:
         self._planner, self._delay, self._sleep = planner, delay_s, sleep
+        self.spec = planner.spec
 
-    @property
-    def spec(self) -> PolicySpec:
-        return self._planner.spec
-
-    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None) -> Plan:
         self._sleep(self._delay)
         return self._planner.plan_from(states, steps=steps, seed=seed)

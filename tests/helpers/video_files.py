@@ -62,13 +62,3 @@ def write_kth(
             folder = root if flat else root / action
             write_scene(folder / f"person{person:02}_{action}_d1_uncomp.avi", person)
     return root
-
-
-def write_clevrer(root: Path, numbers: Sequence[int], frames: int = 16) -> Path:
-    """Write tiny videos with the numbers and the layout of CLEVRER."""
-    for number in numbers:
-        part = "train" if number < 10_000 else "validation" if number < 15_000 else "test"
-        first = number - number % 1000
-        folder = root / f"video_{part}" / f"video_{first:05}-{first + 1000:05}"
-        write_scene(folder / f"video_{number:05}.mp4", number, frames)
-    return root

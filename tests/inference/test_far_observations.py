@@ -18,11 +18,11 @@ from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.deploy.export import export_policy
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.errors import EnvError, PolicyInputError
-from nsde_policy.eval.evaluate import score_episodes
-from nsde_policy.eval.rollout import Player, RolloutConfig
-from nsde_policy.inference.base import BasePolicy
+from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
+from nsde_policy.eval.rollouts.scores import summarize_episodes
+from nsde_policy.inference.base_policy import BasePolicy
 from nsde_policy.inference.policy import Policy
-from nsde_policy.methods.regression import RegressionConfig
+from nsde_policy.methods.baselines.regression import RegressionConfig
 from nsde_policy.planner.calibration import CALIBRATION_FILE
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import Task
@@ -105,8 +105,8 @@ def places(
 
 def evaluate(run: Path, observed: Observed) -> Outcome:
     task = ReplayTask()
-    result = Player(run, RolloutConfig(task, {"observed": observed})).play(0)
-    printed = score_episodes([result], task).as_text()
+    result = EnvRunner(run, RolloutConfig(task, {"observed": observed})).run_one(0)
+    printed = summarize_episodes([result], task).as_text()
     assert ("out of distribution" in printed) == (result.outside > 0)
     return Outcome(np.array(result.trace.actions), result.outside)
 

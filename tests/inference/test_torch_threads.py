@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from nsde_policy.control.config import SessionConfig
 from nsde_policy.control.session import Session
+from nsde_policy.control.session_config import SessionConfig
 from nsde_policy.core.networks import MLP
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.torch_threads import count_cores, count_threads

@@ -46,6 +46,17 @@ def test_smooth_actions_of_predictable_demonstrations_are_blurred_more(statistic
     assert get_method("neural_sde").auto_preset(statistics).model.action_noise == factor
 
 
+def test_frames_are_not_compared_by_columns_alone_where_a_policy_sees_pictures(circles):
+    chosen = {
+        images: resolve_preset(
+            get_task("none"), "auto", "neural_sde", demos=circles, selection={"images": images}
+        )[1]
+        for images in ((), ("top",))
+    }
+    assert [config.model.network.dropout for config in chosen.values()] == [0.0, 0.1]
+    assert chosen["top",].model.sampling.diffusion == 0
+
+
 @pytest.mark.parametrize("task", ["avoiding", "avoiding_varied"])
 def test_demonstrations_of_obstacle_avoidance_get_the_settings_for_branches(task):
     _, config = resolve_preset(get_task(task), "auto", "neural_sde", demos=None, selection={})

@@ -1,4 +1,4 @@
-"""Tests for nsde_policy/methods/bet.py."""
+"""Tests for nsde_policy/methods/baselines/bet.py."""
 
 import math
 from typing import Any
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nsde_policy.errors import ConfigError
-from nsde_policy.methods.bet import (
+from nsde_policy.methods.baselines.bet import (
     BehaviourTransformer,
     BehaviourTransformerConfig,
     CausalTransformer,

@@ -1,4 +1,4 @@
-"""Tests for nsde_policy/methods/diffusion: schedule, samplers, conditioning, training."""
+"""Tests for nsde_policy/methods/baselines/diffusion: schedule, samplers, conditioning, training."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ from torch import Tensor
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.targets import Windows
 from nsde_policy.errors import ConfigError
-from nsde_policy.methods.diffusion.model import (
+from nsde_policy.methods.baselines.diffusion.model import (
     LEVELS,
     PRESETS,
     Diffusion,
@@ -24,7 +24,7 @@ from nsde_policy.methods.diffusion.model import (
     build_chain,
     noise_schedule,
 )
-from nsde_policy.methods.diffusion.networks import ConditionalUNet
+from nsde_policy.methods.baselines.diffusion.networks import ConditionalUNet
 from tests.helpers.rng import make_draws, make_rng
 
 LAYOUT = StateSpec(

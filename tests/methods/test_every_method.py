@@ -11,27 +11,28 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from nsde_policy.config import ModelConfig, NetworkConfig, Sampling, TrainConfig, WindowConfig
-from nsde_policy.core.targets import Transitions, Windows, pair_states
+from nsde_policy.core.targets import Transitions, Windows
 from nsde_policy.errors import ConfigError
 from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.base import PolicyModel
-from nsde_policy.methods.bet import BehaviourTransformerConfig
-from nsde_policy.methods.diffusion.model import DiffusionConfig, DiffusionSampling
-from nsde_policy.methods.diffusion.networks import UNetConfig
-from nsde_policy.methods.flow import StreamingFlowConfig, StreamingFlowSampling
-from nsde_policy.methods.gpi import GPIConfig, GPISampling
-from nsde_policy.methods.ibc import ImplicitBCConfig, ImplicitBCSampling
-from nsde_policy.methods.knn import NearestNeighboursConfig, NearestNeighboursSampling
-from nsde_policy.methods.l1_flow import L1FlowConfig
-from nsde_policy.methods.lstm_gmm import LSTMGMMConfig, LSTMGMMSampling
-from nsde_policy.methods.mip import MIPConfig
+from nsde_policy.methods.baselines.bet import BehaviourTransformerConfig
+from nsde_policy.methods.baselines.diffusion.model import DiffusionConfig, DiffusionSampling
+from nsde_policy.methods.baselines.diffusion.networks import UNetConfig
+from nsde_policy.methods.baselines.flow import StreamingFlowConfig, StreamingFlowSampling
+from nsde_policy.methods.baselines.gpi import GPIConfig, GPISampling
+from nsde_policy.methods.baselines.ibc import ImplicitBCConfig, ImplicitBCSampling
+from nsde_policy.methods.baselines.knn import NearestNeighboursConfig, NearestNeighboursSampling
+from nsde_policy.methods.baselines.l1_flow import L1FlowConfig
+from nsde_policy.methods.baselines.lstm_gmm import LSTMGMMConfig, LSTMGMMSampling
+from nsde_policy.methods.baselines.mip import MIPConfig
+from nsde_policy.methods.baselines.regression import RegressionConfig
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.registry import METHODS, get_method
-from nsde_policy.methods.regression import RegressionConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import fingerprint
 from nsde_policy.training.train import TrainOptions, train_run
 from tests.helpers.rng import make_draws, make_rng
+from tests.helpers.state_pairs import pair_states
 from tests.helpers.toy_problems import WITH_ANGLE, make_robot_demos
 
 NETWORK = NetworkConfig(width=16, depth=2)
@@ -65,7 +66,6 @@ CASES = {
     "neural_sde cancelling": neural_sde(
         history=3, history_noise="shared", sampling=SamplingConfig(denoiser="cancelling")
     ),
-    "neural_sde strength": neural_sde(learned_strength=True),
     "neural_sde plain": neural_sde(denoiser=False, noise=0.0, sampling=SamplingConfig(denoiser="off")),
     "regression": Case(RegressionConfig(network=NETWORK)),
     "mip": Case(MIPConfig(network=NETWORK)),

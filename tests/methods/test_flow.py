@@ -1,4 +1,4 @@
-"""Tests for nsde_policy/methods/flow.py."""
+"""Tests for nsde_policy/methods/baselines/flow.py."""
 
 import math
 from typing import Any
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from nsde_policy.config import NetworkConfig
-from nsde_policy.methods.flow import (
+from nsde_policy.methods.baselines.flow import (
     StreamingFlow,
     StreamingFlowConfig,
     StreamingFlowSampling,

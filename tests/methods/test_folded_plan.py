@@ -63,7 +63,6 @@ def test_folded_plan_equals_the_solver_up_to_rounding(model: NeuralSDE):
     [
         build(network=NetworkConfig(kind="separate", width=16, depth=2)),
         build(sampling=SamplingConfig(denoiser="cancelling")),
-        build(learned_strength=True, sampling=SamplingConfig(denoiser="learned")),
         build(history=2, sampling=SamplingConfig(substeps=2)),
     ],
 )

@@ -1,4 +1,4 @@
-"""Tests for nsde_policy/methods/gpi.py."""
+"""Tests for nsde_policy/methods/baselines/gpi.py."""
 
 import math
 from dataclasses import replace
@@ -11,7 +11,7 @@ from torch import Tensor
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.targets import Windows
 from nsde_policy.errors import ConfigError
-from nsde_policy.methods.gpi import GPI, GPIConfig, GPISampling, rotate
+from nsde_policy.methods.baselines.gpi import GPI, GPIConfig, GPISampling, rotate
 from nsde_policy.tasks import get_task
 from tests.helpers.rng import make_draws, make_rng
 from tests.helpers.toy_problems import LINE, make_states

@@ -1,4 +1,4 @@
-"""Tests for nsde_policy/methods/ibc.py."""
+"""Tests for nsde_policy/methods/baselines/ibc.py."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from nsde_policy.core.targets import Windows
-from nsde_policy.methods.ibc import (
+from nsde_policy.methods.baselines.ibc import (
     ImplicitBC,
     ImplicitBCConfig,
     ImplicitBCSampling,

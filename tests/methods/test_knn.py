@@ -1,4 +1,4 @@
-"""Tests for nsde_policy/methods/knn.py."""
+"""Tests for nsde_policy/methods/baselines/knn.py."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,11 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.targets import Windows
 from nsde_policy.errors import CheckpointError
 from nsde_policy.inference.loading import load_model
-from nsde_policy.methods.knn import NearestNeighbours, NearestNeighboursConfig, NearestNeighboursSampling
+from nsde_policy.methods.baselines.knn import (
+    NearestNeighbours,
+    NearestNeighboursConfig,
+    NearestNeighboursSampling,
+)
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.training.train import train_run
 from tests.helpers.rng import make_draws, make_rng

@@ -1,4 +1,4 @@
-"""Tests for nsde_policy/methods/l1_flow.py."""
+"""Tests for nsde_policy/methods/baselines/l1_flow.py."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import torch
 
 from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.core.targets import Windows
-from nsde_policy.methods.l1_flow import L1Flow, L1FlowConfig, draw_times
+from nsde_policy.methods.baselines.l1_flow import L1Flow, L1FlowConfig, draw_times
 from nsde_policy.training.fit import fit
 from tests.helpers.rng import make_draws, make_rng
 from tests.helpers.toy_problems import LINE, RecordingNetwork, make_states, make_two_modes

@@ -1,4 +1,4 @@
-"""Tests for nsde_policy/methods/lstm_gmm.py."""
+"""Tests for nsde_policy/methods/baselines/lstm_gmm.py."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import distributions
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.targets import Windows
 from nsde_policy.errors import ConfigError
-from nsde_policy.methods.lstm_gmm import LSTMGMM, LSTMGMMConfig, LSTMGMMSampling, Mixture
+from nsde_policy.methods.baselines.lstm_gmm import LSTMGMM, LSTMGMMConfig, LSTMGMMSampling, Mixture
 from tests.helpers.rng import make_draws, make_rng
 from tests.helpers.toy_problems import WITH_ANGLE, make_random_windows
 

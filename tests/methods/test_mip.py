@@ -1,4 +1,4 @@
-"""Tests for nsde_policy/methods/mip.py."""
+"""Tests for nsde_policy/methods/baselines/mip.py."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nsde_policy.config import NetworkConfig, TrainConfig
-from nsde_policy.methods.mip import MIP, MIPConfig
+from nsde_policy.methods.baselines.mip import MIP, MIPConfig
 from nsde_policy.training.fit import fit
 from tests.helpers.rng import make_draws, make_rng
 from tests.helpers.toy_problems import LINE, RecordingNetwork, make_states, make_two_modes

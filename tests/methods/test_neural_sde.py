@@ -13,11 +13,12 @@ from nsde_policy.core import losses
 from nsde_policy.core.networks import MLP
 from nsde_policy.core.sde import euler_maruyama
 from nsde_policy.core.spec import StateSpec
-from nsde_policy.core.targets import pair_states, stack_history
+from nsde_policy.core.targets import stack_history
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
 from tests.helpers.rng import make_rng
+from tests.helpers.state_pairs import pair_states
 
 SPREAD = (0.5, 0.1, 0.2)
 LAYOUT = StateSpec(
@@ -86,18 +87,16 @@ def test_several_steps_per_period_lag_the_history_by_one_period():
     torch.testing.assert_close(lag, torch.tensor(SPREAD).expand(11, 1, 3), atol=1e-4, rtol=1e-4)
 
 
-def test_sequential_training_has_stages_flow_denoiser_diffusion():
-    model = build(schedule="sequential", learned_strength=True)
-    losses_of_stages = [stage.losses for stage in model.stages()]
-    assert losses_of_stages == [("flow",), ("denoiser", "strength"), ("diffusion",)]
-    owned = [id(p) for stage in model.stages() for p in stage.parameters]
-    assert sorted(owned) == sorted(id(p) for p in model.parameters())
-
-
 def test_sampling_rejects_parts_that_are_not_trained():
     model, constant = build(**without_noise()), SamplingConfig(denoiser="constant")
     with pytest.raises(ConfigError, match="the denoiser is not trained"):
         model.sample_paths(make_path()[0], steps=1, generator=make_rng(), sampling=constant)
+
+
+def test_strength_of_a_denoiser_that_is_off_is_refused():
+    assert SamplingConfig().change({"alpha": 0.2}) == SamplingConfig(alpha=0.2)
+    with pytest.raises(ConfigError, match="no denoiser, so alpha has no effect"):
+        SamplingConfig(denoiser="off").change({"alpha": 0.2})
 
 
 def without_noise(**changes: Any) -> dict[str, Any]:
@@ -177,17 +176,14 @@ def measure_denoiser_step(model: NeuralSDE, sampling: SamplingConfig, x: Tensor)
 
 
 def test_each_kind_of_strength_computes_its_formula():
-    model, x = build(learned_strength=True, noise=0.7), make_path()[0]
+    model, x = build(noise=0.7), make_path()[0]
     out = model.learned.outputs(model.learned.features(x))
     sigma, spread = model.learned.noise_std, torch.tensor(SPREAD)
     score = out.score / sigma
     g_squared = out.log_variance.exp() * spread.square()
-    assert model.strength is not None
-    learned = nn.functional.softplus(model.strength(model.learned.features(x)))
     expected = {
         "constant": 0.3 * sigma.square() * score,
         "cancelling": 0.3 * 0.5 * g_squared * score,
-        "learned": 0.3 * learned * sigma.square() * score,
     }
     for kind, pull in expected.items():
         found = measure_denoiser_step(model, SamplingConfig(denoiser=kind, alpha=0.3), x)  # type: ignore[arg-type]

@@ -1,11 +1,11 @@
-"""Tests for nsde_policy/methods/regression.py."""
+"""Tests for nsde_policy/methods/baselines/regression.py."""
 
 import pytest
 import torch
 
 from nsde_policy.config import NetworkConfig
 from nsde_policy.errors import ConfigError
-from nsde_policy.methods.regression import Regression, RegressionConfig
+from nsde_policy.methods.baselines.regression import Regression, RegressionConfig
 from tests.helpers.rng import make_draws, make_rng
 from tests.helpers.toy_problems import LINE, make_states, make_two_modes
 

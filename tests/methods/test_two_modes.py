@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 from nsde_policy.config import NetworkConfig, TrainConfig, WindowConfig
-from nsde_policy.methods.bet import BehaviourTransformerConfig
-from nsde_policy.methods.diffusion.model import DiffusionConfig, DiffusionSampling
-from nsde_policy.methods.diffusion.networks import UNetConfig
-from nsde_policy.methods.flow import StreamingFlowConfig, StreamingFlowSampling
-from nsde_policy.methods.ibc import ImplicitBCConfig, ImplicitBCSampling
-from nsde_policy.methods.l1_flow import L1FlowConfig
-from nsde_policy.methods.lstm_gmm import LSTMGMMConfig
+from nsde_policy.methods.baselines.bet import BehaviourTransformerConfig
+from nsde_policy.methods.baselines.diffusion.model import DiffusionConfig, DiffusionSampling
+from nsde_policy.methods.baselines.diffusion.networks import UNetConfig
+from nsde_policy.methods.baselines.flow import StreamingFlowConfig, StreamingFlowSampling
+from nsde_policy.methods.baselines.ibc import ImplicitBCConfig, ImplicitBCSampling
+from nsde_policy.methods.baselines.l1_flow import L1FlowConfig
+from nsde_policy.methods.baselines.lstm_gmm import LSTMGMMConfig
+from nsde_policy.methods.baselines.regression import RegressionConfig
 from nsde_policy.methods.registry import get_method
-from nsde_policy.methods.regression import RegressionConfig
 from nsde_policy.training.fit import fit
 from tests.helpers.rng import make_draws, make_rng
 from tests.helpers.toy_problems import LINE, make_states, make_two_modes

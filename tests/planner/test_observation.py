@@ -11,7 +11,7 @@ from nsde_policy.assets import SHIPPED_POLICIES
 from nsde_policy.bounds import Occluder
 from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.errors import PolicyInputError
-from nsde_policy.eval.disturbances import CameraCondition, CameraDisturbances
+from nsde_policy.eval.rollouts.disturbances import CameraCondition, CameraDisturbances
 from nsde_policy.inference.policy import Policy
 from nsde_policy.planner.observation import ObservationMonitor, convert_observation, find_implausible_frame
 from tests.helpers.numpy_planner import SPEC

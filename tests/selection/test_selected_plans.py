@@ -110,7 +110,8 @@ def test_a_method_that_predicts_no_states_selects_plans_too(policy: Policy):
 def test_settings_can_judge_more_actions_than_are_executed(policy: Policy):
     assert (policy.chunk, policy.find_horizon(4)) == (8, 16)
     config = policy.record.config.replace_parts(selection={"horizon": 12})
-    policy.record = replace(policy.record, config=config)
+    record = replace(policy.record, config=config)
+    policy = Policy(record, policy.model, policy.calibration, selector=policy.selector)
     assert policy.find_horizon(4) == 24
     longer = policy.plan_from(NEAR, steps=24, seed=3)
     assert np.array_equal(policy.plan_from(NEAR, steps=8, seed=3).actions, longer.actions[:8])

@@ -8,11 +8,11 @@ import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.errors import ConfigError, EnvError
-from nsde_policy.eval.disturbances import Condition
-from nsde_policy.eval.evaluate import EvaluationConfig, evaluate_policy
-from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.render.video import Renderer
-from nsde_policy.eval.rollout import RolloutConfig
+from nsde_policy.eval.rollouts.disturbances import Condition
+from nsde_policy.eval.rollouts.pool import RolloutPool
+from nsde_policy.eval.rollouts.runner import RolloutConfig
+from nsde_policy.eval.rollouts.scores import score_rollouts
 from nsde_policy.tasks import GymTask, Task, get_task
 from nsde_policy.training.train import train_run
 from tests.helpers.reach_task import demonstrate
@@ -45,13 +45,13 @@ def test_eval_command_scores_a_custom_task(run: Path, tmp_path: Path, capsys: py
 
 def test_env_kwargs_reach_the_environment(run: Path):
     near, far = (
-        evaluate_policy(run, EvaluationConfig(1, 0, env_kwargs={"reach": reach}), workers=1)
+        score_rollouts(run, RolloutConfig(episodes=1, seed_start=0, env_kwargs={"reach": reach}), workers=1)
         for reach in (0.3, 1.0)
     )
     assert near.context["env_kwargs"] == {"reach": 0.3}
-    assert near.scores.episodes[0].steps < far.scores.episodes[0].steps
+    assert near.episodes[0].steps < far.episodes[0].steps
     with pytest.raises(ConfigError, match="does not take these arguments"):
-        evaluate_policy(run, EvaluationConfig(1, 0, env_kwargs={"gravity": 1}), workers=1)
+        score_rollouts(run, RolloutConfig(episodes=1, seed_start=0, env_kwargs={"gravity": 1}), workers=1)
 
 
 @pytest.mark.slow
@@ -62,7 +62,7 @@ def test_env_kwargs_reach_the_environment(run: Path):
 def test_errors_of_worker_processes_are_raised(run: Path, env: str, message: str):
     task = GymTask(f"tests.helpers.environments:{env}")
     with pytest.raises(EnvError, match=message):
-        list(RolloutPool(run, RolloutConfig(task), workers=2).evaluate(range(4)))
+        list(RolloutPool(run, RolloutConfig(task), workers=2).run(range(4)))
 
 
 @pytest.mark.parametrize(
@@ -85,14 +85,14 @@ def test_a_task_without_drawing_cannot_be_rendered(run: Path, tmp_path: Path):
     assert not get_task("reach").drawing.can_draw
     assert get_task("pusht").drawing.can_draw
     with pytest.raises(EnvError, match="leave out --render"):
-        Renderer(run, EvaluationConfig(1, 0), tmp_path)
+        Renderer(run, RolloutConfig(episodes=1, seed_start=0), tmp_path)
     with pytest.raises(ConfigError, match="give it a Drawing that overrides draw"):
         get_task("reach").drawing.draw(np.zeros(2), size=64)
 
 
 def test_a_task_without_push_cannot_be_pushed(run: Path):
     with pytest.raises(ConfigError, match="leave out --push"):
-        evaluate_policy(run, EvaluationConfig(1, 0, condition=Condition(push=1.0)), workers=1)
+        score_rollouts(run, RolloutConfig(episodes=1, seed_start=0, condition=Condition(push=1.0)), workers=1)
 
 
 def test_a_task_has_few_members():

@@ -8,14 +8,14 @@ import torch
 
 from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.core.state import measure_state
-from nsde_policy.core.targets import Transitions, pair_states
-from nsde_policy.errors import ConfigError
+from nsde_policy.core.targets import Transitions
 from nsde_policy.methods.base import LossParts, Stage, TrainableModel
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
 from nsde_policy.training.fit import FitState, fit
 from nsde_policy.training.optimizer import AdamW, learning_rate
 from tests.helpers.rng import make_rng
+from tests.helpers.state_pairs import pair_states
 
 
 def make_line() -> Transitions:
@@ -39,18 +39,16 @@ SHORT = TrainConfig(steps=400, batch_size=256, learning_rate=3e-3, ema=0.98, log
 @pytest.mark.slow
 def test_fit_lowers_every_part_of_the_loss():
     config = dataclasses.replace(SHORT, log_every=10)
-    history = fit(build(learned_strength=True), make_line(), config, seed=0)
+    history = fit(build(), make_line(), config, seed=0)
     assert len(history) == 400 / 10
-    assert set(history[0]) == {"flow", "diffusion", "denoiser", "strength"}
+    assert set(history[0]) == {"flow", "diffusion", "denoiser"}
     for name in history[0]:
         assert sum(losses[name] for losses in history[-4:]) < sum(losses[name] for losses in history[:4])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", ["together", "sequential"])
-def test_fitted_denoiser_returns_paths_to_the_data(schedule: Any):
-    network = NetworkConfig(kind="separate", width=32, depth=2, dropout=0.0)
-    model = build(schedule=schedule, network=network)
+def test_fitted_denoiser_returns_paths_to_the_data():
+    model = build(network=NetworkConfig(kind="separate", width=32, depth=2, dropout=0.0))
     fit(model, make_line(), dataclasses.replace(SHORT, steps=300, batch_size=128, learning_rate=5e-3), seed=0)
     start = torch.tensor([[2.0, 0.15], [4.0, -0.15], [6.0, 0.15]])
     flow_only = SamplingConfig(denoiser="off", diffusion=0.0)
@@ -124,13 +122,6 @@ def test_the_optimiser_makes_the_updates_of_torch():
     for weight, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(weight, other)
     assert unused.tolist() == [1, 1]
-
-
-def test_fewer_steps_than_stages_raise():
-    network = NetworkConfig(kind="separate", width=8, depth=1)
-    model = build(schedule="sequential", network=network)
-    with pytest.raises(ConfigError, match="3 stages needs at least as many steps, got 2"):
-        fit(model, make_line(), TrainConfig(steps=2, batch_size=8), seed=0)
 
 
 class BufferOnlyModel(TrainableModel[Transitions]):

@@ -10,18 +10,19 @@ import torch
 from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.core.spec import CameraSpec, StateSpec
 from nsde_policy.core.state import measure_state
-from nsde_policy.core.targets import TensorRows, Transitions, pair_states
+from nsde_policy.core.targets import TensorRows, Transitions
 from nsde_policy.encoders.resnet.config import ResNetConfig
 from nsde_policy.encoders.resnet.model import ResNetModel
 from nsde_policy.methods.base import TrainableModel
+from nsde_policy.methods.baselines.regression import Regression, RegressionConfig
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
-from nsde_policy.methods.regression import Regression, RegressionConfig
 from nsde_policy.run_config import RunConfig
 from nsde_policy.training import cuda_graph
 from nsde_policy.training.fit import FitState, Recorder, fit
 from nsde_policy.training.frames import FrameWindows, PolicyWithEncoder
 from nsde_policy.training.train import TrainOptions, train_run
+from tests.helpers.state_pairs import pair_states
 from tests.helpers.toy_problems import make_robot_demos
 
 pytestmark = pytest.mark.gpu

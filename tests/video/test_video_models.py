@@ -1,7 +1,6 @@
 """Tests of video models: what the paper says of them, and what they learn."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,18 +12,26 @@ from nsde_policy.core import losses
 from nsde_policy.core.networks import Outputs
 from nsde_policy.errors import ConfigError
 from nsde_policy.training.fit import fit
-from nsde_policy.video.base import (
+from nsde_policy.video.neural_sde import DELTA, NeuralSDEVideo
+from nsde_policy.video.next_frame import (
     RGB_CHANNELS,
     PredictedStep,
-    VideoBatch,
     VideoModel,
     shift_state,
     stack_state,
     to_unit,
 )
-from nsde_policy.video.config import VIDEO_METHODS, UnrollConfig, UViTConfig, VideoConfig, VideoSampling
-from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig, NeuralSDEVideoSampling
-from nsde_policy.video.methods.neural_sde.model import NeuralSDEVideo
+from nsde_policy.video.settings import (
+    PRESETS,
+    NeuralSDEVideoConfig,
+    NeuralSDEVideoSampling,
+    UnrollConfig,
+    UViTConfig,
+    VideoConfig,
+    VideoSampling,
+)
+from nsde_policy.video.video_run import MODELS
+from nsde_policy.video.videos import VideoWindows
 from tests.helpers.rng import make_rng
 
 SIZE = 16
@@ -32,19 +39,18 @@ TINY = UViTConfig(width=16, depth=3, heads=2, stem=(8, 8), features=8)
 
 
 def build(method: str, **changes: Any) -> VideoModel:
-    found = VIDEO_METHODS.get(method)
-    config = found.config(network=TINY, **changes)
-    return found.model_class()(config, size=SIZE, increment_std=0.5, generator=make_rng(0))
+    config = type(PRESETS[method]["default"].model)(network=TINY, **changes)
+    return MODELS[method](config, size=SIZE, increment_std=0.5, generator=make_rng(0))
 
 
-def make_batch(n: int, length: int = 8) -> VideoBatch:
+def make_windows(n: int, length: int = 8) -> VideoWindows:
     """Return windows of a bright column that moves to the right by two pixels a frame."""
     first = torch.randint(0, SIZE, (n,), generator=make_rng(1))
     frames = torch.zeros(n, length, SIZE, SIZE, 3, dtype=torch.uint8)
     for video, start in enumerate(first.tolist()):
         for k in range(length):
             frames[video, k, :, (start + 2 * k) % SIZE] = 250
-    return VideoBatch(frames)
+    return VideoWindows(frames.flatten(0, 1), length * torch.arange(n), length)
 
 
 def test_frames_keep_their_channels_and_the_state_is_newest_first():
@@ -58,25 +64,19 @@ def test_frames_keep_their_channels_and_the_state_is_newest_first():
     assert torch.equal(moved[:, RGB_CHANNELS:], state[:, :-RGB_CHANNELS])
 
 
-@pytest.mark.parametrize("method", VIDEO_METHODS.names())
-@pytest.mark.parametrize("kind", ["stem", "plain"])
-def test_every_method_trains_unrolls_and_generates(method: str, kind: str):
-    model = build(method)
-    if kind == "plain":
-        config = replace(model.config, network=replace(TINY, kind="plain"))
-        model = type(model)(config, size=SIZE, increment_std=0.5, generator=make_rng(0))
-    batch = make_batch(3)
-    for unrolled in (None, UnrollConfig(frames=3, substeps=2), UnrollConfig(frames=3, gradients=False)):
-        model.unrolled = unrolled
+@pytest.mark.parametrize("method", MODELS)
+def test_every_method_trains_unrolls_and_generates(method: str):
+    model, batch = build(method), make_windows(3)
+    for unroll in (UnrollConfig(frames=1), UnrollConfig(frames=3), UnrollConfig(frames=3, substeps=2)):
+        model.unroll = unroll
         (stage,) = model.stages()
         total = model.loss(batch, make_rng(0)).total(stage.losses)
         total.backward()
         assert torch.isfinite(total)
     assert all(parameter.grad is not None for parameter in model.outputs.parameters())
-    sampling = replace(model.config.sampling, substeps=2)
-    found = model.generate(batch.frames[:, :4], steps=4, sampling=sampling, generator=make_rng(0))
-    assert found.shape == (3, 4, 3, SIZE, SIZE)
-    assert found.abs().max() <= 1
+    predicted = model.generate(batch.frames[:, :4], steps=4, generator=make_rng(0))
+    assert predicted.shape == (3, 4, 3, SIZE, SIZE)
+    assert predicted.abs().max() <= 1
 
 
 class LinearField(NeuralSDEVideo):
@@ -94,22 +94,20 @@ def build_linear(**changes: Any) -> LinearField:
 
 @pytest.mark.parametrize("substeps", [1, 2, 5])
 def test_other_frames_of_the_state_move_by_subtraction(substeps: int):
-    state = stack_state(to_unit(make_batch(2).frames[:, :4]))
+    state = stack_state(to_unit(make_windows(2).frames[:, :4]))
     sampling = NeuralSDEVideoSampling(substeps=substeps)
-    states = build_linear().solve(state, sampling=sampling, generator=make_rng(0))
-    assert len(states) == substeps + 1
-    assert torch.equal(states[0], state)
+    after = build_linear().solve(state, sampling=sampling, generator=make_rng(0))
     expected = shift_state(state, state[:, :RGB_CHANNELS] + 0.3)
-    assert torch.allclose(states[-1], expected, atol=1e-5)
+    assert torch.allclose(after, expected, atol=1e-5)
 
 
 def test_diffusion_has_the_learned_size_at_any_number_of_substeps():
     state = torch.zeros(64, 12, SIZE, SIZE)
     for substeps in (1, 4):
         sampling = NeuralSDEVideoSampling(substeps=substeps, diffusion=1.0)
-        found = build_linear().predict(state, sampling=sampling, generator=make_rng(substeps))
-        assert found.std() == pytest.approx(0.5, rel=0.02)
-        assert found.mean() == pytest.approx(0.3, abs=0.01)
+        frame = build_linear().predict(state, sampling=sampling, generator=make_rng(substeps))
+        assert frame.std() == pytest.approx(0.5, rel=0.02)
+        assert frame.mean() == pytest.approx(0.3, abs=0.01)
 
 
 @pytest.mark.parametrize("flow_loss", ["square", "log"])
@@ -119,8 +117,9 @@ def test_losses_are_those_of_policies(flow_loss: str, interpolation: str):
     assert isinstance(model, NeuralSDEVideo)
     for head in model.outputs.values():
         torch.nn.init.normal_(head.weight, std=0.1, generator=make_rng(1))
-    frames = to_unit(make_batch(3, length=5).frames)
-    found = model.loss(make_batch(3, length=5), make_rng(2)).parts
+    windows = make_windows(3, length=5)
+    parts = model.loss(windows, make_rng(2)).parts
+    frames = to_unit(windows.frames)
     rng, state = make_rng(2), stack_state(frames[:, :4])
     noise = torch.randn(state.shape, generator=rng)
     change = torch.cat([frames[:, 4] - frames[:, 3], state[:, :-3] - state[:, 3:]], dim=1)
@@ -128,27 +127,37 @@ def test_losses_are_those_of_policies(flow_loss: str, interpolation: str):
     out = model.run(state + 0.2 * noise + tau * change, with_diffusion=True)
     velocity, d = (change[:, :3] / 0.5).flatten(1), 3 * SIZE * SIZE
     drift, log_variance, score = (part.flatten(1) for part in out)
-    delta = model.config.delta if flow_loss == "log" else math.inf
+    delta = DELTA if flow_loss == "log" else math.inf
     expected = {
         "flow": 2 * losses.flow_loss(drift, velocity, delta=delta) / d,
         "denoiser": 0.5 * losses.denoiser_loss(score, noise[:, :3].flatten(1)) / d,
         "diffusion": 0.1 * losses.diffusion_nll(log_variance, drift, velocity, 1.0) / d,
     }
-    assert found.keys() == expected.keys()
+    assert parts.keys() == expected.keys()
     for name, value in expected.items():
-        torch.testing.assert_close(found[name], value)
+        torch.testing.assert_close(parts[name], value)
 
 
-@pytest.mark.parametrize("flow_loss", ["square", "log"])
-def test_own_predictions_are_compared_with_the_next_frame(flow_loss: str):
-    model = build_linear(interpolation="uniform", flow_loss=flow_loss)
+def test_own_predictions_are_compared_with_the_next_frame():
+    model = build_linear(interpolation="uniform")
     state, clean = (torch.randn(8, c, SIZE, SIZE, generator=make_rng(c)) for c in (12, RGB_CHANNELS))
     right = state[:, :RGB_CHANNELS] + 0.3  # where the flow of `LinearField` leads
-    found, predicted = model.step_losses(PredictedStep(state, clean, right, None), make_rng(0))
-    assert found["flow"].item() == pytest.approx(0, abs=1e-5)
-    assert found["denoiser"] == 0
+    parts, predicted = model.step_losses(PredictedStep(state, clean, right, None), make_rng(0))
+    assert parts["flow"].item() == pytest.approx(0, abs=1e-5)
+    assert parts["denoiser"] == 0
     assert predicted is not None
     torch.testing.assert_close(predicted, right)
+
+
+@pytest.mark.parametrize("method", ["flow_matching", "interpolants"])
+def test_a_perfect_velocity_leads_to_the_next_frame(method: str, monkeypatch: pytest.MonkeyPatch):
+    model, target = build(method), torch.rand(2, 3, SIZE, SIZE, generator=make_rng(0))
+    monkeypatch.setattr(model, "velocity", lambda state, x, time: (target - x) / (1 - time[0]))
+    state = torch.zeros(2, 12, SIZE, SIZE)
+    for substeps in (1, 4):
+        sampling = VideoSampling(substeps=substeps)
+        predicted = model.predict(state, sampling=sampling, generator=make_rng(1))
+        torch.testing.assert_close(predicted, target)
 
 
 def test_methods_are_trained_on_equally_many_examples():
@@ -159,18 +168,14 @@ def test_methods_are_trained_on_equally_many_examples():
         assert one.unroll.substeps == one.model.sampling.substeps == 2
 
 
-def test_settings_of_another_method_are_refused():
+def test_a_denoiser_needs_noise():
     with pytest.raises(ConfigError, match="noise > 0"):
         NeuralSDEVideoConfig(noise=0.0)
-    with pytest.raises(ConfigError, match="is sampled with NeuralSDEVideoSampling, got VideoSampling"):
-        build_linear().predict(
-            torch.zeros(1, 12, SIZE, SIZE), sampling=VideoSampling(), generator=make_rng(0)
-        )
 
 
-@pytest.mark.parametrize("method", VIDEO_METHODS.names())
+@pytest.mark.parametrize("method", MODELS)
 def test_motion_is_learned(method: str):
     model = build(method, noise=0.05)
     config = TrainConfig(steps=24, batch_size=4, learning_rate=0.01, ema=0.9, weight_decay=0.0, log_every=1)
-    history = fit(model, make_batch(16), config, seed=0)
+    history = fit(model, make_windows(16, length=5), config, seed=0)
     assert sum(history[-1].values()) < 0.6 * sum(history[0].values())

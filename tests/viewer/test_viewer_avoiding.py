@@ -13,7 +13,7 @@ from nsde_policy.data import load_demonstrations
 from nsde_policy.envs.avoiding import geometry
 from nsde_policy.envs.avoiding.live import AvoidingTable
 from nsde_policy.errors import ConfigError, EnvError
-from nsde_policy.eval.rollout import Player, RolloutConfig
+from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
 from nsde_policy.tasks import get_task
 from nsde_policy.training.train import train_run
 from nsde_policy.viewer.messages import Drag, KeepEpisode, MoveAgent, Release, SetControl, StartRecording
@@ -42,7 +42,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def test_a_seed_is_the_episode_that_eval_scores(runs: list[Path]):
     app = PlayApp(load_runners(runs[:1]), seed=3, plan_timeout_s=60)
-    result = Player(runs[0], RolloutConfig()).play(3)
+    result = EnvRunner(runs[0], RolloutConfig()).run_one(3)
     run_events(app, result.steps + 20)
     (panel,) = app.frame()["panels"]
     assert app.frame()["last"] == result.steps

@@ -14,8 +14,8 @@ import pytest
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.errors import ConfigError
-from nsde_policy.eval.disturbances import CameraCondition
-from nsde_policy.eval.rollout import Player, RolloutConfig
+from nsde_policy.eval.rollouts.disturbances import CameraCondition
+from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
 from nsde_policy.tasks import get_task
 from nsde_policy.viewer.messages import Reset, SelectMethods, SetControl, encode_message
 from nsde_policy.viewer.play_app import PlayApp, check_sizes
@@ -32,7 +32,7 @@ def app(pixel_run: Path) -> PlayApp:
 
 def test_a_policy_with_a_camera_plays_as_in_eval(pixel_run: Path, app: PlayApp):
     run_events(app, 11)
-    trace = Player(pixel_run, RolloutConfig(env_kwargs={"max_episode_steps": 11})).play(SEED).trace
+    trace = EnvRunner(pixel_run, RolloutConfig(env_kwargs={"max_episode_steps": 11})).run_one(SEED).trace
     commands = [panel["target"] for panel in app.frame()["panels"]]
     assert commands == [np.round(trace.actions[-1], 1).tolist()]
 
@@ -67,7 +67,7 @@ def test_disturbances_of_the_camera_are_those_of_eval_and_shown_as_the_policy_sa
     run_events(app, *(SetControl(*change) for change in changes.items()), Reset(SEED), 11)
     condition = CameraCondition(occlusion=0.1, occluder="moving", brightness=0.2, shift=2)
     limit = {"max_episode_steps": 11}
-    trace = Player(pixel_run, RolloutConfig(env_kwargs=limit, camera=condition)).play(SEED).trace
+    trace = EnvRunner(pixel_run, RolloutConfig(env_kwargs=limit, camera=condition)).run_one(SEED).trace
     assert app.frame()["panels"][0]["target"] == np.round(trace.actions[-1], 1).tolist()
     moved = app.frame()["panels"][0]["camera"]["png"]
     run_events(app, SetControl("camera_occlusion", 0))
@@ -77,7 +77,7 @@ def test_disturbances_of_the_camera_are_those_of_eval_and_shown_as_the_policy_sa
 
 
 def test_policies_of_other_robots_are_refused(pixel_run: Path):
-    spec = Player(pixel_run, RolloutConfig()).policy.spec
+    spec = EnvRunner(pixel_run, RolloutConfig()).policy.spec
     arm = SimpleNamespace(name="arm", policy=SimpleNamespace(spec=replace(spec, cameras=spec.cameras * 2)))
     with pytest.raises(ConfigError, match="arm has 2 observations, 2 cameras and 2 actions"):
         check_sizes(arm, get_task("pusht").live_table())

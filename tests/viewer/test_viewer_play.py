@@ -12,8 +12,8 @@ import torch
 
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.errors import EnvError, PlanError, RemoteError
-from nsde_policy.eval.disturbances import Condition
-from nsde_policy.eval.rollout import Player, RolloutConfig
+from nsde_policy.eval.rollouts.disturbances import Condition
+from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
 from nsde_policy.planner.interface import Plan
 from nsde_policy.selection.selector import PlanSelector
 from nsde_policy.tasks import get_task
@@ -58,7 +58,7 @@ def tick_until(app: PlayApp, last: int) -> None:
 
 
 def test_an_undisturbed_seed_is_the_episode_that_eval_scores(app: PlayApp):
-    result = Player(SHIPPED_POLICY, RolloutConfig()).play(SEED)
+    result = EnvRunner(SHIPPED_POLICY, RolloutConfig()).run_one(SEED)
     frame = run(app, 1000)
     assert result.success
     assert frame["panels"][0]["solved"]
@@ -119,7 +119,9 @@ def test_policy_that_selects_plans_plays_as_in_eval_and_shows_what_it_compares(
     (runner,) = load_runners([make_selecting_run(tmp_path / "run")])
     app = PlayApp([runner], seed=SEED, plan_timeout_s=60)
     periods = 40
-    result = Player(tmp_path / "run", RolloutConfig(env_kwargs={"max_episode_steps": periods})).play(SEED)
+    result = EnvRunner(tmp_path / "run", RolloutConfig(env_kwargs={"max_episode_steps": periods})).run_one(
+        SEED
+    )
     panels = [run(app, SetControl("paths", 0), 1)["panels"][0] for _ in range(periods)]
     assert app.state()["progress"][0] == [round(c, 3) for c in result.trace.progress]
     seen = {(len(panel["compared"]), panel["latency"]["calls"]) for panel in panels}
@@ -150,7 +152,7 @@ def test_controls_of_a_plan_replan_and_restart_its_timing(app: PlayApp):
 
 def test_noise_and_delay_are_those_of_eval(app: PlayApp):
     condition = Condition(latency_steps=3, obs_noise=1.0)
-    result = Player(SHIPPED_POLICY, RolloutConfig(condition=condition)).play(SEED)
+    result = EnvRunner(SHIPPED_POLICY, RolloutConfig(condition=condition)).run_one(SEED)
     run(app, BOTH, SetControl("latency_steps", 3), SetControl("obs_noise", 1), Reset(SEED), 300)
     first, second = app.state()["progress"]
     assert first[: result.steps + 1] == [round(c, 3) for c in result.trace.progress]

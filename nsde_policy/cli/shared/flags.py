@@ -12,16 +12,16 @@ FLAG_RULES = ConstructorRegistry()
 @FLAG_RULES.primitive_rule
 def _parse_optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """Parse `T | None` like T, or as the word None; leave types with choices or several values to tyro."""
-    given = get_args(info.type) if get_origin(info.type) in (Union, UnionType) else ()
-    kinds = [kind for kind in given if kind is not NoneType]
-    if len(kinds) != 1 or NoneType not in given:
+    parts = get_args(info.type) if get_origin(info.type) in (Union, UnionType) else ()
+    kinds = [kind for kind in parts if kind is not NoneType]
+    if len(kinds) != 1 or NoneType not in parts:
         return None
-    found = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(kinds[0], info.markers))
-    if not isinstance(found, PrimitiveConstructorSpec) or found.choices or found.nargs not in (1, "*"):
+    spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(kinds[0], info.markers))
+    if not isinstance(spec, PrimitiveConstructorSpec) or spec.choices or spec.nargs not in (1, "*"):
         return None
     return replace(
-        found,
-        instance_from_str=lambda words: None if words == ["None"] else found.instance_from_str(words),
-        is_instance=lambda value: value is None or found.is_instance(value),
-        str_from_instance=lambda value: ["None"] if value is None else found.str_from_instance(value),
+        spec,
+        instance_from_str=lambda words: None if words == ["None"] else spec.instance_from_str(words),
+        is_instance=lambda value: value is None or spec.is_instance(value),
+        str_from_instance=lambda value: ["None"] if value is None else spec.str_from_instance(value),
     )

@@ -11,6 +11,7 @@ FLAGS = {
     "--num-steps": "--steps VALUE",
     "--max-steps": "--steps VALUE",
     "--output-dir": "--out VALUE",
+    "--demos": "`nsde-policy score RUN --demos VALUE`",
     "--dataset": "--demos VALUE",
     "--data": "--demos VALUE",
     "--dataset.repo-id": "--demos hf://VALUE",
@@ -25,7 +26,7 @@ FLAGS = {
     "--batch_size": "--batch-size VALUE",
     "--hidden-dim": "--width VALUE",
 }
-"""Flags of other packages; VALUE stands for what follows them."""
+"""Flags of other packages and of other commands; VALUE stands for what follows them."""
 METHOD_NAMES = {
     "act": ("regression", "a whole chunk of actions from one network call"),
     "bc": ("regression", "a square loss"),

@@ -91,8 +91,6 @@ def check_command(command: CommandT) -> CommandT:
     check_paths(command)
     if hasattr(command, "check"):
         command.check()
-    if getattr(command, "slurm", None) is not None:  # a job chooses its device where it runs
-        return command
     device = getattr(command, "device", "cpu")
     if (ray := getattr(command, "ray", None)) is not None:
         import_optional("ray", "ray")
@@ -177,9 +175,9 @@ def check_paths(command: object) -> None:
     for run in (runs,) if isinstance(runs, Path) else runs:
         check_run(run, "video train" if videos else "train")
     for name in ("demos", "path", "data"):
-        given = getattr(command, name, None)
-        if isinstance(given, Path) and not given.exists() and given.parts[:1] != ("hf:",):
-            raise DemoError(f"{given} does not exist{_suggest_demos(given)}")
+        path = getattr(command, name, None)
+        if isinstance(path, Path) and not path.exists() and path.parts[:1] != ("hf:",):
+            raise DemoError(f"{path} does not exist{_suggest_demos(path)}")
     if getattr(command, "env", None) is not None:
         from nsde_policy.tasks import get_task
 
@@ -188,12 +186,16 @@ def check_paths(command: object) -> None:
 
 def check_run(run: Path, written_by: str = "train") -> None:
     """Raise `CheckpointError` unless a folder is a run directory of the command that writes it."""
-    found = resolve_run(run)
-    if (found / "config.json").exists() or not isinstance(run, Path):
+    directory = resolve_run(run)
+    if (directory / "config.json").exists() or not isinstance(run, Path):
         return
-    what = "is not a run directory: it has no config.json" if found.exists() else "does not exist"
+    what = "is not a run directory: it has no config.json" if directory.exists() else "does not exist"
     others = sorted(
-        {path.parent for folder in {found.parent, found, RUNS} for path in folder.glob("*/config.json")}
+        {
+            path.parent
+            for folder in {directory.parent, directory, RUNS}
+            for path in folder.glob("*/config.json")
+        }
     )
     listed = ", ".join(map(str, others[:SHOWN_RUNS])) + (", …" if others[SHOWN_RUNS:] else "")
     there_are = f"there are {listed}" if others else f"`nsde-policy {written_by}` writes one"

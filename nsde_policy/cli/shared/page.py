@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from nsde_policy.cli.shared.options import JsonAddressFlag, TokenFileFlag, read_token
-from nsde_policy.deploy.server.config import Address, is_loopback
+from nsde_policy.deploy.server.settings import Address, is_loopback
 from nsde_policy.errors import ConfigError
 
 if TYPE_CHECKING:
-    from nsde_policy.deploy.server.config import Log
-    from nsde_policy.deploy.server.server import PolicyServer
+    from nsde_policy.deploy.server.policy_server import PolicyServer
+    from nsde_policy.deploy.server.settings import Log
     from nsde_policy.viewer.app import App
     from nsde_policy.viewer.episodes import EpisodeServer
     from nsde_policy.viewer.http import ViewerSettings
@@ -55,7 +55,7 @@ class PageFlags(Address):
 
     def make_log(self) -> "Log":
         """Return the log of a server: JSON lines on stderr with --json, else only what goes wrong."""
-        from nsde_policy.deploy.server.config import build_json_log
+        from nsde_policy.deploy.server.settings import build_json_log
 
         log = build_json_log(sys.stderr)
         return log if self.json else lambda event, **facts: log(event, **facts) if "error" in facts else None

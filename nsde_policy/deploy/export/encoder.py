@@ -28,8 +28,8 @@ def trace_encoder(encoder: EncoderModel, spec: PolicySpec) -> TracedFunction:
         values, *others = [tensor[None] for tensor in inputs]
         shift = others.pop(0) if encoder.measures_shift else None
         features, measured, summary = encoder.encode_and_measure(values, shift, *others)
-        found = (features[0], measured[0]) if encoder.measures_shift else (features[0],)
-        return found if encoder.visibility is None else (*found, encoder.visibility(summary))
+        outputs = (features[0], measured[0]) if encoder.measures_shift else (features[0],)
+        return outputs if encoder.visibility is None else (*outputs, encoder.visibility(summary))
 
     def draw_inputs(cases: int) -> Iterator[list[np.ndarray]]:
         """Draw values (plain_dim,), shifts (cameras, 2) if the encoder takes them, and frames."""

@@ -58,9 +58,9 @@ class TracedFunction:
             for buffer, values in zip(graph.inputs.values(), inputs, strict=True):
                 buffer[...] = values
             graph.run()
-            for (name, found), tensor in zip(graph.outputs.items(), expected, strict=True):
+            for (name, output), tensor in zip(graph.outputs.items(), expected, strict=True):
                 with np.errstate(invalid="ignore"):  # ∞ − ∞ counts as ∞
-                    difference = float(np.max(np.abs(found - tensor.numpy()) / self.scales[name]))
+                    difference = float(np.max(np.abs(output - tensor.numpy()) / self.scales[name]))
                 worst = max(worst, difference if np.isfinite(difference) else np.inf)
         if worst > self.tolerance:
             raise NsdePolicyError(

@@ -31,12 +31,12 @@ MAX_TRACED_CALLS = 64
 PLAN_TOLERANCE = 5e-5
 """Largest allowed difference, in ranges of the demonstrations; rounding adds up over the steps of a plan."""
 STATE_MARGIN = 0.1
-"""States are drawn from the demonstrated range, widened by this fraction on both sides."""
+"""States are sampled from the demonstrated range, widened by this fraction on both sides."""
 COST_MARGIN = 1e-3
 """Graph and policy are compared where the choice does not change if costs change by this fraction: they round
 differently, and may choose differently between plans that are equally good."""
 MAX_DRAWS = 100
-"""Most inputs that are drawn for each comparison."""
+"""Most inputs that are sampled for each comparison."""
 
 
 class PlanModule(nn.Module):
@@ -89,24 +89,24 @@ class SelectedPlan(SinglePlan):
 
         Return what `SinglePlan` does, and the states to which candidates lead, (candidates, steps + 1, d).
         """
-        found, led_to, costs = self._compare(states, noise)
-        chosen, lengths = self.selector.choose(costs), (self.steps, self.steps + 1, self.steps)
-        kept = (values.index_select(0, chosen)[0, :n] for values, n in zip(found, lengths, strict=False))
-        return *kept, led_to[:, : self.steps + 1]
+        outputs, led_to, costs = self._compare(states, noise)
+        best, lengths = self.selector.choose(costs), (self.steps, self.steps + 1, self.steps)
+        selected = (values.index_select(0, best)[0, :n] for values, n in zip(outputs, lengths, strict=False))
+        return *selected, led_to[:, : self.steps + 1]
 
     @torch.no_grad()
     def is_clear(self, states: Tensor, *noise: Tensor) -> bool:
         """Return whether the choice stays the same if its costs rise and all others fall a little."""
         *_, costs = self._compare(states, noise)
-        chosen = self.selector.choose(costs)
+        best = self.selector.choose(costs)
         changed = costs * (1 - COST_MARGIN)
-        changed[:, chosen] = costs[:, chosen] * (1 + COST_MARGIN)
-        return torch.equal(self.selector.choose(changed), chosen)
+        changed[:, best] = costs[:, best] * (1 + COST_MARGIN)
+        return torch.equal(self.selector.choose(changed), best)
 
     def _compare(self, states: Tensor, noise: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
         rows = states.expand(len(noise[0]), -1, -1)
-        found = self.plans(rows, *noise)
-        return found, *self.selector.compare(rows, found[0], len(noise[0]))
+        outputs = self.plans(rows, *noise)
+        return outputs, *self.selector.compare(rows, outputs[0], len(noise[0]))
 
 
 def trace_plan(
@@ -114,9 +114,9 @@ def trace_plan(
 ) -> TracedFunction:
     """Prepare a plan of a policy, or the selected one, for a fixed number of actions for tracing."""
     model, spec, selector = policy.model.eval().requires_grad_(False), policy.spec, policy.selector
-    chosen, count = policy.sampling if sampling is None else sampling, policy.candidates if selects else 1
+    settings, count = policy.sampling if sampling is None else sampling, policy.candidates if selects else 1
     horizon = policy.find_horizon(policy.check_steps(steps)) if selects else policy.check_steps(steps)
-    calls = model.network_calls(horizon, chosen)
+    calls = model.network_calls(horizon, settings)
     if calls > MAX_TRACED_CALLS:
         raise NsdePolicyError(
             f"{horizon} actions take {calls} network calls, a graph has at most {MAX_TRACED_CALLS}; "
@@ -124,12 +124,12 @@ def trace_plan(
         )
     draws = BufferedDraws(1, policy.device)
     with torch.no_grad():  # plan once to find the noise that a plan draws
-        model.plan(torch.zeros(1, spec.history, spec.dim), steps=horizon, draws=draws, sampling=chosen)
-    plain = PlanModule(model, horizon, chosen, spec.obs_dim)
-    both: list[nn.Module] = [plain, model.fold_for_export(chosen) or plain]
+        model.plan(torch.zeros(1, spec.history, spec.dim), steps=horizon, draws=draws, sampling=settings)
+    plain = PlanModule(model, horizon, settings, spec.obs_dim)
+    both: list[nn.Module] = [plain, model.fold_for_export(settings) or plain]
     reference, module = map(SinglePlan, both)
-    drawn = enumerate(draws.buffers)
-    inputs = [GraphInput(f"{kind}_{i}", kind, tuple(noise.shape[1:])) for i, (kind, noise) in drawn]
+    buffers = enumerate(draws.buffers)
+    inputs = [GraphInput(f"{kind}_{i}", kind, tuple(noise.shape[1:])) for i, (kind, noise) in buffers]
     if selects:
         assert selector is not None
         reference, module = (SelectedPlan(plans, selector.eval(), steps) for plans in both)
@@ -163,11 +163,11 @@ def _draw_inputs(
         now = low + (high - low) * rng.uniform(-STATE_MARGIN, 1 + STATE_MARGIN, len(low))
         before = step * rng.standard_normal((spec.history - 1, len(low)))
         states = np.concatenate([now[None], now - before.cumsum(0)])
-        drawn = (
+        samples = (
             rng.standard_normal(each.shape) if each.kind == "normal" else rng.random(each.shape)
             for each in noise
         )
-        inputs = [np.asarray(values, np.float32) for values in (states, *drawn)]
+        inputs = [np.asarray(values, np.float32) for values in (states, *samples)]
         if is_clear(*map(torch.from_numpy, inputs)):
             yield inputs
             cases -= 1

@@ -63,9 +63,11 @@ class LoadedGraph(Generic[metadata.AnyRecord]):
             ("inputs", self._session.get_inputs(), self.record.input_shapes),
             ("outputs", self._session.get_outputs(), self.record.outputs),
         ):
-            found = {node.name: tuple(node.shape) for node in nodes}
-            if found != expected:
-                raise CheckpointError(f"the {what} of the graph are {found}, its metadata says {expected}")
+            signature = {node.name: tuple(node.shape) for node in nodes}
+            if signature != expected:
+                raise CheckpointError(
+                    f"the {what} of the graph are {signature}, its metadata says {expected}"
+                )
 
     def _check_trial_run(self) -> None:
         """Require finite outputs for plausible inputs."""
@@ -83,11 +85,11 @@ class Graph(LoadedGraph[metadata.GraphRecord]):
 
     def draw(self, rng: np.random.Generator) -> None:
         """Draw all noise inputs from `rng`, in the order of the record."""
-        for given in self.record.inputs[1:]:
-            if given.kind == "normal":
-                rng.standard_normal(dtype=np.float32, out=self.inputs[given.name])
+        for noise in self.record.inputs[1:]:
+            if noise.kind == "normal":
+                rng.standard_normal(dtype=np.float32, out=self.inputs[noise.name])
             else:
-                rng.random(dtype=np.float32, out=self.inputs[given.name])
+                rng.random(dtype=np.float32, out=self.inputs[noise.name])
 
     def _set_trial_inputs(self) -> None:
         spec = self.record.spec
@@ -102,7 +104,7 @@ class EncoderGraph(LoadedGraph[metadata.EncoderRecord]):
     def encode(self, values: np.ndarray, frames: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Encode values (plain_dim,) and a frame (height, width, 3) of each camera.
 
-        Returns features, (n,), and the visible share, (1,), or nothing, (0,).
+        Returns features, (n,), and the visible fraction, (1,), or nothing, (0,).
         """
         with np.errstate(over="ignore"):  # values beyond float32 become infinite
             self.inputs[metadata.VALUES][:] = values

@@ -83,7 +83,7 @@ class FileRecord(BaseConfig):
     """Versions of the packages that exported it."""
 
     def __post_init__(self) -> None:
-        problem = f"format {self.format}, this version reads {GRAPH_FORMAT}; export it again"
+        problem = f"format {self.format}, this version reads {GRAPH_FORMAT}"
         require(self, self.format == GRAPH_FORMAT, problem)
         super().__post_init__()
 
@@ -100,7 +100,7 @@ class GraphRecord(FileRecord):
     calibration: Calibration
     """Limits and statistics for a control session."""
     inputs: tuple[GraphInput, ...]
-    """`states`, (history, obs_dim + act_dim), newest first; then noise in the order it is drawn."""
+    """`states`, (history, obs_dim + act_dim), newest first; then noise in the order of sampling."""
     selection: SelectionRecord | None = None
     """Where plans are compared, by the graph NAME.select.onnx; None for a policy that samples one plan."""
     candidates: Annotated[int, Meta(ge=1, le=10_000)] = 1
@@ -121,7 +121,7 @@ class GraphRecord(FileRecord):
     @property
     def input_shapes(self) -> Shapes:
         """Names and shapes of the inputs, float32."""
-        return {given.name: given.shape for given in self.inputs}
+        return {graph_input.name: graph_input.shape for graph_input in self.inputs}
 
     @property
     def outputs(self) -> Shapes:
@@ -156,7 +156,7 @@ class EncoderRecord(FileRecord):
     """Whether it measures how far each camera is shifted: it then takes `shift`, whole pixels to undo, and
     returns `measured_shift`. A second call undoes what the first has measured, unless that rounds to 0."""
     reports_visible: bool = False
-    """Whether it returns the share of the features that are likely to be right."""
+    """Whether it returns the fraction of the features that are likely to be right."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -200,7 +200,7 @@ def read_record(content: bytes, record_class: type[AnyRecord]) -> AnyRecord:
     except (ConfigError, TypeError, ValueError, RecursionError) as error:
         if record_class is GraphRecord and '"measures_shift"' in text:
             raise CheckpointError("it is the encoder of a policy; load the policy, NAME.onnx") from None
-        raise CheckpointError(f"its metadata is invalid: {error}") from None
+        raise CheckpointError(f"its metadata is invalid: {error}; export it again") from None
     if graph_sha256(content) != record.graph_sha256:
         raise CheckpointError("its checksum is wrong: damaged or changed; export it again")
     return record

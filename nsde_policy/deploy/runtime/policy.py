@@ -10,7 +10,7 @@ import numpy as np
 from nsde_policy.deploy.runtime.graph import EncoderGraph, Graph
 from nsde_policy.deploy.runtime.metadata import ACTIONS, CANDIDATES, PATH, STD, EncoderRecord, GraphRecord
 from nsde_policy.errors import CheckpointError, ConfigError
-from nsde_policy.inference.base import BasePolicy, require_int, require_seed
+from nsde_policy.inference.base_policy import BasePolicy, require_int, require_seed
 from nsde_policy.planner.checks import check_plan
 from nsde_policy.planner.interface import History, Plan
 
@@ -60,11 +60,12 @@ class RuntimePolicy(BasePolicy[np.random.Generator]):
         """Plans that are compared before one is executed; 1 without plan selection."""
         return 1 if self._selecting is None else self._selecting.record.candidates
 
-    def _encode_frames(
-        self, values: np.ndarray, frames: list[np.ndarray]
+    def encode_frames(
+        self, values: np.ndarray, frames: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Encode frames of all cameras, as `Planner.encode_frames` says."""
         if self._encoder is None:
-            return super()._encode_frames(values, frames)
+            return super().encode_frames(values, frames)
         with self._lock:
             rows = [self._encoder.encode(*row) for row in zip(values, zip(*frames, strict=True), strict=True)]
         features, visible = (np.stack(part).astype(np.float64) for part in zip(*rows, strict=True))
@@ -73,7 +74,9 @@ class RuntimePolicy(BasePolicy[np.random.Generator]):
     def _make_generator(self, seed: int) -> np.random.Generator:
         return np.random.default_rng(seed)
 
-    def _draw_chunks(self, histories: Sequence[History], generator: np.random.Generator) -> list[np.ndarray]:
+    def _sample_chunks(
+        self, histories: Sequence[History], generator: np.random.Generator
+    ) -> list[np.ndarray]:
         return [self._plan(each.states(), self.spec.chunk, generator).actions for each in histories]
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None) -> Plan:
@@ -99,12 +102,12 @@ class RuntimePolicy(BasePolicy[np.random.Generator]):
             graph.inputs["states"][:] = checked
             graph.draw(rng)
             graph.run()
-            found, path, std, compared = graph.outputs, None, None, None
+            outputs, path, std, compared = graph.outputs, None, None, None
             if graph.record.foresees:
-                path, std = found[PATH][: steps + 1], found[STD][:steps]
+                path, std = outputs[PATH][: steps + 1], outputs[STD][:steps]
             if graph.record.candidates > 1:
-                compared = found[CANDIDATES][:, : steps + 1]
-            return check_plan(Plan(found[ACTIONS][:steps], path, std, compared), self.spec)
+                compared = outputs[CANDIDATES][:, : steps + 1]
+            return check_plan(Plan(outputs[ACTIONS][:steps], path, std, compared), self.spec)
 
 
 def _load_part(
@@ -115,12 +118,12 @@ def _load_part(
     if not file.exists():
         raise CheckpointError(f"no {file}: copy it to the folder of {path.name}")
     graph = kind.load(file, threads=threads)
-    found, spec = graph.record, plan.spec
-    if isinstance(found, EncoderRecord):
-        sizes = (found.cameras, found.plain_dim, found.image_features)
+    record, spec = graph.record, plan.spec
+    if isinstance(record, EncoderRecord):
+        sizes = (record.cameras, record.plain_dim, record.image_features)
         fits = sizes == (spec.cameras, spec.plain_dim, spec.image_features)
     else:
-        fits = found.candidates > 1 and (found.spec, found.selection) == (spec, plan.selection)
-    if not fits or found.fingerprint != plan.fingerprint:
+        fits = record.candidates > 1 and (record.spec, record.selection) == (spec, plan.selection)
+    if not fits or record.fingerprint != plan.fingerprint:
         raise CheckpointError(f"{file} does not belong to {path.name}; export both again")
     return graph

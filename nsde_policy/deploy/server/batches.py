@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from itertools import islice
 from typing import Generic, TypeVar
 
-from nsde_policy.planner.worker import PlannerThread
+from nsde_policy.control.worker import PlannerThread
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
@@ -50,8 +50,8 @@ class BatchQueue(Generic[Kind, Request, Result]):
             return
         _, kind, _ = next(iter(waiting.values()))
         alike = (future for future, (_, other, _) in waiting.items() if other == kind)
-        chosen = islice(alike, self._largest(kind))
-        batch = {each: self._waiting.pop(each)[0] for each in chosen if each.set_running_or_notify_cancel()}
+        futures = islice(alike, self._largest(kind))
+        batch = {each: self._waiting.pop(each)[0] for each in futures if each.set_running_or_notify_cancel()}
         if not batch:
             return
         for future, result in zip(batch, self._compute(kind, [*batch.values()]), strict=True):

@@ -1,10 +1,9 @@
-"""Plans made before a server starts, because the first plan of each size is slow on a GPU."""
+"""Plans made before a server starts, because the first plan of each batch size is slow on a GPU."""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.planner.interface import SPARE_COMMANDS
 
 if TYPE_CHECKING:
@@ -12,21 +11,16 @@ if TYPE_CHECKING:
 
 
 def warm_up(policy: "Policy", rows: int) -> None:
-    """Plan for up to `rows` robots, in all batch sizes, plan lengths and numbers of candidates in use."""
+    """Plan for up to `rows` robots in all batch sizes, as sessions ask for it, also near the goal."""
     spec = policy.spec
-    middle = np.add(spec.low, spec.high) / 2
-    frames = {camera.name: np.zeros(camera.shape, np.uint8) for camera in spec.cameras}
-    far = np.tile(middle, (spec.history, 1))
+    steps = min(policy.chunk + SPARE_COMMANDS, spec.longest_chunk or policy.chunk + SPARE_COMMANDS)
+    far = np.tile(np.add(spec.low, spec.high) / 2, (spec.history, 1))
     near = far.copy()
     if policy.selector is not None and policy.rule.kind == "goal":
         near[:, list(policy.rule.columns)] = policy.selector.goal.cpu().numpy()
-    longest = policy.chunk + SPARE_COMMANDS
-    lengths = sorted({policy.chunk, min(longest, spec.longest_chunk or longest)})
-    counts = [policy.candidates >> halved for halved in range(policy.candidates.bit_length() - 1)]
     for size in (1 << power for power in range((rows - 1).bit_length() + 1)):
-        if frames:
-            policy.encode_rows([{STATE_KEY: middle[: spec.plain_dim], **frames}] * size)
-        for steps in lengths:
-            policy.plan_rows([far] * size, steps=steps, seeds=range(size))
-            for count in counts:
-                policy.plan_rows([near] * size, steps=steps, seeds=range(size), candidates=count)
+        if spec.cameras:
+            frames = [np.zeros((size, *camera.shape), np.uint8) for camera in spec.cameras]
+            policy.encode_frames(np.tile(far[0, : spec.plain_dim], (size, 1)), frames)
+        for states in (far, near):
+            policy.plan_rows([states] * size, steps=steps, seeds=range(size))

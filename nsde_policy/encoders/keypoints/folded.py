@@ -1,15 +1,16 @@
 """The keypoint encoder for one row, in the form that is fastest as a graph."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nsde_policy.encoders.base_model import VisibilityHead
+from nsde_policy.encoders.keypoints.autoencoder import CameraAutoencoder
+from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.encoders.keypoints.networks import KeypointNetwork, average_maps, locate_peaks
-
-if TYPE_CHECKING:
-    from nsde_policy.encoders.keypoints.model import KeypointModel
 
 GREY = 127.5
 """Brightness that is 0 in [-1, 1], and what the first layer pads frames with."""
@@ -18,31 +19,42 @@ GREY = 127.5
 class FoldedKeypoints(nn.Module):
     """Keypoints of all cameras with a given shift undone, and the shift that is measured then."""
 
-    def __init__(self, model: "KeypointModel") -> None:
-        super().__init__()
-        self.model = model
-        self.networks = nn.ModuleList(FoldedNetwork(camera.encoder) for camera in model.autoencoders())
+    low: Tensor
+    high: Tensor
 
-    def forward(self, values: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+    def __init__(
+        self,
+        config: KeypointConfig,
+        cameras: Sequence[CameraAutoencoder],
+        low: Tensor,
+        high: Tensor,
+        visibility: VisibilityHead | None,
+    ) -> None:
+        super().__init__()
+        self.config, self.visibility = config, visibility
+        self.register_buffer("low", low)
+        self.register_buffer("high", high)
+        self.cameras = nn.ModuleList(cameras)
+        self.networks = nn.ModuleList(FoldedNetwork(camera.encoder) for camera in cameras)
+
+    def forward(self, values: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Encode a row as `EncoderModel.fold_for_export` says."""
-        measures_shift = self.model.measures_shift
-        frames = given[1:] if measures_shift else given
-        scaled = self.model.scale(values[None])
+        measures_shift = self.config.anchors > 0
+        frames = inputs[1:] if measures_shift else inputs
+        scaled = 2 * (values[None] - self.low) / (self.high - self.low) - 1
         features, measured, summaries = [], [], []
-        for i, (camera, network, frame) in enumerate(
-            zip(self.model.autoencoders(), self.networks, frames, strict=True)
-        ):
-            (level,) = self.model.level(camera, frame[None])
-            steady = _undo_shift(level, given[0][i]) if measures_shift else level.permute(2, 0, 1)
+        for i, (module, network, frame) in enumerate(zip(self.cameras, self.networks, frames, strict=True)):
+            camera = cast(CameraAutoencoder, module)
+            (level,) = camera.level(frame[None])
+            steady = _undo_shift(level, inputs[0][i]) if measures_shift else level.permute(2, 0, 1)
             points, summary = network(steady)
             keypoints, anchors = camera.split_points(points)
             summaries.append(summary)
             features.append(keypoints.flatten())
-            measured.append(camera.measure_shift(anchors, scaled)[0] * (self.model.size / 2))
-        reach = self.model.config.shift
+            measured.append(camera.measure_shift(anchors, scaled)[0])
+        reach = self.config.shift
         shifts = (torch.stack(measured).clamp(-reach, reach),) if measures_shift else ()
-        visibility = self.model.visibility
-        visible = () if visibility is None else (visibility(torch.cat(summaries, dim=1)),)
+        visible = () if self.visibility is None else (self.visibility(torch.cat(summaries, dim=1)),)
         return torch.cat(features), *shifts, *visible
 
 

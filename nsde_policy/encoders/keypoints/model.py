@@ -1,89 +1,26 @@
 """The keypoint autoencoder of one or more cameras."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from nsde_policy.config import NetworkConfig
-from nsde_policy.core.networks import MLP, weights_from
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.base_model import CameraBatch, DisturbedFeatures, EncoderModel, to_unit_rgb
+from nsde_policy.encoders.keypoints.autoencoder import CameraAutoencoder
 from nsde_policy.encoders.keypoints.config import FORESEEN, KeypointConfig
-from nsde_policy.encoders.keypoints.masked import encode_shifted, list_trained
-from nsde_policy.encoders.keypoints.networks import FrameDecoder, KeypointNetwork
-from nsde_policy.encoders.masking import shift_frames
+from nsde_policy.encoders.keypoints.folded import FoldedKeypoints
+from nsde_policy.encoders.masking import disturb_frames, shift_frames
 from nsde_policy.methods.base import LossParts, Stage
 
 ERROR_UNIT = 20.0
 """The squared error of a frame is divided by this number, which makes its gradients about as large as 1."""
-SHARPNESS = 8.0
-"""Factor on the first heat maps of short trainings: flat ones keep all keypoints in the middle for long."""
-POINT_NETWORK = NetworkConfig(width=64, depth=2, dropout=0.0)
-"""Network from measured values to positions."""
-
-
-class CameraAutoencoder(nn.Module):
-    """Encoder and decoder of one camera."""
-
-    background: Tensor
-
-    def __init__(self, config: KeypointConfig, plain_dim: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self._keypoints = config.keypoints
-        with weights_from(generator):
-            self.encoder = KeypointNetwork(keypoints=config.keypoints + config.anchors, width=config.width)
-            points, w = config.keypoints + config.known_points, config.width
-            self.decoder = FrameDecoder(points=points, width=w, size=config.size, bump=config.bump)
-        if config.foresight:  # nothing is redrawn
-            del self.decoder
-            self.encoder.maps.weight.data *= SHARPNESS
-            inputs, outputs = 2 * config.keypoints + plain_dim, len(FORESEEN) * plain_dim
-            self.predict = MLP(inputs, outputs, POINT_NETWORK, generator=generator)
-        self.locate = _build_locator(plain_dim, config.known_points, generator)
-        self.locate_anchors = _build_locator(plain_dim, config.anchors, generator)
-        self.anchor_weight = nn.Parameter(torch.zeros(config.anchors)) if config.anchors else None
-        self.register_buffer("background", torch.zeros(config.size, config.size, 3, dtype=torch.uint8))
-
-    def find_points(self, frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return keypoints and anchors of frames (n, size, size, 3) uint8, (n, keypoints or anchors, 2).
-
-        Also return the means of the network's maps, (n, summary_dim).
-        """
-        points, summary = self.encoder(to_unit_rgb(frames))
-        return *self.split_points(points), summary
-
-    def split_points(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Return keypoints and anchors, which the network finds together, (n, keypoints + anchors, 2)."""
-        return points[:, : self._keypoints], points[:, self._keypoints :]
-
-    def measure_shift(self, anchors: Tensor, values: Tensor) -> Tensor:
-        """Measure how far the camera is shifted, (n, 2) in units of half a frame.
-
-        It is a weighted mean over the anchors, (n, anchors, 2): where they are in the frames, minus where
-        they are usually seen for these values, (n, plain_dim) in [-1, 1]; 0 without anchors.
-        """
-        if self.anchor_weight is None:
-            return values.new_zeros(len(values), 2)
-        moved = anchors - _locate(self.locate_anchors, values)
-        return (self.anchor_weight.softmax(0)[:, None] * moved).sum(1)
-
-    def known_points(self, values: Tensor) -> Tensor:
-        """Return positions in the frame that follow from measured values, (n, known_points, 2)."""
-        return _locate(self.locate, values)
-
-
-def _build_locator(plain_dim: int, points: int, generator: torch.Generator) -> MLP | None:
-    """Build the network from measured values to positions in a frame; None for no positions."""
-    return MLP(plain_dim, 2 * points, POINT_NETWORK, generator=generator) if points else None
-
-
-def _locate(network: MLP | None, values: Tensor) -> Tensor:
-    """Return positions in the frame for measured values, (n, points, 2)."""
-    if network is None:
-        return values.new_zeros(len(values), 0, 2)
-    points: Tensor = network(values)
-    return points.reshape(len(values), -1, 2)
+SHIFTED, UNDONE = 0.6, 0.65
+"""With a teacher: fraction of the frames that are shifted, and of those whose shift is undone before."""
+SHIFT_BETA, SHIFT_WEIGHT = 0.3, 0.3
+"""With a teacher: error of a shift below which its loss is quadratic, pixels, and the weight of that loss."""
 
 
 class KeypointModel(EncoderModel):
@@ -116,7 +53,10 @@ class KeypointModel(EncoderModel):
         """Train all networks at once; with a teacher, train all but the decoder."""
         if self.teacher_std is not None:
             learned = ("features", "shift") if self.config.anchors else ("features",)
-            return (Stage(learned, list_trained(self)),)
+            drawing = (".decoder.", ".locate.")
+            named = self.named_parameters()
+            parameters = (value for name, value in named if not any(part in name for part in drawing))
+            return (Stage(learned, tuple(parameters)),)
         losses = ("redraw", "shift", "steadiness") if self.config.anchors else ("redraw",)
         losses = ("foresight",) if self.config.foresight else losses
         return (Stage(losses, tuple(self.parameters())),)
@@ -129,7 +69,7 @@ class KeypointModel(EncoderModel):
             camera.background.copy_(background)
 
     def summarize(self, values: Tensor, *frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keypoints of all cameras, camera by camera, x and y by turns, and the means of maps.
+        """Return the keypoints of all cameras, camera by camera, x and y interleaved, and the means of maps.
 
         With anchors, the shift of each camera is undone in the picture, in whole pixels. Keypoints could be
         corrected instead, but the network looks at a grid coarser than the pixels: moving the picture by less
@@ -144,9 +84,9 @@ class KeypointModel(EncoderModel):
             return features, summary
         rows = shift.flatten(1).any(1).nonzero()[:, 0]
         if len(rows):
-            chosen = (frame[rows] for frame in frames)
-            steady, _, seen = self.encode_and_measure(values[rows], shift[rows], *chosen)
-            features, summary = features.index_copy(0, rows, steady), summary.index_copy(0, rows, seen)
+            shifted = (frame[rows] for frame in frames)
+            steady, _, maps = self.encode_and_measure(values[rows], shift[rows], *shifted)
+            features, summary = features.index_copy(0, rows, steady), summary.index_copy(0, rows, maps)
         return features, summary
 
     def encode_and_measure(
@@ -158,13 +98,13 @@ class KeypointModel(EncoderModel):
         """
         scaled, reach = self.scale(values), self.config.shift
         features, measured, summaries = [], [], []
-        for i, (camera, given) in enumerate(zip(self.autoencoders(), frames, strict=True)):
-            level = self.level(camera, given)
+        for i, (camera, unlevelled) in enumerate(zip(self.autoencoders(), frames, strict=True)):
+            level = camera.level(unlevelled)
             steady = level if shift is None else shift_frames(level, -shift[:, i].long())
             keypoints, anchors, summary = camera.find_points(steady)
             summaries.append(summary)
             features.append(keypoints.flatten(1))
-            measured.append(camera.measure_shift(anchors, scaled) * (self.size / 2))
+            measured.append(camera.measure_shift(anchors, scaled))
         shifts = torch.stack(measured, dim=1).clamp(-reach, reach)
         return torch.cat(features, dim=1), shifts, torch.cat(summaries, dim=1)
 
@@ -175,13 +115,7 @@ class KeypointModel(EncoderModel):
 
     def fold_for_export(self) -> nn.Module:
         """Return the module of one row that is exported."""
-        from nsde_policy.encoders.keypoints.folded import FoldedKeypoints
-
-        return FoldedKeypoints(self)
-
-    def level(self, camera: CameraAutoencoder, frames: Tensor) -> Tensor:
-        """Return the frames with the brightness of the background, if the settings say so."""
-        return scale_brightness(frames, camera.background) if self.config.level_brightness else frames
+        return FoldedKeypoints(self.config, self.autoencoders(), self.low, self.high, self.visibility)
 
     def scale(self, values: Tensor) -> Tensor:
         """Scale measured values, (n, plain_dim), to [-1, 1]."""
@@ -202,17 +136,48 @@ class KeypointModel(EncoderModel):
         if later is not None and flip is not None:
             later = torch.where(flip[:, None], batch.targets[1], later)
         parts: list[dict[str, Tensor]] = []
-        for camera, given in zip(self.autoencoders(), batch.frames, strict=True):
-            level = self.level(camera, given)
-            seen, background = (self.flip(each, flip) for each in (level, camera.background.expand_as(level)))
-            parts.append(self._camera_losses(camera, seen, background, values, later, generator))
+        for camera, frames in zip(self.autoencoders(), batch.frames, strict=True):
+            level = camera.level(frames)
+            background = self.flip(camera.background.expand_as(level), flip)
+            losses = self._camera_losses(camera, self.flip(level, flip), background, values, later, generator)
+            parts.append(losses)
         return LossParts({name: torch.stack([part[name] for part in parts]).mean() for name in parts[0]})
 
     def encode_disturbed(
         self, values: Tensor, frames: Sequence[Tensor], generator: torch.Generator
     ) -> DisturbedFeatures:
-        """Encode frames that are disturbed and, if they have anchors, also shifted."""
-        return encode_shifted(self, self.scale(values), frames, generator)
+        """Encode frames that are disturbed and, with anchors, also shifted, most after the shift is undone.
+
+        Keypoints are taught in frames without a shift, and the measured shift in all.
+        """
+        scaled = self.scale(values)
+        features, taught, shifts = [], [], []
+        for camera, clean in zip(self.autoencoders(), frames, strict=True):
+            points, measured, left = self._encode_shifted(camera, clean, scaled, generator)
+            features.append(points)
+            taught.append((left == 0).all(1))
+            shifts.append(SHIFT_WEIGHT * F.smooth_l1_loss(measured, left, beta=SHIFT_BETA))
+        losses = {"shift": torch.stack(shifts).mean()} if self.measures_shift else {}
+        return DisturbedFeatures(torch.cat(features, dim=1), torch.stack(taught, dim=1), losses)
+
+    def _encode_shifted(
+        self, camera: CameraAutoencoder, frames: Tensor, values: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return features of disturbed frames, the measured shift and the one that is there, (n, 2)."""
+        n, device, config = len(frames), frames.device, self.config
+
+        def sample(*shape: int) -> Tensor:
+            return torch.rand(n, *shape, device=device, generator=generator)
+
+        reach = config.shift if config.anchors else 0
+        shift = torch.randint(-reach, reach + 1, (n, 2), device=device, generator=generator)
+        shift = shift * (sample(1) < SHIFTED)
+        colour = (256 * sample(1, 1, 3)).to(torch.uint8)
+        shifted = shift_frames(frames, shift, colour, sample() < 0.5)
+        disturbed = camera.level(disturb_frames(shifted, generator))
+        left = shift * (sample(1) >= UNDONE)
+        keypoints, anchors, _ = camera.find_points(shift_frames(disturbed, left - shift))
+        return keypoints.flatten(1), camera.measure_shift(anchors, values), left.to(values.dtype)
 
     def _camera_losses(
         self,
@@ -235,7 +200,7 @@ class KeypointModel(EncoderModel):
             views = torch.cat([shifted, frames, shift_frames(shifted, -shift)])
             points, anchors, _ = camera.find_points(views)
             _, steady, keypoints = points.chunk(3)
-            error = camera.measure_shift(anchors[:n], values) * (config.size / 2) - shift
+            error = camera.measure_shift(anchors[:n], values) - shift
             losses["shift"] = error.square().sum(-1).mean()
             change = (keypoints - steady) * (config.size / 2)
             losses["steadiness"] = change.square().sum((1, 2)).mean() / config.keypoints
@@ -249,29 +214,12 @@ class KeypointModel(EncoderModel):
             error = camera.predict(torch.cat([values, steady.flatten(1)], dim=1)).view(n, len(FORESEEN), -1)
             error = error - self.scale(later.view(error.shape))
             return {"foresight": error.square().sum((1, 2)).mean()}
-        known = camera.known_points(values) + shift[:, None] * (2 / config.size)
-        points = torch.cat([keypoints + config.blur * noise, known.to(keypoints.dtype)], dim=1)
-        drawn = camera.decoder(points, to_unit_rgb(background))
-        losses["redraw"] = (drawn - to_unit_rgb(frames)).square().sum((1, 2, 3)).mean() / ERROR_UNIT
+        positions = camera.known_points(values) + shift[:, None] * (2 / config.size)
+        points = torch.cat([keypoints + config.blur * noise, positions.to(keypoints.dtype)], dim=1)
+        redrawn = camera.decoder(points, to_unit_rgb(background))
+        losses["redraw"] = (redrawn - to_unit_rgb(frames)).square().sum((1, 2, 3)).mean() / ERROR_UNIT
         return losses
 
     def autoencoders(self) -> list[CameraAutoencoder]:
         """Return the networks of each camera."""
-        return [camera for camera in self.cameras if isinstance(camera, CameraAutoencoder)]
-
-
-def scale_brightness(frames: Tensor, background: Tensor) -> Tensor:
-    """Scale each frame (n, h, w, 3) to the median brightness of the background, (h, w, 3), all uint8.
-
-    The median does not depend on where things are, so it is the same for shifted and mirrored frames. A gain
-    is at most 4, and at least 1/4.
-    """
-    gain = _measure_brightness(background[None]).clamp(min=1) / _measure_brightness(frames).clamp(min=1)
-    scaled = frames.to(torch.float32) * gain.clamp(0.25, 4.0)[:, None, None, None]
-    return scaled.round().clamp(0, 255).to(torch.uint8)
-
-
-def _measure_brightness(frames: Tensor) -> Tensor:
-    """Return the median brightness of each frame (n, h, w, 3), over every fourth row and column."""
-    values = frames[:, ::4, ::4].to(torch.float32).mean(-1).flatten(1)
-    return values.topk(values.shape[1] // 2, dim=1).values[:, -1]
+        return cast("list[CameraAutoencoder]", [*self.cameras])

@@ -70,9 +70,9 @@ class KeypointNetwork(nn.Module):
 
 def locate_peaks(maps: Tensor) -> Tensor:
     """Return the mean position (x, y) under the softmax of each map, (n, k, h, w) to (n, k, 2)."""
-    share = maps.flatten(2).softmax(-1).view_as(maps)
-    y = (share.sum(3) * make_axis(maps.shape[2], maps)).sum(-1)
-    x = (share.sum(2) * make_axis(maps.shape[3], maps)).sum(-1)
+    weight = maps.flatten(2).softmax(-1).view_as(maps)
+    y = (weight.sum(3) * make_axis(maps.shape[2], maps)).sum(-1)
+    x = (weight.sum(2) * make_axis(maps.shape[3], maps)).sum(-1)
     return torch.stack([x, y], dim=-1)
 
 
@@ -109,10 +109,10 @@ class FrameDecoder(nn.Module):
 
     def forward(self, points: Tensor, background: Tensor) -> Tensor:
         """Draw points (n, k, 2) over a background (n, 3, size, size); returns frames of that shape."""
-        drawn = self.stem(draw_bumps(points, self._side, self._bump))
-        deep = F.interpolate(self.deep(drawn), scale_factor=2.0, mode="nearest")
-        h = self.join(torch.cat([drawn, deep], dim=1))
+        shallow = self.stem(draw_bumps(points, self._side, self._bump))
+        deep = F.interpolate(self.deep(shallow), scale_factor=2.0, mode="nearest")
+        h = self.join(torch.cat([shallow, deep], dim=1))
         h = self.up(F.interpolate(h, scale_factor=2.0, mode="nearest"))
         drawing: Tensor = F.pixel_shuffle(self.out(h).float(), 2)
-        colour, share = drawing[:, :3], torch.sigmoid(drawing[:, 3:] - 2)
-        return (1 - share) * background + share * colour
+        colour, opacity = drawing[:, :3], torch.sigmoid(drawing[:, 3:] - 2)
+        return (1 - opacity) * background + opacity * colour

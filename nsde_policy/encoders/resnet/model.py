@@ -75,10 +75,10 @@ class CameraNetwork(nn.Module):
 
     def forward(self, frames: Tensor) -> tuple[Tensor, Tensor]:
         """Map frames (n, size, size, 3) uint8 to features (n, features) and the means of the last maps."""
-        found = self.trunk(to_unit_rgb(frames))
-        with torch.autocast(found.device.type, enabled=False):  # positions need more than bf16
-            features = F.relu(self.head(locate_peaks(self.maps(found.float())).flatten(1)))
-            return features, average_maps(found.float())
+        maps = self.trunk(to_unit_rgb(frames))
+        with torch.autocast(maps.device.type, enabled=False):  # positions need more than bf16
+            features = F.relu(self.head(locate_peaks(self.maps(maps.float())).flatten(1)))
+            return features, average_maps(maps.float())
 
 
 class ResNetModel(EncoderModel):
@@ -102,11 +102,11 @@ class ResNetModel(EncoderModel):
         """Return the features of all cameras, and the means of the last maps; crops or takes the centre."""
         crop, start = self.config.crop, (self.size - self.config.crop) // 2
         centre = slice(start, start + crop)
-        found = [
-            camera(given if given.shape[1] == crop else given[:, centre, centre])
-            for camera, given in zip(self.cameras, frames, strict=True)
+        outputs = [
+            camera(frame if frame.shape[1] == crop else frame[:, centre, centre])
+            for camera, frame in zip(self.cameras, frames, strict=True)
         ]
-        features, summaries = zip(*found, strict=True)
+        features, summaries = zip(*outputs, strict=True)
         return torch.cat(features, dim=1), torch.cat(summaries, dim=1)
 
     def augment(self, frames: Tensor, generator: torch.Generator) -> Tensor:

@@ -19,7 +19,7 @@ PASSES = 800
 """Passes over the demonstrations, within the bounds below."""
 FEWEST_STEPS, MOST_STEPS = 2_000, 40_000
 SMOOTH = 0.25
-"""Actions are smooth if they change by less than this share of their spread in a frame."""
+"""Actions are smooth if they change by less than this fraction of their spread in a frame."""
 WIDTHS = ((32, 256), (128, 512))
 """Largest number of dimensions and the width of the networks; wider states get 1024."""
 

@@ -1,26 +1,35 @@
 """Settings and presets of the Neural SDE; no torch, so that the command line starts fast."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 from msgspec import Meta
 
 from nsde_policy.bounds import MAX_NUMBER, Length, NonNegative, Positive, Size
 from nsde_policy.config import ModelConfig, NetworkConfig, Preset, Sampling, TrainConfig, require
+from nsde_policy.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class SamplingConfig(Sampling):
     """How paths are sampled from a trained model; changing it needs no training."""
 
-    denoiser: Literal["constant", "cancelling", "learned", "off"] = "constant"
-    """Strength of the denoiser: a constant, ½ g gᵀ (cancelling), a learned function; or no denoiser."""
+    denoiser: Literal["constant", "cancelling", "off"] = "constant"
+    """Strength of the denoiser: a constant, or ½ g gᵀ (cancelling); or no denoiser."""
     alpha: NonNegative = 0.5
     """Factor on the strength. Constant: fraction of the blur undone per control period."""
     diffusion: NonNegative = 1.0
     """Factor on g; 0 samples without noise."""
     substeps: Size = 1
     """Solver steps per control period."""
+
+    def change(self, changes: Mapping[str, Any]) -> Self:
+        """Return these settings with some changed; refuse the strength of a denoiser that is off."""
+        changed = super().change(changes)
+        if changed.denoiser == "off" and "alpha" in changes:
+            raise ConfigError("this run has no denoiser, so alpha has no effect: leave it out")
+        return changed
 
 
 @dataclass(frozen=True)
@@ -55,10 +64,6 @@ class NeuralSDEConfig(ModelConfig):
     """How strongly the first layer responds to steps between states of the history before training."""
     denoiser: bool = True
     """Whether to train the denoiser."""
-    learned_strength: bool = False
-    """Train a network for the denoiser's strength."""
-    schedule: Literal["together", "sequential"] = "together"
-    """Train all parts at once, or the flow, then the denoiser, then the diffusion."""
     feature_weight: Positive = 4.0
     """Weight of all features of images together in the losses; at most 1 for each."""
     variance_floor: Annotated[float, Meta(gt=0, lt=1)] = 1e-6
@@ -72,12 +77,12 @@ class NeuralSDEConfig(ModelConfig):
         super().__post_init__()
         problem = "the denoiser needs noise > 0; set denoiser = False to train without noise"
         require(self, self.noise > 0 or not self.denoiser, problem)
-        require(self, self.denoiser or not self.learned_strength, "learned_strength needs the denoiser")
-        joint_in_sequence = self.objective == "joint" and self.schedule == "sequential"
-        require(self, not joint_in_sequence, "the joint objective trains flow and diffusion together")
-        problem = "training in sequence needs network.kind = 'separate': no part may own the trunk"
-        require(self, self.schedule == "together" or self.network.kind == "separate", problem)
         self.check_sampling(self.sampling)
+
+    @property
+    def control_period(self) -> float:
+        """Δt of one control period in the training data."""
+        return self.dt
 
     @property
     def gains_from_threads(self) -> bool:
@@ -88,8 +93,6 @@ class NeuralSDEConfig(ModelConfig):
         """Raise `ConfigError` if sampling needs a part that is not trained."""
         problem = "the denoiser is not trained; sample with sampling.denoiser = 'off'"
         require(self, self.denoiser or sampling.denoiser == "off", problem)
-        problem = "sampling.denoiser = 'learned' needs learned_strength"
-        require(self, self.learned_strength or sampling.denoiser != "learned", problem)
 
 
 _FAST_MODEL = NeuralSDEConfig(sampling=SamplingConfig(alpha=1.0))

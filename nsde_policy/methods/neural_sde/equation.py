@@ -61,10 +61,10 @@ class LearnedSDE(AbstractScoredSDE):
             if isinstance(trunk, MLP):
                 weight = cast(Tensor, trunk.layers[0].weight)
                 for lag in range(self.history - 1):
-                    drawn = torch.empty(len(weight), len(linear)).uniform_(-1, 1, generator=generator)
-                    drawn *= strength * scale / math.sqrt(len(linear))
-                    weight[:, lag * size : lag * size + len(linear)] += drawn
-                    weight[:, (lag + 1) * size : (lag + 1) * size + len(linear)] -= drawn
+                    step_weight = torch.empty(len(weight), len(linear)).uniform_(-1, 1, generator=generator)
+                    step_weight *= strength * scale / math.sqrt(len(linear))
+                    weight[:, lag * size : lag * size + len(linear)] += step_weight
+                    weight[:, (lag + 1) * size : (lag + 1) * size + len(linear)] -= step_weight
 
     def features(self, x: Tensor) -> Tensor:
         """Return the inputs of the networks, (..., history·features).

@@ -44,9 +44,9 @@ class FoldedPlan(nn.Module):
         bias = drift.bias.double() * flow
         if sampling.denoiser != "off":
             score = cast(nn.Linear, networks.score)
-            pull = sampling.alpha * learned.noise_std.double() / learned.period * dt
-            weight = weight + score.weight.double() * pull[:, None]
-            bias = bias + score.bias.double() * pull
+            correction = sampling.alpha * learned.noise_std.double() / learned.period * dt
+            weight = weight + score.weight.double() * correction[:, None]
+            bias = bias + score.bias.double() * correction
         self.networks.drift = _build_linear(weight, bias)
         del self.networks.score
 
@@ -57,16 +57,16 @@ class FoldedPlan(nn.Module):
         Return actions (rows, steps, act_dim), paths (rows, steps + 1, d) and σ of each action.
         """
         obs_dim = self.layout.spec.obs_dim
-        given = torch.split(states.flatten(1), self.layout.dim, dim=-1)
-        known = [self._features(x) for x in given]
-        now = given[0]
+        blocks = torch.split(states.flatten(1), self.layout.dim, dim=-1)
+        features = [self._features(x) for x in blocks]
+        now = blocks[0]
         path, std = [now], []
-        for k, drawn in enumerate(torch.split(noise.flatten(1), self.layout.dim, dim=-1)):
-            h = self.networks.trunk(torch.cat(known, dim=-1))
+        for k, unit_noise in enumerate(torch.split(noise.flatten(1), self.layout.dim, dim=-1)):
+            h = self.networks.trunk(torch.cat(features, dim=-1))
             # √(v₀ + e^l) equals exp(½ (log v₀ + softplus(l − log v₀))), the formula of `LearnedSDE.outputs`
             sigma = (self.variance_floor + self.networks.log_variance(h).exp()).sqrt() * self.spread
-            now = now + self.networks.drift(h) + sigma * drawn
-            known = [self._features(now), *known[:-1]]
+            now = now + self.networks.drift(h) + sigma * unit_noise
+            features = [self._features(now), *features[:-1]]
             if k % self.substeps == 0:
                 std.append(sigma)
             if (k + 1) % self.substeps == 0:

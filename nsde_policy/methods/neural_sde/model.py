@@ -28,13 +28,12 @@ from nsde_policy.methods.base import (
     Draws,
     LossParts,
     PolicyModel,
-    Stage,
     StepLogProb,
     StepPrediction,
     choose_sampling,
 )
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
-from nsde_policy.methods.neural_sde.equation import LearnedSDE, build_state_mlp
+from nsde_policy.methods.neural_sde.equation import LearnedSDE
 from nsde_policy.methods.neural_sde.folded_plan import FoldedPlan
 
 
@@ -58,10 +57,9 @@ class NeuralSDE(PolicyModel[Transitions]):
         self.config: NeuralSDEConfig = config
         self.dim = spec.dim
         self.learned = LearnedSDE(config, spec, generator)
+        coefficients = ("joint",) if config.objective == "joint" else ("flow", "diffusion")
+        self.losses = (*coefficients, "denoiser") if config.denoiser else coefficients
         self.register_buffer("dimension_weight", _weigh_features(config, spec), persistent=False)
-        self.strength = (
-            build_state_mlp(config, self.layout, self.dim, generator) if config.learned_strength else None
-        )
 
     @property
     def layout(self) -> StateLayout:
@@ -83,17 +81,13 @@ class NeuralSDE(PolicyModel[Transitions]):
             ),
             generator=generator,
         )
-        features = sde.features(target.x)
-        out = sde.outputs(features, generator)
+        out = sde.outputs(sde.features(target.x), generator)
         velocity = target.velocity[:, :d] * (config.dt / self.layout.increment_std)
         weight = batch.weight * self.dimension_weight
         parts = self._coefficient_losses(out, velocity, batch.dt / config.dt, weight)
         if config.denoiser:
-            noise = target.unit_noise[:, :d]
-            parts["denoiser"] = losses.denoiser_loss(out.score, noise, self.dimension_weight)
-            if self.strength is not None:
-                fraction = nn.functional.softplus(self.strength(features, generator))
-                parts["strength"] = losses.strength_loss(fraction, out.score, noise)
+            unit_noise = target.unit_noise[:, :d]
+            parts["denoiser"] = losses.denoiser_loss(out.score, unit_noise, self.dimension_weight)
         return LossParts(parts)
 
     def _coefficient_losses(
@@ -110,20 +104,6 @@ class NeuralSDE(PolicyModel[Transitions]):
             variance = out.log_variance.exp()
             diffusion = losses.diffusion_squared_loss(variance, out.drift, velocity, dt, weight)
         return {"flow": flow, "diffusion": diffusion}
-
-    def stages(self) -> tuple[Stage, ...]:
-        """Return one stage for all parts, or three: f, then d (and α), then g."""
-        config, networks = self.config, self.learned.networks
-        named = {"denoiser": config.denoiser, "strength": config.learned_strength}
-        score = tuple(name for name, wanted in named.items() if wanted)
-        if config.schedule == "together":
-            coefficients = ("joint",) if config.objective == "joint" else ("flow", "diffusion")
-            return (Stage((*coefficients, *score), tuple(self.parameters())),)
-        flow = Stage(("flow",), tuple(networks.drift.parameters()))
-        diffusion = Stage(("diffusion",), tuple(networks.log_variance.parameters()))
-        pull = [*networks.score.parameters()]
-        pull += [] if self.strength is None else [*self.strength.parameters()]
-        return (flow, Stage(score, tuple(pull)), diffusion) if score else (flow, diffusion)
 
     def sde(self, sampling: Sampling | None = None) -> AbstractSDE:
         """Return the equation that is sampled, of states with history, (..., history·d)."""
@@ -142,17 +122,8 @@ class NeuralSDE(PolicyModel[Transitions]):
         """
         if sampling.denoiser == "cancelling":
             return cancelling_strength(sampling.alpha)
-        history = self.config.history
-        full = sampling.alpha * self.learned.noise_std.square().repeat(history) / self.config.dt
-        if sampling.denoiser == "constant":
-            return constant_strength(full)
-
-        def learned(x: Tensor, diffusion: Tensor) -> Tensor:
-            assert self.strength is not None
-            fraction: Tensor = nn.functional.softplus(self.strength(self.learned.features(x)))
-            return full * torch.cat([fraction] * history, dim=-1)
-
-        return learned
+        full_correction = self.learned.noise_std.square().repeat(self.config.history) / self.config.dt
+        return constant_strength(sampling.alpha * full_correction)
 
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
         """Return the actions of one sampled path per row."""
@@ -173,14 +144,13 @@ class NeuralSDE(PolicyModel[Transitions]):
         sampling = choose_sampling(self.config.sampling, sampling)
         networks = self.learned.networks
         lags = self.config.history > 1 and sampling.substeps > 1
-        if lags or not isinstance(networks, SharedTrunk) or sampling.denoiser not in ("constant", "off"):
+        if lags or not isinstance(networks, SharedTrunk) or sampling.denoiser == "cancelling":
             return None
         return FoldedPlan(self.learned, networks, sampling)
 
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
-        """Count one call per solver step, or two if the denoiser's strength is a network."""
-        sampling = choose_sampling(self.config.sampling, sampling)
-        return steps * sampling.substeps * (2 if sampling.denoiser == "learned" else 1)
+        """Count one call per solver step."""
+        return steps * choose_sampling(self.config.sampling, sampling).substeps
 
     @torch.inference_mode()
     def sample_paths(
@@ -221,8 +191,8 @@ class NeuralSDE(PolicyModel[Transitions]):
 
     def futures_std(self, states: Tensor, paths: Tensor, *, sampling: Sampling | None = None) -> Tensor:
         """Return σ of each step of sampled paths, (rows, steps, d), from one network call."""
-        known = torch.cat([states[:, 1:].flip(1), paths[:, :-1]], dim=1).transpose(0, 1)
-        stacked = stack_history(known, self.config.history)[self.config.history - 1 :]
+        visited = torch.cat([states[:, 1:].flip(1), paths[:, :-1]], dim=1).transpose(0, 1)
+        stacked = stack_history(visited, self.config.history)[self.config.history - 1 :]
         return self.step_std(stacked, sampling=sampling).transpose(0, 1)
 
     @torch.no_grad()

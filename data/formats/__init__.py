@@ -1,1 +1,0 @@
-"""Parts of the readers and writers of formats other than zarr."""

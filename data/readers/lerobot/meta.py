@@ -1,0 +1,221 @@
+"""Metadata of LeRobot data sets, versions 2.0 to 3.0: features, episodes, tasks, and where the files are."""
+
+import math
+import re
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from nsde_policy.bounds import MAX_RATE, MIN_RATE, Count
+from nsde_policy.data.readers.lerobot.parquet import convert_column, read_table
+from nsde_policy.data.readers.lerobot.videos import VideoSpan
+from nsde_policy.errors import DemoError, wrap_read_errors
+from nsde_policy.files import read_file
+
+INFO = "meta/info.json"
+PROVENANCE = "meta/nsde_policy.json"
+"""Attributes of the demonstrations that a data set was converted from."""
+MAX_META_BYTES, MAX_ROWS = 2**26, 2**20
+"""Largest JSON file that is read, and most episodes or tasks: short lines take far more in memory."""
+SAME_RATE = 0.02
+"""Relative difference up to which rates are the same: 30 frames per second may be 29.97."""
+
+Decoded = TypeVar("Decoded")
+
+
+class _Notes(msgspec.Struct):
+    """Remarks on a feature; `write_lerobot` adds the columns that are angles."""
+
+    angles: list[int] = []
+    is_depth_map: bool = False
+    is_depth_video: bool = msgspec.field(default=False, name="video.is_depth_map")
+    fps: object = msgspec.field(default=None, name="video.fps")
+
+
+class Feature(msgspec.Struct):
+    """An entry of `features`: an array with one row per frame."""
+
+    dtype: str
+    shape: list[Count]
+    names: object = None
+    info: _Notes | None = None
+    video_info: _Notes | None = None
+
+    @property
+    def is_camera(self) -> bool:
+        """Whether it holds colour images; depth is stored in another way."""
+        notes = [note for note in (self.info, self.video_info) if note]
+        is_depth = any(note.is_depth_map or note.is_depth_video for note in notes)
+        return self.dtype in ("video", "image") and len(self.shape) == 3 and not is_depth
+
+    def find_rate(self, rate_hz: float) -> float:
+        """Return the frames per second of a camera, `rate_hz` if they are not recorded or about the same."""
+        rates = [note.fps for note in (self.info, self.video_info) if note]
+        rate = next((rate for rate in rates if isinstance(rate, int | float)), rate_hz)
+        return rate if MIN_RATE <= rate <= MAX_RATE and not is_same_rate(rate, rate_hz) else rate_hz
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of a row; images have their channels last, though some data sets declare them first."""
+        if self.is_camera:
+            is_first = self.shape[0] in (1, 3) and self.shape[2] not in (1, 3)
+            return (*(self.shape[1:] if is_first else self.shape[:2]), 3)
+        return tuple(self.shape)
+
+
+class _Part(msgspec.Struct):
+    start: int
+    end: int
+    original_key: str | None = None
+
+
+class _Modality(msgspec.Struct):  # names of columns, which GR00T adds
+    state: dict[str, _Part] = {}
+    action: dict[str, _Part] = {}
+
+
+class _Line(msgspec.Struct):  # of the metadata of version 2
+    task_index: int = 0
+    task: str = ""
+    episode_index: int = 0
+    length: int = 0
+
+
+class LeRobotInfo(msgspec.Struct):
+    """Content of meta/info.json."""
+
+    codebase_version: str
+    fps: Annotated[float, msgspec.Meta(ge=MIN_RATE, le=MAX_RATE)]
+    features: dict[str, Feature]
+    data_path: str
+    video_path: str | None = None
+    chunks_size: Count = 1000
+    total_episodes: int | None = None
+    robot_type: str | None = None
+
+
+class LeRobotMeta:
+    """What the metadata of a data set say: its features, episodes, tasks, and where its files are."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        (self.info,) = _decode_meta(path / INFO, LeRobotInfo)
+        if not re.fullmatch(r"v[23]\.\d+", version := self.info.codebase_version):
+            raise DemoError(f"{path} has LeRobot's format {version!r:.20}, expected v2.0 to v3.0; convert it")
+        self._is_v3 = version.startswith("v3.")
+        self.episodes = self._read_episodes()
+        if not self.episodes or self.info.total_episodes not in (None, len(self.episodes)):
+            raise DemoError(
+                f"{path}/meta lists {len(self.episodes)} episodes, {INFO} counts {self.info.total_episodes}: "
+                "the recording was interrupted, or files are missing; restore them from the original"
+            )
+        for row in self.episodes:
+            if not 0 < row["length"] < 2**40:
+                raise DemoError(f"{path}/meta: episode {row['episode_index']} has {row['length']} frames")
+
+    def _read_episodes(self) -> list[dict[str, Any]]:
+        """Read the lines of version 2, or of the tables of version 3 all but the many statistics."""
+        if not self._is_v3:
+            lines = _decode_meta(self._path / "meta/episodes.jsonl", _Line)
+            return [{"episode_index": line.episode_index, "length": line.length} for line in lines]
+        needed = dict.fromkeys(["episode_index", "length", "data/chunk_index", "data/file_index"], "int64")
+        for name, feature in self.info.features.items():
+            if feature.is_camera and feature.dtype == "video":
+                needed |= {f"videos/{name}/{key}_index": "int64" for key in ("chunk", "file")}
+                needed |= {f"videos/{name}/{key}_timestamp": "float64" for key in ("from", "to")}
+        rows: list[dict[str, Any]] = []
+        for file in sorted(self._path.glob("meta/episodes/*/*.parquet")):
+            table = read_table(file, list(needed))
+            _check_count(len(rows) + table.num_rows, file)
+            lists = [
+                convert_column(table[key], (), needed[key], f"{key} in {file}").tolist() for key in needed
+            ]
+            rows += [dict(zip(needed, row, strict=True)) for row in zip(*lists, strict=True)]
+        return rows
+
+    def find_paths(self, camera: str = "") -> list[Path]:
+        """Return the data file of each episode, or its video; raise `DemoError` if one leaves the folder."""
+        template = (self.info.video_path or "") if camera else self.info.data_path
+        prefix, paths = f"videos/{camera}" if camera else "data", []
+        for episode in self.episodes:
+            chunk = episode["episode_index"] // self.info.chunks_size
+            fields = {"video_key": camera, "episode_index": episode["episode_index"], "episode_chunk": chunk}
+            fields["chunk_index"] = episode.get(f"{prefix}/chunk_index", chunk)
+            fields["file_index"] = episode.get(f"{prefix}/file_index", "{}")  # which only version 3 has
+            path = template
+            for field, width in re.findall(r"\{(\w+)(?::0(\d)d)?\}", template):
+                value = str(fields.get(field, "{}")).zfill(int(width or 0))
+                path = path.replace(f"{{{field}:0{width}d}}" if width else f"{{{field}}}", value)
+            if re.search(r"[{}\0]|^/", path) or ".." in path.split("/"):
+                raise DemoError(f"{INFO} has the path {template!r:.100}, expected one inside the data set")
+            paths.append(self._path / path)
+        return paths
+
+    def find_spans(self, camera: str) -> list[VideoSpan]:
+        """Return where each episode is in the videos of a camera."""
+        paths, key = self.find_paths(camera), f"videos/{camera}/%s_timestamp"  # which only version 3 has
+        starts = [episode.get(key % "from", 0.0) for episode in self.episodes]
+        stops = [episode.get(key % "to", episode["length"] / self.info.fps) for episode in self.episodes]
+        ends: dict[Path, float] = {}
+        for path, stop in zip(paths, stops, strict=True):
+            ends[path] = max(ends.get(path, stop), stop)
+        return [VideoSpan(*span, ends[span[0]]) for span in zip(paths, starts, stops, strict=True)]
+
+    def read_tasks(self) -> dict[str, str]:
+        """Return the names of tasks by the number in `task_index`."""
+        file = self._path / f"meta/tasks.{'parquet' if self._is_v3 else 'jsonl'}"
+        if not file.exists():
+            return {}
+        if not self._is_v3:
+            return {str(line.task_index): line.task for line in _decode_meta(file, _Line)}
+        table = read_table(file)
+        _check_count(table.num_rows, file)
+        rows = table.to_pylist()
+        # names are the index of a pandas table: a column `task` or `__index_level_0__`
+        return {str(row.pop("task_index", None)): str(next(iter(row.values()), "")) for row in rows}
+
+    def find_column_names(self, name: str) -> list[str]:
+        """Return the names of a feature's columns, from meta/modality.json if it has some; may be empty."""
+        width, file = math.prod(self.info.features[name].shape), self._path / "meta/modality.json"
+        names = _flatten_names(self.info.features[name].names)
+        names = names if len(names) == width else []
+        (modality,) = _decode_meta(file, _Modality) if file.exists() else [_Modality()]
+        for usual, parts in (("observation.state", modality.state), ("action", modality.action)):
+            for label, part in parts.items():
+                if (part.original_key or usual) == name and 0 <= part.start < part.end <= width:
+                    names = names or [f"{name}[{column}]" for column in range(width)]
+                    labels = [f"{label}[{column}]" for column in range(part.end - part.start)]
+                    names[part.start : part.end] = labels if len(labels) > 1 else [label]
+        return names
+
+
+def is_same_rate(rate_hz: float, other_hz: float) -> bool:
+    """Return whether two rates are the same for training."""
+    return abs(rate_hz / other_hz - 1) <= SAME_RATE
+
+
+def _flatten_names(names: object) -> list[str]:
+    """Return names of columns, which are a list, a list of lists, or a table of lists."""
+    if isinstance(names, dict):
+        names = list(names.values())
+    if isinstance(names, list):
+        return [leaf for part in names for leaf in _flatten_names(part)]
+    return [names] if isinstance(names, str) else []
+
+
+def _check_count(rows: int, file: Path) -> None:
+    """Raise `DemoError` if metadata list more episodes, or tasks, than any data set has."""
+    if rows > MAX_ROWS:
+        raise DemoError(f"{file} lists {rows} episodes or tasks, the limit is {MAX_ROWS}; split the data set")
+
+
+def _decode_meta(path: Path, kind: type[Decoded]) -> list[Decoded]:
+    """Read the values in a JSON file, one per line in .jsonl; raise `DemoError` with the place of damage."""
+    decoder, advice = msgspec.json.Decoder(kind), "restore it from the original"
+    content = read_file(path, MAX_META_BYTES, error=DemoError)
+    with wrap_read_errors(f"{path} is damaged", advice):
+        if path.suffix != ".jsonl":
+            return [decoder.decode(content)]
+        _check_count(content.count(b"\n"), path)
+        return decoder.decode_lines(content)

@@ -1,0 +1,274 @@
+"""ROS 2 bags, sampled at one rate as `dataset.toml` says.
+
+At a tick, an observation or image is the newest message that is not later: what a policy would have seen.
+An action is the first command at or after the tick, within one period: what was commanded after seeing that.
+Without one, the command before is still in force. Ticks are at messages of the first observation.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from nsde_policy.bounds import Positive
+from nsde_policy.config import BaseConfig, require
+from nsde_policy.data.readers.base import Reader
+from nsde_policy.data.readers.dataset_toml import DATASET_FILE, get_dataset_format, load_dataset_toml
+from nsde_policy.data.readers.groups import natural_key
+from nsde_policy.data.readers.registry import register_reader
+from nsde_policy.data.readers.ros2.bag import IMAGE_TYPES, Bag, Messages
+from nsde_policy.data.source import MemoryArray, MemorySource, SourceArray
+from nsde_policy.data.types import MIN_STEPS, Ints, Numbers
+from nsde_policy.errors import DemoError
+
+METADATA_FILE, SUFFIXES = "metadata.yaml", {".mcap", ".db3"}
+ACTION_WORDS = ("act", "cmd", "command", "target", "goal", "setpoint")  # in topics
+NUMBER_TYPES = r"geometry_|(std|sensor|nav|trajectory)_msgs/msg/(Bool|Float|U?Int\d|Joint|Joy|Imu|Odom)"
+MOST_MISSED = 5  # messages in a row, in periods or in median intervals of the topic, whichever is longer
+MOST_WAIT_S = 60.0  # for a message of a slow topic
+MAX_TICKS = 2**24  # in a bag; more are a wrong clock
+FOREVER = 2**62  # after all messages, nanoseconds
+
+
+@dataclass(frozen=True)
+class Ros2Dataset(BaseConfig):
+    """Keys of `dataset.toml` for ROS 2 bags."""
+
+    format: Literal["ros2"]
+    rate_hz: Positive
+    """Frames per second to sample all topics at."""
+    observations: tuple[str, ...]
+    """Topics that make up an observation, side by side."""
+    actions: tuple[str, ...]
+    """Topics that make up an action."""
+    images: tuple[str, ...] = ()
+    """Topics of camera images."""
+    fields: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Fields to read of some topics, such as "/joint_states" = ["position", "velocity"]."""
+    on_change: tuple[str, ...] = ()
+    """Topics that are published only when they change: the last message holds for any time."""
+    stamps: Literal["header", "receive"] = "header"
+    """Time of a message: the stamp of its header if there is one, or when it was recorded."""
+    episode_topic: str | None = None
+    """Topic that divides bags into episodes: Bool, true during an episode; of other types, one message at the
+    start of each. Without it and `gap_s`, a bag is an episode."""
+    gap_s: Positive | None = None
+    """Seconds without a message of some topic that end an episode."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        topics = {*self.topics}
+        named = bool(self.observations and self.actions) and {*self.on_change} < topics
+        require(self, named, "name an observation and an action, and a topic that is not on_change")
+        names = {name_array(topic) for topic in self.topics}
+        is_unique = len(names) == len(self.topics)
+        require(self, is_unique, f"two topics have the same name: {', '.join(sorted(self.topics))}")
+        require(self, {*self.fields} <= topics, f"fields of other topics: {', '.join(self.fields)}")
+        require(self, not (self.episode_topic and self.gap_s), "set episode_topic or gap_s, not both")
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """All topics that become arrays."""
+        return (*self.observations, *self.actions, *self.images)
+
+
+class ImageArray(SourceArray):
+    """The images of a topic at the ticks, read and decoded on demand."""
+
+    def __init__(self, topic: str, bags: Sequence[Bag], places: Sequence[tuple[int, int, int]]) -> None:
+        self.name, self.dtype, self.shape = name_array(topic), np.dtype(np.uint8), (len(places),)
+        self._topic, self._bags, self._places = topic, bags, places
+        self.shape = len(places), *next(self._decode(0, 1))[1].shape
+
+    def read(self, start: int, stop: int) -> Numbers:
+        """Decode the images of some frames."""
+        images = np.empty((stop - start, *self.shape[1:]), self.dtype)
+        for frames, image in self._decode(start, stop):
+            images[np.subtract(frames, start)] = image
+        return images
+
+    def _decode(self, start: int, stop: int) -> Iterator[tuple[list[int], Numbers]]:
+        """Return images and their frames, in one pass over each bag; an image that is held comes once."""
+        for number, inside in groupby(range(start, stop), key=lambda frame: self._places[frame][0]):
+            bag, frames_of = self._bags[number], dict[tuple[int, ...], list[int]]()
+            for frame in inside:
+                frames_of.setdefault(self._places[frame][1:], []).append(frame)
+            for _, received, time, content in bag.read(
+                [self._topic], min(frames_of)[0], max(frames_of)[0] + 1
+            ):
+                if frames := frames_of.pop((received, time), None):
+                    image = bag.decode(self._topic, received, content)
+                    if image.shape != (self.shape[1:] or image.shape):
+                        problem = f"an image of shape {image.shape}, expected {self.shape[1:]} as before"
+                        raise bag.refuse(self._topic, received, problem)
+                    yield frames, image
+            if frames_of:
+                raise DemoError(f"{bag.path} changed while it was open; open it again")
+
+
+@register_reader
+class Ros2Reader(Reader):
+    """Reader of one bag, or of a folder of bags, with a `dataset.toml`."""
+
+    name = "ros2"
+
+    def probe(self, path: Path) -> bool:
+        """Recognise bags, folders of bags, and a `dataset.toml` that says so."""
+        return get_dataset_format(path) == "ros2" or bool(find_bags(path))
+
+    def open(self, path: Path) -> MemorySource:
+        """Read all bags once and sample their messages; images are read again when frames are asked for."""
+        paths, folder = find_bags(path), path if path.is_dir() else path.parent
+        if not paths:
+            raise DemoError(f"{path} holds no bags: folders with {METADATA_FILE}, or .mcap or .db3 files")
+        if not (folder / DATASET_FILE).exists():
+            raise DemoError(suggest_settings(folder, Bag(paths[0])))
+        settings = load_dataset_toml(folder, Ros2Dataset)
+        bags = [Bag(each, use_stamps=settings.stamps == "header") for each in paths]
+        # Each frame is a row: numbers by their names, or bag, time of reception and time of an image.
+        rows: dict[str, list[Any]] = {topic: [] for topic in settings.topics}
+        offsets, lengths = dict[str, float](), list[int]()
+        for number, bag in enumerate(bags):
+            lengths += add_frames(rows, offsets, bag, number, settings)
+        arrays: dict[str, SourceArray] = {}
+        for topic, topic_rows in rows.items():
+            name = name_array(topic)
+            if topic in settings.images:
+                arrays[name] = ImageArray(topic, bags, topic_rows)
+            else:
+                values = np.array([[row[column] for column in topic_rows[0]] for row in topic_rows])
+                arrays[name] = MemoryArray(name, values, [f"{name}.{column}" for column in topic_rows[0]])
+        roles = {"state": settings.observations, "action": settings.actions}
+        source = MemorySource(
+            path,
+            "ROS 2 bags",
+            arrays,
+            np.cumsum([length for length in lengths if length >= MIN_STEPS]),
+            rate_hz=settings.rate_hz,
+            conventions={role: tuple(map(name_array, topics)) for role, topics in roles.items()},
+            attributes={"bags": len(bags), "alignment": offsets},
+        )
+        listed = ", ".join(f"{topic} {1e3 * offset:.0f} ms" for topic, offset in offsets.items())
+        source.notes = (f"sampled at {settings.rate_hz:g} Hz; largest misalignment: {listed}",)
+        if short := sum(length < MIN_STEPS for length in lengths):
+            source.notes += (f"{short} parts of bags are left out: they are shorter than {MIN_STEPS} frames",)
+        return source
+
+
+def add_frames(
+    rows: Mapping[str, list[Any]], offsets: dict[str, float], bag: Bag, number: int, settings: Ros2Dataset
+) -> list[int]:
+    """Sample a bag: add a row per frame to each topic, update the offsets, return the episodes' lengths."""
+    messages = bag.index([*settings.topics, *filter(None, [settings.episode_topic])], settings.images)
+    ticks, stops, lengths = find_ticks(bag, messages, settings)
+    for topic, topic_rows in rows.items():
+        received, times, contents = messages[topic]
+        newest = np.searchsorted(times, ticks, side="right") - 1
+        if topic in settings.actions:
+            after = np.minimum(np.searchsorted(times, ticks), len(times) - 1)
+            newest = np.where((times[after] >= ticks) & (times[after] < stops), after, newest)
+        if topic not in settings.on_change:
+            offsets[topic] = max(offsets.get(topic, 0.0), float(np.abs(ticks - times[newest]).max()) / 1e9)
+        for i, held in groupby(newest.tolist()):
+            row: Any = number, int(received[i]), int(times[i])
+            if topic not in settings.images:
+                row = bag.decode(topic, received[i], contents[i], settings.fields.get(topic, ()))
+                if topic_rows and row.keys() != topic_rows[0].keys():
+                    differ = ", ".join(sorted(row.keys() ^ topic_rows[0].keys()))
+                    raise bag.refuse(topic, received[i], f"other columns than in the first message: {differ}")
+            topic_rows += [row for _ in held]
+    return lengths
+
+
+def find_ticks(
+    bag: Bag, messages: dict[str, Messages], settings: Ros2Dataset
+) -> tuple[Ints, Ints, list[int]]:
+    """Return the ticks of all episodes, until when a command belongs to each, and the lengths of episodes."""
+    period, marker, gap_s = 1e9 / settings.rate_hz, settings.episode_topic, settings.gap_s
+    steady = {topic: messages[topic].times for topic in settings.topics if topic not in settings.on_change}
+    ticks = place_ticks([*steady.values()], max(messages[each].times[0] for each in settings.topics), period)
+    changes = np.array([-FOREVER])  # every other one ends an episode
+    if marker:
+        received, times, contents = messages[marker]
+        changes = np.repeat(times, 2)[1:]
+        if bag.topics[marker].msgtype == "std_msgs/msg/Bool":
+            states = [bag.decode(marker, *each)["data"] for each in zip(received, contents, strict=True)]
+            changes = times[np.diff(states, prepend=0) != 0]
+    episodes = np.searchsorted(changes, ticks, side="right")
+    stops = np.minimum(np.append(changes, FOREVER)[episodes], ticks + period)
+    episodes *= episodes % 2
+    missed = np.zeros(len(ticks), bool)
+    for topic, times in steady.items():
+        steps = np.diff(times, append=times[-1])
+        waits = steps[np.searchsorted(times, ticks, side="right") - 1] * (episodes > 0) / 1e9
+        usual = min(float(np.median(steps)), MOST_WAIT_S * 1e9 / MOST_MISSED)
+        longest = gap_s or MOST_MISSED * max(period, usual) / 1e9
+        missed |= waits > longest
+        if missed.any() and not gap_s:
+            problem = f"no message of {topic} for {waits.max():.2f} s at frame {np.argmax(waits)}"
+            advice = f"end episodes there with gap_s = {longest:.2g}, or list it in on_change"
+            raise DemoError(f"{bag.path}: {problem}; drop the bag, {advice}")
+    episodes = np.where(missed, 0, episodes + np.cumsum(missed))
+    lengths = np.bincount(episodes, minlength=1)
+    lengths[0] = 0
+    used = lengths[episodes] >= MIN_STEPS
+    if not used.any():
+        few = min(steady, key=lambda topic: len(steady[topic]))
+        problem = (
+            f"no episode of {MIN_STEPS} to {MAX_TICKS} frames; {few} has only {len(steady[few])} messages"
+        )
+        advice = 'drop the bag, or if the clocks differ set stamps = "receive" in dataset.toml'
+        raise DemoError(f"{bag.path}: {problem}; {advice}")
+    return ticks[used], stops[used], lengths[lengths > 0].tolist()
+
+
+def place_ticks(topics: Sequence[Ints], first: int, period: float) -> Ints:
+    """Return a tick per period: the message nearest to a regular grid, or the grid if one is missing."""
+    times, last = topics[0], min(int(times[-1]) for times in topics)
+    start = int(times[np.searchsorted(times, first, side="right") - 1])
+    count = int((last - start) // period) + 1
+    ticks = start + np.round(np.arange(count if 0 < count <= MAX_TICKS else 1) * period).astype(np.int64)
+    middles = times[:-1] + np.diff(times) // 2
+    ticks += int(np.median(times[np.searchsorted(middles, ticks)] - ticks))  # the first may be off itself
+    shifts = times[np.searchsorted(middles, ticks)] - ticks
+    ticks += shifts * (np.abs(shifts) <= period / 2)
+    return ticks[(ticks >= first) & (ticks <= last)]
+
+
+def name_array(topic: str) -> str:
+    """Return the name of the array of a topic: without slashes, which separate folders elsewhere."""
+    return topic.strip("/").replace("/", ".")
+
+
+def find_bags(path: Path) -> list[Path]:
+    """Return the bags at a path, folders or single files, even without metadata; demo_2 before demo_10."""
+    if (path / METADATA_FILE).is_file():
+        return [path]
+    files = [each for each in (path, *path.glob("*")) if each.suffix in SUFFIXES and each.is_file()]
+    parts = [each for each in path.glob("*/*") if each.name == METADATA_FILE or SUFFIXES & {*each.suffixes}]
+    return sorted({*files, *(each.parent for each in parts)}, key=lambda each: natural_key(each.name))
+
+
+def suggest_settings(folder: Path, bag: Bag) -> str:
+    """Describe the topics of a bag, and suggest a shell command that writes a `dataset.toml`."""
+    images = [topic for topic, each in bag.topics.items() if each.msgtype in IMAGE_TYPES]
+    numbers = [topic for topic, each in bag.topics.items() if re.match(NUMBER_TYPES, each.msgtype)]
+    actions = [topic for topic in numbers if any(word in topic.lower() for word in ACTION_WORDS)]
+    observations = [topic for topic in numbers if topic not in actions]
+    fastest = sorted(actions, key=lambda topic: bag.topics[topic].msgcount)[-1:]
+    steps = np.diff([time for _, _, time, _ in bag.read(fastest)] if fastest else [])
+    rate = max(1, round(1e9 / np.median(steps[steps > 0]))) if (steps > 0).any() else 10
+    lines = ['format = "ros2"', f"rate_hz = {rate}", f"observations = {json.dumps(observations)}"]
+    lines += [f"actions = {json.dumps(actions)}", f"images = {json.dumps(images)}"]
+    topics = [f"{name} ({each.msgtype}, {each.msgcount} messages)" for name, each in bag.topics.items()]
+    return (
+        f"{folder} needs a {DATASET_FILE} that names the topics to use; {bag.path.name} has, in "
+        f"{bag.seconds:.1f} s, {', '.join(topics) or 'none'}; write it, and correct what does not fit: "
+        f"printf '%s\\n' {shlex.join(lines)} > {shlex.quote(str(folder / DATASET_FILE))}"
+    )

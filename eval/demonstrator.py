@@ -1,0 +1,228 @@
+"""Collect demonstrations by rolling out a policy or a scripted expert."""
+
+import itertools
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from nsde_policy.assets import USUAL_OBSERVATIONS, get_shipped_name, is_expert, resolve_run
+from nsde_policy.bounds import Natural
+from nsde_policy.data import Episode
+from nsde_policy.data.collection import Collection, EpisodeInfo
+from nsde_policy.data.types import MIN_STEPS
+from nsde_policy.encoders.base import IMAGE_KEY
+from nsde_policy.errors import ConfigError
+from nsde_policy.eval.rollouts.expert import ScriptedExpert
+from nsde_policy.eval.rollouts.pool import RolloutPool
+from nsde_policy.eval.rollouts.runner import RolloutConfig, change_sampling, make_adapter
+from nsde_policy.inference.policy import Policy
+from nsde_policy.inference.torch_threads import count_cores
+from nsde_policy.run_directory import RunDirectory, find_versions, fingerprint
+from nsde_policy.tasks import Task, find_rate, get_task, with_env_kwargs, with_observations
+from nsde_policy.tasks.adapter import EnvAdapter
+
+MAX_FAILURES = 100
+"""Episodes in a row that may fail if only successes are kept."""
+MAX_UNKNOWN = 10
+"""Episodes without a word about success after which an environment counts as one that reports none."""
+SEEDS = 2**32
+"""Number of seeds; larger ones are used for the noise of pictures."""
+
+
+@dataclass(frozen=True)
+class CollectConfig(RolloutConfig):
+    """Number, seeds and sampling of collected episodes, which are never disturbed."""
+
+    seed_start: Natural = 300_000
+    """First seed; consecutive ones are tried."""
+    only_success: bool = False
+    """Leave out episodes that fail."""
+    obs: str = USUAL_OBSERVATIONS
+    """Observations to record in addition to the usual ones, such as "pixels"."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        last = self.seed_start + self.episodes - 1
+        if last >= SEEDS:
+            raise ConfigError(f"seeds end at {SEEDS - 1}, got {last}: take a smaller --seed-start")
+
+
+@dataclass(frozen=True)
+class Demonstrator:
+    """A policy or an expert in its environment, and what the store records about it."""
+
+    pool: RolloutPool
+    task: Task
+    env: EnvAdapter
+    made_with: Mapping[str, object]
+    """Settings that determine the episodes."""
+    notes: Mapping[str, object]
+    """What else the store records about its origin."""
+
+    def describe_env(self, seed: int) -> dict[str, object]:
+        """Return root attributes of the store: limits of actions, and names and sizes of observations.
+
+        The latter only if observations are stored as the environment gives them, at the start of `seed`.
+        """
+        env, attributes = self.env, dict[str, object]()
+        stored = self.task.drawing.read_state(*env.reset(seed)) if env.cameras else np.zeros(env.obs_dim)
+        low, high = (
+            [value if np.isfinite(value) else None for value in limits.tolist()]
+            for limits in (env.low, env.high)
+        )
+        if any(value is not None for value in low + high):
+            attributes["action_space"] = {"low": low, "high": high}
+        names = {name: size for name, size in env.obs_sizes.items() if name is not None}
+        return attributes | ({"observations": names} if names and len(stored) == env.obs_dim else {})
+
+
+def collect_demonstrations(
+    policy: str, out: Path, config: CollectConfig, *, workers: int = 0
+) -> Sequence[EpisodeInfo]:
+    """Roll out until the store `out` holds the requested number of episodes, and return all it holds.
+
+    An episode depends on its seed alone, and seeds are tried in order: an interrupted run that is started
+    again ends with the same store. The policy is a run directory, `shipped`, or `module:Class` of a scripted
+    expert. There is one process per core if `workers` is 0.
+    """
+    load = _load_expert if is_expert(policy) else _load_policy
+    demonstrator = load(policy, config)
+    task, new = demonstrator.task, not out.exists()
+    with Collection(
+        out,
+        resume=True,
+        rate_hz=find_rate(task, demonstrator.env.env),
+        angles=task.training.demos.angles,
+        provenance={**demonstrator.notes, "versions": find_versions()},
+        made_with=demonstrator.made_with,
+        attributes=demonstrator.describe_env(config.seed_start),
+    ) as collection:
+        demonstrator.env.close()
+        missing = config.episodes - len(collection.episodes)
+        if missing > 0:
+            pool = replace(demonstrator.pool, workers=min(workers or count_cores(), missing))
+            try:
+                _collect(collection, pool, config)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(
+                    f"interrupted; {out} holds {len(collection.episodes)} episodes, and the same command "
+                    "continues"
+                ) from None
+            except Exception:
+                if new and not collection.episodes:
+                    shutil.rmtree(out)
+                raise
+        return collection.episodes
+
+
+def _load_policy(name: str, config: CollectConfig) -> Demonstrator:
+    """Load a trained policy and make its environment, before the store is made."""
+    run = resolve_run(Path(name))
+    policy = Policy.from_pretrained(run)
+    task = replace(config, env_kwargs={}).find_task(policy.record)
+    task = _choose_observations(task, USUAL_OBSERVATIONS if policy.spec.cameras else config.obs)
+    task = with_env_kwargs(task, config.env_kwargs)
+    sampling = change_sampling(policy.sampling, config.sampling)
+    chunk = policy.check_steps(config.chunk or policy.chunk)
+    settings = {
+        "by": "policy",
+        "policy": fingerprint(RunDirectory(run).read_weights()),
+        "method": policy.record.config.method,
+        "sampling": sampling.to_dict(),
+        "chunk": chunk,
+    }
+    notes = {
+        "run": get_shipped_name(run) or str(run),
+        "train_seed": policy.record.seed,
+        "trained_on": policy.record.demos.fingerprint,
+    }
+    env = make_adapter(task, policy.record)
+    images = find_recorded_images(env, task, config.obs)
+    rollout = RolloutConfig(task, chunk=config.chunk, sampling=config.sampling, images=images)
+    made_with = {**settings, **_list_settings(task, images, config)}
+    return Demonstrator(RolloutPool(run, rollout), task, env, made_with, notes)
+
+
+def _load_expert(name: str, config: CollectConfig) -> Demonstrator:
+    """Make the environment of a scripted expert and the expert, before the store is made."""
+    if config.chunk is not None or config.sampling:
+        raise ConfigError(f"--chunk and --sampling are for trained policies, not for the expert {name}")
+    if not isinstance(config.env, str):
+        raise ConfigError(f"the expert {name} needs an environment: give one with --env")
+    task = with_env_kwargs(_choose_observations(get_task(config.env), config.obs), config.env_kwargs)
+    env = EnvAdapter.open(task, {})
+    ScriptedExpert(name, env.env)
+    images = find_recorded_images(env, task, config.obs)
+    pool = RolloutPool(None, RolloutConfig(task, images=images), expert=name)
+    made_with = {"by": "expert", "policy": name, **_list_settings(task, images, config)}
+    return Demonstrator(pool, task, env, made_with, {})
+
+
+def _choose_observations(task: Task, obs: str) -> Task:
+    """Return the task whose environment also gives some observations, such as "pixels", to be recorded."""
+    with_observations(task, obs)  # raises if there are none of this name
+    if obs == USUAL_OBSERVATIONS:
+        return task
+    return with_env_kwargs(task, task.training.observations[obs].recorded_with)
+
+
+def find_recorded_images(env: EnvAdapter, task: Task, obs: str) -> dict[str, str]:
+    """Return the colour pictures in an environment's observation by the name of the array to store them in.
+
+    Cameras of a policy keep their names, and those of the task's observations `obs` have the names that
+    `train --obs` expects. Others are named as in the environment.
+    """
+    if env.cameras:
+        return {name.removeprefix(IMAGE_KEY): part for name, part in env.cameras.items()}
+    parts = list(env.images)
+    names = [re.sub(r"\W", "_", part.removeprefix(IMAGE_KEY)) for part in parts]
+    if obs in task.training.observations:
+        expected = task.training.observations[obs].demos.get("images", ())
+        names = list(expected) if len(expected) == len(parts) else names
+    return dict(zip(names, parts, strict=True))
+
+
+def _list_settings(task: Task, images: Mapping[str, str], config: CollectConfig) -> dict[str, object]:
+    """Return the settings of a store that do not depend on the demonstrator."""
+    return {
+        **({"images": list(images)} if images else {}),
+        "env": task.env_id or task.name,
+        "env_kwargs": dict(task.env_kwargs),
+        "seed_start": config.seed_start,
+        "only_success": config.only_success,
+    }
+
+
+def _collect(collection: Collection, pool: RolloutPool, config: CollectConfig) -> None:
+    held = collection.episodes
+    first = held[-1].seed + 1 if held else config.seed_start
+    failed, reports_success = 0, any(episode.success is not None for episode in held)
+    with tqdm(
+        desc="collecting", total=config.episodes, initial=len(held), unit="episode", leave=False, disable=None
+    ) as bar:
+        for result in pool.run(itertools.count(first), traced=True):
+            reports_success = reports_success or result.success is not None
+            if result.steps < MIN_STEPS or (config.only_success and not result.success):
+                failed += 1
+                if config.only_success and not reports_success and failed >= MAX_UNKNOWN:
+                    raise ConfigError(
+                        f"{failed} episodes say nothing of success (info['success'] or "
+                        "info['is_success']), so none can be selected by it: leave out --only-success"
+                    )
+                if failed >= MAX_FAILURES:
+                    raise ConfigError(
+                        f"{failed} episodes in a row failed, up to seed {result.seed}: this policy hardly "
+                        "ever succeeds; without --only-success its failures are recorded too"
+                    )
+                continue
+            failed, trace = 0, result.trace
+            episode = Episode(np.array(trace.obs[:-1], np.float32), np.array(trace.actions, np.float32))
+            collection.add(episode, EpisodeInfo(result.seed, result.success, result.score), trace.images)
+            bar.update()
+            if len(collection.episodes) >= config.episodes:
+                return

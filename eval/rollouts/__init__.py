@@ -1,0 +1,1 @@
+"""Roll out policies in environments: episodes, their processes, scores and disturbances."""

@@ -1,0 +1,124 @@
+"""Scripted experts: a class of the user that demonstrates in an environment, rolled out like a policy."""
+
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NoReturn
+
+import gymnasium as gym
+import numpy as np
+
+from nsde_policy.errors import NsdePolicyError, summarize_error
+from nsde_policy.eval.rollouts.episode import EpisodeLog, EpisodeResult
+from nsde_policy.eval.rollouts.runner import RolloutConfig
+from nsde_policy.tasks import Task
+from nsde_policy.tasks.adapter import EnvAdapter
+from nsde_policy.tasks.environments import import_user_module, run_env_code
+
+ACTING = ("select_action", "get_action", "__call__")
+"""Methods that give an action, the first that an expert has is used."""
+
+
+class ScriptedExpert:
+    """An expert named `module:Class`, with clear errors and checked actions.
+
+    The class is called with the environment if its constructor has a required positional argument or one
+    named `env`, else without arguments; a function is used as it is. Actions come from `select_action(obs)`,
+    `get_action(obs)` or a call, with the environment's own observation. `reset()` is called before each
+    episode if there is one, with `seed=` if it takes that.
+    """
+
+    def __init__(self, name: str, env: gym.Env[Any, Any]) -> None:
+        self.name = name
+        self._where = ""
+        expert = self._import(name)
+        if isinstance(expert, type):
+            with self._run("constructor"):
+                expert = expert(env) if _wants_env(expert) else expert()
+        method = next((method for method in ACTING if callable(getattr(expert, method, None))), None)
+        if method is None:
+            self._fail("it gives no actions; define select_action(obs), get_action(obs) or __call__(obs)")
+        self._method, self._act = method, getattr(expert, method)
+        self._reset = getattr(expert, "reset", None)
+
+    def reset(self, seed: int) -> None:
+        """Prepare the expert for the episode of a seed."""
+        self._where = f", episode seed {seed}"
+        if self._reset is not None:
+            with self._run("reset"):
+                parameters = inspect.signature(self._reset).parameters.values()
+                takes_seed = any(each.name == "seed" or each.kind is each.VAR_KEYWORD for each in parameters)
+                self._reset(**({"seed": seed} if takes_seed else {}))
+
+    def act(self, obs: object, step: int, env: EnvAdapter) -> np.ndarray:
+        """Return the action for an observation, (act_dim,), inside the action space of the environment."""
+        self._where = f"{self._where.partition(', step')[0]}, step {step}"
+        with self._run(self._method):
+            action = self._act(obs)
+        try:
+            values = np.asarray(action, np.float64)
+        except (TypeError, ValueError):
+            self._fail(f"{self._method} returned {type(action).__name__} {action!r:.60}, expected numbers")
+        shape = env.env.action_space.shape
+        if values.shape != shape:
+            self._fail(f"{self._method} returned an action of shape {values.shape}, expected {shape}")
+        if not np.isfinite(values).all():
+            self._fail(f"{self._method} returned {values.tolist()}, expected finite numbers")
+        return env.clip(values.reshape(-1))
+
+    def _import(self, name: str) -> Callable[..., object]:
+        module_name, _, attribute = name.partition(":")
+        try:
+            module = import_user_module(module_name)
+        except (Exception, SystemExit) as error:
+            self._fail(
+                f"its module cannot be imported: {summarize_error(error)}; run the command in its folder, or "
+                "install it",
+                error,
+            )
+        found: Callable[..., object] | None = getattr(module, attribute, None)
+        if not callable(found):
+            known = [key for key, value in vars(module).items() if isinstance(value, type)]
+            self._fail(f"{module_name} has no class {attribute!r}; it has: {', '.join(known) or 'none'}")
+        return found
+
+    def _run(self, what: str) -> AbstractContextManager[None]:
+        return run_env_code(f"expert {self.name}{self._where}: {what}", " (--policy)")
+
+    def _fail(self, found: str, cause: BaseException | None = None) -> NoReturn:
+        raise NsdePolicyError(f"expert {self.name}{self._where}: {found} (--policy)") from cause
+
+
+def _wants_env(expert: type) -> bool:
+    """Return whether a constructor has a required positional argument, or one named `env`."""
+    return any(
+        each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        and (each.default is each.empty or each.name == "env")
+        for each in inspect.signature(expert).parameters.values()
+    )
+
+
+class ExpertRunner:
+    """A scripted expert and an environment of a task, in which it runs one episode after the other."""
+
+    def __init__(self, name: str, config: RolloutConfig) -> None:
+        assert isinstance(config.env, Task)
+        self.task, self._images = config.env, config.images
+        self._env = EnvAdapter.open(self.task, config.env_kwargs)
+        self._expert = ScriptedExpert(name, self._env.env)
+
+    def run(self, seeds: Sequence[int]) -> list[EpisodeResult]:
+        """Run one episode per seed."""
+        return [self._run(seed) for seed in seeds]
+
+    def _run(self, seed: int) -> EpisodeResult:
+        log = EpisodeLog(self.task, self._env, self._images)
+        log.reset(seed)
+        self._expert.reset(seed)
+        while not log.ended:
+            started = time.perf_counter()
+            action = self._expert.act(self._env.last_obs, log.steps, self._env)
+            log.add_plan(time.perf_counter() - started, planned=1)
+            log.step(action)
+        return log.score()

@@ -1,0 +1,193 @@
+"""Scores of several runs on the same recorded episodes, compared episode by episode."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from nsde_policy.assets import get_shipped_name
+from nsde_policy.errors import ComparisonError
+from nsde_policy.eval.compare.row import choose_reference
+from nsde_policy.eval.compare.run import choose_names
+from nsde_policy.eval.compare.table import tabulate_differences
+from nsde_policy.eval.rollouts.runner import change_sampling
+from nsde_policy.eval.score.episodes import ScoredEpisodes, select_episodes
+from nsde_policy.eval.score.result import (
+    COVERAGE_LEVELS,
+    COVERAGES,
+    LOG_PROBS,
+    PREDICTORS,
+    SCORE_COLUMNS,
+    Score,
+    describe_score,
+)
+from nsde_policy.eval.score.scorer import ScoreConfig, score_episodes
+from nsde_policy.eval.score.sums import replace_nan
+from nsde_policy.eval.statistics import MIN_PAIRS
+from nsde_policy.eval.tables import EMPTY_CELL, Cell, Table
+from nsde_policy.inference.policy import Policy
+from nsde_policy.run_directory import RunRecord
+
+BASELINE_PREDICTORS = ("repeat", "constant")
+"""Predictors that do not depend on the run."""
+
+
+@dataclass(frozen=True)
+class ScoreComparison:
+    """Runs scored on the same episodes; the first is the reference."""
+
+    runs: tuple[Score, ...]
+    note: str
+    """One sentence about the episodes."""
+
+    @property
+    def reference(self) -> Score:
+        """The run that others are compared with."""
+        return self.runs[0]
+
+    @property
+    def horizon(self) -> int:
+        """Number of actions that are compared for all runs."""
+        return min(run.horizon for run in self.runs)
+
+    def to_json(self) -> str:
+        """Return scores and paired differences as JSON."""
+        differences = []
+        for run in self.runs[1:]:
+            values: dict[str, object] = {
+                "run": run.label,
+                "minus": self.reference.label,
+                "verdict": run.decide(self.reference),
+            }
+            for name in SCORE_COLUMNS:
+                difference = run.difference(self.reference, name)
+                ends = ("value", "low", "high")
+                values[name] = difference and {end: replace_nan(getattr(difference, end)) for end in ends}
+            differences.append(values)
+        runs = [{"label": run.name, **run.to_dict()} for run in self.runs]
+        whole = {"selection": self.note, "differences": differences, "runs": runs}
+        return json.dumps(whole, indent=2, allow_nan=False)
+
+    def as_text(self, *, verbose: bool = True) -> str:
+        """Return a verdict and Markdown tables: scores and, for several runs, differences.
+
+        One run gets its tables only if `verbose`.
+        """
+        verdict = "\n".join(describe_score(self.reference))
+        if len(self.runs) == 1 and not verbose:
+            return f"{verdict}\n{self.note}; --verbose prints tables"
+        scores, note = self._tabulate_scores(), self._explain()
+        if len(self.runs) == 1:
+            return f"{verdict}\n\n{replace(scores, note=note).to_markdown()}"
+        differences = tabulate_differences(self.runs, self.reference, SCORE_COLUMNS, note=note)
+        return "\n\n".join([verdict, scores.to_markdown(), differences.to_markdown()])
+
+    def _explain(self) -> str:
+        """Return how to read the tables."""
+        return (
+            f"Recorded episodes: {self.note}. Log-likelihood in nats per control period, with the learned "
+            "spread. Error: root mean square of one sampled plan in standard deviations of each action, h "
+            "control periods ahead, and as far as both runs plan for differences. Coverage: fraction of "
+            "recorded steps in the central "
+            f"{100 * COVERAGE_LEVELS[-1]:.0f} % interval. Intervals: 95 %, bootstrap over episodes; "
+            "differences are paired by episode. Ahead: the interval of the error's difference excludes 0, on "
+            f"at least {MIN_PAIRS} episodes; fewer give no verdict. {EMPTY_CELL}: the method has no such "
+            "figure, or samples without noise."
+        )
+
+    def _tabulate_scores(self) -> Table:
+        shown = sorted({1, self.horizon})
+        head = ["run", *(f"log-likelihood, {title}" for title in LOG_PROBS.values())]
+        head += [f"error, h = {h}" for h in shown]
+        head += [f"coverage, {title}" for title in COVERAGES.values()]
+        lines: list[list[Cell]] = []
+        for run in self.runs:
+            likelihood = [run.sums.get(name) for name in LOG_PROBS]
+            coverage = [run.coverage(name) for name in COVERAGES]
+            cells = [EMPTY_CELL if each is None else each.at() for each in likelihood]
+            cells += [run.error("sample").at(h - 1) for h in shown]
+            cells += [EMPTY_CELL if each is None else each.at(len(COVERAGE_LEVELS) - 1) for each in coverage]
+            lines.append([run.label, *cells])
+        for name in BASELINE_PREDICTORS:
+            errors = [self.reference.error(name).at(h - 1) for h in shown]
+            empty = [EMPTY_CELL] * len(LOG_PROBS), [EMPTY_CELL] * len(COVERAGES)
+            lines.append([PREDICTORS[name], *empty[0], *errors, *empty[1]])
+        return Table("offline", head, lines, reference=self.reference.label if len(self.runs) > 1 else "")
+
+
+def compare_scores(
+    runs: Sequence[Path],
+    demos: Path,
+    *,
+    config: ScoreConfig | None = None,
+    sampling: Sequence[str] = (),
+    reference: str | None = None,
+    device: str = "cpu",
+) -> ScoreComparison:
+    """Score runs on the episodes of a store that none of them has seen, or that all have.
+
+    Each run is scored up to its own horizon. The strings in `sampling` change settings, such as "alpha=0.5".
+    The run that `reference` names, by default the first Neural SDE, is the one that others are compared with.
+    """
+    config = config or ScoreConfig()
+    policies = [Policy.from_pretrained(path).to(device) for path in runs]
+    labels = _choose_labels({path: policy.record for path, policy in zip(runs, policies, strict=True)})
+    omitted = config.accept_omitted_chunks
+    scored = _share_episodes(
+        [select_episodes(policy, demos, accept_omitted_chunks=omitted) for policy in policies], labels
+    )
+    scores = []
+    for path, policy, label, episodes in zip(runs, policies, labels, scored, strict=True):
+        score = score_episodes(
+            policy,
+            episodes,
+            config,
+            name=get_shipped_name(path) or str(path),
+            sampling=change_sampling(policy.model.config.sampling, sampling),
+            device=device,
+        )
+        scores.append(replace(score, name=label))
+    note = f"{len(scored[0].demos)} episodes of {demos}{_describe_knowledge(scored, labels)}"
+    first = choose_reference(scores, reference)
+    others = (run for run in scores if run is not first)
+    return ScoreComparison((first, *others), scored[0].note if len(runs) == 1 else note)
+
+
+def _describe_knowledge(scored: Sequence[ScoredEpisodes], labels: Sequence[str]) -> str:
+    """Say which runs were trained on the scored episodes, as far as they record their episodes."""
+    trained = [label for label, each in zip(labels, scored, strict=True) if each.seen]
+    if trained:
+        return f"; {', '.join(trained)} TRAINED on them"
+    unknown = [label for label, each in zip(labels, scored, strict=True) if not each.is_known]
+    if unknown:
+        return f"; {', '.join(unknown)} may have TRAINED on some: their runs do not record episodes"
+    return ", unseen in training"
+
+
+def _choose_labels(records: dict[Path, RunRecord]) -> list[str]:
+    """Name each run as in a comparison by environment, with the seed if several share a name."""
+    names = choose_names(records)
+    shared = [*names.values()]
+    return [
+        name if shared.count(name) == 1 else f"{name}, seed {records[path].seed}"
+        for path, name in names.items()
+    ]
+
+
+def _share_episodes(scored: Sequence[ScoredEpisodes], labels: Sequence[str]) -> list[ScoredEpisodes]:
+    """Restrict the episodes of each run to those that all runs are scored on."""
+    common = sorted(set(scored[0].episodes).intersection(*(each.episodes for each in scored)))
+    if not common:
+        raise ComparisonError(
+            f"no episode of {scored[0].demos.source} was held out by all of {', '.join(labels)}: train them "
+            "with the same --seed and --validation, or give --demos another store"
+        )
+    shared = [each.select([each.episodes.index(i) for i in common]) for each in scored]
+    for label, each in zip(labels, shared, strict=True):
+        if not np.array_equal(each.demos.act, shared[0].demos.act):
+            raise ComparisonError(
+                f"{label} predicts other actions than {labels[0]} (demos.act_key): compare runs of one robot"
+            )
+    return shared

@@ -1,0 +1,236 @@
+"""Score a policy on recorded episodes: likelihood, action error by horizon and calibration of σ."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
+from typing import Annotated
+
+import numpy as np
+import torch
+from msgspec import Meta
+from torch import Tensor
+from tqdm import tqdm
+
+from nsde_policy.bounds import Count
+from nsde_policy.config import BaseConfig, Sampling
+from nsde_policy.data import Demonstrations
+from nsde_policy.data.angles import wrap_columns
+from nsde_policy.errors import ConfigError
+from nsde_policy.eval.score.episodes import (
+    FrameBatch,
+    ScoredEpisodes,
+    add_features,
+    choose_frames,
+    choose_stride,
+    iterate_frames,
+    select_episodes,
+)
+from nsde_policy.eval.score.result import COVERAGE_LEVELS, ActionScale, Score
+from nsde_policy.eval.score.sums import EpisodeSums, FloatArray
+from nsde_policy.inference.policy import Policy
+from nsde_policy.methods.base import Draws
+from nsde_policy.planner.checks import round_binary
+
+FEWEST_ACTIONS = 8
+"""Actions that are compared if the chunk is shorter, as far as the method plans, to show how errors grow."""
+ROWS = 8192
+"""Plans sampled in one batch. Random numbers depend on it, therefore it is the same on every device."""
+
+
+@dataclass(frozen=True)
+class ScoreConfig(BaseConfig):
+    """Settings of a score on recorded episodes."""
+
+    horizon: Count | None = None
+    """Actions of a plan that are compared with recorded ones; None for the chunk, or `FEWEST_ACTIONS`."""
+    samples: Count = 39
+    """Plans sampled from each frame; 39 is the smallest number whose range is a 95 % interval."""
+    stride: Annotated[int, Meta(ge=0)] = 0
+    """Distance between the frames that are planned from; 0 chooses about 1000 frames."""
+    seed: Annotated[int, Meta(ge=0)] = 0
+    """Seed of the sampled plans; the result depends on nothing else that is random."""
+    accept_omitted_chunks: bool = False
+    """Read missing chunks of the store as the fill value, even if the run's settings do not."""
+
+
+def score(policy: Policy | Path | str, demos: Path | str, **settings: int | None) -> Score:
+    """Score a policy on the episodes of a store that it has not seen, as `nsde-policy score` does.
+
+        score = nsde_policy.score("runs/arm", "my_robot")
+        print(score)                       # the verdict in three lines
+        score.error("sample").compute()    # error by period, in standard deviations of the actions
+
+    Args:
+        policy: A policy, or a run directory.
+        demos: Recorded episodes of any format.
+        settings: Fields of `ScoreConfig`, such as `samples=100`.
+    """
+    if not isinstance(policy, Policy):
+        policy = Policy.from_pretrained(policy)
+    config = ScoreConfig(**settings)  # type: ignore[arg-type]  # the class checks its fields
+    scored, name = select_episodes(policy, Path(demos)), policy.record.config.method
+    return score_episodes(policy, scored, config, name=name, device=policy.device)
+
+
+def score_episodes(
+    policy: Policy,
+    scored: ScoredEpisodes,
+    config: ScoreConfig,
+    *,
+    name: str,
+    sampling: Sampling | None = None,
+    device: str = "cpu",
+) -> Score:
+    """Score a policy on loaded episodes, see `select_episodes`; `sampling` is by default the policy's own."""
+    demos = scored.demos
+    longest = int(max(demos.lengths))
+    if config.horizon is not None and config.horizon > longest:
+        raise ConfigError(f"the longest episode has {longest} frames: lower --horizon {config.horizon}")
+    farthest = policy.model.config.longest_chunk or FEWEST_ACTIONS
+    usual = max(policy.chunk, min(FEWEST_ACTIONS, farthest, longest))
+    horizon = policy.check_steps(config.horizon or usual)
+    stride = config.stride or choose_stride(demos)
+    scorer = FrameScorer(policy, demos, config, horizon, sampling, device)
+    frames = choose_frames(demos, stride)
+    total = int(frames.sum())
+    if scored.cameras:
+        demos = add_features(demos, scored.cameras, scored.first_frames, policy)
+    batches = iterate_frames(
+        demos, policy.record, frames, horizon=horizon, batch=max(1, ROWS // config.samples)
+    )
+    with tqdm(total=total, desc="scoring", unit="frame", leave=False, disable=None) as bar:
+        for batch in batches:
+            scorer.add(batch)
+            bar.update(len(batch.episode))
+    context = {
+        "run": name,
+        "method": policy.record.config.method,
+        "train_seed": policy.record.seed,
+        "demos": str(demos.source),
+        "selection": scored.note,
+        "seen_in_training": scored.seen,
+        "episodes": list(scored.episodes),
+        "frames": len(demos.obs),
+        "scored_frames": total,
+        "chunk": policy.chunk,
+        "horizon": horizon,
+        "samples": config.samples,
+        "stride": stride,
+        "seed": config.seed,
+        "sampling": (sampling or policy.model.config.sampling).to_dict(),
+        "learned_sampling": policy.model.learned_sampling(sampling).to_dict(),
+    }
+    return Score(name, policy.record, context, scorer.scale, scorer.sums())
+
+
+class BatchDraws(Draws):
+    """Random numbers of all rows from one generator on the CPU, equal for every device of the model."""
+
+    def __init__(self, rows: int, generator: torch.Generator, device: str) -> None:
+        super().__init__([generator], device)
+        self._rows, self._generator = rows, generator
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def normal(self, *shape: int) -> Tensor:
+        """Draw standard normal numbers, (rows, *shape)."""
+        return torch.randn((self._rows, *shape), generator=self._generator).to(self._device)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Draw uniform numbers in [0, 1), (rows, *shape)."""
+        return torch.rand((self._rows, *shape), generator=self._generator).to(self._device)
+
+
+class FrameScorer:
+    """Sums of all figures over batches of frames."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        demos: Demonstrations,
+        config: ScoreConfig,
+        horizon: int,
+        sampling: Sampling | None,
+        device: str,
+    ) -> None:
+        self.scale = ActionScale.measure(demos, policy.spec)
+        self._model, self._spec, self._history = policy.model, policy.spec, policy.spec.history
+        self._learned = policy.model.learned_sampling(sampling)
+        self._samples, self._horizon, self._sampling = config.samples, horizon, sampling
+        self._device, self._episodes = device, len(demos)
+        self._generator = torch.Generator().manual_seed(config.seed)
+        self._sums: dict[str, tuple[FloatArray, FloatArray]] = {}
+
+    def sums(self) -> dict[str, EpisodeSums]:
+        """Return the sums by figure."""
+        return {name: EpisodeSums(*pair, root=name.startswith("error")) for name, pair in self._sums.items()}
+
+    def add(self, batch: FrameBatch) -> None:
+        """Score a batch of frames."""
+        x = batch.pairs.x
+        states = x.reshape(len(x), self._history, -1).to(self._device)
+        x_next = batch.pairs.x_next.to(self._device)
+        self._add_log_prob(batch, states, x_next)
+        self._add_step_coverage(batch, states)
+        self._add_errors(batch, states)
+
+    def _add_log_prob(self, batch: FrameBatch, states: Tensor, x_next: Tensor) -> None:
+        if not self._model.has_likelihood:
+            return
+        log_prob = self._model.log_prob_step(states, x_next, sampling=self._learned)
+        followed = (batch.pairs.weight > 0).all(1).numpy()
+        self._add(batch, "log_prob_action", log_prob.action.double().cpu().numpy())
+        if log_prob.state is not None:
+            self._add(batch, "log_prob_state", log_prob.state.double().cpu().numpy(), followed)
+
+    def _add_step_coverage(self, batch: FrameBatch, states: Tensor) -> None:
+        """Count recorded steps inside the central intervals of the predicted normal distribution."""
+        if not self._model.reports_std:
+            return
+        mean, std = (
+            part.double().cpu().numpy() for part in self._model.predict_step(states, sampling=self._learned)
+        )
+        error = wrap_columns(batch.pairs.x_next.double().numpy() - mean, self._spec.circular)
+        bounds = np.array([NormalDist().inv_cdf(0.5 + level / 2) for level in COVERAGE_LEVELS])
+        inside = np.abs(error / std)[:, None] <= bounds[:, None]
+        obs_dim = self._spec.obs_dim
+        followed = (batch.pairs.weight[:, :obs_dim] > 0).numpy()[:, None]
+        self._add(batch, "coverage_actions", inside[..., obs_dim:])
+        self._add(batch, "coverage_observations", inside[..., :obs_dim], followed)
+
+    def _add_errors(self, batch: FrameBatch, states: Tensor) -> None:
+        recorded, actions, n = batch.recorded[..., None], batch.actions, len(states)
+        rows = states.repeat_interleave(self._samples, 0)
+        draws = BatchDraws(len(rows), self._generator, self._device)
+        with torch.no_grad():
+            planned = self._model.plan(rows, steps=self._horizon, draws=draws, sampling=self._sampling)
+        plans = planned.double().cpu().numpy().reshape(n, self._samples, self._horizon, -1)
+        plans = round_binary(plans, self._spec)
+        middle = plans[:, 0] + self._wrap(plans - plans[:, :1]).mean(1)
+        last = states[:, :1, self._spec.obs_dim :].double().cpu().numpy()
+        errors = self._wrap(plans - actions[:, None])
+        self._add(batch, "error_sample", np.square(errors).mean(1), recorded)
+        guesses = {"mean_plan": middle, "repeat": last, "constant": self.scale.mean}
+        for name, guess in guesses.items():
+            self._add(batch, f"error_{name}", np.square(self._wrap(guess - actions)), recorded)
+        first = errors[:, :, 0]
+        ends = [0.5 + sign * level / 2 for sign in (-1, 1) for level in COVERAGE_LEVELS]
+        low, high = np.split(np.quantile(first, ends, axis=1, method="weibull"), 2)
+        spread = (first.max(1) > first.min(1)).any(-1)[:, None, None]  # none: the method is deterministic
+        self._add(batch, "coverage_plans", ((low <= 0) & (high >= 0)).transpose(1, 0, 2), spread)
+
+    def _wrap(self, difference: FloatArray) -> FloatArray:
+        return wrap_columns(difference, self.scale.angles)
+
+    def _add(
+        self, batch: FrameBatch, name: str, values: np.ndarray, counted: np.ndarray | bool = True
+    ) -> None:
+        """Add values (frames, ...) to the sums of their episodes, as far as they are counted."""
+        counted = np.broadcast_to(counted, values.shape)
+        if name not in self._sums:
+            shape = (self._episodes, *values.shape[1:])
+            self._sums[name] = (np.zeros(shape), np.zeros(shape))
+        total, count = self._sums[name]
+        np.add.at(total, batch.episode, np.where(counted, values, 0.0))
+        np.add.at(count, batch.episode, counted)

@@ -1,1 +1,0 @@
-"""Scores of predicted videos: pixels, motion and distances between sets of videos."""

@@ -1,1 +1,0 @@
-"""Subcommands of `nsde-policy video`: data, train and eval."""

@@ -1,0 +1,173 @@
+"""Address, token, limits and log of a server; no numpy, so that commands start fast."""
+
+import hmac
+import ipaddress
+import json
+import math
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TextIO
+
+from msgspec import Meta
+
+from nsde_policy.bounds import Count, Positive
+from nsde_policy.config import BaseConfig
+from nsde_policy.errors import ConfigError, summarize_error
+
+if TYPE_CHECKING:
+    import ssl
+
+    from nsde_policy.planner.interface import PolicySpec
+
+ENVELOPE_BYTES = 1024
+"""Upper bound of the bytes of a message that are not array data."""
+FRAME_OVERHEAD = 1.01
+"""Upper bound of the size of a compressed frame, as a multiple of the frame."""
+SESSION_SPARE = 2
+"""Actions that the first plan of a control session has beyond its chunk."""
+MIN_TOKEN_LENGTH = 16
+
+Log = Callable[..., None]
+"""`log(event, **facts)`: report one event of a server."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Address of a server, as flags of the commands that serve."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on; any address except loopback requires a token."""
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8765
+    """TCP port; 0 picks a free one."""
+    tls_cert: Path | None = None
+    """PEM file with the certificate chain for TLS; needs --tls-key."""
+    tls_key: Path | None = None
+    """PEM file with the private key of the certificate, not encrypted."""
+
+
+@dataclass(frozen=True)
+class ServerSettings(Address, BaseConfig):
+    """Address, token and limits of any server."""
+
+    max_clients: Count = 32
+    """Largest number of simultaneous clients."""
+    patience_s: Positive = 5.0
+    """Timeout for a client's greeting, ping reply and reads, and for the last plan at exit, seconds."""
+    token: str | None = field(default=None, repr=False)
+    """Token that clients must send; required if other machines can connect."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.token is not None:
+            check_token(self.token)
+        elif not is_loopback(self.host):
+            raise ConfigError(
+                f"{self.host} accepts connections from other machines, which needs a token "
+                "(--token-file or NSDE_POLICY_TOKEN); without one, use --host 127.0.0.1"
+            )
+        _ = self.tls  # an unusable certificate is reported now
+
+    @cached_property
+    def tls(self) -> "ssl.SSLContext | None":
+        """TLS context of the certificate and its private key; None without them."""
+        import ssl
+
+        if self.tls_cert is None and self.tls_key is None:
+            return None
+        if self.tls_cert is None or self.tls_key is None:
+            raise ConfigError(
+                "TLS needs a certificate and its private key: give both --tls-cert and --tls-key"
+            )
+
+        def refuse_password() -> str:
+            raise ConfigError(
+                "the key is encrypted, and a server cannot ask for its password: decrypt it with "
+                "openssl pkey -in KEY -out NEW, and give NEW as --tls-key"
+            )
+
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(self.tls_cert, self.tls_key, refuse_password)
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"cannot use {self.tls_cert} as --tls-cert and {self.tls_key} as --tls-key: "
+                f"{summarize_error(error)}"
+            ) from None
+        return context
+
+    def accepts(self, token: str, *, scheme: str = "") -> bool:
+        """Return whether a client gave the token, after a scheme, or none is required; in constant time."""
+        expected = f"{scheme}{self.token}".encode()
+        return self.token is None or hmac.compare_digest(expected, token.encode("utf-8", "replace"))
+
+
+@dataclass(frozen=True)
+class ServeSettings(ServerSettings):
+    """Address, token and limits of a policy server, which are also flags of `nsde-policy serve`."""
+
+    max_steps: Count | None = None
+    """Largest number of actions per plan; default: what a control session needs, a chunk and two more. A plan
+    cannot be interrupted, so longer ones delay all other clients."""
+    deadline_s: Positive = 1.0
+    """Time limit of a request, queueing included, seconds; a plan that takes longer is answered "late"."""
+    share_port: bool = False
+    """Listen on the port together with other servers that have this flag; each client gets one of them."""
+
+    def compute_max_steps(self, spec: "PolicySpec") -> int:
+        """Return the largest number of actions of a plan."""
+        # A method with a longest chunk always computes all of it, so more actions cost nothing.
+        default = 2 * spec.chunk + SESSION_SPARE if spec.longest_chunk else spec.chunk + SESSION_SPARE
+        steps = self.max_steps or default
+        return min(spec.longest_chunk or steps, steps)
+
+
+def compute_max_message(spec: "PolicySpec") -> int:
+    """Return the largest size of a request, bytes: states, or an observation with camera frames."""
+    frames = math.ceil(FRAME_OVERHEAD * sum(math.prod(camera.shape) for camera in spec.cameras))
+    return ENVELOPE_BYTES + 8 * spec.history * spec.dim + frames
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address accepts connections from this machine only; of host names, only localhost."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def fits_header(token: str) -> bool:
+    """Return whether a token can stand in an HTTP header: printable ASCII characters, no blanks."""
+    return token.isascii() and token.isprintable() and " " not in token
+
+
+def check_token(token: str) -> str:
+    """Return the token, or raise `ConfigError` if it is short or cannot stand in an HTTP header."""
+    if len(token) < MIN_TOKEN_LENGTH or not fits_header(token):
+        raise ConfigError(
+            f"a token needs at least {MIN_TOKEN_LENGTH} ASCII characters and no blanks, got {len(token)}: "
+            "make one with python -c 'import secrets; print(secrets.token_urlsafe())'"
+        )
+    return token
+
+
+def build_json_log(stream: TextIO) -> Log:
+    """Return a log that writes each event as one line of JSON."""
+
+    def log(event: str, **facts: object) -> None:
+        stream.write(json.dumps({"time": round(time.time(), 3), "event": event, **facts}) + "\n")
+        stream.flush()
+
+    return log
+
+
+def format_error(error: BaseException | None) -> str | None:
+    """Format an error in one line: type, message, and the line that raised it; None for None."""
+    if error is None:
+        return None
+    frames = traceback.extract_tb(error.__traceback__)
+    source = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{source}"

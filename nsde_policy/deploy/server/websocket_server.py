@@ -1,0 +1,81 @@
+"""Websocket server that runs until it is stopped; base of the policy server and the viewer."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.http11 import Request, Response
+
+from nsde_policy.deploy.server.settings import Log, ServerSettings, format_error
+from nsde_policy.errors import ConfigError
+
+
+class WebsocketServer:
+    """Websocket server on one port, with TLS if the settings name a certificate; events go to `log`."""
+
+    def __init__(self, settings: ServerSettings, log: Log) -> None:
+        self._log = log
+        self._address = settings
+
+    def stop(self) -> None:
+        """Close all connections and return from `run`; from any thread."""
+        with contextlib.suppress(RuntimeError):  # the event loop has ended already
+            self._loop.call_soon_threadsafe(self._stop.set)
+
+    @contextlib.asynccontextmanager
+    async def _listen(
+        self,
+        handle_client: Callable[[ServerConnection], Awaitable[None]],
+        handle_http: Callable[[ServerConnection, Request], Response | None],
+        **options: Any,
+    ) -> AsyncIterator[int]:
+        """Accept connections within the block, and yield the port.
+
+        Args:
+            handle_client: Runs for each client until its connection ends.
+            handle_http: Returns the response to a plain HTTP request, or None to open a websocket.
+            options: Further arguments of websockets' `serve`.
+        """
+        settings = self._address
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        self._loop.set_exception_handler(self._log_loop_error)
+        logger = logging.Logger("websockets", logging.WARNING)  # not registered: it serves this server only
+        logger.addFilter(self._log_warning)
+        if settings.tls is not None:
+            options |= {"ssl": settings.tls, "ssl_handshake_timeout": settings.patience_s}
+        try:
+            server = await serve(
+                handle_client,
+                settings.host,
+                settings.port,
+                compression=None,
+                process_request=handle_http,
+                open_timeout=settings.patience_s,
+                ping_interval=settings.patience_s,
+                ping_timeout=settings.patience_s,
+                close_timeout=min(settings.patience_s, 1.0),
+                logger=logger,
+                **options,
+            )
+        except (OSError, ValueError) as error:  # ValueError: a host name or flag that the system cannot use
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            advice = f"{why}; try --host 127.0.0.1 or --port 0"
+            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+                advice = "another program uses this port; --port 0 picks a free one"
+            raise ConfigError(f"cannot listen on {settings.host}:{settings.port}: {advice}") from None
+        async with server:
+            yield int(server.sockets[0].getsockname()[1])
+
+    def _log_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self._log("error", message=context["message"], error=format_error(context.get("exception")))
+
+    def _log_warning(self, record: logging.LogRecord) -> bool:
+        """Report a warning of websockets as an event, without its traceback."""
+        error = record.exc_info[1] if record.exc_info else None
+        self._log("transport", message=record.getMessage(), error=format_error(error))
+        return False

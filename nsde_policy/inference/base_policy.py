@@ -1,0 +1,249 @@
+"""The base class of all policies: keep a history, select actions, open a control session.
+
+It needs numpy only. Subclasses plan with torch (`Policy`), an exported graph (`RuntimePolicy`) or a server.
+"""
+
+import abc
+import logging
+import operator
+from collections import deque
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any, Generic, Literal, SupportsIndex, TypeVar
+
+import numpy as np
+
+from nsde_policy.control import Session, SessionConfig
+from nsde_policy.control.faults import OnFault
+from nsde_policy.control.limits import Limits
+from nsde_policy.errors import PolicyInputError
+from nsde_policy.planner.calibration import Calibration, CameraRange
+from nsde_policy.planner.checks import check_array, hold_action, round_binary
+from nsde_policy.planner.interface import History, Planner, PolicySpec
+from nsde_policy.planner.observation import (
+    Observation,
+    ObservationMonitor,
+    encode_observation,
+    parse_observation,
+)
+
+logger = logging.getLogger(__name__)
+
+Generator = TypeVar("Generator")
+"""Random generator of a policy: that of torch, or that of numpy."""
+
+
+class BasePolicy(Planner, Generic[Generator]):
+    """A planner that returns one action per control period.
+
+    It plans `chunk` actions at once and plans again when all of them were executed:
+
+        period      0 1 2 3 4 5 6 7 | 8 9 …
+        observed    x x x x x x x x | x
+        planned     x x x x x x x x   x x x x x x x x
+        executed    x x x x x x x x | x x …
+    """
+
+    def __init__(self, spec: PolicySpec, calibration: Calibration | None, *, seed: int = 0) -> None:
+        self.spec = spec
+        self.calibration: Calibration = (calibration or Calibration.from_spec(spec)).check(spec)
+        """Limits and statistics measured on the demonstrations, used by a control session."""
+        self.outside: str | None = None
+        """Why the last observation is far outside the demonstrated range; None if it is not."""
+        self._start_episode()
+        self._generator = self._make_generator(require_seed(seed))
+
+    @abc.abstractmethod
+    def _sample_chunks(self, histories: Sequence[History], generator: Generator) -> list[np.ndarray]:
+        """Plan a chunk from each history with noise from `generator`, each (chunk, act_dim)."""
+
+    @abc.abstractmethod
+    def _make_generator(self, seed: int) -> Generator:
+        """Return a random generator."""
+
+    def encode(self, observations: Mapping[str, object]) -> np.ndarray:
+        """Encode named observations as the vector that the policy was trained on, (obs_dim,).
+
+        Args:
+            observations: `observation.state` and a frame of each camera of `spec.cameras`, of which one may
+                be missing if `spec.survives_lost_camera`; a batch of them, with one more axis, gives
+                (B, obs_dim).
+
+        Raises:
+            PolicyInputError: If a part is missing, or has the wrong shape or type.
+        """
+        return self._convert(observations)[0]
+
+    def encode_and_see(self, observations: Mapping[str, object]) -> tuple[np.ndarray, float | None]:
+        """Encode as `encode`, and return also how much of what the policy relies on is visible.
+
+        It is the fraction of the features of all frames that are likely to be right; None if the policy does
+        not report it.
+        """
+        encoded, visible = self._convert(observations)
+        return encoded, None if visible is None else float(visible.mean())
+
+    def _convert(
+        self, obs: object, ranges: Sequence[CameraRange] = ()
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Convert observations in any form that `observation.py` accepts, (obs_dim,) or (n, obs_dim).
+
+        Named ones with frames are encoded, and the visible fraction, (n,), is returned if it is known. With
+        the `ranges` of the training frames, black, uniform and noisy frames are refused.
+        """
+        values, frames = parse_observation(obs, self.spec, ranges=ranges)
+        if not frames:
+            return values, None
+        encoded, visible = encode_observation(self, np.atleast_2d(values), frames)
+        return encoded.reshape(*values.shape[:-1], -1), visible
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self._list_facts())})"
+
+    def _repr_html_(self) -> str:
+        """Return what `repr` does, as a list for notebooks."""
+        facts = "".join(f"<li>{escape(fact)}</li>" for fact in self._list_facts())
+        return f"<b>{type(self).__name__}</b><ul>{facts}</ul>"
+
+    def _list_facts(self) -> list[str]:
+        spec, rate_hz = self.spec, self.calibration.rate_hz
+        sizes = ((each.name.rpartition(".")[2], each.width, each.height) for each in spec.cameras)
+        cameras = ", ".join(f"{name} {width}×{height}" for name, width, height in sizes)
+        return [
+            spec.method,
+            f"{spec.plain_dim} → {spec.act_dim}",
+            f"{rate_hz:g} Hz" if rate_hz else "unknown rate",
+            f"chunk {spec.chunk}",
+            *([f"cameras {cameras}"] if cameras else []),
+        ]
+
+    @property
+    def obs_dim(self) -> int:
+        """Size of an observation."""
+        return self.spec.obs_dim
+
+    @property
+    def act_dim(self) -> int:
+        """Number of action dimensions."""
+        return self.spec.act_dim
+
+    def reset(self, *, seed: int | None = None) -> None:
+        """Start a new episode: clear the history and the planned actions.
+
+        Call it whenever the robot or the scene was moved by hand. With a `seed`, the actions are
+        reproducible.
+        """
+        self._start_episode()
+        if seed is not None:
+            self._generator = self._make_generator(require_seed(seed))
+
+    def _start_episode(self) -> None:
+        self._queue: deque[np.ndarray] = deque()
+        self._history = self.spec.new_history()
+        self._monitor, self._period, self._has_warned = ObservationMonitor(self.spec), 0, False
+
+    def select_action(self, obs: object) -> np.ndarray:
+        """Return the action for this control period, (act_dim,).
+
+        An observation far outside the demonstrated range is used; `outside` says why it is, and the first one
+        of an episode is logged as a warning. If it got there by a jump that no demonstration comes near, the
+        last action is returned again, for at most two periods, as a session holds after a fault.
+
+        Args:
+            obs: One observation in any form that `observation.py` accepts. A batch of one, (1, obs_dim),
+                gives a batch of one action, (1, act_dim).
+
+        Raises:
+            PolicyInputError: If the observation has the wrong shape, is not finite or has an implausible
+                frame, or if it is the first one and all its values are far outside the demonstrated range.
+        """
+        values, _ = self._convert(obs, self.calibration.frames)
+        is_batch = values.ndim == 2
+        if is_batch and len(values) != 1:
+            raise PolicyInputError(f"select_action takes one observation, got {len(values)}")
+        row = values[0] if is_batch else values
+        observation = self._monitor.check(row, self._period)
+        self._period += 1
+        self._report(observation)
+        action = self._hold() if observation.is_jump else self._follow_plan(row)
+        self._history.add_action(action)
+        command = round_binary(action, self.spec)
+        return command[None] if is_batch else command
+
+    def _report(self, obs: Observation) -> None:
+        """Keep why an observation is far outside the demonstrations, and warn of the first of an episode."""
+        self.outside = obs.outside
+        if self.outside is not None and not self._has_warned:
+            logger.warning("an observation is far outside the demonstrations: %s", self.outside)
+            self._has_warned = True
+
+    def _follow_plan(self, row: np.ndarray) -> np.ndarray:
+        """Return the next action of the plan; plan again if there is none."""
+        self._history.add_observation(row)
+        if not self._queue:
+            self._queue.extend(*self._sample_chunks([self._history], self._generator))
+        return self._queue.popleft()
+
+    def _hold(self) -> np.ndarray:
+        """Drop the plan and all observations, and return the last action; changes per period rest at zero."""
+        self._queue.clear()
+        self._history.forget_observations()
+        return hold_action(self._history.last_action, self.calibration.delta_columns)
+
+    def predict_action_chunk(self, obs: object, *, generator: Generator | None = None) -> np.ndarray:
+        """Plan from first observations, as at the start of an episode.
+
+        Returns:
+            Actions (chunk, act_dim) for one observation, (B, chunk, act_dim) for a batch (B, obs_dim).
+        """
+        values, _ = self._convert(obs, self.calibration.frames)
+        histories = []
+        for row in np.atleast_2d(values):
+            histories.append(self.spec.new_history())
+            self._report(ObservationMonitor(self.spec).check(row, 0))
+            histories[-1].add_observation(row)
+        chunks = self._sample_chunks(histories, self._generator if generator is None else generator)
+        actions = round_binary(np.stack(chunks), self.spec)
+        return actions if values.ndim == 2 else actions[0]
+
+    def session(
+        self,
+        rate_hz: float | None = None,
+        deadline_s: float = 0.05,
+        limits: Literal["from_demos"] | Limits = "from_demos",
+        on_fault: OnFault = "hold",
+        **settings: Any,
+    ) -> Session:
+        """Open a control session with this policy; `settings` are further fields of `SessionConfig`.
+
+        with policy.session(rate_hz=10, deadline_s=0.05) as session:
+            for obs, t in robot:
+                robot.send(session.step(obs, t))
+
+        Without `rate_hz`, the session runs at the rate of the demonstrations, or 10 Hz if it is unknown.
+        """
+        rate_hz = rate_hz or self.calibration.rate_hz or SessionConfig.rate_hz
+        config = SessionConfig(rate_hz, deadline_s, limits, on_fault, **settings)
+        return Session(self, config, calibration=self.calibration)
+
+    def _check_states(self, states: object) -> np.ndarray:
+        """Return `states` as float64, or raise `PolicyInputError` if shape or values are wrong."""
+        return check_array(states, (self.spec.history, self.spec.dim), "states")
+
+
+def require_int(value: SupportsIndex, name: str) -> int:
+    """Return an integer as an int, or raise `PolicyInputError`; floats are never truncated."""
+    try:
+        if not isinstance(value, bool | np.bool_):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise PolicyInputError(f"{name} must be a whole number, got {' '.join(repr(value).split()):.60}")
+
+
+def require_seed(value: SupportsIndex) -> int:
+    """Return a seed as an int, or raise `PolicyInputError` if it is outside 0 to 2**63 - 1."""
+    seed = require_int(value, "seed")
+    if not 0 <= seed < 2**63:
+        raise PolicyInputError(f"seed must be between 0 and 2**63 - 1, got {seed}")
+    return seed

@@ -1,0 +1,211 @@
+"""Implicit behavioural cloning (Florence et al. 2021, arXiv 2109.00137): an energy E(o, a).
+
+The energy is trained with InfoNCE to separate the demonstrated action from other actions, so that −E is the
+log density up to a constant that depends on the observation. Actions of low energy are found by
+derivative-free search. The network is that of Diffusion Policy's low-dimensional baseline. Actions are in
+half ranges.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from nsde_policy.bounds import Fraction, Length, NonNegative, Positive, Size
+from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig
+from nsde_policy.core.networks import dropout_mask, linear
+from nsde_policy.core.spec import StateSpec
+from nsde_policy.core.state import StateLayout
+from nsde_policy.core.targets import Windows
+from nsde_policy.methods.base import Draws, LossParts, PolicyModel, choose_sampling
+from nsde_policy.methods.registry import register_method
+
+Energy = Callable[[Tensor], Tensor]
+"""Energies (rows, n) of candidate actions (rows, n, a)."""
+
+
+@dataclass(frozen=True)
+class ImplicitBCSampling(Sampling):
+    """Settings of the search for actions of low energy."""
+
+    samples: Size = 1024
+    """Candidates per state."""
+    iterations: Size = 5
+    """Evaluations of all candidates."""
+    noise: Positive = 0.1
+    """Standard deviation of the first perturbation, in half ranges."""
+    shrink: Positive = 0.5
+    """Factor on `noise` after each iteration."""
+    answer: Literal["sample", "best"] = "sample"
+    """Draw one of the last candidates by energy, or take the one of lowest energy."""
+
+
+@dataclass(frozen=True)
+class ImplicitBCConfig(WindowConfig):
+    """Settings of implicit behavioural cloning."""
+
+    horizon: Length = 2
+    """Actions of a window (T_p), counted from the oldest state; the future ones form one candidate."""
+    negatives: Size = 256
+    """Negative actions per demonstrated one, uniform over the demonstrated range."""
+    blur: NonNegative = 1e-4
+    """Noise on the demonstrated actions, in half ranges."""
+    width: Size = 1024
+    """Units per hidden layer."""
+    depth: Size = 4
+    """Number of hidden layers."""
+    dropout: Fraction = 0.1
+    """Dropout probability in training."""
+    sampling: ImplicitBCSampling = field(default_factory=ImplicitBCSampling)
+    """Default settings of the search."""
+
+
+class EnergyNetwork(nn.Module):
+    """Linear layers and ReLUs over an observation and each of many actions.
+
+    Deviation: the part that does not depend on the action is computed once, and all actions of an observation
+    share one dropout mask, so that they are compared by the same network.
+    """
+
+    def __init__(
+        self, obs_size: int, action_size: int, config: ImplicitBCConfig, *, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.width, self.keep = config.width, 1 - config.dropout
+        self.observation = linear(obs_size, config.width, generator)
+        self.action = linear(action_size, config.width, generator)
+        hidden = (linear(config.width, config.width, generator) for _ in range(config.depth - 1))
+        self.hidden = nn.ModuleList(hidden)
+        self.output = linear(config.width, 1, generator)
+
+    def forward(self, obs: Tensor, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Return energies (rows, n) of actions (rows, n, a) for observations `obs` (rows, s)."""
+        with torch.autocast(actions.device.type, enabled=False):
+            h = self.observation(obs)[:, None] + self.action(actions)
+        layers = [nn.Identity(), *self.hidden]
+        for layer, mask in zip(layers, self._masks(obs, generator), strict=True):
+            h = layer(h).relu()
+            h = h if mask is None else h * mask.to(h.dtype)
+        with torch.autocast(actions.device.type, enabled=False):
+            energy: Tensor = self.output(h.float())[..., 0]
+        return energy
+
+    def _masks(self, obs: Tensor, generator: torch.Generator | None) -> Sequence[Tensor | None]:
+        """Draw one mask per layer, (rows, 1, width); None outside training."""
+        layers = len(self.hidden) + 1
+        if not self.training or self.keep == 1:
+            return [None] * layers
+        shape = (layers, len(obs), 1, self.width)
+        return dropout_mask(shape, self.keep, obs, generator).unbind()
+
+
+def info_nce(energy: Tensor) -> Tensor:
+    """Return the mean −log softmax(−E) of the first, demonstrated candidate of (rows, n + 1)."""
+    return (energy[:, 0] + torch.logsumexp(-energy, dim=-1)).mean()
+
+
+def resample(energy: Tensor, uniform: Tensor) -> Tensor:
+    """Draw indices (rows, m) of candidates with replacement, with probability ∝ e^(−E), E (rows, n).
+
+    `uniform` numbers (rows, m) in [0, 1) select from the cumulative sum, so that rows are independent.
+    """
+    cumulative = torch.softmax(-energy, dim=-1).cumsum(-1)
+    index = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
+    return index.clamp(max=energy.shape[-1] - 1)
+
+
+def search_derivative_free(
+    energy: Energy, candidates: Tensor, noise: Tensor, uniform: Tensor, *, spread: float, shrink: float
+) -> Tensor:
+    """Find candidates (rows, n, a) of low energy (Algorithm 1): resample, perturb, shrink the noise.
+
+    `noise` (rows, iterations, n, a) is normal, `uniform` (rows, iterations, n) in [0, 1).
+    """
+    for i in range(noise.shape[1]):
+        resampled = _select(candidates, resample(energy(candidates), uniform[:, i]))
+        candidates = (resampled + spread * noise[:, i]).clamp(-1, 1)
+        spread *= shrink
+    return candidates
+
+
+def _select(candidates: Tensor, index: Tensor) -> Tensor:
+    """Select candidates (rows, n, a) by indices (rows, m)."""
+    return candidates.gather(1, index[..., None].expand(-1, -1, candidates.shape[-1]))
+
+
+_TRAIN = TrainConfig(
+    steps=40_000,
+    batch_size=256,
+    learning_rate=3e-4,
+    warmup=0.01,
+    weight_decay=1e-6,
+    betas=(0.95, 0.999),
+    precision="bf16",
+)
+
+PRESETS = {
+    "default": Preset(ImplicitBCConfig(), _TRAIN, chunk=1),
+    "fast": Preset(
+        ImplicitBCConfig(negatives=64, width=128, sampling=ImplicitBCSampling(samples=512)),
+        TrainConfig(steps=10_000, batch_size=64),
+        chunk=1,
+    ),
+}
+
+
+@register_method("ibc", title="Implicit BC", config=ImplicitBCConfig, presets=PRESETS)
+class ImplicitBC(PolicyModel[Windows]):
+    """argmin of E(o, a) over a, or a sample of e^(−E), where o holds no past actions."""
+
+    losses = ("info_nce",)
+
+    def __init__(self, config: ImplicitBCConfig, spec: StateSpec, *, generator: torch.Generator) -> None:
+        super().__init__()
+        self.config: ImplicitBCConfig = config
+        self.layout = StateLayout(spec)
+        obs_size = config.history * self.layout.obs_feature_dim
+        self.network = EnergyNetwork(
+            obs_size, config.longest_chunk * spec.act_dim, config, generator=generator
+        )
+
+    def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
+        """Return InfoNCE against uniform negatives."""
+        config = self.config
+        done = self.layout.to_unit(batch.actions[:, config.history - 1 :]).flatten(-2)
+        rows, size = done.shape
+        normal = torch.randn(done.shape, generator=generator, device=done.device)
+        done = (done + config.blur * normal)[:, None]
+        uniform = torch.rand((rows, config.negatives, size), generator=generator, device=done.device)
+        candidates = torch.cat([done, 2 * uniform - 1], dim=1)
+        energy = self.network(self._encode(batch.states), candidates, generator)
+        return LossParts({"info_nce": info_nce(energy)})
+
+    @torch.no_grad()
+    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
+        """Start from uniform candidates, move them to low energies and return one."""
+        settings, obs = choose_sampling(self.config.sampling, sampling), self._encode(states)
+        act_dim, n = self.layout.spec.act_dim, settings.samples
+        size, moves = self.config.longest_chunk * act_dim, settings.iterations - 1
+        uniform = draws.uniform(n * (size + moves) + 1)
+        noise = draws.normal(moves, n, size)
+        candidates = 2 * uniform[:, : n * size].reshape(len(states), n, size) - 1
+        picks = uniform[:, n * size : -1].reshape(len(states), moves, n)
+        energy: Energy = partial(self.network, obs)
+        candidates = search_derivative_free(
+            energy, candidates, noise, picks, spread=settings.noise, shrink=settings.shrink
+        )
+        last = energy(candidates)
+        best = last.argmin(-1, keepdim=True)
+        index = best if settings.answer == "best" else resample(last, uniform[:, -1:])
+        actions = _select(candidates, index).reshape(len(states), -1, act_dim)
+        return self.layout.from_unit(actions[:, :steps])
+
+    def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
+        """Return one call per iteration, for all candidates."""
+        return choose_sampling(self.config.sampling, sampling).iterations
+
+    def _encode(self, states: Tensor) -> Tensor:
+        return self.layout.obs_features(states).flatten(-2)

@@ -1,1 +1,0 @@
-"""Methods of video prediction, one file each."""
