@@ -53,7 +53,7 @@ def measure(
             "resume": run.exists(),
             "images_dropout": dropout,
         }
-        policy = nsde_policy.train(folder / "demos.zarr", run, images=CAMERAS, **settings)
+        policy = nsde_policy.train(folder / "demos.zarr", out=run, images=CAMERAS, **settings)
         after = resource.getrusage(resource.RUSAGE_SELF)
         cpu_s = after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
         timing = {"device": device_name(device), "seconds": time.time() - began, "cpu_seconds": cpu_s}

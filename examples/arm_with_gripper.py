@@ -14,7 +14,7 @@ def main() -> None:
     """Record, train and drive."""
     args = parse_arguments(__doc__)
     store = record(args.folder / "demos.zarr", episodes=args.episodes)
-    policy = nsde_policy.train(store, args.folder / "run", validation=0.2, steps=args.steps)
+    policy = nsde_policy.train(store, out=args.folder / "run", validation=0.2, steps=args.steps)
     print(policy)
     print(nsde_policy.score(policy, store))
     for column, low, high in policy.spec.binary:

@@ -46,7 +46,7 @@ def main() -> None:
     """Record, train and drive."""
     args = parse_arguments(__doc__)
     store = record_changes(args.folder / "demos.zarr", args.episodes)
-    policy = nsde_policy.train(store, args.folder / "run", steps=args.steps)
+    policy = nsde_policy.train(store, out=args.folder / "run", steps=args.steps)
     print(f"changes per period: actions {list(policy.calibration.delta_columns)}")
     delivered = [drive(policy, DeltaArm(1000 + trial)) for trial in range(args.trials)]
     print(f"delivered the block in {sum(delivered)} of {args.trials} trials")

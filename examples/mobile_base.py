@@ -83,7 +83,7 @@ def main() -> None:
     """Record, train and drive."""
     args = parse_arguments(__doc__)
     store = record_base(args.folder / "demos.zarr", args.episodes)
-    policy = nsde_policy.train(store, args.folder / "run", steps=args.steps)
+    policy = nsde_policy.train(store, out=args.folder / "run", steps=args.steps)
     left = [drive_base(policy, Base(1000 + trial)) for trial in range(args.trials)]
     print(f"distance to the goal, metres: {', '.join(f'{each:.2f}' for each in left)}")
 

@@ -79,7 +79,7 @@ def main() -> None:
     store = record_held(args.folder / "demos.zarr", args.episodes)
     policy = nsde_policy.train(
         store,
-        args.folder / "run",
+        out=args.folder / "run",
         images=list(SIZES),
         images_dropout=0.3,
         validation=0.2,

@@ -18,7 +18,6 @@ if __name__ == "nsde_policy" and not (_here / "envs").is_dir():
     __path__.append(str(_here.parent))
 
 if TYPE_CHECKING:
-    from nsde_policy.cli.train import train as train
     from nsde_policy.control import Session as Session
     from nsde_policy.data import load_demonstrations as load_demonstrations
     from nsde_policy.data.readers import register_reader as register_reader
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from nsde_policy.inference.policy import Policy as Policy
     from nsde_policy.methods.registry import register_method as register_method
     from nsde_policy.tasks import register_task as register_task
+    from nsde_policy.training.api import train as train
 
 _PUBLIC = {
     "RolloutScores": "eval.rollouts.scores",
@@ -43,7 +43,7 @@ _PUBLIC = {
     "register_method": "methods.registry",
     "register_reader": "data.readers",
     "register_task": "tasks",
-    "train": "cli.train",
+    "train": "training.api",
 }
 __all__ = ["__version__", *_PUBLIC]
 

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from nsde_policy.bounds import Count, Fraction, Length, Natural, NonNegative, Positive, Size
-from nsde_policy.errors import ConfigError
+from nsde_policy.errors import ConfigError, suggest
 from nsde_policy.files import parse_json
 
 WITHDRAWN = (
@@ -42,6 +42,27 @@ class BaseConfig:
     def to_json(self) -> str:
         """Convert to indented JSON, in the order of the fields."""
         return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+    def change(self, settings: Mapping[str, Any]) -> Self:
+        """Return a copy with other values of some settings by their path: `change({"model.noise": 0.5})`.
+
+        Raises:
+            ConfigError: If there is no such setting, or the values do not fit together.
+        """
+        values = self.to_dict()
+        for path, value in settings.items():
+            *groups, name = path.split(".")
+            part: Any = values
+            for group in groups:
+                part = part.get(group) if isinstance(part, dict) else None
+            if not isinstance(part, dict) or name not in part:
+                names = part if isinstance(part, dict) else values
+                raise ConfigError(
+                    f"there is no setting {path!r:.80}{suggest(name, names)}; "
+                    "`nsde-policy train --help-all` lists all"
+                )
+            part[name] = value
+        return type(self).from_dict(values)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:

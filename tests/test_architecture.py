@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 # Layers, lowest first. A room may import itself and every room on a lower line.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "__version__", "bounds"),
-    ("files", "assets"),
+    ("files", "assets", "log"),
     ("registry", "config"),
     ("core",),
     ("data", "envs"),

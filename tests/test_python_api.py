@@ -6,8 +6,12 @@ import pytest
 
 import nsde_policy
 from nsde_policy.cli.main import main
+from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.errors import ConfigError
+from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
+from nsde_policy.run_config import DemoConfig, RunConfig
 from tests.helpers.robot_arm import make_arm_demos, write_arm_store
+from tests.helpers.toy_problems import make_robot_demos
 
 FEW = {"steps": 30, "width": 16, "select": "none", "device": "cpu", "validation": 0.5}
 
@@ -20,12 +24,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_python_trains_what_the_command_trains_and_resumes_it(store: Path, tmp_path: Path):
-    policy = nsde_policy.train(store, tmp_path / "python", **FEW)
+    policy = nsde_policy.train(store, out=tmp_path / "python", **FEW)
     flags = [part for name, value in FEW.items() for part in (f"--{name}", str(value))]
     assert main(["train", "--demos", str(store), "--out", str(tmp_path / "command"), *flags]) == 0
     weights = {(tmp_path / name / "model.safetensors").read_bytes() for name in ("python", "command")}
     assert len(weights) == 1
-    again = nsde_policy.train(store, tmp_path / "python", resume=True, **FEW)
+    again = nsde_policy.train(store, out=tmp_path / "python", resume=True, **FEW)
     assert again.record == policy.record
 
 
@@ -33,8 +37,8 @@ def test_python_trains_what_the_command_trains_and_resumes_it(store: Path, tmp_p
 def test_score_gives_the_verdict_of_the_command(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    policy = nsde_policy.train(store, tmp_path / "run", **FEW)
-    assert repr(policy) == "Policy(neural_sde, 8 → 8, 20 Hz, chunk 16)"
+    policy = nsde_policy.train(store, out=tmp_path / "run", **FEW)
+    assert repr(policy) == "Policy(neural_sde, 8 → 8, 20 Hz, chunk 5)"
     assert "<li>8 → 8</li>" in policy._repr_html_()
     found = nsde_policy.score(policy, store, samples=5, stride=9)
     capsys.readouterr()
@@ -46,11 +50,35 @@ def test_score_gives_the_verdict_of_the_command(
     assert found.scale.binary == (False,) * 7 + (True,)
 
 
+def test_python_takes_demonstrations_and_settings(tmp_path: Path):
+    config = RunConfig(
+        demos=DemoConfig(first_action_from=()),
+        model=NeuralSDEConfig(network=NetworkConfig(width=8, depth=1)),
+        train=TrainConfig(steps=9, batch_size=4),
+    )
+    steps: list[int] = []
+    policy = nsde_policy.train(
+        make_robot_demos(4),
+        config,
+        out=tmp_path / "run",
+        device="cpu",
+        monitor=lambda progress: steps.append(progress.step),
+        **{"train.steps": 3, "model.noise": 0.5},
+    )
+    changed = config.change({"train.steps": 3, "model.noise": 0.5})
+    assert policy.record.config == changed != config
+    assert (steps, policy.record.task) == ([3], "none")
+    with pytest.raises(ConfigError, match=r"there is no setting 'model.noises'; did you mean noise\?"):
+        config.change({"model.noises": 0.5})
+    with pytest.raises(ConfigError, match="need steps >= 1"):
+        config.change({"train.steps": 0})
+
+
 def test_wrong_arguments_are_errors_that_name_the_remedy(store: Path, tmp_path: Path):
-    with pytest.raises(ConfigError, match="use --steps"):
-        nsde_policy.train(store, tmp_path / "run", epochs=3)
-    with pytest.raises(ConfigError, match="train cannot use colour"):
-        nsde_policy.train(store, tmp_path / "run", colour="red")
+    with pytest.raises(ConfigError, match="there is no setting 'epochs'"):
+        nsde_policy.train(store, out=tmp_path / "run", epochs=3)
+    with pytest.raises(ConfigError, match=r"no setting 'colour'; .*--help-all"):
+        nsde_policy.train(store, out=tmp_path / "run", colour="red")
     with pytest.raises(nsde_policy.errors.DemoError, match="does not exist"):
         nsde_policy.train(tmp_path / "nothing.zarr")
     assert not (tmp_path / "run").exists()

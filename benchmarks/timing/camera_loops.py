@@ -36,7 +36,7 @@ def measure_cameras(options: Options) -> list[dict[str, Any]]:
         else:
             store = record_held(Path(folder) / "demos.zarr", 2)
             run = Path(folder) / "run"
-            policy = nsde_policy.train(store, run, images=list(SIZES), steps=10, images_dropout=0.3)
+            policy = nsde_policy.train(store, out=run, images=list(SIZES), steps=10, images_dropout=0.3)
         planners = {"yes": TimedEncoder(policy), "no": TimedEncoder(policy, encodes=False)}
         seconds, rows = (1.0 if options.smoke else options.seconds) / TURNS, dict[str, dict[str, Any]]()
         for _ in range(TURNS):

@@ -7,10 +7,8 @@ import io
 import logging
 import os
 import sys
-import threading
 import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 import tyro
 
@@ -30,6 +28,7 @@ from nsde_policy.cli.shared.ranks import get_rank, is_launched
 from nsde_policy.cli.train import Train
 from nsde_policy.cli.tune import Tune
 from nsde_policy.errors import ConfigError, NsdePolicyError, is_out_of_memory, suggest, summarize_error
+from nsde_policy.log import show_log
 from nsde_policy.video.command import VideoData, VideoEval, VideoTrain
 
 DESCRIPTION = "Neural SDE policies: imitation learning with one small network call per action."
@@ -71,27 +70,6 @@ FAMILIES = {
 logger = logging.getLogger("nsde_policy")
 
 
-class ProgressBarHandler(logging.Handler):
-    """Log handler that prints to stderr without breaking progress bars.
-
-    It gives progress bars a lock of this process alone. Their own one is shared with forked processes, and
-    one of those that is killed while it prints would keep it for ever.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        from tqdm import tqdm
-
-        tqdm.set_lock(threading.RLock())
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Print one record above the progress bar."""
-        from tqdm import tqdm
-
-        with suppress(OSError):  # a full disk behind standard error stops no work
-            tqdm.write(self.format(record), file=sys.stderr)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
@@ -113,13 +91,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BaseException as error:
         return _report_error(error, debug)
     return code
-
-
-def show_log() -> None:
-    """Print the log of the package to stderr."""
-    if not any(isinstance(handler, ProgressBarHandler) for handler in logger.handlers):
-        logger.addHandler(ProgressBarHandler())
-        logger.setLevel(logging.INFO if get_rank() == 0 else logging.ERROR)
 
 
 def parse_command(args: list[str]) -> Command:

@@ -1,9 +1,8 @@
 """`nsde-policy train`: fit a policy to demonstrations."""
 
-import logging
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, make_dataclass, replace
+from dataclasses import dataclass, field, make_dataclass, replace
+from functools import cache, reduce
 from inspect import getdoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
@@ -20,53 +19,30 @@ from nsde_policy.cli.shared.options import (
     EnvKwargsFlag,
     EnvName,
     MethodName,
-    check_command,
-    list_flags,
     parse_env_kwargs,
 )
 from nsde_policy.cli.shared.ranks import get_rank
-from nsde_policy.encoders.keypoints.config import SMALL_ENCODER
 from nsde_policy.errors import ConfigError
 from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.tasks import NO_TASK, TASKS, check_recorded_task, find_task, get_task, with_observations
-from nsde_policy.tasks.environments import close_env
-from nsde_policy.tasks.gym import open_env
+from nsde_policy.tasks import check_recorded_task, find_task, get_task, with_observations
 from nsde_policy.tasks.training_defaults import AUTO_PRESET, CAMERA_PRESET
 from nsde_policy.training.presets import (
+    SHORT_NAMES,
+    PreparedTraining,
+    TrainingRequest,
     add_cameras,
-    choose_preset,
     read_preset,
-    resolve_preset,
-    shorten_parts,
+    select_settings,
 )
 
 if TYPE_CHECKING:
-    from nsde_policy.inference.policy import Policy
     from nsde_policy.run_directory import RunDirectory
-
-logger = logging.getLogger(__name__)
 
 TRAIN_ENV_HELP = "Environment of the task: a Gymnasium id (Pendulum-v1) or module:Class; the run records it."
 SHORT_FLAGS = {
-    "--obs-keys": "--demos.obs-keys",
-    "--images": "--demos.images",
-    "--images-dropout": "--demos.images-dropout",
-    "--encoder": "--demos.encoder",
-    "--act-key": "--demos.act-key",
-    "--angles": "--demos.angles",
-    "--rate": "--demos.rate-hz",
-    "--resample": "--demos.resample-hz",
-    "--accept-omitted-chunks": "--demos.accept-omitted-chunks",
-    "--select": "--selection.select",
-    "--steps": "--train.steps",
-    "--batch-size": "--train.batch-size",
-    "--lr": "--train.learning-rate",
-    "--width": "--model.network.width",
-    "--model.code-weight": "--model.feature-weight",
+    f"--{name.replace('_', '-')}": f"--{path.replace('_', '-')}" for name, path in SHORT_NAMES.items()
 }
-"""Short names of settings, without their group, and an earlier name."""
-CHECKED_FLAGS = {f"--demos.{name}" for name in ("obs-keys", "act-key", "images", "rate-hz", "resample-hz")}
-"""Settings that `Train.check` refuses sooner than a parser of all settings is made."""
+"""Short flags of settings, without their group."""
 HELP_ALL = "--help-all"
 """Flag that lists all settings."""
 EXAMPLES = """Examples:
@@ -143,74 +119,36 @@ class Train:
             registry=FLAG_RULES,
         )
         command = replace(given, settings=tuple(settings))
-        preset = given.preset or AUTO_PRESET
-        is_missing = preset.endswith(".json") and not Path(preset).exists()  # `check` refuses it
-        preset = "default" if preset in (AUTO_PRESET, CAMERA_PRESET) or is_missing else preset
-        task = get_task(given.env or (SHIPPED_TASK if given.task == "auto" else given.task))
-        config = read_preset(preset, given.policy)
-        config = config or with_observations(task, given.obs).preset(preset, given.policy)
-        if not {arg.partition("=")[0] for arg in settings if arg.startswith("--")} <= CHECKED_FLAGS:
-            command.parse_settings(config)
+        command.parse_settings()
         return command
 
-    def parse_settings(self, config: RunConfig, preset: str = "") -> RunConfig:
-        """Return settings with the changes of the flags; camera frames get an encoder.
+    def parse_settings(self) -> dict[str, Any]:
+        """Return the values of the flags of settings by their path.
 
-        Fewer --steps shorten the training of the encoder and of plan selection in proportion. Exit after
-        printing the help text, or what is wrong with the flags.
+        Exit after printing the help text, or what is wrong with the flags.
         """
-        config = add_cameras(config, self._parse_demos(config.demos), small=preset == CAMERA_PRESET)
-        own = {each.name: getattr(self, each.name) for each in fields(self)}
-        whole = _add_settings(type(self))
-        parsed = tyro.cli(
-            whole,
-            default=whole(**own, config=config),
-            args=["--help"] if HELP_ALL in self.settings else self.settings,  # tyro omits given flags
-            prog=f"nsde-policy {type(self).__name__.lower()}",
-            description=getdoc(type(self)),
-            registry=FLAG_RULES,
-        )
-        given = {flag.partition("=")[0] for flag in self.settings}
-        return shorten_parts(parsed.config, parsed.config.train.steps / config.train.steps, given)
+        command: Any = type(self)
+        preset, task = self.preset or AUTO_PRESET, self.env or self.task
+        return _parse_settings(command, self.policy, preset, task, self.obs, self.settings)
 
-    def _parse_demos(self, demos: DemoConfig) -> DemoConfig:
-        """Return the selection of the demonstrations with the changes of the flags."""
-        found, _ = tyro.cli(
-            WithDemos,
-            default=WithDemos(demos),
-            args=self.settings,
-            prog=f"nsde-policy {type(self).__name__.lower()}",
-            return_unknown_args=True,
-            add_help=False,
-            registry=FLAG_RULES,
-        )
-        return found.demos
+    def prepare(self) -> PreparedTraining:
+        """Return the task, keyword arguments of its environment, and name and settings of the preset."""
+        return self._make_request().prepare()
 
-    def resolve_settings(self, task: str) -> tuple[str, RunConfig]:
-        """Return the name of the preset, and the settings with the changes of the flags.
-
-        The preset `auto` measures the demonstrations.
-        """
-        chosen = with_observations(get_task(task), self.obs)
-        selection = self._parse_demos(chosen.training.demos)
-        preset = self.preset or choose_preset(chosen, self.policy)
-        if preset == AUTO_PRESET and selection.images and self.device == "cpu":
-            preset = CAMERA_PRESET
-        name, config = resolve_preset(
-            chosen,
-            preset,
-            self.policy,
+    def _make_request(self) -> TrainingRequest:
+        return TrainingRequest(
             demos=self.demos,
-            selection=vars(selection),
-            validation=self.validation,
+            preset=self.preset,
+            method=self.policy,
+            settings=self.parse_settings(),
+            task=self.task,
+            obs=self.obs,
+            env=self.env,
+            env_kwargs=None if self.env_kwargs is None else parse_env_kwargs(self.env_kwargs),
             seed=self.seed,
-            overridden=[flag.partition("=")[0].split(".")[-1].lstrip("-") for flag in self.settings],
+            validation=self.validation,
+            device=self.device,
         )
-        config = self.parse_settings(config, name)
-        if isinstance(encoder := config.encoder, type(SMALL_ENCODER)):
-            form, batch = f"{encoder.keypoints} keypoints in {encoder.size}×{encoder.size}", encoder.train
-            logger.info("encoder: %s, %d steps of %d frames", form, batch.steps, batch.batch_size)
-        return name, config
 
     def run(self) -> None:
         """Train, draw the curves and print the run directory."""
@@ -227,52 +165,9 @@ class Train:
 
     def train(self) -> "RunDirectory":
         """Train with a progress bar, and return the run directory."""
-        from nsde_policy.run_directory import RunDirectory
-        from nsde_policy.training.checkpoints import check_files
-        from nsde_policy.training.curves import describe_overfitting
-        from nsde_policy.training.train import TrainOptions, train_run
+        from nsde_policy.training.api import train_request
 
-        if self.out is not None and not self.resume:
-            check_files(RunDirectory(self.out), resume=False)  # before demonstrations are measured
-        task, env_kwargs, preset, config = self.prepare()
-        smaller = {"default": "fast", "pixels": "pixels-fast"}.get(preset)
-        if smaller and self.device == "cpu":
-            logger.info("preset %s is made for GPUs; on a CPU, --preset %s is much quicker", preset, smaller)
-        about = task if task != NO_TASK or self.demos is None else name_store(self.demos)
-        name = re.sub(r"[^\w.-]", "_", f"{about}-{self.policy}-{preset}-{self.seed}")
-        run = RunDirectory(self.out or Path("runs") / name)
-        trained = train_run(
-            self.demos,
-            config,
-            run.path,
-            task=task,
-            env_kwargs=env_kwargs,
-            seed=self.seed,
-            options=TrainOptions(
-                device=self.device,
-                resume=self.resume,
-                validation=self.validation,
-                scale_std=self.scale_std,
-            ),
-        )
-        if overfitting := describe_overfitting(trained):
-            logger.warning(overfitting)
-        return trained
-
-    def prepare(self) -> tuple[str, dict[str, object], str, RunConfig]:
-        """Return the task, keyword arguments of its environment, and name and settings of the preset."""
-        if self.demos is None and self.obs != USUAL_OBSERVATIONS:
-            raise ConfigError(
-                "the demonstrations of this package have no camera frames: give others with --demos, or "
-                "record some with nsde-policy collect --policy shipped --obs pixels --out demos.zarr"
-            )
-        task, env_kwargs = self._choose_task()
-        if self.obs != USUAL_OBSERVATIONS:
-            observations = with_observations(get_task(task), self.obs).training.observations[self.obs]
-            env_kwargs = {**observations.env_kwargs, **env_kwargs}
-        if self.env is not None or self.env_kwargs is not None:
-            close_env(open_env(get_task(task), env_kwargs))  # its errors should not wait for the evaluation
-        return task, env_kwargs, *self.resolve_settings(task)
+        return train_request(self._make_request(), self.out, resume=self.resume, scale_std=self.scale_std)
 
     def check(self) -> None:
         """Refuse cameras and arrays that the demonstrations do not have, before torch is imported."""
@@ -280,45 +175,74 @@ class Train:
         from nsde_policy.data.roles import find_camera, find_keys
 
         read_preset(self.preset, self.policy)
-        given = self._parse_demos(DemoConfig())
-        if self.preset == CAMERA_PRESET and self.obs == USUAL_OBSERVATIONS and not given.images:
+        changes = select_settings(self.parse_settings(), "demos.")
+        selection = DemoConfig().change(changes)
+        if self.preset == CAMERA_PRESET and self.obs == USUAL_OBSERVATIONS and not selection.images:
             raise ConfigError(
                 "pixels-fast is for camera frames, but no images are named: add --obs pixels or --images"
             )
         if self.demos is not None:
             with open_source(self.demos) as source:
-                for camera in given.images:
+                for camera in selection.images:
                     source.open_episodes(find_camera(source, camera))
-                if given.obs_keys != DemoConfig.obs_keys:
-                    find_keys(source, given.obs_keys, given.act_key)
+                if selection.obs_keys != DemoConfig.obs_keys:
+                    find_keys(source, selection.obs_keys, selection.act_key)
         name = find_task(self.demos).name if self.task == "auto" else self.task
         task = with_observations(get_task(self.env or name), self.obs)
-        demos = self._parse_demos(task.training.demos)
+        demos = task.training.demos.change(changes)
         with demos.open_store(self.demos or find_demos(task.name)) as source:
             find_keys(source, demos.obs_keys, demos.act_key)
         if self.demos is not None:
             check_recorded_task(task, self.demos)
 
-    def _choose_task(self) -> tuple[str, dict[str, object]]:
-        """Return the name of the task, and the keyword arguments of its environment that the run records."""
-        env_kwargs = parse_env_kwargs(self.env_kwargs)
-        if self.env is not None:
-            name = get_task(self.env).name
-            if self.task not in ("auto", name):
-                raise ConfigError(f"--task {self.task} and --env {self.env} are two tasks; leave one out")
-            if self.demos is None:
-                find_demos(name)
-            return name, env_kwargs
-        if self.task != "auto":
-            return TASKS.get(self.task).name, env_kwargs
-        found = find_task(self.demos)
-        logger.info("%s", found.reason)
-        return found.name, {**found.env_kwargs, **env_kwargs}
+
+@cache
+def _parse_settings(
+    command: Any, method: str, preset: str, task: str, obs: str, flags: tuple[str, ...]
+) -> dict[str, Any]:
+    """Return the values of flags by the path of their setting, as `Train.parse_settings` does.
+
+    The flags that there are depend on the method and on the encoder, so these are found first.
+    """
+    if not flags:
+        return {}
+    is_missing = preset.endswith(".json") and not Path(preset).exists()  # `check` refuses it
+    name = "default" if preset in (AUTO_PRESET, CAMERA_PRESET) or is_missing else preset
+    chosen = with_observations(get_task(SHIPPED_TASK if task == "auto" else task), obs)
+    config = read_preset(name, method) or chosen.preset(name, method)
+    encoder = _find_words(flags, "--demos.encoder") or [config.demos.encoder]
+    images = tuple(_find_words(flags, "--demos.images")) or config.demos.images
+    config = add_cameras(config, replace(config.demos, images=images, encoder=encoder[0]))
+    whole = _add_settings(command)
+    parsed = tyro.cli(
+        whole,
+        default=whole(config=config),
+        args=["--help"] if HELP_ALL in flags else flags,  # tyro omits given flags
+        prog=f"nsde-policy {command.__name__.lower()}",
+        description=getdoc(command),
+        registry=FLAG_RULES,
+    )
+    values = {}
+    for flag in (word.partition("=")[0] for word in flags if word.startswith("--")):
+        *groups, last = flag.removeprefix("--").replace("-", "_").split(".")
+        part = reduce(getattr, groups, parsed.config)
+        last = last if hasattr(part, last) else last.removeprefix("no_")
+        values[".".join([*groups, last])] = getattr(part, last)
+    return values
 
 
-def name_store(path: Path) -> str:
-    """Return the name of a store of demonstrations without the endings of its format."""
-    return path.resolve().name.removesuffix(".zip").rpartition(".")[0] or path.resolve().name
+def _find_words(flags: Sequence[str], name: str) -> list[str]:
+    """Return the words after a flag, up to the next flag; none without it."""
+    words: list[str] = []
+    is_inside = False
+    for word in flags:
+        flag, equals, value = word.partition("=")
+        if word.startswith("--"):
+            is_inside = flag == name
+            words += [value] if is_inside and equals else []
+        elif is_inside:
+            words.append(word)
+    return words
 
 
 def _add_settings(command: type[Train]) -> Any:
@@ -327,48 +251,3 @@ def _add_settings(command: type[Train]) -> Any:
     return make_dataclass(
         command.__name__, [("config", config, field(kw_only=True))], bases=(command,), frozen=True
     )
-
-
-@dataclass(frozen=True)
-class WithDemos:
-    """Flags that select demonstrations."""
-
-    demos: DemoConfig
-
-
-def train(
-    demos: Path | str | None = None,
-    out: Path | str | None = None,
-    *,
-    images: Sequence[str] = (),
-    **settings: object,
-) -> "Policy":
-    """Train a policy on demonstrations as `nsde-policy train` does, and return it.
-
-        policy = nsde_policy.train("my_robot", "runs/arm", images=["top", "wrist"], validation=0.2)
-        print(nsde_policy.score(policy, "my_robot"))
-        with policy.session() as session:
-            robot.send(session.step(robot.observe()))
-
-    Args:
-        demos: Demonstrations of any format; None for those in this package.
-        out: Run directory to write; by default below runs/.
-        images: Names of the cameras.
-        **settings: Other flags of the command: `steps=5000`, `validation=0.2`, `resume=True`,
-            `policy="diffusion"`, `rate=20`, `obs_keys=["qpos"]`; with a group as `**{"model.noise": 0.5}`.
-
-    Raises:
-        NsdePolicyError: If demonstrations or settings are not valid; the message says what to change.
-    """
-    from nsde_policy.cli.main import show_log
-    from nsde_policy.inference.policy import Policy
-
-    show_log()
-    try:
-        command = Train.parse(
-            list_flags({"demos": demos, "out": out, "images": images, **settings}), "nsde_policy.train"
-        )
-    except SystemExit:  # what is wrong has been printed
-        names = ", ".join(settings) or "these arguments"
-        raise ConfigError(f"train cannot use {names}: `nsde-policy train --help-all` lists all") from None
-    return Policy.from_pretrained(check_command(command).train().path)

@@ -1,20 +1,25 @@
-"""Settings of a run by the name of a preset; `auto` measures the demonstrations."""
+"""Settings of a run: a preset by its name, changed by some settings; `auto` measures the demonstrations."""
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsde_policy.assets import find_demos
+from nsde_policy.assets import USUAL_OBSERVATIONS, find_demos
 from nsde_policy.encoders.keypoints.config import SMALL_ENCODER
 from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import read_json
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.tasks import Task
+from nsde_policy.tasks import NO_TASK, TASKS, Task, find_task, get_task, with_observations
+from nsde_policy.tasks.environments import close_env
+from nsde_policy.tasks.gym import open_env
 from nsde_policy.tasks.training_defaults import AUTO_PRESET, CAMERA_PRESET
+
+if TYPE_CHECKING:
+    from nsde_policy.data.types import Demonstrations
 
 logger = logging.getLogger(__name__)
 
@@ -26,12 +31,142 @@ CHOSEN_FIELDS = ("width", "dropout", "noise", "diffusion", "alpha")
 """Settings of a model, its networks and sampling that a method may choose by statistics."""
 
 
+SHORT_NAMES = {
+    "obs_keys": "demos.obs_keys",
+    "images": "demos.images",
+    "images_dropout": "demos.images_dropout",
+    "encoder": "demos.encoder",
+    "act_key": "demos.act_key",
+    "angles": "demos.angles",
+    "rate": "demos.rate_hz",
+    "resample": "demos.resample_hz",
+    "accept_omitted_chunks": "demos.accept_omitted_chunks",
+    "select": "selection.select",
+    "steps": "train.steps",
+    "batch_size": "train.batch_size",
+    "lr": "train.learning_rate",
+    "width": "model.network.width",
+    "model.code_weight": "model.feature_weight",
+}
+"""Short names of settings, without their group, and an earlier name."""
+
+
+def expand_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by their path; short names are known."""
+    paths = {name: name.replace("-", "_") for name in settings}
+    return {SHORT_NAMES.get(path, path): settings[name] for name, path in paths.items()}
+
+
+class PreparedTraining(NamedTuple):
+    """What is trained."""
+
+    task: str
+    env_kwargs: dict[str, Any]
+    """Keyword arguments of the environment that the run records."""
+    preset: str
+    """Name of the preset."""
+    config: RunConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRequest:
+    """What a user asks for: demonstrations, a preset, and changes of its settings."""
+
+    demos: "Path | Demonstrations | None"
+    """Store of demonstrations, or demonstrations; None for those in the package."""
+    preset: RunConfig | str | None
+    """Name or file of a preset, or settings; None for the default of the task."""
+    method: str
+    settings: Mapping[str, Any]
+    """Values by the path of their setting."""
+    task: str = "auto"
+    """Name of the task; "auto" for what the demonstrations record."""
+    obs: str = USUAL_OBSERVATIONS
+    """Observations of the task."""
+    env: str | None = None
+    """Environment of the task, instead of its name."""
+    env_kwargs: Mapping[str, Any] | None = None
+    """Keyword arguments of the environment."""
+    seed: int = 0
+    validation: float = 0.0
+    """Fraction of the episodes that is held out."""
+    device: str = "cpu"
+    """Device of torch; the default preset for cameras depends on it."""
+
+    def prepare(self) -> PreparedTraining:
+        """Find the task of the demonstrations, and the settings of the preset with the changes."""
+        if self.demos is None and self.obs != USUAL_OBSERVATIONS:
+            raise ConfigError(
+                "the demonstrations of this package have no camera frames: give others with --demos, or "
+                "record some with nsde-policy collect --policy shipped --obs pixels --out demos.zarr"
+            )
+        name, env_kwargs = self._choose_task()
+        task = with_observations(get_task(name), self.obs)
+        if self.obs != USUAL_OBSERVATIONS:
+            env_kwargs = {**task.training.observations[self.obs].env_kwargs, **env_kwargs}
+        if self.env is not None or self.env_kwargs is not None:
+            close_env(open_env(get_task(name), env_kwargs))  # its errors should not wait for the evaluation
+        if isinstance(self.preset, RunConfig):
+            return PreparedTraining(name, env_kwargs, "settings", self.preset.change(self.settings))
+        return PreparedTraining(name, env_kwargs, *self._resolve_settings(task, self.preset))
+
+    def _resolve_settings(self, task: Task, preset: str | None) -> tuple[str, RunConfig]:
+        """Return the name of the preset, and its settings with the changes; cameras get an encoder.
+
+        Fewer steps shorten the training of the encoder and of plan selection in proportion.
+        """
+        selection = task.training.demos.change(select_settings(self.settings, "demos."))
+        preset = preset or choose_preset(task, self.method)
+        if preset == AUTO_PRESET and selection.images and self.device == "cpu":
+            preset = CAMERA_PRESET
+        name, config = resolve_preset(
+            task,
+            preset,
+            self.method,
+            demos=self.demos,
+            selection=vars(selection),
+            validation=self.validation,
+            seed=self.seed,
+            overridden=[path.rpartition(".")[2] for path in self.settings],
+        )
+        config = add_cameras(config, selection, small=name == CAMERA_PRESET)
+        changed = config.change(self.settings)
+        config = shorten_parts(changed, changed.train.steps / config.train.steps, self.settings)
+        if isinstance(encoder := config.encoder, type(SMALL_ENCODER)):
+            form, batch = f"{encoder.keypoints} keypoints in {encoder.size}×{encoder.size}", encoder.train
+            logger.info("encoder: %s, %d steps of %d frames", form, batch.steps, batch.batch_size)
+        return name, config
+
+    def _choose_task(self) -> tuple[str, dict[str, Any]]:
+        """Return the name of the task, and the keyword arguments of its environment that the run records."""
+        env_kwargs = dict(self.env_kwargs or {})
+        if self.env is not None:
+            name = get_task(self.env).name
+            if self.task not in ("auto", name):
+                raise ConfigError(f"--task {self.task} and --env {self.env} are two tasks; leave one out")
+            if self.demos is None:
+                find_demos(name)
+            return name, env_kwargs
+        if self.task != "auto":
+            return TASKS.get(self.task).name, env_kwargs
+        if self.demos is not None and not isinstance(self.demos, Path):
+            return NO_TASK, env_kwargs
+        recorded = find_task(self.demos)
+        logger.info("%s", recorded.reason)
+        return recorded.name, {**recorded.env_kwargs, **env_kwargs}
+
+
+def select_settings(settings: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Return the settings whose path has a prefix, without it."""
+    return {path.removeprefix(prefix): value for path, value in settings.items() if path.startswith(prefix)}
+
+
 def resolve_preset(
     task: Task,
     preset: str | None,
     method: str,
     *,
-    demos: Path | None,
+    demos: "Path | Demonstrations | None",
     selection: Mapping[str, Any],
     validation: float = 0.0,
     seed: int = 0,
@@ -52,12 +187,13 @@ def resolve_preset(
     from nsde_policy.data.statistics import measure_statistics
     from nsde_policy.training.demos import find_env_rate, load_training_demos
 
-    given = replace(task.training.demos, **selection)
-    every_column = replace(given, obs_columns=())
-    found = load_training_demos(every_column, demos or find_demos(task.name))
-    found = replace(found, rate_hz=found.rate_hz or find_env_rate(task))
-    statistics = measure_statistics(split_episodes(found, validation, seed=seed).training)
-    if given.images:
+    settings = replace(task.training.demos, **selection)
+    if demos is None or isinstance(demos, Path):
+        every_column = replace(settings, obs_columns=())
+        demos = load_training_demos(every_column, demos or find_demos(task.name))
+    demos = replace(demos, rate_hz=demos.rate_hz or find_env_rate(task))
+    statistics = measure_statistics(split_episodes(demos, validation, seed=seed).training)
+    if settings.images:
         statistics = statistics.without_comparison()  # the pictures decide what follows
     config = task.preset(AUTO_PRESET, method, statistics=statistics)
     choice = _describe_choice(config, overridden)
@@ -93,24 +229,24 @@ def add_cameras(config: RunConfig, demos: DemoConfig, *, small: bool = False) ->
     name = demos.encoder
     if demos.images and not config.demos.images and name == config.demos.encoder:
         name = CAMERA_ENCODER
-    chosen = get_encoder(name).config
-    usual = SMALL_ENCODER if small and isinstance(SMALL_ENCODER, chosen) else chosen()
-    settings = config.encoder if isinstance(config.encoder, chosen) else usual
+    encoder = get_encoder(name).config
+    usual = SMALL_ENCODER if small and isinstance(SMALL_ENCODER, encoder) else encoder()
+    settings = config.encoder if isinstance(config.encoder, encoder) else usual
     return replace(config, demos=replace(config.demos, images=demos.images, encoder=name), encoder=settings)
 
 
-def shorten_parts(config: RunConfig, share: float, given: Collection[str]) -> RunConfig:
-    """Shorten what is trained before the policy to a share of its steps, unless a flag sets them."""
-    if share >= 1:
+def shorten_parts(config: RunConfig, fraction: float, settings: Collection[str]) -> RunConfig:
+    """Shorten what is trained before the policy to a fraction of its steps, unless these are set."""
+    if fraction >= 1:
         return config
     for name in ("encoder", "selection"):
         train = getattr(getattr(config, name), "train", None)
-        if train is not None and f"--{name}.train.steps" not in given:
-            shorter = replace(train, steps=max(1, round(share * train.steps)))
+        if train is not None and f"{name}.train.steps" not in settings:
+            shorter = replace(train, steps=max(1, round(fraction * train.steps)))
             config = config.replace_parts(**{name: {"train": shorter}})
     masked = getattr(config.encoder, "masked_steps", 0)
-    if masked and "--encoder.masked-steps" not in given:
-        config = config.replace_parts(encoder={"masked_steps": max(1, round(share * masked))})
+    if masked and "encoder.masked_steps" not in settings:
+        config = config.replace_parts(encoder={"masked_steps": max(1, round(fraction * masked))})
     return config
 
 
@@ -122,5 +258,5 @@ def _describe_choice(config: RunConfig, overridden: Collection[str]) -> str:
         parts = [model, getattr(model, "network", None), getattr(model, "sampling", None)]
         values = {field: value for part in parts if part is not None for field, value in vars(part).items()}
         chosen |= {field: values[field] for field in CHOSEN_FIELDS if field in values}
-    kept = [f"{field} {value:g}" for field, value in chosen.items() if field not in overridden]
-    return ", ".join(kept) or "nothing, flags set all"
+    listed = [f"{field} {value:g}" for field, value in chosen.items() if field not in overridden]
+    return ", ".join(listed) or "nothing, flags set all"

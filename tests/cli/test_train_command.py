@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from nsde_policy.cli.main import main
-from nsde_policy.cli.train import Train, name_store
+from nsde_policy.cli.train import Train
 from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.inference.policy import Policy
+from nsde_policy.training.api import name_demos
 from nsde_policy.training.batches import TableSource
 from tests.golden.behaviour import DATA
 from tests.helpers.camera_robot import write_camera_store
@@ -65,7 +66,7 @@ def test_the_default_run_folder_is_named_after_the_demonstrations():
         "v1.2/lift.hdf5": "lift",
         ".hidden": ".hidden",
     }
-    assert {path: name_store(Path(path)) for path in names} == names
+    assert {path: name_demos(Path(path)) for path in names} == names
 
 
 def test_progress_of_a_method_without_training_shows_no_loss(
@@ -178,8 +179,8 @@ def test_cameras_on_a_cpu_get_a_small_encoder_and_fewer_steps_shorten_all_parts(
     selection_steps: int,
 ):
     store = write_camera_store(tmp_path / "arm.zarr", arm=True)
-    args = ["--demos", str(store), "--images", "top", "wrist", "--device", device, *flags]
-    name, config = Train.parse(args, "train").resolve_settings("none")
+    args = ["--demos", str(store), "--task", "none", "--images", "top", "wrist", "--device", device, *flags]
+    _, _, name, config = Train.parse(args, "train").prepare()
     assert name == preset
     if size is not None:
         assert config.encoder.size == size
@@ -192,8 +193,17 @@ def test_cameras_on_a_cpu_get_a_small_encoder_and_fewer_steps_shorten_all_parts(
     [([], 5000), (["--steps", "250"], 50), (["--steps", "250", "--encoder.masked-steps", "7"], 7)],
 )
 def test_fewer_steps_also_shorten_the_training_on_hidden_parts(flags: list[str], steps: int):
-    args = ["--demos", str(DATA / "camera_demos.zarr.zip"), "--obs", "pixels", "--preset", "pixels"]
-    _, config = Train.parse([*args, *flags], "train").resolve_settings("pusht")
+    args = [
+        "--demos",
+        str(DATA / "camera_demos.zarr.zip"),
+        "--task",
+        "pusht",
+        "--obs",
+        "pixels",
+        "--preset",
+        "pixels",
+    ]
+    config = Train.parse([*args, *flags], "train").prepare().config
     assert config.encoder.masked_steps == steps
 
 

@@ -113,7 +113,7 @@ def circles(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_line_leaves_out_what_flags_set(caplog, circles):
     flags = ["--train.steps=500", "--model.sampling.alpha", "0.5"]
     with caplog.at_level(logging.INFO):
-        Train(demos=circles, settings=tuple(flags)).resolve_settings("none")
+        Train(demos=circles, task="none", settings=tuple(flags)).prepare()
     (line,) = [record.message for record in caplog.records if "chosen" in record.message]
     assert "that are predictable (" in line
     assert "; chosen: chunk 1, width 256, dropout 0, noise 0.7, diffusion 0" in line
