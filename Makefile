@@ -39,7 +39,7 @@ slow: $(VENV)/tested
 
 quick: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n logical --dist worksteal -m "not slow and not browser and not gpu" \
-		$(addprefix tests/,core methods planner inference envs training/test_loop.py training/test_dataset.py) \
+		$(addprefix tests/,core methods interface policy envs training/test_loop.py training/test_dataset.py) \
 		$(addprefix tests/test_,architecture.py style.py config.py files.py)
 
 docs: $(VENV)/tested

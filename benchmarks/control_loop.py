@@ -18,8 +18,8 @@ import torch
 
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.eval.statistics import mean, proportion
-from nsde_policy.inference.policy import Policy
-from nsde_policy.planner.interface import Planner
+from nsde_policy.interface.planner import Planner
+from nsde_policy.policy.policy import Policy
 
 ROOT = Path(__file__).parents[1]
 sys.path += [str(ROOT), str(ROOT / "examples")]

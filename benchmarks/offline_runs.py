@@ -34,7 +34,7 @@ from nsde_policy.eval.score.result import COVERAGE_LEVELS, Score
 from nsde_policy.eval.score.scorer import ScoreConfig, score_episodes
 from nsde_policy.eval.score.sums import EpisodeSums, FloatArray, estimate_difference
 from nsde_policy.files import replace_file
-from nsde_policy.inference.policy import Policy
+from nsde_policy.policy.policy import Policy
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task

@@ -21,8 +21,8 @@ from nsde_policy.envs.pusht.geometry import SIDE, SUCCESS_COVERAGE
 from nsde_policy.eval.render.pictures import add_caption
 from nsde_policy.eval.render.video import FORECAST_SAMPLES, FORECAST_STEPS, sample_forecast
 from nsde_policy.files import replace_file
-from nsde_policy.inference.policy import Policy
-from nsde_policy.inference.torch_threads import use_threads
+from nsde_policy.policy.policy import Policy
+from nsde_policy.policy.torch_threads import use_threads
 from nsde_policy.tasks import get_task
 
 SEED = 100_000

@@ -26,7 +26,7 @@ from nsde_policy.eval.demonstrator import CollectConfig, collect_demonstrations
 from nsde_policy.eval.latency import Contender, LatencyRow, measure_latency
 from nsde_policy.eval.rollouts.runner import RolloutConfig, change_sampling
 from nsde_policy.files import replace_file
-from nsde_policy.inference.policy import Policy
+from nsde_policy.policy.policy import Policy
 from nsde_policy.run_directory import RunDirectory
 
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from nsde_policy.core.spec import wrap_angle
-from nsde_policy.data.types import Demonstrations
+
+from .types import Demonstrations
 
 NO_COLUMN = -1
 """Marks an action column that no observation column matches."""

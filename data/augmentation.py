@@ -7,9 +7,10 @@ from typing import Literal
 import numpy as np
 
 from nsde_policy.core.spec import wrap_angle
-from nsde_policy.data.angles import TURN
-from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import ConfigError
+
+from .angles import TURN
+from .types import Demonstrations
 
 Column = tuple[int, float, float]
 """Column of a mirror image: (source column, factor, offset)."""

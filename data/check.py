@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from nsde_policy.data.images import check_scale
-from nsde_policy.data.readers import open_source
-from nsde_policy.data.roles import is_colour
-from nsde_policy.data.source import Progress, SourceArray
 from nsde_policy.errors import DemoError
+
+from .images import check_scale
+from .readers import open_source
+from .roles import is_colour
+from .source import Progress, SourceArray
 
 MAX_FAULTS = 100
 """Maximum number of missing or damaged parts listed per array."""

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsde_policy.data.types import Episode
-from nsde_policy.data.zarr_store.writer import INFO_PREFIX, DemoWriter, LazyRows
 from nsde_policy.errors import DemoError
+
+from .types import Episode
+from .zarr_store.writer import INFO_PREFIX, DemoWriter, LazyRows
 
 _UNKNOWN = -1
 """Stored success of an episode whose environment does not say."""

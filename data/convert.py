@@ -7,16 +7,17 @@ from pathlib import Path
 
 import numpy as np
 
-from nsde_policy.data.images import LazyFrames
-from nsde_policy.data.readers import load_demonstrations
-from nsde_policy.data.readers.registry import load_from
-from nsde_policy.data.roles import is_camera
-from nsde_policy.data.source import DerivedSource, Progress, Source, SourceArray, get_short_name
-from nsde_policy.data.types import MIN_STEPS, Ints, Numbers
-from nsde_policy.data.zarr_store.store import RECORDING
-from nsde_policy.data.zarr_store.writer import MADE_WITH, DemoWriter, LazyRows, get_attribute
 from nsde_policy.errors import ConfigError, DemoError, NsdePolicyError
 from nsde_policy.files import PARTIAL
+
+from .images import LazyFrames
+from .readers import load_demonstrations
+from .readers.registry import load_from
+from .roles import is_camera
+from .source import DerivedSource, Progress, Source, SourceArray, get_short_name
+from .types import MIN_STEPS, Ints, Numbers
+from .zarr_store.store import RECORDING
+from .zarr_store.writer import MADE_WITH, DemoWriter, LazyRows, get_attribute
 
 
 def write_zarr(

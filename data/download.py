@@ -12,10 +12,11 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsde_policy.data.readers import load_demonstrations
-from nsde_policy.data.zarr_store.store import ROOT_KEYS
 from nsde_policy.errors import DemoError, NsdePolicyError, wrap_read_errors
 from nsde_policy.files import PARTIAL
+
+from .readers import load_demonstrations
+from .zarr_store.store import ROOT_KEYS
 
 TIMEOUT_S = 30.0
 """Seconds without data after which a connection is closed."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from nsde_policy.errors import DemoError, NsdePolicyError
 
 if TYPE_CHECKING:
-    from nsde_policy.data.images import LazyFrames
+    from .images import LazyFrames
 
 Bytes = npt.NDArray[np.uint8]
 BLOCK_BYTES = 64 * 2**20

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsde_policy.data.angles import wrap_columns
-from nsde_policy.data.types import Demonstrations
+from .angles import wrap_columns
+from .types import Demonstrations
 
 GATE = 6.4
 """Observations are near the goal if their squared distance per direction, in variances, is below this."""

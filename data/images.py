@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from nsde_policy.data.readers import open_source
-from nsde_policy.data.roles import find_camera
-from nsde_policy.data.source import Source, SourceArray
 from nsde_policy.errors import DemoError
+
+from .readers import open_source
+from .roles import find_camera
+from .source import Source, SourceArray
 
 
 def check_scale(name: str, dtype: np.dtype[np.generic], brightest: float) -> None:

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from nsde_policy.data.action_columns import NO_COLUMN, find_binary, format_matches
-from nsde_policy.data.angles import find_wrapped_columns
-from nsde_policy.data.types import Demonstrations, Ints
+from .action_columns import NO_COLUMN, find_binary, format_matches
+from .angles import find_wrapped_columns
+from .types import Demonstrations, Ints
 
 SHOWN_ITEMS = 8
 """Most episodes or columns that a line names."""

@@ -13,13 +13,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nsde_policy.data.action_columns import NO_COLUMN, match_changes, match_columns
-from nsde_policy.data.angles import TURN, find_wrapped_columns, wrap_columns
-from nsde_policy.data.readers.registry import load_from
-from nsde_policy.data.roles import find_keys, is_camera
-from nsde_policy.data.source import MAX_COLUMNS, DerivedSource, Source, SourceArray
-from nsde_policy.data.types import Ints, Numbers, check_rate
 from nsde_policy.errors import DemoError
+
+from .action_columns import NO_COLUMN, match_changes, match_columns
+from .angles import TURN, find_wrapped_columns, wrap_columns
+from .readers.registry import load_from
+from .roles import find_keys, is_camera
+from .source import MAX_COLUMNS, DerivedSource, Source, SourceArray
+from .types import Ints, Numbers, check_rate
 
 TOLERANCE = 1e-6
 """Instants nearer than this to a frame, in frames, are at it: rounding must not pick the one before."""

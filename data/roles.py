@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from nsde_policy.data.source import MAX_COLUMNS, Source, get_short_name
 from nsde_policy.errors import DemoError, suggest
+
+from .source import MAX_COLUMNS, Source, get_short_name
 
 Shape = tuple[int, ...]
 CHANNELS = (1, 3, 4)

@@ -9,7 +9,10 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from nsde_policy.data.types import (
+from nsde_policy.errors import DemoError, suggest
+from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked
+
+from .types import (
     ActionLimits,
     Floats,
     Ints,
@@ -19,8 +22,6 @@ from nsde_policy.data.types import (
     check_lengths,
     convert_to_float32,
 )
-from nsde_policy.errors import DemoError, suggest
-from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked
 
 MAX_COLUMNS = 4096
 """Maximum number of columns that are loaded into memory; wider arrays are images and read lazily."""

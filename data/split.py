@@ -6,8 +6,9 @@ import numpy as np
 
 from nsde_policy.bounds import Fraction, SeedNumber
 from nsde_policy.config import check_value
-from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import ConfigError
+
+from .types import Demonstrations
 
 FEWEST_EPISODES = 6
 """Held-out episodes that a verdict needs: no interval of fewer differences excludes 0 at the 5 % level."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nsde_policy.data.goal import find_goal
-from nsde_policy.data.types import Demonstrations
+from .goal import find_goal
+from .types import Demonstrations
 
 NEIGHBOURS = 16
 """Episodes compared with a frame, each by its most similar frame. Fewer show no branching: two groups of ten

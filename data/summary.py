@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from nsde_policy.data.action_columns import describe_changes, format_matches, match_changes, match_columns
-from nsde_policy.data.angles import find_wrapped_columns
-from nsde_policy.data.oddities import find_oddities
-from nsde_policy.data.readers import open_source
-from nsde_policy.data.roles import find_roles, is_camera, is_colour
-from nsde_policy.data.source import MAX_COLUMNS, Source, SourceArray, join_columns, read_columns
-from nsde_policy.data.types import Demonstrations, Ints
+from .action_columns import describe_changes, format_matches, match_changes, match_columns
+from .angles import find_wrapped_columns
+from .oddities import find_oddities
+from .readers import open_source
+from .roles import find_roles, is_camera, is_colour
+from .source import MAX_COLUMNS, Source, SourceArray, join_columns, read_columns
+from .types import Demonstrations, Ints
 
 SHOWN_COLUMNS = 8
 """Maximum number of columns that the text lists one by one."""

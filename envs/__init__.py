@@ -4,7 +4,7 @@ Importing this module registers them (Gymnasium 1 reads no entry points); so doe
 `gymnasium.make("nsde_policy.envs:nsde_policy/PushT-v0")`. Nothing heavy is imported until one is made.
 """
 
-from nsde_policy.envs.avoiding.dynamics import EPISODE_PERIODS
+from .avoiding.dynamics import EPISODE_PERIODS
 
 PUSHT_ID = "nsde_policy/PushT-v0"
 """Push a T-shaped block onto its outline: see `nsde_policy.envs.pusht.env.PushTEnv`."""

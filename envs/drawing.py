@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from nsde_policy.envs.live import PAGE_SIDE
+from .live import PAGE_SIDE
 
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 import pygame

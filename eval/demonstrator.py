@@ -17,14 +17,15 @@ from nsde_policy.data.collection import Collection, EpisodeInfo
 from nsde_policy.data.types import MIN_STEPS
 from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.errors import ConfigError
-from nsde_policy.eval.rollouts.expert import ScriptedExpert
-from nsde_policy.eval.rollouts.pool import RolloutPool
-from nsde_policy.eval.rollouts.runner import RolloutConfig, change_sampling, make_adapter
-from nsde_policy.inference.policy import Policy
-from nsde_policy.inference.torch_threads import count_cores
+from nsde_policy.policy.policy import Policy
+from nsde_policy.policy.torch_threads import count_cores
 from nsde_policy.run_directory import RunDirectory, find_versions, fingerprint
 from nsde_policy.tasks import Task, find_rate, get_task, with_env_kwargs, with_observations
 from nsde_policy.tasks.adapter import EnvAdapter
+
+from .rollouts.expert import ScriptedExpert
+from .rollouts.pool import RolloutPool
+from .rollouts.runner import RolloutConfig, change_sampling, make_adapter
 
 MAX_FAILURES = 100
 """Episodes in a row that may fail if only successes are kept."""

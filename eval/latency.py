@@ -13,10 +13,11 @@ import numpy as np
 import torch
 
 from nsde_policy.config import Sampling
-from nsde_policy.eval.compare.result import ACTIONS
-from nsde_policy.inference.policy import Policy
-from nsde_policy.inference.torch_threads import use_threads
-from nsde_policy.planner.interface import Plan
+from nsde_policy.interface.planner import Plan
+from nsde_policy.policy.policy import Policy
+from nsde_policy.policy.torch_threads import use_threads
+
+from .compare.result import ACTIONS
 
 MIN_ROUNDS = 3
 """Fewest timed plans of a policy."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nsde_policy.eval.statistics import Estimate
+from .statistics import Estimate
 
 EMPTY_CELL = "–"
 Cell = str | Estimate

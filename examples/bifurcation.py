@@ -35,10 +35,10 @@ from nsde_policy.core.targets import TensorRows, Transitions
 from nsde_policy.errors import NsdePolicyError
 from nsde_policy.eval.render.plotting import pyplot
 from nsde_policy.files import check_writable, replace_file
-from nsde_policy.inference.torch_threads import use_threads
 from nsde_policy.methods.base import LossParts, Stage, TrainableModel
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
+from nsde_policy.policy.torch_threads import use_threads
 from nsde_policy.training.fit import fit
 
 

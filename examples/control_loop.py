@@ -15,7 +15,7 @@ from simulated_robot import SimulatedPushT
 
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.errors import NsdePolicyError
-from nsde_policy.inference.base_policy import BasePolicy
+from nsde_policy.policy.base_policy import BasePolicy
 
 
 def load_policy(path: Path | None) -> BasePolicy:

@@ -69,7 +69,7 @@ def open_session(run: Path | None, url: str | None, config: SessionConfig) -> Se
 
         remote = RemotePolicy.connect(url, token=os.environ.get("NSDE_POLICY_TOKEN"))
         return Session(remote, config, calibration=remote.calibration)
-    from nsde_policy.inference.policy import Policy
+    from nsde_policy.policy.policy import Policy
 
     policy = Policy.from_pretrained(run)
     return Session(policy, config, calibration=policy.calibration)

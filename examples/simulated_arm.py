@@ -20,7 +20,7 @@ from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.data.readers import open_source
 from nsde_policy.data.readers.lerobot.writer import write_lerobot
 from nsde_policy.errors import NsdePolicyError
-from nsde_policy.inference.base_policy import BasePolicy
+from nsde_policy.policy.base_policy import BasePolicy
 
 JOINTS, RATE_HZ, SIDE = 6, 20.0, 96
 LAG = 0.7

@@ -17,7 +17,7 @@ import nsde_policy
 from nsde_policy import Session
 from nsde_policy.control import SessionConfig
 from nsde_policy.data import DemoWriter
-from nsde_policy.inference.base_policy import BasePolicy
+from nsde_policy.policy.base_policy import BasePolicy
 
 SIZES = {"top": (96, 96), "wrist": (160, 120)}
 """Width and height of the frames of each camera."""

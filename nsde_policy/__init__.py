@@ -6,16 +6,9 @@ Importing this package is cheap: torch, gymnasium, zarr and pygame are imported 
 """
 
 import importlib
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 __version__ = "0.2.0"
-
-# pyproject.toml installs envs/, data/ and eval/ as sub-packages of this one; in a checkout they are next to
-# this folder, so let the checkout find them there.
-_here = Path(__file__).parent
-if __name__ == "nsde_policy" and not (_here / "envs").is_dir():
-    __path__.append(str(_here.parent))
 
 if TYPE_CHECKING:
     from nsde_policy.control import Session as Session
@@ -26,8 +19,8 @@ if TYPE_CHECKING:
     from nsde_policy.eval.rollouts.scores import rollout as rollout
     from nsde_policy.eval.score.result import Score as Score
     from nsde_policy.eval.score.scorer import score as score
-    from nsde_policy.inference.policy import Policy as Policy
     from nsde_policy.methods.registry import register_method as register_method
+    from nsde_policy.policy.policy import Policy as Policy
     from nsde_policy.tasks import register_task as register_task
     from nsde_policy.training.api import train as train
 
@@ -36,7 +29,7 @@ _PUBLIC = {
     "rollout": "eval.rollouts.scores",
     "Score": "eval.score.result",
     "score": "eval.score.scorer",
-    "Policy": "inference.policy",
+    "Policy": "policy.policy",
     "Session": "control",
     "load_demonstrations": "data",
     "register_encoder": "encoders",

@@ -80,7 +80,7 @@ def _check_drawing() -> str:
 
 
 def _check_policy() -> str:
-    from nsde_policy.inference.policy import Policy
+    from nsde_policy.policy.policy import Policy
 
     policy = Policy.from_pretrained(None)
     policy.reset(seed=0)

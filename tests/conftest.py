@@ -138,7 +138,7 @@ def pixel_run(shared_folder: Path) -> Path:
 def shipped_graph(shared_folder: Path, onnx_operators: None) -> Path:
     """Return the shipped policy without selection as an ONNX graph of nine actions; do not change it."""
     from nsde_policy.deploy.export import export_policy
-    from nsde_policy.inference.policy import Policy
+    from nsde_policy.policy.policy import Policy
 
     def export(folder: Path) -> None:
         policy = Policy.from_pretrained().use_selection("none")

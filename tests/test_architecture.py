@@ -22,9 +22,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("run_config",),
     ("run_directory",),
     ("tasks",),
-    ("planner",),
+    ("interface",),
     ("control",),
-    ("inference",),
+    ("policy",),
     ("training",),
     ("deploy",),
     ("eval",),
@@ -60,14 +60,25 @@ def imports(path: Path, *, top_level_only: bool = False) -> set[str]:
     """Return the dotted names of everything a file imports."""
     tree = ast.parse(path.read_text())
     nodes = tree.body if top_level_only else list(ast.walk(tree))
-    found = set()
+    names: set[str] = set()
+    parts = path.relative_to(ROOT).parts[:-1]
+    package = parts if parts[0] == "nsde_policy" else ("nsde_policy", *parts)
     for node in nodes:
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: write absolute imports"
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+            base = [*package[: len(package) + 1 - node.level], node.module] if node.level else [node.module]
+            module = ".".join(filter(None, base))
+            names |= {f"{module}.{alias.name}" for alias in node.names}
+    return names
+
+
+@pytest.mark.parametrize("path", list(modules()), ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_within_a_room_are_relative(path):
+    room = room_of(path)
+    tree = ast.parse(path.read_text())
+    absolute = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level]
+    assert not [name for name in absolute if name and own(name) == room and room_of(path) != "__init__"]
 
 
 def own(name: str) -> str | None:
@@ -94,7 +105,7 @@ def test_a_room_imports_only_lower_layers(path):
     [
         ("envs", {"torch", "zarr"}),
         ("data", {"torch", "gymnasium", "pymunk", "pygame"}),
-        ("nsde_policy/planner", {"torch", "gymnasium", "zarr"}),
+        ("nsde_policy/interface", {"torch", "gymnasium", "zarr"}),
         ("nsde_policy/control", {"torch", "gymnasium", "zarr"}),
         ("nsde_policy/deploy/runtime", {"torch", "onnx", "onnxscript", "safetensors", "gymnasium", "zarr"}),
     ],
@@ -106,7 +117,7 @@ def test_some_rooms_do_without_heavy_packages(folder, banned):
 
 @pytest.mark.parametrize(
     "folder",
-    ["nsde_policy/planner", "nsde_policy/control", "nsde_policy/inference", "nsde_policy/deploy/runtime"],
+    ["nsde_policy/interface", "nsde_policy/control", "nsde_policy/policy", "nsde_policy/deploy/runtime"],
 )
 def test_a_robot_needs_no_training_code(folder):
     for path in (ROOT / folder).rglob("*.py"):

@@ -6,7 +6,7 @@ import pytest
 
 from nsde_policy.assets import SHIPPED_POLICIES, get_shipped_name, resolve_run
 from nsde_policy.cli.main import main
-from nsde_policy.inference.policy import Policy
+from nsde_policy.policy.policy import Policy
 
 
 def test_shipped_policies_have_names_that_run_directories_may_take(

@@ -14,7 +14,7 @@ import pytest
 
 from nsde_policy import Policy, load_demonstrations
 from nsde_policy.cli import main as cli
-from tests.helpers.doc_pages import code_blocks, read_page
+from tests.helpers.doc_pages import code_blocks
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -28,7 +28,7 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.rel
 
 def inline_code(page: Path) -> list[str]:
     """Return the inline code outside fenced blocks."""
-    text = re.sub(r"^```.*?^```", "", read_page(page), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     return re.findall(r"`([^`\n]+)`", text)
 
 
@@ -60,7 +60,7 @@ def test_links_lead_to_files_and_headings(page):
 
 @each_page
 def test_paths_exist(page):
-    text = re.sub(r"\bmy_robot/\S+|https?://\S+", "", read_page(page))
+    text = re.sub(r"\bmy_robot/\S+|https?://\S+", "", page.read_text())
     paths = re.findall(rf"(?<![\w/.<])(?:{'|'.join(FOLDERS)})/[\w./-]*\w", text)
     paths += re.findall(r"`((?:\w+/)+\w+\.py)`", text)
     missing = {
@@ -92,7 +92,7 @@ def test_named_tests_exist(page):
 
 @each_page
 def test_dotted_names_import(page):
-    for name in set(re.findall(r"\bnsde_policy(?:\.\w+)+", read_page(page))) - ENTRY_POINT_GROUPS:
+    for name in set(re.findall(r"\bnsde_policy(?:\.\w+)+", page.read_text())) - ENTRY_POINT_GROUPS:
         module, _, attribute = name.rpartition(".")
         if name == "nsde_policy.json":  # a file in pt2 archives
             continue

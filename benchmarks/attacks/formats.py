@@ -21,7 +21,7 @@ from nsde_policy.data import DemoWriter, load_demonstrations
 from nsde_policy.data.readers import open_source
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.errors import NsdePolicyError
-from nsde_policy.inference.policy import Policy
+from nsde_policy.policy.policy import Policy
 from tests.data.test_minari import write_minari
 from tests.data.test_tables import write_csv, write_npz
 from tests.data.test_umi import LOW, write_umi

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nsde_policy.planner.interface import Planner
+from nsde_policy.interface.planner import Planner
 from timing.common import ROOT, Options
 
 sys.path.append(str(ROOT / "examples"))

@@ -22,9 +22,9 @@ from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import Graph
 from nsde_policy.encoders.keypoints.model import KeypointModel
 from nsde_policy.eval.latency import device_name
-from nsde_policy.inference.loading import build_encoder, build_model
-from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.base import Draws
+from nsde_policy.policy.loading import build_encoder, build_model
+from nsde_policy.policy.policy import Policy
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task

@@ -21,7 +21,7 @@ def measure_loop(options: Options) -> list[dict[str, Any]]:
     """
     import torch
 
-    from nsde_policy.inference.policy import Policy
+    from nsde_policy.policy.policy import Policy
 
     torch.set_num_threads(1)
     policy = Policy.from_pretrained(options.run)

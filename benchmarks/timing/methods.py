@@ -11,9 +11,9 @@ import msgspec
 
 from nsde_policy.assets import EMBEDDED_DEMOS, SHIPPED_POLICY
 from nsde_policy.eval.latency import Contender, measure_latency
-from nsde_policy.inference.loading import build_model
-from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.registry import METHODS
+from nsde_policy.policy.loading import build_model
+from nsde_policy.policy.policy import Policy
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task_of_run
 from nsde_policy.training.dataset import build_training_data

@@ -11,7 +11,7 @@ import numpy as np
 
 from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.errors import NsdePolicyError
-from nsde_policy.inference.policy import Policy
+from nsde_policy.policy.policy import Policy
 from timing.common import Options, own_memory
 
 CLIENTS = 8

@@ -4,7 +4,7 @@ import abc
 from pathlib import Path
 from typing import ClassVar
 
-from nsde_policy.data.source import Source
+from ..source import Source
 
 
 class Reader(abc.ABC):

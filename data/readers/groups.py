@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nsde_policy.data.source import MemorySource, SourceArray
-from nsde_policy.data.types import MIN_STEPS, Ints, Numbers, check_ends
 from nsde_policy.errors import DemoError, import_optional, wrap_read_errors
+
+from ..source import MemorySource, SourceArray
+from ..types import MIN_STEPS, Ints, Numbers, check_ends
 
 SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # of JPEG and PNG
 keep_open = lru_cache(32)

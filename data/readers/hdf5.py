@@ -15,15 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from nsde_policy.data.readers.base import Reader
-from nsde_policy.data.readers.groups import Group, find_ends, keep_open, list_files, natural_key, open_parts
-from nsde_policy.data.readers.registry import register_reader
-from nsde_policy.data.roles import find_roles
-from nsde_policy.data.source import MemorySource, SourceArray
-from nsde_policy.data.types import Numbers, check_rate
-from nsde_policy.data.zarr_store.store import MAX_DEPTH
 from nsde_policy.errors import DemoError, import_optional, wrap_read_errors
 from nsde_policy.files import open_regular, parse_json
+
+from ..roles import find_roles
+from ..source import MemorySource, SourceArray
+from ..types import Numbers, check_rate
+from ..zarr_store.store import MAX_DEPTH
+from .base import Reader
+from .groups import Group, find_ends, keep_open, list_files, natural_key, open_parts
+from .registry import register_reader
 
 HDF5_SUFFIXES, MINARI_FILE = (".hdf5", ".h5"), "main_data.hdf5"
 MAX_TEXT = 200  # of an attribute

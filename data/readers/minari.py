@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from nsde_policy.data.readers.hdf5 import MAX_TEXT, MINARI_FILE, Hdf5Reader
-from nsde_policy.data.readers.registry import register_reader
-from nsde_policy.data.source import MemorySource
 from nsde_policy.errors import DemoError, wrap_read_errors
 from nsde_policy.files import parse_json, read_json
+
+from ..source import MemorySource
+from .hdf5 import MAX_TEXT, MINARI_FILE, Hdf5Reader
+from .registry import register_reader
 
 
 @register_reader

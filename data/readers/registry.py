@@ -12,12 +12,13 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from nsde_policy.data.readers.base import Reader
-from nsde_policy.data.roles import find_keys
-from nsde_policy.data.source import Source, find_span, join_columns
-from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import DemoError
 from nsde_policy.registry import Registry
+
+from ..roles import find_keys
+from ..source import Source, find_span, join_columns
+from ..types import Demonstrations
+from .base import Reader
 
 logger = logging.getLogger(__name__)
 

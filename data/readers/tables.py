@@ -28,9 +28,15 @@ import numpy as np
 
 from nsde_policy.bounds import Positive
 from nsde_policy.config import BaseConfig, require
-from nsde_policy.data.readers.base import Reader
-from nsde_policy.data.readers.dataset_toml import DATASET_FILE, get_dataset_format, load_dataset_toml
-from nsde_policy.data.readers.groups import (
+from nsde_policy.errors import DemoError, wrap_read_errors
+from nsde_policy.files import get_max_unpacked, open_regular, read_file
+
+from ..roles import find_roles
+from ..source import MemoryArray, MemorySource, SourceArray
+from ..types import Numbers, check_ends
+from .base import Reader
+from .dataset_toml import DATASET_FILE, get_dataset_format, load_dataset_toml
+from .groups import (
     EPISODE_ARRAYS,
     Group,
     find_ends,
@@ -39,12 +45,7 @@ from nsde_policy.data.readers.groups import (
     open_parts,
     read_whole,
 )
-from nsde_policy.data.readers.registry import register_reader
-from nsde_policy.data.roles import find_roles
-from nsde_policy.data.source import MemoryArray, MemorySource, SourceArray
-from nsde_policy.data.types import Numbers, check_ends
-from nsde_policy.errors import DemoError, wrap_read_errors
-from nsde_policy.files import get_max_unpacked, open_regular, read_file
+from .registry import register_reader
 
 KINDS = (".csv", ".npz")
 USUAL_NAMES = (("state", "states", "obs", "observations"), ("action", "actions", "acts"))

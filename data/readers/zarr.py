@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from nsde_policy.data.readers.base import Reader
-from nsde_policy.data.readers.registry import register_reader
-from nsde_policy.data.zarr_store.store import ROOT_KEYS, Store
+from ..zarr_store.store import ROOT_KEYS, Store
+from .base import Reader
+from .registry import register_reader
 
 
 @register_reader

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nsde_policy.data.source import SourceArray
-from nsde_policy.data.types import Numbers, check_angles
 from nsde_policy.errors import DemoError, summarize_error
 from nsde_policy.files import get_max_unpacked
+
+from ..source import SourceArray
+from ..types import Numbers, check_angles
 
 if TYPE_CHECKING:
     import zarr
 
-    from nsde_policy.data.zarr_store.store import Store
+    from .store import Store
 
 BLOSC_HEADER = struct.Struct("<4B3I")
 """Version, inner version, flags, item size; bytes unpacked, block size, bytes packed."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nsde_policy.data.types import Numbers
+from ..types import Numbers
 
 if TYPE_CHECKING:
     from zarr.abc.buffer import Buffer

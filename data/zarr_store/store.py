@@ -7,11 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nsde_policy.data.source import Source
-from nsde_policy.data.types import ActionLimits, Ints, Numbers, check_rate
-from nsde_policy.data.zarr_store.arrays import StoredArray
 from nsde_policy.errors import DemoError, MissingDependencyError, import_optional, wrap_read_errors
 from nsde_policy.files import MAX_JSON_BYTES, open_regular, parse_json
+
+from ..source import Source
+from ..types import ActionLimits, Ints, Numbers, check_rate
+from .arrays import StoredArray
 
 if TYPE_CHECKING:
     from zarr.abc.store import Store as ZarrStore

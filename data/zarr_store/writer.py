@@ -19,13 +19,14 @@ from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
-from nsde_policy.data.images import check_scale
-from nsde_policy.data.roles import is_colour
-from nsde_policy.data.types import MIN_STEPS, Episode, Ints, Numbers, check_angles, check_rate
-from nsde_policy.data.zarr_store.growing_array import GrowingArray
-from nsde_policy.data.zarr_store.store import ENDS, RECORDING, Store
 from nsde_policy.errors import DemoError, NsdePolicyError, describe_problem
 from nsde_policy.files import PARTIAL, lock_directory, read_json, replace_file
+
+from ..images import check_scale
+from ..roles import is_colour
+from ..types import MIN_STEPS, Episode, Ints, Numbers, check_angles, check_rate
+from .growing_array import GrowingArray
+from .store import ENDS, RECORDING, Store
 
 STATE, ACTION = "data/state", "data/action"
 INFO_PREFIX = "meta/episode_"

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nsde_policy.envs.avoiding import geometry
-from nsde_policy.envs.avoiding.live import PIXELS_PER_METRE, AvoidingTable
-from nsde_policy.envs.drawing import Canvas, Palette
-from nsde_policy.envs.live import PAGE_SIDE
+from ..drawing import Canvas, Palette
+from ..live import PAGE_SIDE
+from . import geometry
+from .live import PIXELS_PER_METRE, AvoidingTable
 
 to_pixels = AvoidingTable.page.to_page
 

@@ -6,10 +6,11 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from nsde_policy.envs.avoiding import geometry
-from nsde_policy.envs.avoiding.dynamics import CONTROL_RATE_HZ, follow
-from nsde_policy.envs.inputs import parse_floats, parse_size, require_one_of
 from nsde_policy.errors import EnvError
+
+from ..inputs import parse_floats, parse_size, require_one_of
+from . import geometry
+from .dynamics import CONTROL_RATE_HZ, follow
 
 StartRule = Literal["fixed", "varied"]
 AvoidingRenderMode = Literal["rgb_array"]
@@ -99,7 +100,7 @@ class AvoidingEnv(gym.Env[np.ndarray, np.ndarray]):
 
     def render(self) -> np.ndarray:
         """Return a frame for people, (render_size, render_size, 3) uint8."""
-        from nsde_policy.envs.avoiding import drawing
+        from . import drawing
 
         state = (self._command_x, self._command_y, self._x, self._y)
         return drawing.draw_rod(state, size=self.render_size)

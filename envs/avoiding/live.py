@@ -5,11 +5,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from nsde_policy.envs.avoiding import geometry
-from nsde_policy.envs.avoiding.dynamics import EPISODE_PERIODS, PERIOD_S
-from nsde_policy.envs.avoiding.env import MAX_CHANGE, AvoidingEnv, StartRule
-from nsde_policy.envs.live import PAGE_SIDE, LiveTable, PageMap, TableStep
 from nsde_policy.errors import EnvError
+
+from ..live import PAGE_SIDE, LiveTable, PageMap, TableStep
+from . import geometry
+from .dynamics import EPISODE_PERIODS, PERIOD_S
+from .env import MAX_CHANGE, AvoidingEnv, StartRule
 
 PIXELS_PER_METRE = PAGE_SIDE / geometry.TABLE_SIZE
 

@@ -10,8 +10,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from nsde_policy.envs.drawing import Canvas, Colour, Palette, widen
-from nsde_policy.envs.pusht import geometry
+from ..drawing import Canvas, Colour, Palette, widen
+from . import geometry
 
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 import pygame

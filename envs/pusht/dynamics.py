@@ -11,7 +11,7 @@ from typing import Any
 
 import pymunk
 
-from nsde_policy.envs.pusht import geometry
+from . import geometry
 
 CONTROL_HZ = 10
 PHYSICS_HZ = 100

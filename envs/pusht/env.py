@@ -8,10 +8,11 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from nsde_policy.envs.inputs import parse_floats, parse_size, require_one_of
-from nsde_policy.envs.pusht import geometry
-from nsde_policy.envs.pusht.dynamics import CONTROL_HZ, STEPS_PER_PERIOD, PushTDynamics
 from nsde_policy.errors import EnvError
+
+from ..inputs import parse_floats, parse_size, require_one_of
+from . import geometry
+from .dynamics import CONTROL_HZ, STEPS_PER_PERIOD, PushTDynamics
 
 ObsType = Literal[
     "state",
@@ -146,7 +147,7 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
 
     def render(self) -> np.ndarray:
         """Return a frame for people, (height, width, 3) uint8."""
-        from nsde_policy.envs.pusht import drawing
+        from . import drawing
 
         size = self.visualization_width, self.visualization_height
         agent, block = self._world.agent, self._world.block
@@ -231,7 +232,7 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         if self.obs_type == "environment_state_agent_pos":
             found = np.ravel([geometry.to_world(geometry.corners(part), block) for part in geometry.PARTS])
             return {"environment_state": found, "agent_pos": np.array(agent)}
-        from nsde_policy.envs.pusht import drawing
+        from . import drawing
 
         pixels = drawing.benchmark_frame(agent, block, self.observation_width, self.observation_height)
         if self.obs_type == "pixels_state":

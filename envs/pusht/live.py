@@ -6,11 +6,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from nsde_policy.envs.live import LiveTable, TableStep
-from nsde_policy.envs.pusht.drawing import benchmark_frame
-from nsde_policy.envs.pusht.dynamics import STEPS_PER_PERIOD
-from nsde_policy.envs.pusht.env import PushTEnv, ResetRule
-from nsde_policy.envs.pusht.geometry import SIDE
+from ..live import LiveTable, TableStep
+from .drawing import benchmark_frame
+from .dynamics import STEPS_PER_PERIOD
+from .env import PushTEnv, ResetRule
+from .geometry import SIDE
 
 
 class PushTTable(LiveTable):

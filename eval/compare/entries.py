@@ -8,12 +8,13 @@ import numpy as np
 
 from nsde_policy.bounds import Count, Natural
 from nsde_policy.errors import ComparisonError
-from nsde_policy.eval.compare.modes import ModeOutcomes
-from nsde_policy.eval.rollouts.disturbances import Condition
-from nsde_policy.eval.rollouts.episode import EpisodeResult
-from nsde_policy.eval.rollouts.paths import PackedPaths, number_paths
 from nsde_policy.selection.rule import Kind
 from nsde_policy.tasks import Task
+
+from ..rollouts.disturbances import Condition
+from ..rollouts.episode import EpisodeResult
+from ..rollouts.paths import PackedPaths, number_paths
+from .modes import ModeOutcomes
 
 DECIMALS = 5
 """Decimal places of numbers in result files."""

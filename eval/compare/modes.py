@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from nsde_policy.eval.statistics import Estimate, resample
+from ..statistics import Estimate, resample
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nsde_policy.eval.compare.result import ACTIONS, Comparison
-from nsde_policy.eval.compare.row import Row
-from nsde_policy.eval.render.plotting import encode_figure, make_figure, plot_style, pyplot, save_figures
-from nsde_policy.eval.statistics import Estimate
+from ..render.plotting import encode_figure, make_figure, plot_style, pyplot, save_figures
+from ..statistics import Estimate
+from .result import ACTIONS, Comparison
+from .row import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

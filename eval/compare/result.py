@@ -13,11 +13,12 @@ from typing import Any
 import msgspec
 
 from nsde_policy.errors import ComparisonError, ConfigError
-from nsde_policy.eval.compare.entries import Entry, Setting
-from nsde_policy.eval.compare.row import Row, choose_reference
-from nsde_policy.eval.rollouts.disturbances import Condition
 from nsde_policy.files import read_json
 from nsde_policy.tasks import Task, get_task
+
+from ..rollouts.disturbances import Condition
+from .entries import Entry, Setting
+from .row import Row, choose_reference
 
 FORMAT = 2
 

@@ -10,10 +10,9 @@ from typing import Protocol, Self, TypeVar
 import numpy as np
 
 from nsde_policy.errors import ComparisonError
-from nsde_policy.eval.compare.entries import Entry, Episodes, Latency
-from nsde_policy.eval.compare.modes import ModeOutcomes, compare_modes, estimate_modes
-from nsde_policy.eval.rollouts.paths import number_paths
-from nsde_policy.eval.statistics import (
+
+from ..rollouts.paths import number_paths
+from ..statistics import (
     MIN_PAIRS,
     Difference,
     Estimate,
@@ -24,6 +23,8 @@ from nsde_policy.eval.statistics import (
     proportion,
     verdict,
 )
+from .entries import Entry, Episodes, Latency
+from .modes import ModeOutcomes, compare_modes, estimate_modes
 
 REFERENCE_METHOD = "neural_sde"
 

@@ -12,17 +12,10 @@ import torch
 
 from nsde_policy.assets import get_shipped_name
 from nsde_policy.errors import ComparisonError, ConfigError
-from nsde_policy.eval.compare.entries import DECIMALS, Entry, Episodes, Latency
-from nsde_policy.eval.compare.result import ACTIONS, Comparison, merge_comparisons, read_comparison
-from nsde_policy.eval.latency import MIN_ROUNDS, Contender, LatencyRow, device_name, measure_latency
-from nsde_policy.eval.rollouts.disturbances import Condition
-from nsde_policy.eval.rollouts.episode import EpisodeResult
-from nsde_policy.eval.rollouts.runner import RolloutConfig, change_sampling
-from nsde_policy.eval.rollouts.scores import score_rollouts
 from nsde_policy.files import replace_file
-from nsde_policy.inference.policy import Policy
-from nsde_policy.inference.selection import RULE_FILE
 from nsde_policy.methods.registry import get_method
+from nsde_policy.policy.policy import Policy
+from nsde_policy.policy.selection import RULE_FILE
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import (
     ENCODER_FOLDER,
@@ -31,6 +24,14 @@ from nsde_policy.run_directory import (
     RunRecord,
     fingerprint,
 )
+
+from ..latency import MIN_ROUNDS, Contender, LatencyRow, device_name, measure_latency
+from ..rollouts.disturbances import Condition
+from ..rollouts.episode import EpisodeResult
+from ..rollouts.runner import RolloutConfig, change_sampling
+from ..rollouts.scores import score_rollouts
+from .entries import DECIMALS, Entry, Episodes, Latency
+from .result import ACTIONS, Comparison, merge_comparisons, read_comparison
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from nsde_policy.eval.compare.result import ACTIONS, Comparison
-from nsde_policy.eval.compare.row import ComparedRow, Row
-from nsde_policy.eval.rollouts.paths import SAME_PATH
-from nsde_policy.eval.statistics import MIN_PAIRS
-from nsde_policy.eval.tables import EMPTY_CELL, Cell, Table, format_mean
+from ..rollouts.paths import SAME_PATH
+from ..statistics import MIN_PAIRS
+from ..tables import EMPTY_CELL, Cell, Table, format_mean
+from .result import ACTIONS, Comparison
+from .row import ComparedRow, Row
 
 PAIRED_NOTE = (
     "Both policies are rolled out from the same seeds, so the difficulty of a seed cancels. Trainings of one "

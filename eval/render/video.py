@@ -15,15 +15,16 @@ from tqdm import tqdm
 from nsde_policy.assets import get_shipped_name
 from nsde_policy.config import Sampling
 from nsde_policy.errors import NsdePolicyError, import_optional
-from nsde_policy.eval.render.pictures import add_caption, fit_picture
-from nsde_policy.eval.rollouts.episode import EpisodeResult
-from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
 from nsde_policy.files import check_writable, replace_file
-from nsde_policy.inference.policy import Policy
-from nsde_policy.inference.torch_threads import use_threads
-from nsde_policy.planner.interface import History
+from nsde_policy.interface.planner import History
+from nsde_policy.policy.policy import Policy
+from nsde_policy.policy.torch_threads import use_threads
 from nsde_policy.tasks import Task
 from nsde_policy.tasks.drawing import Forecast
+
+from ..rollouts.episode import EpisodeResult
+from ..rollouts.runner import EnvRunner, RolloutConfig
+from .pictures import add_caption, fit_picture
 
 FALLBACK_RATE_HZ = 10.0
 """Control periods per second in videos of environments that do not say."""

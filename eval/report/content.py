@@ -16,13 +16,14 @@ import numpy.typing as npt
 
 from nsde_policy.assets import get_shipped_name
 from nsde_policy.errors import ComparisonError
-from nsde_policy.eval.compare.entries import Entry
-from nsde_policy.eval.compare.result import Comparison, merge_comparisons, read_comparison
-from nsde_policy.eval.compare.run import EntryCache, compare_runs, load_records
-from nsde_policy.eval.rollouts.episode import Trace
 from nsde_policy.files import read_file, replace_file
 from nsde_policy.run_directory import RunRecord
 from nsde_policy.tasks import Scene
+
+from ..compare.entries import Entry
+from ..compare.result import Comparison, merge_comparisons, read_comparison
+from ..compare.run import EntryCache, compare_runs, load_records
+from ..rollouts.episode import Trace
 
 MAX_REPLAY_BYTES = 2**28
 """Most bytes of a file with recorded episodes."""

@@ -11,13 +11,14 @@ from string import Template
 from typing import NamedTuple
 
 from nsde_policy import __version__
-from nsde_policy.eval.compare.plots import render_paths
-from nsde_policy.eval.compare.result import Comparison
-from nsde_policy.eval.compare.table import list_tables
-from nsde_policy.eval.report.content import ReportRun
-from nsde_policy.eval.report.tables import COLOURS, MARKS, format_settings_table, format_table
 from nsde_policy.run_directory import find_versions
 from nsde_policy.tasks import Task
+
+from ..compare.plots import render_paths
+from ..compare.result import Comparison
+from ..compare.table import list_tables
+from .content import ReportRun
+from .tables import COLOURS, MARKS, format_settings_table, format_table
 
 
 class ShownRun(NamedTuple):

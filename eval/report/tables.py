@@ -6,9 +6,9 @@ from html import escape
 
 import numpy as np
 
-from nsde_policy.eval.report.content import ReportRun
-from nsde_policy.eval.statistics import MIN_PAIRS, NO_DIFFERENCE, Difference, Estimate
-from nsde_policy.eval.tables import EMPTY_CELL, Cell, Table
+from ..statistics import MIN_PAIRS, NO_DIFFERENCE, Difference, Estimate
+from ..tables import EMPTY_CELL, Cell, Table
+from .content import ReportRun
 
 MARKS = ("●", "■", "◆", "▲", "▼", "★", "✚", "◇", "○")
 """Marks of the rows, so that they can be told apart without colours, or if colours repeat."""

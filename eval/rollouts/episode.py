@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from nsde_policy.eval.rollouts.paths import shorten_path
-from nsde_policy.planner.interface import History
+from nsde_policy.interface.planner import History
 from nsde_policy.tasks import Task, read_episode_mode
 from nsde_policy.tasks.adapter import EnvAdapter, check_figure
+
+from .paths import shorten_path
 
 
 class CompressedFrames:

@@ -10,11 +10,12 @@ import gymnasium as gym
 import numpy as np
 
 from nsde_policy.errors import NsdePolicyError, summarize_error
-from nsde_policy.eval.rollouts.episode import EpisodeLog, EpisodeResult
-from nsde_policy.eval.rollouts.runner import RolloutConfig
 from nsde_policy.tasks import Task
 from nsde_policy.tasks.adapter import EnvAdapter
 from nsde_policy.tasks.environments import import_user_module, run_env_code
+
+from .episode import EpisodeLog, EpisodeResult
+from .runner import RolloutConfig
 
 ACTING = ("select_action", "get_action", "__call__")
 """Methods that give an action, the first that an expert has is used."""

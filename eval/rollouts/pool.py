@@ -13,14 +13,15 @@ import torch
 from nsde_policy.bounds import Count
 from nsde_policy.config import BaseConfig
 from nsde_policy.errors import EnvError
-from nsde_policy.eval.rollouts.episode import EpisodeResult, Trace
-from nsde_policy.eval.rollouts.executors import open_pool
-from nsde_policy.eval.rollouts.expert import ExpertRunner
-from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
 from nsde_policy.files import replace_file
-from nsde_policy.inference.policy import Policy
-from nsde_policy.inference.torch_threads import use_threads
+from nsde_policy.policy.policy import Policy
+from nsde_policy.policy.torch_threads import use_threads
 from nsde_policy.run_directory import RunDirectory
+
+from .episode import EpisodeResult, Trace
+from .executors import open_pool
+from .expert import ExpertRunner
+from .runner import EnvRunner, RolloutConfig
 
 AHEAD = 4
 """Shards of seeds queued for each process before their results are needed."""

@@ -20,7 +20,17 @@ from nsde_policy.bounds import Count, Natural
 from nsde_policy.config import BaseConfig, Sampling
 from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.errors import ConfigError, EnvError
-from nsde_policy.eval.rollouts.disturbances import (
+from nsde_policy.files import decode_json
+from nsde_policy.interface.checks import hold_action, round_binary
+from nsde_policy.interface.observation import ObservationMonitor
+from nsde_policy.policy.policy import Policy
+from nsde_policy.run_directory import RunRecord
+from nsde_policy.selection.rule import Choice
+from nsde_policy.tasks import Task, find_rate, get_task_of_run, with_env_kwargs
+from nsde_policy.tasks.adapter import EnvAdapter
+from nsde_policy.tasks.environments import choose_mujoco_renderer
+
+from .disturbances import (
     CameraCondition,
     CameraDisturbances,
     Condition,
@@ -28,16 +38,7 @@ from nsde_policy.eval.rollouts.disturbances import (
     PlanQueue,
     count_planned,
 )
-from nsde_policy.eval.rollouts.episode import EpisodeLog, EpisodeResult
-from nsde_policy.files import decode_json
-from nsde_policy.inference.policy import Policy
-from nsde_policy.planner.checks import hold_action, round_binary
-from nsde_policy.planner.observation import ObservationMonitor
-from nsde_policy.run_directory import RunRecord
-from nsde_policy.selection.rule import Choice
-from nsde_policy.tasks import Task, find_rate, get_task_of_run, with_env_kwargs
-from nsde_policy.tasks.adapter import EnvAdapter
-from nsde_policy.tasks.environments import choose_mujoco_renderer
+from .episode import EpisodeLog, EpisodeResult
 
 
 @dataclass(frozen=True)

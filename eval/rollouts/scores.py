@@ -10,17 +10,18 @@ import numpy as np
 from tqdm import tqdm
 
 from nsde_policy.assets import get_shipped_name, resolve_run
-from nsde_policy.eval.compare.entries import Episodes
-from nsde_policy.eval.compare.row import Summary
-from nsde_policy.eval.rollouts.episode import EpisodeResult
-from nsde_policy.eval.rollouts.pool import RolloutPool
-from nsde_policy.eval.rollouts.runner import RolloutConfig, change_sampling
-from nsde_policy.eval.statistics import Estimate
-from nsde_policy.eval.tables import EMPTY_CELL
-from nsde_policy.inference.policy import Policy
-from nsde_policy.inference.torch_threads import count_cores
+from nsde_policy.policy.policy import Policy
+from nsde_policy.policy.torch_threads import count_cores
 from nsde_policy.selection.rule import Kind
 from nsde_policy.tasks import Task
+
+from ..compare.entries import Episodes
+from ..compare.row import Summary
+from ..statistics import Estimate
+from ..tables import EMPTY_CELL
+from .episode import EpisodeResult
+from .pool import RolloutPool
+from .runner import RolloutConfig, change_sampling
 
 MAX_BATCH = 200
 """Most episodes rolled out side by side on a device other than the CPU."""

@@ -9,12 +9,17 @@ import numpy as np
 
 from nsde_policy.assets import get_shipped_name
 from nsde_policy.errors import ComparisonError
-from nsde_policy.eval.compare.row import choose_reference
-from nsde_policy.eval.compare.run import choose_names
-from nsde_policy.eval.compare.table import tabulate_differences
-from nsde_policy.eval.rollouts.runner import change_sampling
-from nsde_policy.eval.score.episodes import ScoredEpisodes, select_episodes
-from nsde_policy.eval.score.result import (
+from nsde_policy.policy.policy import Policy
+from nsde_policy.run_directory import RunRecord
+
+from ..compare.row import choose_reference
+from ..compare.run import choose_names
+from ..compare.table import tabulate_differences
+from ..rollouts.runner import change_sampling
+from ..statistics import MIN_PAIRS
+from ..tables import EMPTY_CELL, Cell, Table
+from .episodes import ScoredEpisodes, select_episodes
+from .result import (
     COVERAGE_LEVELS,
     COVERAGES,
     LOG_PROBS,
@@ -23,12 +28,8 @@ from nsde_policy.eval.score.result import (
     Score,
     describe_score,
 )
-from nsde_policy.eval.score.scorer import ScoreConfig, score_episodes
-from nsde_policy.eval.score.sums import replace_nan
-from nsde_policy.eval.statistics import MIN_PAIRS
-from nsde_policy.eval.tables import EMPTY_CELL, Cell, Table
-from nsde_policy.inference.policy import Policy
-from nsde_policy.run_directory import RunRecord
+from .scorer import ScoreConfig, score_episodes
+from .sums import replace_nan
 
 BASELINE_PREDICTORS = ("repeat", "constant")
 """Predictors that do not depend on the run."""

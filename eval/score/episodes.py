@@ -18,9 +18,9 @@ from nsde_policy.data.readers import open_source
 from nsde_policy.data.roles import check_robot
 from nsde_policy.data.split import suggest_fraction
 from nsde_policy.errors import ConfigError, DemoError
-from nsde_policy.inference.policy import Policy
-from nsde_policy.planner.interface import PolicySpec
-from nsde_policy.planner.observation import ObservationMonitor
+from nsde_policy.interface.observation import ObservationMonitor
+from nsde_policy.interface.planner import PolicySpec
+from nsde_policy.policy.policy import Policy
 from nsde_policy.run_config import DemoConfig
 from nsde_policy.run_directory import DemoRecord, RunRecord
 from nsde_policy.training.dataset import build_transitions

@@ -10,12 +10,13 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.data import Demonstrations
 from nsde_policy.data.angles import wrap_columns
 from nsde_policy.data.goal import circular_mean
-from nsde_policy.eval.compare.entries import format_label
-from nsde_policy.eval.score.sums import EpisodeSums, FloatArray, estimate_difference, replace_nan
-from nsde_policy.eval.statistics import MIN_PAIRS, Difference, verdict
-from nsde_policy.eval.tables import EMPTY_CELL
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_directory import RunRecord
+
+from ..compare.entries import format_label
+from ..statistics import MIN_PAIRS, Difference, verdict
+from ..tables import EMPTY_CELL
+from .sums import EpisodeSums, FloatArray, estimate_difference, replace_nan
 
 COVERAGE_LEVELS = (0.5, 0.68, 0.95)
 """Probabilities of the central intervals whose coverage is measured."""

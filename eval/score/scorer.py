@@ -16,7 +16,11 @@ from nsde_policy.config import BaseConfig, Sampling
 from nsde_policy.data import Demonstrations
 from nsde_policy.data.angles import wrap_columns
 from nsde_policy.errors import ConfigError
-from nsde_policy.eval.score.episodes import (
+from nsde_policy.interface.checks import round_binary
+from nsde_policy.methods.base import Draws
+from nsde_policy.policy.policy import Policy
+
+from .episodes import (
     FrameBatch,
     ScoredEpisodes,
     add_features,
@@ -25,11 +29,8 @@ from nsde_policy.eval.score.episodes import (
     iterate_frames,
     select_episodes,
 )
-from nsde_policy.eval.score.result import COVERAGE_LEVELS, ActionScale, Score
-from nsde_policy.eval.score.sums import EpisodeSums, FloatArray
-from nsde_policy.inference.policy import Policy
-from nsde_policy.methods.base import Draws
-from nsde_policy.planner.checks import round_binary
+from .result import COVERAGE_LEVELS, ActionScale, Score
+from .sums import EpisodeSums, FloatArray
 
 FEWEST_ACTIONS = 8
 """Actions that are compared if the chunk is shorter, as far as the method plans, to show how errors grow."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nsde_policy.eval.statistics import Estimate
+from ..statistics import Estimate
 
 FloatArray = npt.NDArray[np.float64]
 RESAMPLES = 2000

@@ -33,12 +33,20 @@ from nsde_policy.errors import (
     is_out_of_memory,
     summarize_error,
 )
-from nsde_policy.eval.rollouts.executors import ProcessPool
-from nsde_policy.eval.rollouts.runner import RolloutConfig
-from nsde_policy.eval.rollouts.scores import score_rollouts
-from nsde_policy.eval.score.scorer import score
-from nsde_policy.eval.statistics import Estimate
-from nsde_policy.eval.tune.space import (
+from nsde_policy.files import find_difference, lock_directory, replace_file
+from nsde_policy.interface.calibration import CALIBRATION_FILE
+from nsde_policy.policy.policy import Policy
+from nsde_policy.run_config import RunConfig
+from nsde_policy.run_directory import RunDirectory
+from nsde_policy.training.presets import PRESET_FILE
+from nsde_policy.training.train import TrainOptions, train_run
+
+from ..rollouts.executors import ProcessPool
+from ..rollouts.runner import RolloutConfig
+from ..rollouts.scores import score_rollouts
+from ..score.scorer import score
+from ..statistics import Estimate
+from .space import (
     Space,
     apply_values,
     format_values,
@@ -46,13 +54,6 @@ from nsde_policy.eval.tune.space import (
     make_sampling_space,
     make_training_space,
 )
-from nsde_policy.files import find_difference, lock_directory, replace_file
-from nsde_policy.inference.policy import Policy
-from nsde_policy.planner.calibration import CALIBRATION_FILE
-from nsde_policy.run_config import RunConfig
-from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.presets import PRESET_FILE
-from nsde_policy.training.train import TrainOptions, train_run
 
 logger = logging.getLogger(__name__)
 

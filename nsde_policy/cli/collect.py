@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from nsde_policy.assets import is_expert
 from nsde_policy.bounds import Count
-from nsde_policy.cli.shared import options
-from nsde_policy.cli.shared.page import PageFlags, PageSeed
 from nsde_policy.config import check_value
 from nsde_policy.errors import ConfigError
+
+from .shared import options
+from .shared.page import PageFlags, PageSeed
 
 if TYPE_CHECKING:
     from nsde_policy.tasks import Task

@@ -9,8 +9,9 @@ import tyro
 
 from nsde_policy.assets import resolve_run
 from nsde_policy.bounds import Natural
-from nsde_policy.cli.shared import options
 from nsde_policy.errors import ConfigError
+
+from .shared import options
 
 if TYPE_CHECKING:
     from nsde_policy.eval.compare.run import EntryCache
@@ -140,7 +141,7 @@ class ReportCommand(ComparisonFlags):
         from nsde_policy.eval.score.result import describe_episodes
         from nsde_policy.eval.score.scorer import score
         from nsde_policy.files import check_writable, replace_file
-        from nsde_policy.inference.policy import Policy
+        from nsde_policy.policy.policy import Policy
         from nsde_policy.viewer.episodes import EpisodePage
 
         check_writable(self.out)

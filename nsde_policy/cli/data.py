@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional, arg
 
 from nsde_policy.bounds import NonNegative
-from nsde_policy.cli.shared import options
-from nsde_policy.cli.shared.page import PageFlags
 from nsde_policy.errors import ConfigError
+
+from .shared import options
+from .shared.page import PageFlags
 
 if TYPE_CHECKING:
     from nsde_policy.data.source import Source

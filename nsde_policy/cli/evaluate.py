@@ -10,10 +10,11 @@ from tyro.conf import Positional
 
 from nsde_policy.assets import resolve_run
 from nsde_policy.bounds import Count, Fraction, Natural, NonNegative, Occluder, PixelShift, SeedNumber
-from nsde_policy.cli.shared import options
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json
 from nsde_policy.selection.rule import Choice
+
+from .shared import options
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from nsde_policy.assets import resolve_run
 from nsde_policy.bounds import Count
-from nsde_policy.cli.shared import options
+
+from .shared import options
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class Export:
         """Export, and print one line per file."""
         from nsde_policy.deploy.export import export_policy
         from nsde_policy.eval.rollouts.runner import change_sampling
-        from nsde_policy.inference.policy import Policy
-        from nsde_policy.inference.torch_threads import use_threads
+        from nsde_policy.policy.policy import Policy
+        from nsde_policy.policy.torch_threads import use_threads
 
         run = self.run_dir and resolve_run(self.run_dir)
         policy = Policy.from_pretrained(run)

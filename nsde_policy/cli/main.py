@@ -13,23 +13,24 @@ from collections.abc import Mapping, Sequence
 import tyro
 
 from nsde_policy import __version__
-from nsde_policy.cli import data
-from nsde_policy.cli.collect import Collect
-from nsde_policy.cli.compare import Compare, ReportCommand
-from nsde_policy.cli.doctor import Doctor
-from nsde_policy.cli.evaluate import Evaluate, ScoreCommand
-from nsde_policy.cli.export import Export
-from nsde_policy.cli.play import Play
-from nsde_policy.cli.serve import Serve
-from nsde_policy.cli.shared.flags import FLAG_RULES
-from nsde_policy.cli.shared.foreign import refuse_foreign
-from nsde_policy.cli.shared.options import Command, check_command
-from nsde_policy.cli.shared.ranks import get_rank, is_launched
-from nsde_policy.cli.train import Train
-from nsde_policy.cli.tune import Tune
 from nsde_policy.errors import ConfigError, NsdePolicyError, is_out_of_memory, suggest, summarize_error
 from nsde_policy.log import show_log
 from nsde_policy.video.command import VideoData, VideoEval, VideoTrain
+
+from . import data
+from .collect import Collect
+from .compare import Compare, ReportCommand
+from .doctor import Doctor
+from .evaluate import Evaluate, ScoreCommand
+from .export import Export
+from .play import Play
+from .serve import Serve
+from .shared.flags import FLAG_RULES
+from .shared.foreign import refuse_foreign
+from .shared.options import Command, check_command
+from .shared.ranks import get_rank, is_launched
+from .train import Train
+from .tune import Tune
 
 DESCRIPTION = "Neural SDE policies: imitation learning with one small network call per action."
 PIPE_CLOSED = 141

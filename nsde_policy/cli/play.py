@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from nsde_policy.cli.shared import options
-from nsde_policy.cli.shared.page import PageFlags, PageSeed
 from nsde_policy.errors import ConfigError, DemoError
+
+from .shared import options
+from .shared.page import PageFlags, PageSeed
 
 if TYPE_CHECKING:
     from nsde_policy.viewer.http import ViewerSettings
@@ -82,7 +83,7 @@ class Play(PageFlags):
     def _show_recorded(self, run: Path, demos: Path, settings: "ViewerSettings") -> None:
         """Serve the page of recorded episodes with the plans of a policy."""
         from nsde_policy.eval.score.episodes import select_episodes
-        from nsde_policy.inference.policy import Policy
+        from nsde_policy.policy.policy import Policy
         from nsde_policy.viewer.episodes import EpisodePage, EpisodeServer
 
         policy = Policy.from_pretrained(run)

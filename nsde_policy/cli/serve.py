@@ -6,8 +6,9 @@ import tyro
 
 from nsde_policy.assets import resolve_run
 from nsde_policy.bounds import Count
-from nsde_policy.cli.shared import options
 from nsde_policy.deploy.server.settings import ServeSettings
+
+from .shared import options
 
 SWITCH_INTERVAL_S = 5e-4
 """Longest wait of the thread that answers clients for the one that plans, seconds; Python's default of 5 ms,
@@ -46,13 +47,14 @@ class Serve(ServeSettings):
         import sys
 
         from nsde_policy import __version__
-        from nsde_policy.cli.shared.page import run_until_signal
         from nsde_policy.control.clock import freeze_objects
         from nsde_policy.deploy.protocol import PROTOCOL
         from nsde_policy.deploy.server.policy_server import PolicyServer
         from nsde_policy.deploy.server.settings import build_json_log
         from nsde_policy.deploy.server.warm_up import warm_up
-        from nsde_policy.inference.policy import Policy
+        from nsde_policy.policy.policy import Policy
+
+        from .shared.page import run_until_signal
 
         given = {each.name: getattr(self, each.name) for each in fields(ServeSettings)}
         settings = ServeSettings(**given | {"token": options.read_token(self.token_file)})

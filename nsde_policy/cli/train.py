@@ -11,17 +11,6 @@ import tyro
 
 from nsde_policy.assets import SHIPPED_TASK, USUAL_OBSERVATIONS, find_demos
 from nsde_policy.bounds import Fraction, SeedNumber
-from nsde_policy.cli.shared.flags import FLAG_RULES
-from nsde_policy.cli.shared.foreign import refuse_foreign
-from nsde_policy.cli.shared.options import (
-    DemosPath,
-    DeviceFlag,
-    EnvKwargsFlag,
-    EnvName,
-    MethodName,
-    parse_env_kwargs,
-)
-from nsde_policy.cli.shared.ranks import get_rank
 from nsde_policy.errors import ConfigError
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.tasks import check_recorded_task, find_task, get_task, with_observations
@@ -34,6 +23,18 @@ from nsde_policy.training.presets import (
     read_preset,
     select_settings,
 )
+
+from .shared.flags import FLAG_RULES
+from .shared.foreign import refuse_foreign
+from .shared.options import (
+    DemosPath,
+    DeviceFlag,
+    EnvKwargsFlag,
+    EnvName,
+    MethodName,
+    parse_env_kwargs,
+)
+from .shared.ranks import get_rank
 
 if TYPE_CHECKING:
     from nsde_policy.run_directory import RunDirectory

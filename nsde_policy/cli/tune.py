@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, ClassVar
 import tyro
 
 from nsde_policy.bounds import Count, Natural
-from nsde_policy.cli.shared.options import JsonFileFlag, list_flags, print_results
-from nsde_policy.cli.train import Train
 from nsde_policy.errors import import_optional
 from nsde_policy.tasks import get_task
 from nsde_policy.training.presets import PRESET_FILE
+
+from .shared.options import JsonFileFlag, list_flags, print_results
+from .train import Train
 
 if TYPE_CHECKING:
     from nsde_policy.eval.tune.search import Search
@@ -69,7 +70,7 @@ class Tune(Train):
         from nsde_policy.eval.rollouts.pool import GPU_SHARE
         from nsde_policy.eval.tune.search import ROUNDS, TUNING_SEED
         from nsde_policy.eval.tune.space import format_values
-        from nsde_policy.inference.torch_threads import count_cores
+        from nsde_policy.policy.torch_threads import count_cores
 
         search = self._make_search()
         steps, episodes = (

@@ -3,6 +3,6 @@
 Numpy only, no torch.
 """
 
-from nsde_policy.control.report import SessionReport as SessionReport
-from nsde_policy.control.session import Session as Session
-from nsde_policy.control.session_config import SessionConfig as SessionConfig
+from .report import SessionReport as SessionReport
+from .session import Session as Session
+from .session_config import SessionConfig as SessionConfig

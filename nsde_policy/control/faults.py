@@ -7,9 +7,10 @@ from typing import Literal
 
 import numpy as np
 
-from nsde_policy.control.limits import Limiter
 from nsde_policy.errors import summarize_error
-from nsde_policy.planner.checks import check_array
+from nsde_policy.interface.checks import check_array
+
+from .limits import Limiter
 
 
 class FaultKind(StrEnum):

@@ -6,14 +6,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nsde_policy.control.clock import parse_time
-from nsde_policy.control.faults import Fault, FaultKind, get_reaction
-from nsde_policy.control.session_config import ResolvedConfig, SessionConfig
 from nsde_policy.core.spec import STATE_KEY, CameraSpec
 from nsde_policy.errors import PolicyInputError
-from nsde_policy.planner.calibration import Calibration, measure_change
-from nsde_policy.planner.interface import PolicySpec
-from nsde_policy.planner.observation import find_implausible_frame, parse_frame
+from nsde_policy.interface.calibration import Calibration, measure_change
+from nsde_policy.interface.observation import find_implausible_frame, parse_frame
+from nsde_policy.interface.planner import PolicySpec
+
+from .clock import parse_time
+from .faults import Fault, FaultKind, get_reaction
+from .session_config import ResolvedConfig, SessionConfig
 
 VISIBLE_FACTOR = 2.0
 """Motion is visible if it is larger than this multiple of the largest one that changed no training frame,

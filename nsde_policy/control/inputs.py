@@ -5,19 +5,20 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from nsde_policy.control.faults import Fault, FaultKind, describe_error
-from nsde_policy.control.frame_monitor import FrameMonitor, parse_times
-from nsde_policy.control.session_config import ResolvedConfig, SessionConfig
 from nsde_policy.errors import ConfigError, PolicyInputError
-from nsde_policy.planner.calibration import Calibration, OODDetector
-from nsde_policy.planner.interface import Planner, PolicySpec
-from nsde_policy.planner.observation import (
+from nsde_policy.interface.calibration import Calibration, OODDetector
+from nsde_policy.interface.observation import (
     Observation,
     ObservationMonitor,
     convert_observation,
     encode_observation,
     find_non_finite,
 )
+from nsde_policy.interface.planner import Planner, PolicySpec
+
+from .faults import Fault, FaultKind, describe_error
+from .frame_monitor import FrameMonitor, parse_times
+from .session_config import ResolvedConfig, SessionConfig
 
 TIME_TOLERANCE_S = 1e-9
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsde_policy.control.limits import Limiter
 from nsde_policy.core.spec import wrap_angle
 from nsde_policy.errors import PlanError
-from nsde_policy.planner.checks import check_plan, is_finite
-from nsde_policy.planner.interface import History, PolicySpec
+from nsde_policy.interface.checks import check_plan, is_finite
+from nsde_policy.interface.planner import History, PolicySpec
+
+from .limits import Limiter
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from nsde_policy.errors import ConfigError
-from nsde_policy.planner.calibration import POSITION_MARGIN, Calibration
-from nsde_policy.planner.checks import is_finite
-from nsde_policy.planner.interface import PolicySpec
+from nsde_policy.interface.calibration import POSITION_MARGIN, Calibration
+from nsde_policy.interface.checks import is_finite
+from nsde_policy.interface.planner import PolicySpec
 
 ZERO = 1e-30
 """Limits of speed and acceleration up to this number count as zero."""

@@ -10,15 +10,16 @@ from functools import partial
 
 import numpy as np
 
-from nsde_policy.control.clock import parse_time
-from nsde_policy.control.faults import Fault, FaultKind, describe_error
-from nsde_policy.control.interpolation import PlanJob, TimedPlan
-from nsde_policy.control.report import Recorder
-from nsde_policy.control.session_config import ResolvedConfig, SessionConfig
-from nsde_policy.control.worker import PlannerThread
 from nsde_policy.errors import PlanError
-from nsde_policy.planner.candidates import CandidateBudget
-from nsde_policy.planner.interface import SPARE_COMMANDS, History, Plan, Planner
+from nsde_policy.interface.candidates import CandidateBudget
+from nsde_policy.interface.planner import SPARE_COMMANDS, History, Plan, Planner
+
+from .clock import parse_time
+from .faults import Fault, FaultKind, describe_error
+from .interpolation import PlanJob, TimedPlan
+from .report import Recorder
+from .session_config import ResolvedConfig, SessionConfig
+from .worker import PlannerThread
 
 RECENT_LATENCIES = 10
 """Number of plans whose longest latency is expected of the next one."""

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nsde_policy.control.clock import TimeGrid
-from nsde_policy.control.faults import Fault, FaultKind
 from nsde_policy.errors import NsdePolicyError
 
+from .clock import TimeGrid
+from .faults import Fault, FaultKind
+
 if TYPE_CHECKING:
-    from nsde_policy.control.interpolation import TimedPlan
+    from .interpolation import TimedPlan
 
 logger = logging.getLogger(__name__)
 

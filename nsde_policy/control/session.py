@@ -17,20 +17,21 @@ from typing import Self
 
 import numpy as np
 
-from nsde_policy.control.clock import EARLY_CALL, ROUNDING, TimeGrid, freeze_objects, parse_time, read_clock
-from nsde_policy.control.faults import Fault, FaultKind, get_reaction, respond_to_faults
-from nsde_policy.control.inputs import InputMonitor
-from nsde_policy.control.interpolation import PlanFollower
-from nsde_policy.control.limits import Limiter
-from nsde_policy.control.planning import PlanScheduler
-from nsde_policy.control.report import CommandRecord, PeriodCommands, Recorder, SessionReport
-from nsde_policy.control.session_config import SessionConfig
-from nsde_policy.control.worker import PlannerThread
 from nsde_policy.errors import ConfigError, PolicyInputError, SessionStoppedError
-from nsde_policy.planner.calibration import Calibration
-from nsde_policy.planner.checks import check_array
-from nsde_policy.planner.interface import Planner
-from nsde_policy.planner.observation import Observation
+from nsde_policy.interface.calibration import Calibration
+from nsde_policy.interface.checks import check_array
+from nsde_policy.interface.observation import Observation
+from nsde_policy.interface.planner import Planner
+
+from .clock import EARLY_CALL, ROUNDING, TimeGrid, freeze_objects, parse_time, read_clock
+from .faults import Fault, FaultKind, get_reaction, respond_to_faults
+from .inputs import InputMonitor
+from .interpolation import PlanFollower
+from .limits import Limiter
+from .planning import PlanScheduler
+from .report import CommandRecord, PeriodCommands, Recorder, SessionReport
+from .session_config import SessionConfig
+from .worker import PlannerThread
 
 
 class Session:

@@ -11,12 +11,13 @@ from msgspec import Meta
 
 from nsde_policy.bounds import Count, NonNegative, Positive
 from nsde_policy.config import BaseConfig, check_names, require
-from nsde_policy.control.faults import FaultKind, OnFault
-from nsde_policy.control.limits import Limits
 from nsde_policy.errors import ConfigError
-from nsde_policy.planner.calibration import Calibration
-from nsde_policy.planner.checks import check_array
-from nsde_policy.planner.interface import PolicySpec
+from nsde_policy.interface.calibration import Calibration
+from nsde_policy.interface.checks import check_array
+from nsde_policy.interface.planner import PolicySpec
+
+from .faults import FaultKind, OnFault
+from .limits import Limits
 
 MAX_AGE_PERIODS = 1.5
 MAX_GAP_POLICY_PERIODS = 3.0

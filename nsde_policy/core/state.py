@@ -9,8 +9,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from nsde_policy.core.spec import StateSpec
 from nsde_policy.errors import DemoError
+
+from .spec import StateSpec
 
 SMALLEST_STD = 1e-6
 """Smallest standard deviation of an increment, in ranges of its dimension, for dimensions that never move."""

@@ -18,7 +18,20 @@ from websockets.exceptions import InvalidStatus, InvalidURI
 from websockets.sync.client import ClientConnection, connect
 
 from nsde_policy import __version__
-from nsde_policy.deploy.protocol import (
+from nsde_policy.errors import (
+    ConfigError,
+    NsdePolicyError,
+    PlanError,
+    PolicyInputError,
+    RemoteError,
+    summarize_error,
+)
+from nsde_policy.interface.calibration import Calibration
+from nsde_policy.interface.checks import check_plan
+from nsde_policy.interface.planner import History, Plan, PolicySpec
+from nsde_policy.policy.base_policy import BasePolicy, require_int, require_seed
+
+from .protocol import (
     MAX_PLAN_SEED,
     PROTOCOL,
     Array,
@@ -33,19 +46,7 @@ from nsde_policy.deploy.protocol import (
     encode,
     pack_frame,
 )
-from nsde_policy.deploy.server.settings import fits_header
-from nsde_policy.errors import (
-    ConfigError,
-    NsdePolicyError,
-    PlanError,
-    PolicyInputError,
-    RemoteError,
-    summarize_error,
-)
-from nsde_policy.inference.base_policy import BasePolicy, require_int, require_seed
-from nsde_policy.planner.calibration import Calibration
-from nsde_policy.planner.checks import check_plan
-from nsde_policy.planner.interface import History, Plan, PolicySpec
+from .server.settings import fits_header
 
 _websockets_logger = logging.getLogger(__name__)
 _websockets_logger.addHandler(logging.NullHandler())  # connection errors are raised, not logged

@@ -15,10 +15,11 @@ import numpy as np
 from msgspec import Meta
 
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.deploy.server.settings import ENVELOPE_BYTES
 from nsde_policy.errors import RemoteError, summarize_error
-from nsde_policy.planner.calibration import Calibration
-from nsde_policy.planner.interface import Plan, PolicySpec
+from nsde_policy.interface.calibration import Calibration
+from nsde_policy.interface.planner import Plan, PolicySpec
+
+from .server.settings import ENVELOPE_BYTES
 
 PROTOCOL = 2
 """Version of the messages; client and server must have the same."""
@@ -109,7 +110,7 @@ class PlanRequest(Message, frozen=True, tag="plan"):
 
 
 class PlanReply(Message, frozen=True, tag="planned"):
-    """A plan, as the fields of `nsde_policy.planner.interface.Plan`."""
+    """A plan, as the fields of `nsde_policy.interface.planner.Plan`."""
 
     id: NonNegativeInt64
     actions: Array

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from nsde_policy.data import Demonstrations
-    from nsde_policy.encoders.base_model import EncoderModel
+
+    from .base_model import EncoderModel
 
 IMAGE_KEY = "observation.images."
 """Names of images start with this, followed by the name of the camera."""

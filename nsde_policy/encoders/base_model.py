@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nsde_policy.data.augmentation import FrameMirror
-from nsde_policy.encoders.masking import disturb_frames
 from nsde_policy.methods.base import LossParts, Stage, TrainableModel
+
+from .masking import disturb_frames
 
 VISIBILITY_FILE = "visibility.safetensors"
 """Weights of `VisibilityHead` in the folder of an encoder."""

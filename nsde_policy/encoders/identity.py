@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from nsde_policy.core.spec import ENVIRONMENT_KEY, STATE_KEY
-from nsde_policy.encoders.base import Encoder
-from nsde_policy.encoders.registry import register_encoder
 from nsde_policy.errors import PolicyInputError
+
+from .base import Encoder
+from .registry import register_encoder
 
 if TYPE_CHECKING:
     import numpy as np

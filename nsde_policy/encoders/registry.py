@@ -7,8 +7,9 @@
 Entry points of other packages belong to the group `nsde_policy.encoders`.
 """
 
-from nsde_policy.encoders.base import Encoder
 from nsde_policy.registry import Registry
+
+from .base import Encoder
 
 ENCODERS: Registry[Encoder] = Registry(
     "encoder", "nsde_policy.encoders", helpers=("base", "base_model", "masking", "registry")

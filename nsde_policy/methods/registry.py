@@ -17,7 +17,8 @@ from nsde_policy.registry import Registry
 
 if TYPE_CHECKING:
     from nsde_policy.data.statistics import DemoStatistics
-    from nsde_policy.methods.base import TrainableModel
+
+    from .base import TrainableModel
 
 Model = TypeVar("Model", bound="type[TrainableModel[Any]]")
 

@@ -5,8 +5,9 @@ from torch import Tensor, nn
 
 from nsde_policy.core.state import wrap_circular
 from nsde_policy.data.goal import GATE, Goal
-from nsde_policy.selection.dynamics import DynamicsModel
-from nsde_policy.selection.rule import SelectionRule
+
+from .dynamics import DynamicsModel
+from .rule import SelectionRule
 
 
 class PlanSelector(nn.Module):

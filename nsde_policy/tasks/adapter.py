@@ -13,9 +13,10 @@ import numpy as np
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.errors import EnvError
-from nsde_policy.tasks.base import Info, Task
-from nsde_policy.tasks.environments import AnyEnv, close_env, run_env_code
-from nsde_policy.tasks.gym import open_env
+
+from .base import Info, Task
+from .environments import AnyEnv, close_env, run_env_code
+from .gym import open_env
 
 logger = logging.getLogger(__name__)
 

@@ -5,9 +5,10 @@ import io
 from collections.abc import Mapping
 
 from nsde_policy.errors import import_optional
-from nsde_policy.tasks.base import Reporting, Task
-from nsde_policy.tasks.environments import AnyEnv
-from nsde_policy.tasks.registry import TASKS
+
+from .base import Reporting, Task
+from .environments import AnyEnv
+from .registry import TASKS
 
 GOALS = {
     "door": "the door is open by 1.35 rad",

@@ -9,10 +9,11 @@ from nsde_policy.config import Preset, SelectionConfig, TrainConfig
 from nsde_policy.envs.avoiding import geometry
 from nsde_policy.envs.avoiding.dynamics import CONTROL_RATE_HZ, EPISODE_PERIODS
 from nsde_policy.run_config import DemoConfig
-from nsde_policy.tasks.base import Info, Outcome, Reporting, Task, read_number
-from nsde_policy.tasks.drawing import Drawing, Forecast, Scene
-from nsde_policy.tasks.registry import register_task
-from nsde_policy.tasks.training_defaults import TrainingDefaults
+
+from .base import Info, Outcome, Reporting, Task, read_number
+from .drawing import Drawing, Forecast, Scene
+from .registry import register_task
+from .training_defaults import TrainingDefaults
 
 if TYPE_CHECKING:
     import numpy as np

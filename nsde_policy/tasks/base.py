@@ -14,9 +14,10 @@ from nsde_policy.assets import USUAL_OBSERVATIONS
 from nsde_policy.errors import ConfigError, EnvError
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.tasks.drawing import Drawing
-from nsde_policy.tasks.environments import AnyEnv, make_gym_env
-from nsde_policy.tasks.training_defaults import AUTO_PRESET, TrainingDefaults
+
+from .drawing import Drawing
+from .environments import AnyEnv, make_gym_env
+from .training_defaults import AUTO_PRESET, TrainingDefaults
 
 if TYPE_CHECKING:
     from nsde_policy.data.statistics import DemoStatistics

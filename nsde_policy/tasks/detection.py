@@ -6,9 +6,10 @@ from pathlib import Path
 
 from nsde_policy.assets import EMBEDDED_DEMOS, SHIPPED_TASK
 from nsde_policy.errors import ConfigError, DemoError
-from nsde_policy.tasks.base import Task
-from nsde_policy.tasks.environments import is_env_id
-from nsde_policy.tasks.registry import TASKS, get_recorded_task
+
+from .base import Task
+from .environments import is_env_id
+from .registry import TASKS, get_recorded_task
 
 NO_TASK, OWN_ROBOT = "none", "your own robot (no task)"
 """Name of the task of demonstrations without an environment, and what people call it."""

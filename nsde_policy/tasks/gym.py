@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nsde_policy.tasks.base import Reporting, Task
-from nsde_policy.tasks.environments import AnyEnv, run_env_code
+from .base import Reporting, Task
+from .environments import AnyEnv, run_env_code
 
 
 class GymTask(Task):

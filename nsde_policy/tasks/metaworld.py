@@ -6,9 +6,10 @@ import gymnasium as gym
 import numpy as np
 
 from nsde_policy.errors import ConfigError, import_optional
-from nsde_policy.tasks.base import Reporting, Task
-from nsde_policy.tasks.environments import AnyEnv, make_gym_env
-from nsde_policy.tasks.registry import TASKS
+
+from .base import Reporting, Task
+from .environments import AnyEnv, make_gym_env
+from .registry import TASKS
 
 MEMBERS = """
 assembly basketball bin-picking box-close button-press button-press-topdown button-press-topdown-wall

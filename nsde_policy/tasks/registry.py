@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 
 from nsde_policy.errors import ConfigError, PluginError
 from nsde_policy.registry import Registry
-from nsde_policy.tasks.base import Task, with_env_kwargs
-from nsde_policy.tasks.environments import is_env_id
-from nsde_policy.tasks.gym import GymTask
+
+from .base import Task, with_env_kwargs
+from .environments import is_env_id
+from .gym import GymTask
 
 if TYPE_CHECKING:
     from nsde_policy.run_directory import RunRecord

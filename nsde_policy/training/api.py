@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from nsde_policy.data.types import Demonstrations
-from nsde_policy.inference.policy import Policy
 from nsde_policy.log import show_log
+from nsde_policy.policy.policy import Policy
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import NO_TASK
-from nsde_policy.training.checkpoints import check_files
-from nsde_policy.training.curves import describe_overfitting
-from nsde_policy.training.presets import TrainingRequest, expand_names
-from nsde_policy.training.recorder import Monitor
-from nsde_policy.training.train import TrainOptions, pick_device, train_run
+
+from .checkpoints import check_files
+from .curves import describe_overfitting
+from .presets import TrainingRequest, expand_names
+from .recorder import Monitor
+from .train import TrainOptions, pick_device, train_run
 
 logger = logging.getLogger(__name__)
 

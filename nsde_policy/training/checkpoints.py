@@ -9,8 +9,9 @@ from typing import Any, Protocol
 from nsde_policy.errors import CheckpointError
 from nsde_policy.files import PARTIAL, find_difference
 from nsde_policy.run_directory import ENCODER_FOLDER, SELECTION_FOLDER, RunDirectory
-from nsde_policy.training.fit import FitState
-from nsde_policy.training.frames import PolicyWithEncoder
+
+from .fit import FitState
+from .frames import PolicyWithEncoder
 
 logger = logging.getLogger(__name__)
 

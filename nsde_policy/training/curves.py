@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from nsde_policy.files import replace_file
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.recorder import VALIDATION_PREFIX
+
+from .recorder import VALIDATION_PREFIX
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -27,10 +27,11 @@ from nsde_policy.data.action_columns import (
 from nsde_policy.data.angles import unwrap_angles
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import ConfigError
+from nsde_policy.interface.planner import check_first_action, replace_first_action
 from nsde_policy.methods.registry import get_method
-from nsde_policy.planner.interface import check_first_action, replace_first_action
 from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.training.training_set import TrainingSet
+
+from .training_set import TrainingSet
 
 logger = logging.getLogger(__name__)
 

@@ -41,18 +41,19 @@ from nsde_policy.encoders.base_model import VISIBILITY_FILE, CameraBatch, mirror
 from nsde_policy.encoders.masking import Covers
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
-from nsde_policy.inference.loading import build_encoder, limit_parameters
-from nsde_policy.inference.torch_threads import count_threads, use_threads
+from nsde_policy.interface.calibration import CameraRange
 from nsde_policy.methods.base import PolicyModel
 from nsde_policy.methods.registry import get_method
-from nsde_policy.planner.calibration import CameraRange
+from nsde_policy.policy.loading import build_encoder, limit_parameters
+from nsde_policy.policy.torch_threads import count_threads, use_threads
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory, check_encoder
-from nsde_policy.training.batches import PrefetchSource
-from nsde_policy.training.checkpoints import build_refusal
-from nsde_policy.training.dataset import build_training_data, find_window_frames
-from nsde_policy.training.distributed import get_rank, split_batch
-from nsde_policy.training.frames import (
+
+from .batches import PrefetchSource
+from .checkpoints import build_refusal
+from .dataset import build_training_data, find_window_frames
+from .distributed import get_rank, split_batch
+from .frames import (
     FEATURES_FILE,
     EncoderPhase,
     FrameTable,
@@ -61,8 +62,8 @@ from nsde_policy.training.frames import (
     sample_occlusion,
     split_rows,
 )
-from nsde_policy.training.recorder import Monitor, fit_run
-from nsde_policy.training.training_set import TrainingSet
+from .recorder import Monitor, fit_run
+from .training_set import TrainingSet
 
 if TYPE_CHECKING:
     from nsde_policy.data.images import LazyFrames
@@ -263,7 +264,7 @@ class EncoderTraining:
         copies = sample_occlusion(len(demos), len(self.cameras), size, generator) if is_occluded else []
         stored = self._encode(copies)
         if directory.path == self._run.encoder.path:
-            from nsde_policy.training.visibility import fit_visibility
+            from .visibility import fit_visibility
 
             head = fit_visibility(self.model, frames, demos, stored["codes"], self._held_out, seed=self._seed)
             file = directory.path / VISIBILITY_FILE

@@ -13,16 +13,17 @@ from nsde_policy.config import TrainConfig
 from nsde_policy.core.targets import TensorRows
 from nsde_policy.errors import CheckpointError, ConfigError, NsdePolicyError
 from nsde_policy.methods.base import Stage, TrainableModel
-from nsde_policy.training.batches import BatchSource, TableSource
-from nsde_policy.training.cuda_graph import capture_step
-from nsde_policy.training.distributed import (
+
+from .batches import BatchSource, TableSource
+from .cuda_graph import capture_step
+from .distributed import (
     average_ranks,
     copy_first_rank,
     get_rank,
     is_first_rank,
     split_batch,
 )
-from nsde_policy.training.optimizer import AdamW, WeightAverage, averaging_decay, learning_rate
+from .optimizer import AdamW, WeightAverage, averaging_decay, learning_rate
 
 RANK_SEEDS = 1_000_003
 """Difference between the seeds of two ranks, more than users try."""

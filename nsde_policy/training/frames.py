@@ -18,8 +18,9 @@ from nsde_policy.encoders.keypoints.config import FORESEEN
 from nsde_policy.encoders.masking import Covers, RandomOccluder
 from nsde_policy.methods.base import LossParts, PolicyModel, Stage, TrainableModel
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.batches import PrefetchSource
-from nsde_policy.training.distributed import get_rank, split_batch
+
+from .batches import PrefetchSource
+from .distributed import get_rank, split_batch
 
 FEATURES_FILE = "codes.safetensors"
 COPIES, COPY_OCCLUDER, COPY_GAIN = 2, RandomOccluder(1.0, (0.03, 0.15)), 0.15

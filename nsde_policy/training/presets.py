@@ -185,7 +185,8 @@ def resolve_preset(
         return name, task.preset(name, method)
     from nsde_policy.data.split import split_episodes
     from nsde_policy.data.statistics import measure_statistics
-    from nsde_policy.training.demos import find_env_rate, load_training_demos
+
+    from .demos import find_env_rate, load_training_demos
 
     settings = replace(task.training.demos, **selection)
     if demos is None or isinstance(demos, Path):

@@ -14,12 +14,13 @@ from nsde_policy.config import TrainConfig
 from nsde_policy.core.targets import TensorRows
 from nsde_policy.methods.base import TrainableModel
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.batches import BatchSource
-from nsde_policy.training.checkpoints import Checkpoints
-from nsde_policy.training.distributed import is_any_rank, is_distributed, is_first_rank
-from nsde_policy.training.fit import FitState, Losses, Recorder, fit
-from nsde_policy.training.interrupts import defer_interrupt
-from nsde_policy.training.progress import ProgressBar
+
+from .batches import BatchSource
+from .checkpoints import Checkpoints
+from .distributed import is_any_rank, is_distributed, is_first_rank
+from .fit import FitState, Losses, Recorder, fit
+from .interrupts import defer_interrupt
+from .progress import ProgressBar
 
 VALIDATION_PREFIX = "validation_"
 """Prefix of validation losses in the metrics."""

@@ -15,18 +15,19 @@ from nsde_policy.data.statistics import DemoStatistics, measure_statistics
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import CheckpointError
 from nsde_policy.files import read_json, replace_file
-from nsde_policy.inference.loading import load_model
-from nsde_policy.inference.selection import RULE_FILE
 from nsde_policy.methods.base import Draws
+from nsde_policy.policy.loading import load_model
+from nsde_policy.policy.selection import RULE_FILE
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.selection.dynamics import DynamicsModel
 from nsde_policy.selection.rule import Kind, SelectionRule
 from nsde_policy.selection.selector import PlanSelector
-from nsde_policy.training.checkpoints import build_refusal
-from nsde_policy.training.dataset import build_states, build_transitions, measure_demonstrations
-from nsde_policy.training.recorder import Monitor, fit_run, sample_rows
-from nsde_policy.training.training_set import TrainingSet
+
+from .checkpoints import build_refusal
+from .dataset import build_states, build_transitions, measure_demonstrations
+from .recorder import Monitor, fit_run, sample_rows
+from .training_set import TrainingSet
 
 logger = logging.getLogger(__name__)
 

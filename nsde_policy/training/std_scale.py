@@ -13,12 +13,13 @@ from nsde_policy.core.targets import Transitions
 from nsde_policy.data.angles import wrap_columns
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import ConfigError
-from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.base import PolicyModel
 from nsde_policy.methods.registry import get_method
+from nsde_policy.policy.loading import load_model
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.dataset import build_transitions
+
+from .dataset import build_transitions
 
 logger = logging.getLogger(__name__)
 

@@ -17,34 +17,35 @@ from nsde_policy.data.types import Demonstrations
 from nsde_policy.encoders.base_model import VISIBILITY_FILE
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import replace_file
-from nsde_policy.inference.loading import build_model, build_policy_spec, limit_parameters
-from nsde_policy.inference.torch_threads import count_threads, use_threads
+from nsde_policy.interface.calibration import CALIBRATION_FILE, Calibration
 from nsde_policy.methods.base import TrainableModel
 from nsde_policy.methods.registry import get_method
-from nsde_policy.planner.calibration import CALIBRATION_FILE, Calibration
+from nsde_policy.policy.loading import build_model, build_policy_spec, limit_parameters
+from nsde_policy.policy.torch_threads import count_threads, use_threads
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord
 from nsde_policy.tasks import get_task, with_env_kwargs
-from nsde_policy.training.checkpoints import check_files, refuse_other_training
-from nsde_policy.training.dataset import (
+
+from .checkpoints import check_files, refuse_other_training
+from .dataset import (
     build_states,
     build_training_data,
     infer_settings,
     measure_demonstrations,
 )
-from nsde_policy.training.demos import (
+from .demos import (
     add_environment,
     find_mirror,
     find_motions,
     open_demonstrations,
     warn_if_few,
 )
-from nsde_policy.training.distributed import join_ranks, use_own_gpu
-from nsde_policy.training.encoder import EncoderTraining
-from nsde_policy.training.recorder import MAX_FRAME_ROWS, MAX_VALIDATION_ROWS, Monitor, fit_run, sample_rows
-from nsde_policy.training.selection import align_ends, train_dynamics, write_rule
-from nsde_policy.training.std_scale import check_std_scale, fit_std_scale
-from nsde_policy.training.training_set import TrainingSet
+from .distributed import join_ranks, use_own_gpu
+from .encoder import EncoderTraining
+from .recorder import MAX_FRAME_ROWS, MAX_VALIDATION_ROWS, Monitor, fit_run, sample_rows
+from .selection import align_ends, train_dynamics, write_rule
+from .std_scale import check_std_scale, fit_std_scale
+from .training_set import TrainingSet
 
 if TYPE_CHECKING:
     from nsde_policy.data.images import LazyFrames

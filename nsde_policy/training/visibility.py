@@ -11,7 +11,8 @@ from nsde_policy.data.frames import FrameFile
 from nsde_policy.data.types import Demonstrations, Ints
 from nsde_policy.encoders.base_model import MIN_STD, EncoderModel, VisibilityHead
 from nsde_policy.encoders.masking import disturb_frames
-from nsde_policy.training.frames import READ_BLOCK
+
+from .frames import READ_BLOCK
 
 logger = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ import abc
 import torch
 from torch import Tensor
 
-from nsde_policy.video.next_frame import RGB_CHANNELS, PredictedStep, StepResult, VideoModel
-from nsde_policy.video.settings import VideoSampling
+from .next_frame import RGB_CHANNELS, PredictedStep, StepResult, VideoModel
+from .settings import VideoSampling
 
 EPSILON = 0.3
 """Strength ε of the noise of PFI between two frames."""

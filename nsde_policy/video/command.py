@@ -21,7 +21,8 @@ from nsde_policy.cli.shared.options import (
 )
 from nsde_policy.cli.shared.ranks import get_rank
 from nsde_policy.errors import ConfigError
-from nsde_policy.video.settings import VIDEO_KEY, VideoConfig
+
+from .settings import VIDEO_KEY, VideoConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +74,10 @@ class VideoTrain(VideoPresetFlags):
 
     def run(self) -> None:
         """Train with a progress bar and print the run directory."""
-        from nsde_policy.inference.torch_threads import count_threads, use_threads
-        from nsde_policy.video.video_run import train_video
-        from nsde_policy.video.videos import open_videos
+        from nsde_policy.policy.torch_threads import count_threads, use_threads
+
+        from .video_run import train_video
+        from .videos import open_videos
 
         out = self.out or Path("runs") / f"video-{self.method}-{self.preset}-{self.seed}"
         videos = open_videos(self.data, size=self.config.size).hold_out(self.validation)
@@ -116,9 +118,10 @@ class VideoEval:
         import numpy as np
 
         from nsde_policy.eval.latency import device_name
-        from nsde_policy.video.frame_scores import cut_windows, make_predictor, score_predictors
-        from nsde_policy.video.video_run import VideoRecord, load_video_model
-        from nsde_policy.video.videos import open_videos
+
+        from .frame_scores import cut_windows, make_predictor, score_predictors
+        from .video_run import VideoRecord, load_video_model
+        from .videos import open_videos
 
         if not self.models:
             raise ConfigError("name at least one run directory of `nsde-policy video train`")
@@ -182,7 +185,7 @@ class VideoData:
         """Write videos with a progress bar and print what the store holds."""
         from tqdm import tqdm
 
-        from nsde_policy.video.video_stores import FrameConfig, find_videos, write_videos
+        from .video_stores import FrameConfig, find_videos, write_videos
 
         try:
             report = write_videos(

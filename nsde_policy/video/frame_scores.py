@@ -16,8 +16,9 @@ from torch.nn import functional
 from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.score.sums import EpisodeSums
 from nsde_policy.eval.tables import format_markdown
-from nsde_policy.video.next_frame import VideoModel, to_unit
-from nsde_policy.video.videos import Videos
+
+from .next_frame import VideoModel, to_unit
+from .videos import Videos
 
 DATA_RANGE = 2.0
 """Largest minus smallest value of a pixel."""

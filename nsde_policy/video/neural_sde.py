@@ -18,14 +18,15 @@ from nsde_policy.core import losses
 from nsde_policy.core.networks import Outputs
 from nsde_policy.core.sde import Coefficients, euler_maruyama_step
 from nsde_policy.methods.base import Stage
-from nsde_policy.video.next_frame import (
+
+from .next_frame import (
     RGB_CHANNELS,
     PredictedStep,
     StepResult,
     VideoModel,
     differentiate_state,
 )
-from nsde_policy.video.settings import NeuralSDEVideoConfig, NeuralSDEVideoSampling, VideoSampling
+from .settings import NeuralSDEVideoConfig, NeuralSDEVideoSampling, VideoSampling
 
 FLOW_WEIGHT, DENOISER_WEIGHT, DIFFUSION_WEIGHT = 2.0, 0.5, 0.1
 """Weights of the losses, each averaged over the numbers of a frame."""

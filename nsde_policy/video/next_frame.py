@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from nsde_policy.core.networks import weights_from
 from nsde_policy.methods.base import LossParts, Stage, TrainableModel
-from nsde_policy.video.settings import UnrollConfig, VideoModelConfig, VideoSampling
-from nsde_policy.video.uvit import UViT
-from nsde_policy.video.videos import VideoWindows
+
+from .settings import UnrollConfig, VideoModelConfig, VideoSampling
+from .uvit import UViT
+from .videos import VideoWindows
 
 RGB_CHANNELS = 3
 

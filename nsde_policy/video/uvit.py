@@ -6,7 +6,8 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nsde_policy.encoders.keypoints.networks import NormedConv
-from nsde_policy.video.settings import STRIDE, UViTConfig
+
+from .settings import STRIDE, UViTConfig
 
 ATTENTION_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """All but cuDNN's, whose gradients in bf16 were NaN after some thousand steps on an H200 (torch 2.11)."""

@@ -20,16 +20,17 @@ import torch
 from nsde_policy.config import BaseConfig, TrainConfig
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
-from nsde_policy.inference.loading import check_weights
+from nsde_policy.policy.loading import check_weights
 from nsde_policy.run_directory import RUN_FORMAT, DemoRecord, RunDirectory, find_versions
 from nsde_policy.training.checkpoints import check_files, refuse_other_training
 from nsde_policy.training.distributed import join_ranks
 from nsde_policy.training.recorder import Monitor, fit_run
-from nsde_policy.video.baselines import FlowMatchingVideo, InterpolantsVideo
-from nsde_policy.video.neural_sde import NeuralSDEVideo
-from nsde_policy.video.next_frame import VideoModel
-from nsde_policy.video.settings import VideoConfig
-from nsde_policy.video.videos import Videos
+
+from .baselines import FlowMatchingVideo, InterpolantsVideo
+from .neural_sde import NeuralSDEVideo
+from .next_frame import VideoModel
+from .settings import VideoConfig
+from .videos import Videos
 
 logger = logging.getLogger(__name__)
 

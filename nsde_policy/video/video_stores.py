@@ -23,7 +23,8 @@ from nsde_policy.data.video_files import MAX_SIDE, open_video
 from nsde_policy.data.zarr_store.writer import DemoWriter
 from nsde_policy.errors import DemoError
 from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked, read_file
-from nsde_policy.video.settings import VIDEO_KEY
+
+from .settings import VIDEO_KEY
 
 Split = Literal["train", "validation", "test"]
 Span = tuple[int, int]

@@ -19,7 +19,8 @@ from nsde_policy.data.images import LazyFrames
 from nsde_policy.data.readers import open_source
 from nsde_policy.data.types import Ints
 from nsde_policy.errors import ConfigError, DemoError
-from nsde_policy.video.settings import VIDEO_KEY
+
+from .settings import VIDEO_KEY
 
 logger = logging.getLogger(__name__)
 

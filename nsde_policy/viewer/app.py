@@ -6,8 +6,9 @@ from typing import ClassVar, Literal
 from nsde_policy import __version__
 from nsde_policy.errors import ConfigError
 from nsde_policy.tasks.base import Task
-from nsde_policy.viewer import messages
-from nsde_policy.viewer.simulation import Simulation
+
+from . import messages
+from .simulation import Simulation
 
 
 class App(abc.ABC):

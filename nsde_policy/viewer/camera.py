@@ -6,7 +6,7 @@ import numpy as np
 
 from nsde_policy.encoders import get_encoder
 from nsde_policy.eval.render.pictures import encode_picture
-from nsde_policy.planner.interface import PolicySpec
+from nsde_policy.interface.planner import PolicySpec
 
 SPREAD = 2.0
 """Standard deviations of the ends that the ellipse around them reaches."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nsde_policy.config import BaseConfig, Sampling
 from nsde_policy.errors import RemoteError
 from nsde_policy.eval.rollouts.disturbances import CameraCondition
-from nsde_policy.inference.policy import Policy
+from nsde_policy.policy.policy import Policy
 
 RANGES: Mapping[str, tuple[float, float, float]] = {
     "alpha": (0.0, 3.0, 0.05),

@@ -19,11 +19,12 @@ from nsde_policy.data.types import Demonstrations
 from nsde_policy.deploy.server.settings import Log
 from nsde_policy.deploy.server.websocket_server import WebsocketServer
 from nsde_policy.errors import NsdePolicyError
-from nsde_policy.viewer.http import ViewerSettings, load_files, respond_with_file
+
+from .http import ViewerSettings, load_files, respond_with_file
 
 if TYPE_CHECKING:
     from nsde_policy.eval.score.episodes import ScoredEpisodes
-    from nsde_policy.inference.policy import Policy
+    from nsde_policy.policy.policy import Policy
 
 DIGITS = 5
 """Significant digits of the numbers on the page."""

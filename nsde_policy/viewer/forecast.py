@@ -6,8 +6,8 @@ import torch
 from nsde_policy.config import Sampling
 from nsde_policy.envs.live import LiveTable
 from nsde_policy.eval.render.video import sample_forecast
-from nsde_policy.inference.policy import Policy
-from nsde_policy.planner.interface import History, Plan, PolicySpec
+from nsde_policy.interface.planner import History, Plan, PolicySpec
+from nsde_policy.policy.policy import Policy
 from nsde_policy.tasks.drawing import Forecast
 
 FAN_STEPS = 16

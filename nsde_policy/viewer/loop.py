@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable
 
 from nsde_policy.errors import NsdePolicyError
-from nsde_policy.viewer import messages
-from nsde_policy.viewer.app import App
+
+from . import messages
+from .app import App
 
 Publish = Callable[[messages.MessageType, str], None]
 """Sends a message to all clients; must not block."""

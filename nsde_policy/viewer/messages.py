@@ -28,7 +28,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from nsde_policy.errors import RemoteError
-from nsde_policy.viewer.controls import RANGES
+
+from .controls import RANGES
 
 PageMessage = dict[str, object]
 """A message to clients, for JSON."""

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from nsde_policy.envs.live import LiveTable
 from nsde_policy.errors import ConfigError, RemoteError
 from nsde_policy.tasks import Task, get_task, get_task_of_run
-from nsde_policy.viewer import messages
-from nsde_policy.viewer.app import App
-from nsde_policy.viewer.controls import RANGES, Controls
-from nsde_policy.viewer.policy_runner import PolicyPanel, PolicyRunner
-from nsde_policy.viewer.simulation import Simulation
+
+from . import messages
+from .app import App
+from .controls import RANGES, Controls
+from .policy_runner import PolicyPanel, PolicyRunner
+from .simulation import Simulation
 
 REST_S = 2.0
 """Time for which the end of an episode is shown before the next seed starts, if `next_at_end` is on."""

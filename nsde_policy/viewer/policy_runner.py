@@ -26,20 +26,21 @@ from nsde_policy.eval.rollouts.disturbances import (
     count_planned,
 )
 from nsde_policy.eval.rollouts.runner import make_generator
-from nsde_policy.inference.policy import Policy
+from nsde_policy.interface.planner import History, Plan
 from nsde_policy.methods.registry import get_method
-from nsde_policy.planner.interface import History, Plan
+from nsde_policy.policy.policy import Policy
 from nsde_policy.tasks import Task, get_task
 from nsde_policy.training.train import train_run
-from nsde_policy.viewer.camera import describe_camera
-from nsde_policy.viewer.controls import Controls
-from nsde_policy.viewer.forecast import (
+
+from .camera import describe_camera
+from .controls import Controls
+from .forecast import (
     describe_candidates,
     describe_fan,
     sample_paths,
 )
-from nsde_policy.viewer.messages import Drag
-from nsde_policy.viewer.simulation import HISTORY_PERIODS, Simulation
+from .messages import Drag
+from .simulation import HISTORY_PERIODS, Simulation
 
 
 class PanelPlan(NamedTuple):

@@ -14,9 +14,10 @@ from nsde_policy.errors import DemoError, RemoteError
 from nsde_policy.eval.rollouts.episode import CompressedFrames
 from nsde_policy.run_directory import find_versions
 from nsde_policy.tasks.base import Task
-from nsde_policy.viewer import messages
-from nsde_policy.viewer.app import App
-from nsde_policy.viewer.simulation import Simulation
+
+from . import messages
+from .app import App
+from .simulation import Simulation
 
 Phase = Literal["ready", "recording", "paused", "done"]
 

@@ -13,10 +13,11 @@ from websockets.http11 import Request, Response
 from nsde_policy.deploy.server.settings import Log
 from nsde_policy.deploy.server.websocket_server import WebsocketServer
 from nsde_policy.errors import NsdePolicyError, RemoteError
-from nsde_policy.viewer import messages
-from nsde_policy.viewer.app import App
-from nsde_policy.viewer.http import FULL, NO_TOKEN, SOCKET, ViewerSettings, load_files, respond_with_file
-from nsde_policy.viewer.loop import SimulationThread
+
+from . import messages
+from .app import App
+from .http import FULL, NO_TOKEN, SOCKET, ViewerSettings, load_files, respond_with_file
+from .loop import SimulationThread
 
 
 class Client:

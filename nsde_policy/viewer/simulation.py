@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from nsde_policy.tasks.base import Task
-from nsde_policy.viewer import messages
+
+from . import messages
 
 HISTORY_PERIODS = 2400
 """Length of the history, four minutes at 10 Hz."""

@@ -16,7 +16,7 @@ from nsde_policy.eval.compare.entries import Entry
 from nsde_policy.eval.compare.result import Comparison, read_comparison
 from nsde_policy.eval.compare.run import choose_names, load_records, read_training_time
 from nsde_policy.eval.rollouts.runner import RolloutConfig
-from nsde_policy.inference.loading import load_model
+from nsde_policy.policy.loading import load_model
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
 from tests.helpers.comparisons import make_comparison, make_entry

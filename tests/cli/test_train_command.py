@@ -11,7 +11,7 @@ import torch
 from nsde_policy.cli.main import main
 from nsde_policy.cli.train import Train
 from nsde_policy.data import DemoWriter, Episode
-from nsde_policy.inference.policy import Policy
+from nsde_policy.policy.policy import Policy
 from nsde_policy.training.api import name_demos
 from nsde_policy.training.batches import TableSource
 from tests.golden.behaviour import DATA

@@ -7,8 +7,8 @@ import pytest
 
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.errors import SessionStoppedError
-from nsde_policy.planner.calibration import Calibration
-from nsde_policy.planner.interface import Plan, Planner
+from nsde_policy.interface.calibration import Calibration
+from nsde_policy.interface.planner import Plan, Planner
 from tests.helpers.numpy_planner import SPEC, Sim
 from tests.helpers.sessions import OBS, PERIOD
 from tests.helpers.simulated_time import SimulatedWorker

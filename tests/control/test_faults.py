@@ -12,7 +12,7 @@ import pytest
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.faults import FaultKind
 from nsde_policy.errors import PolicyInputError, SessionStoppedError
-from nsde_policy.planner.interface import Plan
+from nsde_policy.interface.planner import Plan
 from tests.helpers import hostile_session as hostile
 from tests.helpers.numpy_planner import CALIBRATION, FailingWalker, Sim
 from tests.helpers.sessions import OBS, PERIOD, make_session

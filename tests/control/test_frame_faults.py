@@ -17,10 +17,10 @@ from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.errors import ConfigError, PolicyInputError
-from nsde_policy.inference.policy import Policy
+from nsde_policy.interface.calibration import Calibration
+from nsde_policy.interface.planner import Plan, Planner
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
-from nsde_policy.planner.calibration import Calibration
-from nsde_policy.planner.interface import Plan, Planner
+from nsde_policy.policy.policy import Policy
 from nsde_policy.run_config import DemoConfig, RunConfig
 from tests.helpers.camera_robot import (
     JOINTS,

@@ -18,11 +18,11 @@ from nsde_policy.deploy.export import export_policy
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.encoders.resnet.config import ResNetConfig
 from nsde_policy.errors import PolicyInputError, SessionStoppedError
-from nsde_policy.inference.base_policy import BasePolicy
-from nsde_policy.inference.policy import Policy
+from nsde_policy.interface.calibration import CameraRange
+from nsde_policy.interface.planner import Planner
 from nsde_policy.methods.baselines.regression import RegressionConfig
-from nsde_policy.planner.calibration import CameraRange
-from nsde_policy.planner.interface import Planner
+from nsde_policy.policy.base_policy import BasePolicy
+from nsde_policy.policy.policy import Policy
 from nsde_policy.run_config import RunConfig
 from nsde_policy.training.training_set import TrainingSet
 from tests.control.test_frame_faults import (

@@ -8,7 +8,7 @@ import pytest
 
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.interpolation import PlanJob, TimedPlan
-from nsde_policy.planner.interface import Plan
+from nsde_policy.interface.planner import Plan
 from tests.helpers.numpy_planner import CALIBRATION, SPEC, FailingWalker, SelectingWalker, Sim, Walker
 from tests.helpers.sessions import NO_LIMITS, OBS, PERIOD, make_session, run_session
 from tests.helpers.simulated_time import InlineWorker

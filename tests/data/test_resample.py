@@ -10,7 +10,7 @@ from nsde_policy.control import Session, SessionConfig
 from nsde_policy.data import DemoWriter, Episode, load_demonstrations, open_images
 from nsde_policy.data.action_columns import match_changes, match_columns
 from nsde_policy.errors import ConfigError
-from nsde_policy.inference.policy import Policy
+from nsde_policy.policy.policy import Policy
 from nsde_policy.run_config import DemoConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.demos import load_training_demos, open_training_images

@@ -20,7 +20,7 @@ from nsde_policy.errors import (
     PolicyInputError,
     RemoteError,
 )
-from nsde_policy.planner.interface import Plan
+from nsde_policy.interface.planner import Plan
 from tests.helpers.policy_servers import (
     SPEC,
     STATES,

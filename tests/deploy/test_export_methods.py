@@ -7,7 +7,6 @@ import torch
 
 from nsde_policy.deploy.export import export_policy
 from nsde_policy.deploy.runtime.metadata import GraphRecord
-from nsde_policy.inference.graphs import BufferedDraws
 from nsde_policy.methods.baselines.bet import BehaviourTransformerConfig
 from nsde_policy.methods.baselines.flow import StreamingFlowConfig, StreamingFlowSampling
 from nsde_policy.methods.baselines.gpi import GPIConfig, GPISampling
@@ -17,6 +16,7 @@ from nsde_policy.methods.baselines.l1_flow import L1FlowConfig
 from nsde_policy.methods.baselines.lstm_gmm import LSTMGMMConfig
 from nsde_policy.methods.baselines.mip import MIPConfig
 from nsde_policy.methods.baselines.regression import RegressionConfig
+from nsde_policy.policy.graphs import BufferedDraws
 from nsde_policy.run_directory import fingerprint
 from tests.helpers.exported_policies import DDIM, SMALL, build_policy, draw_states, make_neural_sde_config
 

@@ -24,7 +24,7 @@ from nsde_policy.deploy.protocol import (
     encode,
 )
 from nsde_policy.errors import RemoteError
-from nsde_policy.planner.interface import Plan
+from nsde_policy.interface.planner import Plan
 from tests.helpers.policy_servers import SPEC, WELCOME, encode_request
 
 MESSAGES = {

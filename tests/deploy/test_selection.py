@@ -12,8 +12,8 @@ from nsde_policy.deploy.export import export_policy
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import Graph
 from nsde_policy.errors import CheckpointError, NsdePolicyError
-from nsde_policy.inference.graphs import BufferedDraws
 from nsde_policy.methods.baselines.flow import StreamingFlowConfig, StreamingFlowSampling
+from nsde_policy.policy.graphs import BufferedDraws
 from tests.helpers.exported_policies import (
     GOAL,
     SMALL,

@@ -15,7 +15,7 @@ from nsde_policy.deploy.protocol import PlanReply, Refusal
 from nsde_policy.deploy.server.policy_server import PolicyServer
 from nsde_policy.deploy.server.settings import ServeSettings
 from nsde_policy.errors import ConfigError, RemoteError
-from nsde_policy.planner.interface import Plan
+from nsde_policy.interface.planner import Plan
 from tests.helpers.policy_servers import (
     SPEC,
     STATES,

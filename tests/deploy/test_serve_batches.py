@@ -13,8 +13,8 @@ from websockets.sync.client import ClientConnection
 from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.deploy.protocol import PlanReply, Refusal
 from nsde_policy.deploy.server.warm_up import warm_up
-from nsde_policy.inference.policy import Policy
-from nsde_policy.planner.interface import Plan
+from nsde_policy.interface.planner import Plan
+from nsde_policy.policy.policy import Policy
 from tests.helpers.exported_policies import build_camera_policy, observe_robot
 from tests.helpers.policy_servers import (
     STATES,

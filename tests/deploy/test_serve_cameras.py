@@ -24,7 +24,7 @@ from nsde_policy.deploy.protocol import (
     unpack_frame,
 )
 from nsde_policy.errors import RemoteError
-from nsde_policy.inference.policy import Policy
+from nsde_policy.policy.policy import Policy
 from tests.helpers.exported_policies import build_camera_policy, observe_robot
 from tests.helpers.policy_servers import (
     SPEC,

@@ -14,7 +14,7 @@ import pytest
 from nsde_policy.cli.main import main
 from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.errors import RemoteError
-from nsde_policy.inference.policy import Policy
+from nsde_policy.policy.policy import Policy
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -62,7 +62,7 @@ def test_command_serves_the_plans_of_the_local_policy_until_an_interrupt(tmp_pat
 SLOW = """
 import sys, time
 from nsde_policy.cli.main import main
-from nsde_policy.inference.policy import Policy
+from nsde_policy.policy.policy import Policy
 Policy.plan_rows = lambda self, states, *, steps, seeds, candidates: time.sleep(seeds[0])
 sys.exit(main(["serve", "--port", "0", "--json", *sys.argv[1:]]))
 """

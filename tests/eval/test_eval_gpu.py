@@ -10,7 +10,7 @@ import torch
 from nsde_policy.assets import EMBEDDED_DEMOS
 from nsde_policy.cli.main import main
 from nsde_policy.data import load_demonstrations
-from nsde_policy.inference.policy import Policy
+from nsde_policy.policy.policy import Policy
 
 pytestmark = pytest.mark.gpu
 

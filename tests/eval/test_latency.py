@@ -10,9 +10,9 @@ from torch import Tensor
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.config import Sampling
 from nsde_policy.eval.latency import Contender, measure_latency
-from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.base import Draws
 from nsde_policy.methods.baselines.regression import Regression, RegressionConfig
+from nsde_policy.policy.policy import Policy
 from nsde_policy.run_directory import RunDirectory
 from tests.helpers.selecting_runs import make_selecting_run
 

@@ -18,7 +18,7 @@ from nsde_policy.eval.rollouts import pool as pools
 from nsde_policy.eval.rollouts.pool import RolloutPool
 from nsde_policy.eval.rollouts.runner import RolloutConfig
 from nsde_policy.files import replace_file
-from nsde_policy.inference.policy import Policy
+from nsde_policy.policy.policy import Policy
 from nsde_policy.run_directory import RunDirectory
 from tests.helpers.ray_fleet import KILL_AFTER, NOT_STARTED, find_session
 

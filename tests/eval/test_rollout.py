@@ -18,7 +18,7 @@ from nsde_policy.eval.rollouts.pool import RolloutPool
 from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
 from nsde_policy.eval.rollouts.scores import rollout, summarize_episodes
 from nsde_policy.eval.statistics import proportion
-from nsde_policy.inference.policy import Policy
+from nsde_policy.policy.policy import Policy
 from nsde_policy.tasks import get_task
 from tests.helpers.selecting_runs import make_selecting_run
 

@@ -20,10 +20,10 @@ from nsde_policy.eval.score.episodes import ScoredEpisodes, choose_frames
 from nsde_policy.eval.score.result import Score
 from nsde_policy.eval.score.scorer import ScoreConfig, score_episodes
 from nsde_policy.eval.score.sums import EpisodeSums, estimate_difference
-from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.base import Draws, LossParts, PolicyModel, StepLogProb, StepPrediction
 from nsde_policy.methods.baselines.lstm_gmm import LSTMGMM, LSTMGMMConfig, LSTMGMMSampling
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
+from nsde_policy.policy.policy import Policy
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import DemoRecord, RunRecord
 from nsde_policy.training.dataset import build_states

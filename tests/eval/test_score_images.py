@@ -13,8 +13,8 @@ from nsde_policy.config import TrainConfig
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.eval.score.episodes import ScoredEpisodes, select_episodes
 from nsde_policy.eval.score.scorer import ScoreConfig, score_episodes
-from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.neural_sde.config import NetworkConfig, NeuralSDEConfig
+from nsde_policy.policy.policy import Policy
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.training.demos import load_training_demos, open_training_images
 from nsde_policy.training.train import TrainOptions, train_run

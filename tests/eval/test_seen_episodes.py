@@ -10,8 +10,8 @@ import pytest
 from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.data import Demonstrations
 from nsde_policy.eval.score.episodes import ScoredEpisodes, select_episodes
-from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
+from nsde_policy.policy.policy import Policy
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.train import TrainOptions, train_run

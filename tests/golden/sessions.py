@@ -13,7 +13,7 @@ import numpy as np
 
 from nsde_policy import Policy
 from nsde_policy.control import Session, SessionConfig
-from nsde_policy.planner.interface import Planner
+from nsde_policy.interface.planner import Planner
 
 TICKS = 30
 START = np.array([250.0, 300.0, 200.0, 250.0, 1.0])

@@ -17,13 +17,13 @@ from nsde_policy.deploy.export.onnx_writer import add_record
 from nsde_policy.deploy.runtime.metadata import RECORD_KEY, graph_sha256
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.encoders.keypoints.model import KeypointModel
-from nsde_policy.inference.loading import build_encoder, build_model
-from nsde_policy.inference.policy import Policy
-from nsde_policy.inference.selection import build_dynamics
 from nsde_policy.methods.baselines.diffusion.model import DiffusionConfig, DiffusionSampling, UNetConfig
 from nsde_policy.methods.baselines.knn import StoredWindows
 from nsde_policy.methods.baselines.regression import RegressionConfig
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
+from nsde_policy.policy.loading import build_encoder, build_model
+from nsde_policy.policy.policy import Policy
+from nsde_policy.policy.selection import build_dynamics
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import DemoRecord, RunRecord
 from nsde_policy.selection.rule import Kind, SelectionRule

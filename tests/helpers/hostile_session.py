@@ -17,8 +17,8 @@ from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.faults import FaultKind
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.errors import ConfigError, PolicyInputError, SessionStoppedError
-from nsde_policy.planner.calibration import CameraRange
-from nsde_policy.planner.interface import Plan, Planner
+from nsde_policy.interface.calibration import CameraRange
+from nsde_policy.interface.planner import Plan, Planner
 from tests.helpers.numpy_planner import CALIBRATION, SPEC
 
 DELTA_RANGE: dict[str, Any] = {"action_low": (5.0, 5.0), "action_high": (12.0, 30.0)}

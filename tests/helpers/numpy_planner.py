@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from nsde_policy.planner.calibration import Calibration
-from nsde_policy.planner.interface import Plan, Planner, PolicySpec
+from nsde_policy.interface.calibration import Calibration
+from nsde_policy.interface.planner import Plan, Planner, PolicySpec
 
 SPEC = PolicySpec(
     obs_dim=3,

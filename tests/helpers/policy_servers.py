@@ -26,8 +26,8 @@ from nsde_policy.deploy.protocol import (
 )
 from nsde_policy.deploy.server.policy_server import PolicyServer
 from nsde_policy.deploy.server.settings import ServeSettings
-from nsde_policy.planner.calibration import Calibration
-from nsde_policy.planner.interface import Plan, Planner
+from nsde_policy.interface.calibration import Calibration
+from nsde_policy.interface.planner import Plan, Planner
 from tests.helpers import numpy_planner
 from tests.helpers.server_threads import ServerThread
 

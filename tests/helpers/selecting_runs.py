@@ -6,7 +6,7 @@ from typing import Any
 
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.config import NetworkConfig, TrainConfig
-from nsde_policy.inference.selection import RULE_FILE, build_dynamics
+from nsde_policy.policy.selection import RULE_FILE, build_dynamics
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.selection.rule import SelectionRule
 from nsde_policy.selection.selector import PlanSelector

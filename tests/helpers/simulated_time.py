@@ -7,7 +7,7 @@ from concurrent.futures import Future
 import numpy as np
 
 from nsde_policy.control.planning import PlanJobResult
-from nsde_policy.planner.interface import Plan, Planner
+from nsde_policy.interface.planner import Plan, Planner
 
 
 class DelayedFuture(Future[PlanJobResult]):

@@ -13,7 +13,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from nsde_policy.config import ModelConfig, NetworkConfig, Sampling, TrainConfig, WindowConfig
 from nsde_policy.core.targets import Transitions, Windows
 from nsde_policy.errors import ConfigError
-from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.base import PolicyModel
 from nsde_policy.methods.baselines.bet import BehaviourTransformerConfig
 from nsde_policy.methods.baselines.diffusion.model import DiffusionConfig, DiffusionSampling
@@ -28,6 +27,7 @@ from nsde_policy.methods.baselines.mip import MIPConfig
 from nsde_policy.methods.baselines.regression import RegressionConfig
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.registry import METHODS, get_method
+from nsde_policy.policy.loading import load_model
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import fingerprint
 from nsde_policy.training.train import TrainOptions, train_run

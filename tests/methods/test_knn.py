@@ -14,12 +14,12 @@ from nsde_policy.config import TrainConfig
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.targets import Windows
 from nsde_policy.errors import CheckpointError
-from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.baselines.knn import (
     NearestNeighbours,
     NearestNeighboursConfig,
     NearestNeighboursSampling,
 )
+from nsde_policy.policy.loading import load_model
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.training.train import train_run
 from tests.helpers.rng import make_draws, make_rng

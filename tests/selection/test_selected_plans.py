@@ -9,8 +9,8 @@ import torch
 
 from nsde_policy.assets import find_demos
 from nsde_policy.data import load_demonstrations
-from nsde_policy.inference.policy import Policy
-from nsde_policy.planner.interface import History, Plan
+from nsde_policy.interface.planner import History, Plan
+from nsde_policy.policy.policy import Policy
 from tests.helpers.rng import make_draws, make_rng
 
 DEMO = load_demonstrations(find_demos("pusht"), angles=(4,))[0]

@@ -12,7 +12,7 @@ from nsde_policy.cli.main import main
 from nsde_policy.config import TrainConfig
 from nsde_policy.data import Demonstrations
 from nsde_policy.errors import CheckpointError
-from nsde_policy.inference.policy import Policy
+from nsde_policy.policy.policy import Policy
 from nsde_policy.run_directory import RunDirectory, fingerprint
 from nsde_policy.tasks import get_task
 from nsde_policy.training.recorder import TrainingProgress

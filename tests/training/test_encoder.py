@@ -20,10 +20,10 @@ from nsde_policy.data.frames import FrameFile
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.encoders.resnet.config import ResNetConfig
 from nsde_policy.errors import CheckpointError, ConfigError, PolicyInputError
-from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.baselines.knn import NearestNeighboursConfig
 from nsde_policy.methods.baselines.regression import RegressionConfig
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
+from nsde_policy.policy.policy import Policy
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import RunDirectory, fingerprint
 from nsde_policy.tasks import get_task, with_observations

@@ -15,7 +15,7 @@ from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.deploy.export import export_policy
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.errors import ConfigError, DemoError
-from nsde_policy.inference.policy import Policy
+from nsde_policy.policy.policy import Policy
 from tests.helpers.numpy_planner import Sim
 from tests.helpers.policy_servers import serve_in_thread
 from tests.helpers.robot_arm import JOINTS, PEAK_SPEED, make_arm_demos, write_arm_store

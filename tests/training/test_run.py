@@ -19,9 +19,9 @@ import torch
 from nsde_policy.config import NetworkConfig, SelectionConfig, TrainConfig
 from nsde_policy.errors import CheckpointError, ConfigError, NsdePolicyError
 from nsde_policy.files import PARTIAL
-from nsde_policy.inference.loading import load_model
-from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
+from nsde_policy.policy.loading import load_model
+from nsde_policy.policy.policy import Policy
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import RunDirectory, fingerprint
 from nsde_policy.training import distributed

@@ -12,9 +12,9 @@ from nsde_policy.cli.main import main
 from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.data import Demonstrations
 from nsde_policy.data.split import split_episodes
-from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
+from nsde_policy.policy.loading import load_model
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.dataset import build_transitions, measure_demonstrations

@@ -14,7 +14,7 @@ from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.errors import EnvError, PlanError, RemoteError
 from nsde_policy.eval.rollouts.disturbances import Condition
 from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
-from nsde_policy.planner.interface import Plan
+from nsde_policy.interface.planner import Plan
 from nsde_policy.selection.selector import PlanSelector
 from nsde_policy.tasks import get_task
 from nsde_policy.viewer.forecast import describe_candidates, sample_paths

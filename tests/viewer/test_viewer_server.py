@@ -289,7 +289,7 @@ def test_package_error_in_a_tick_becomes_a_notice_and_any_other_stops_the_server
 LONG_PLANS = """
 import itertools, sys, torch
 from nsde_policy.cli.main import main
-from nsde_policy.inference.policy import Policy
+from nsde_policy.policy.policy import Policy
 plan = Policy.plan
 def long(self, memory, **options):
     print("planning", flush=True)

@@ -8,10 +8,11 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from nsde_policy.bounds import MAX_RATE, MIN_RATE, Count
-from nsde_policy.data.readers.lerobot.parquet import convert_column, read_table
-from nsde_policy.data.readers.lerobot.videos import VideoSpan
 from nsde_policy.errors import DemoError, wrap_read_errors
 from nsde_policy.files import read_file
+
+from .parquet import convert_column, read_table
+from .videos import VideoSpan
 
 INFO = "meta/info.json"
 PROVENANCE = "meta/nsde_policy.json"

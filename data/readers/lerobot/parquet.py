@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from nsde_policy.data.types import Numbers
 from nsde_policy.errors import DemoError, import_optional, wrap_read_errors
 from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked, open_regular
+
+from ...types import Numbers
 
 VALUE_BYTES = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}
 """Memory of a number; 8 for other types. In a file, repeated numbers take almost none."""

@@ -11,17 +11,18 @@ from pathlib import Path
 import numpy as np
 
 from nsde_policy.bounds import MAX_RATE, MIN_RATE
-from nsde_policy.data.readers.base import Reader
-from nsde_policy.data.readers.groups import PartedArray, decode_image
-from nsde_policy.data.readers.lerobot.meta import INFO, PROVENANCE, Feature, LeRobotMeta, is_same_rate
-from nsde_policy.data.readers.lerobot.parquet import EXTRA, Arrow, convert_column, open_parquet, read_table
-from nsde_policy.data.readers.lerobot.videos import Clip, VideoPlayer
-from nsde_policy.data.readers.registry import register_reader
-from nsde_policy.data.source import MAX_COLUMNS, MemorySource, SourceArray
-from nsde_policy.data.types import Numbers, check_angles
-from nsde_policy.data.zarr_store.store import parse_action_space
 from nsde_policy.errors import DemoError, import_optional, summarize_error
 from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked, read_json
+
+from ...source import MAX_COLUMNS, MemorySource, SourceArray
+from ...types import Numbers, check_angles
+from ...zarr_store.store import parse_action_space
+from ..base import Reader
+from ..groups import PartedArray, decode_image
+from ..registry import register_reader
+from .meta import INFO, PROVENANCE, Feature, LeRobotMeta, is_same_rate
+from .parquet import EXTRA, Arrow, convert_column, open_parquet, read_table
+from .videos import Clip, VideoPlayer
 
 HUB = "hf:"
 """First part of a path that stands for a data set on the Hub."""

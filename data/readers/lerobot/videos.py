@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nsde_policy.data.frames import Bytes
-from nsde_policy.data.source import SourceArray
-from nsde_policy.data.video_files import open_video, read_duration
 from nsde_policy.errors import DemoError
+
+from ...frames import Bytes
+from ...source import SourceArray
+from ...video_files import open_video, read_duration
 
 CACHE_BYTES = 128 * 2**20
 """Decoded frames that each camera keeps in memory for the next access."""

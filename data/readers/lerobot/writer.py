@@ -13,16 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from nsde_policy.data.images import LazyFrames
-from nsde_policy.data.readers import load_demonstrations
-from nsde_policy.data.readers.lerobot.meta import INFO, PROVENANCE
-from nsde_policy.data.readers.lerobot.parquet import EXTRA, Arrow
-from nsde_policy.data.readers.registry import load_from
-from nsde_policy.data.roles import is_colour, read_shapes
-from nsde_policy.data.source import READ_BYTES, Progress, Source, get_short_name
-from nsde_policy.data.types import Demonstrations, Ints, Numbers
 from nsde_policy.errors import DemoError, NsdePolicyError, import_optional
 from nsde_policy.files import PARTIAL
+
+from ...images import LazyFrames
+from ...roles import is_colour, read_shapes
+from ...source import READ_BYTES, Progress, Source, get_short_name
+from ...types import Demonstrations, Ints, Numbers
+from .. import load_demonstrations
+from ..registry import load_from
+from .meta import INFO, PROVENANCE
+from .parquet import EXTRA, Arrow
 
 logger = logging.getLogger(__name__)
 

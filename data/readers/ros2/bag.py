@@ -15,9 +15,6 @@ from urllib.parse import quote
 
 import numpy as np
 
-from nsde_policy.data.readers.groups import decode_image
-from nsde_policy.data.source import MAX_COLUMNS
-from nsde_policy.data.types import Ints, Numbers
 from nsde_policy.errors import (
     DemoError,
     MissingDependencyError,
@@ -26,6 +23,10 @@ from nsde_policy.errors import (
     wrap_read_errors,
 )
 from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked, open_regular
+
+from ...source import MAX_COLUMNS
+from ...types import Ints, Numbers
+from ..groups import decode_image
 
 IMAGE_TYPES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 ENCODINGS = {"rgb8": (0, 1, 2), "bgr8": (2, 1, 0), "rgba8": (0, 1, 2), "bgra8": (2, 1, 0), "mono8": (0, 0, 0)}

@@ -18,14 +18,15 @@ import numpy as np
 
 from nsde_policy.bounds import Positive
 from nsde_policy.config import BaseConfig, require
-from nsde_policy.data.readers.base import Reader
-from nsde_policy.data.readers.dataset_toml import DATASET_FILE, get_dataset_format, load_dataset_toml
-from nsde_policy.data.readers.groups import natural_key
-from nsde_policy.data.readers.registry import register_reader
-from nsde_policy.data.readers.ros2.bag import IMAGE_TYPES, Bag, Messages
-from nsde_policy.data.source import MemoryArray, MemorySource, SourceArray
-from nsde_policy.data.types import MIN_STEPS, Ints, Numbers
 from nsde_policy.errors import DemoError
+
+from ...source import MemoryArray, MemorySource, SourceArray
+from ...types import MIN_STEPS, Ints, Numbers
+from ..base import Reader
+from ..dataset_toml import DATASET_FILE, get_dataset_format, load_dataset_toml
+from ..groups import natural_key
+from ..registry import register_reader
+from .bag import IMAGE_TYPES, Bag, Messages
 
 METADATA_FILE, SUFFIXES = "metadata.yaml", {".mcap", ".db3"}
 ACTION_WORDS = ("act", "cmd", "command", "target", "goal", "setpoint")  # in topics

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from nsde_policy.cli.shared.options import JsonAddressFlag, TokenFileFlag, read_token
 from nsde_policy.deploy.server.settings import Address, is_loopback
 from nsde_policy.errors import ConfigError
+
+from .options import JsonAddressFlag, TokenFileFlag, read_token
 
 if TYPE_CHECKING:
     from nsde_policy.deploy.server.policy_server import PolicyServer

@@ -6,10 +6,11 @@ import numpy as np
 from torch import Tensor
 
 from nsde_policy.data.frames import resize_frames
-from nsde_policy.deploy.export.onnx_writer import TracedFunction
-from nsde_policy.deploy.runtime.metadata import FEATURES, MEASURED, VISIBLE, EncoderRecord
 from nsde_policy.encoders.base_model import EncoderModel
-from nsde_policy.planner.interface import PolicySpec
+from nsde_policy.interface.planner import PolicySpec
+
+from ..runtime.metadata import FEATURES, MEASURED, VISIBLE, EncoderRecord
+from .onnx_writer import TracedFunction
 
 FEATURE_TOLERANCE = 1e-4
 """Largest allowed difference of features, in units of the widest range of a feature in demonstrations, and of

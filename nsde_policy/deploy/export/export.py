@@ -6,16 +6,17 @@ from pathlib import Path
 
 from nsde_policy import __version__
 from nsde_policy.config import Sampling
-from nsde_policy.deploy.export.encoder import trace_encoder
-from nsde_policy.deploy.export.onnx_writer import OPSET, build_file, check_packages
-from nsde_policy.deploy.export.plan_module import trace_plan
-from nsde_policy.deploy.runtime.graph import EncoderGraph, Graph
-from nsde_policy.deploy.runtime.metadata import EncoderRecord, GraphRecord
-from nsde_policy.deploy.runtime.policy import find_part
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import check_writable, replace_file
-from nsde_policy.inference.policy import Policy
+from nsde_policy.policy.policy import Policy
 from nsde_policy.run_directory import fingerprint
+
+from ..runtime.graph import EncoderGraph, Graph
+from ..runtime.metadata import EncoderRecord, GraphRecord
+from ..runtime.policy import find_part
+from .encoder import trace_encoder
+from .onnx_writer import OPSET, build_file, check_packages
+from .plan_module import trace_plan
 
 
 @dataclass(frozen=True)

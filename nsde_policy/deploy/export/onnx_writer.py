@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nsde_policy.deploy.runtime.graph import EncoderGraph, Graph
-from nsde_policy.deploy.runtime.metadata import RECORD_KEY, EncoderRecord, GraphRecord, graph_sha256
 from nsde_policy.errors import NsdePolicyError, import_optional, summarize_error
+
+from ..runtime.graph import EncoderGraph, Graph
+from ..runtime.metadata import RECORD_KEY, EncoderRecord, GraphRecord, graph_sha256
 
 OPSET = 20
 """Version of the ONNX operators; from 20 on, Gelu is one operator."""

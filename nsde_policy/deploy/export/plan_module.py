@@ -9,8 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from nsde_policy.config import Sampling
-from nsde_policy.deploy.export.onnx_writer import TracedFunction
-from nsde_policy.deploy.runtime.metadata import (
+from nsde_policy.errors import NsdePolicyError
+from nsde_policy.interface.planner import PolicySpec
+from nsde_policy.policy.graphs import BufferedDraws
+from nsde_policy.policy.loading import LoadedModel
+from nsde_policy.policy.policy import Policy
+from nsde_policy.selection.selector import PlanSelector
+
+from ..runtime.metadata import (
     ACTIONS,
     CANDIDATES,
     PATH,
@@ -19,12 +25,7 @@ from nsde_policy.deploy.runtime.metadata import (
     GraphRecord,
     SelectionRecord,
 )
-from nsde_policy.errors import NsdePolicyError
-from nsde_policy.inference.graphs import BufferedDraws
-from nsde_policy.inference.loading import LoadedModel
-from nsde_policy.inference.policy import Policy
-from nsde_policy.planner.interface import PolicySpec
-from nsde_policy.selection.selector import PlanSelector
+from .onnx_writer import TracedFunction
 
 MAX_TRACED_CALLS = 64
 """Largest number of sequential network calls in a graph; 100 steps of DDPM are too many."""

@@ -1,3 +1,3 @@
 """Runtime of exported policies: numpy and onnxruntime, no torch."""
 
-from nsde_policy.deploy.runtime.policy import RuntimePolicy as RuntimePolicy
+from .policy import RuntimePolicy as RuntimePolicy

@@ -7,9 +7,10 @@ from typing import Any, Generic, Self
 import numpy as np
 
 from nsde_policy.data.frames import resize_frames
-from nsde_policy.deploy.runtime import metadata
 from nsde_policy.errors import CheckpointError, import_optional, summarize_error
 from nsde_policy.files import read_file
+
+from . import metadata
 
 MAX_GRAPH_BYTES = 512 << 20
 """Size limit of a file."""

@@ -17,8 +17,8 @@ from nsde_policy.config import BaseConfig, require
 from nsde_policy.core.spec import LARGEST_SIDE, LARGEST_SIZE, CameraSpec
 from nsde_policy.data.goal import GATE, Goal
 from nsde_policy.errors import CheckpointError, ConfigError
-from nsde_policy.planner.calibration import Calibration
-from nsde_policy.planner.interface import PolicySpec
+from nsde_policy.interface.calibration import Calibration
+from nsde_policy.interface.planner import PolicySpec
 
 GRAPH_FORMAT = 2
 """Version of exported files; other versions are rejected."""

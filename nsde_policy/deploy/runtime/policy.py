@@ -7,12 +7,13 @@ from typing import Literal, Self, TypeVar
 
 import numpy as np
 
-from nsde_policy.deploy.runtime.graph import EncoderGraph, Graph
-from nsde_policy.deploy.runtime.metadata import ACTIONS, CANDIDATES, PATH, STD, EncoderRecord, GraphRecord
 from nsde_policy.errors import CheckpointError, ConfigError
-from nsde_policy.inference.base_policy import BasePolicy, require_int, require_seed
-from nsde_policy.planner.checks import check_plan
-from nsde_policy.planner.interface import History, Plan
+from nsde_policy.interface.checks import check_plan
+from nsde_policy.interface.planner import History, Plan
+from nsde_policy.policy.base_policy import BasePolicy, require_int, require_seed
+
+from .graph import EncoderGraph, Graph
+from .metadata import ACTIONS, CANDIDATES, PATH, STD, EncoderRecord, GraphRecord
 
 AnyGraph = TypeVar("AnyGraph", EncoderGraph, Graph)
 

@@ -11,7 +11,13 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from nsde_policy import __version__
-from nsde_policy.deploy.protocol import (
+from nsde_policy.errors import PlanError, RemoteError
+from nsde_policy.interface.calibration import Calibration
+from nsde_policy.interface.candidates import CandidateBudget
+from nsde_policy.interface.checks import check_plan
+from nsde_policy.interface.planner import Plan, Planner
+
+from ..protocol import (
     PROTOCOL,
     Array,
     EncodeReply,
@@ -25,14 +31,9 @@ from nsde_policy.deploy.protocol import (
     encode,
     unpack_frame,
 )
-from nsde_policy.deploy.server.batches import BatchQueue
-from nsde_policy.deploy.server.settings import Log, ServeSettings, compute_max_message, format_error
-from nsde_policy.deploy.server.websocket_server import WebsocketServer
-from nsde_policy.errors import PlanError, RemoteError
-from nsde_policy.planner.calibration import Calibration
-from nsde_policy.planner.candidates import CandidateBudget
-from nsde_policy.planner.checks import check_plan
-from nsde_policy.planner.interface import Plan, Planner
+from .batches import BatchQueue
+from .settings import Log, ServeSettings, compute_max_message, format_error
+from .websocket_server import WebsocketServer
 
 AnyRequest = PlanRequest | EncodeRequest
 Answer = PlanReply | EncodeReply | Refusal

@@ -21,7 +21,7 @@ from nsde_policy.errors import ConfigError, summarize_error
 if TYPE_CHECKING:
     import ssl
 
-    from nsde_policy.planner.interface import PolicySpec
+    from nsde_policy.interface.planner import PolicySpec
 
 ENVELOPE_BYTES = 1024
 """Upper bound of the bytes of a message that are not array data."""

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nsde_policy.planner.interface import SPARE_COMMANDS
+from nsde_policy.interface.planner import SPARE_COMMANDS
 
 if TYPE_CHECKING:
-    from nsde_policy.inference.policy import Policy
+    from nsde_policy.policy.policy import Policy
 
 
 def warm_up(policy: "Policy", rows: int) -> None:

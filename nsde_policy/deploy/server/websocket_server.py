@@ -10,8 +10,9 @@ from typing import Any
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
 
-from nsde_policy.deploy.server.settings import Log, ServerSettings, format_error
 from nsde_policy.errors import ConfigError
+
+from .settings import Log, ServerSettings, format_error
 
 
 class WebsocketServer:

@@ -1,8 +1,8 @@
 """Keypoints: a few image positions per frame, learned without labels by redrawing the frame from them."""
 
-from nsde_policy.encoders.identity import IdentityEncoder
-from nsde_policy.encoders.keypoints.config import KeypointConfig
-from nsde_policy.encoders.registry import register_encoder
+from ..identity import IdentityEncoder
+from ..registry import register_encoder
+from .config import KeypointConfig
 
 
 @register_encoder

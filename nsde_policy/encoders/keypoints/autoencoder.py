@@ -5,9 +5,10 @@ from torch import Tensor, nn
 
 from nsde_policy.config import NetworkConfig
 from nsde_policy.core.networks import MLP, weights_from
-from nsde_policy.encoders.base_model import to_unit_rgb
-from nsde_policy.encoders.keypoints.config import FORESEEN, KeypointConfig
-from nsde_policy.encoders.keypoints.networks import FrameDecoder, KeypointNetwork
+
+from ..base_model import to_unit_rgb
+from .config import FORESEEN, KeypointConfig
+from .networks import FrameDecoder, KeypointNetwork
 
 SHARPNESS = 8.0
 """Factor on the first heat maps of short trainings: flat ones keep all keypoints in the middle for long."""

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nsde_policy.encoders.base_model import VisibilityHead
-from nsde_policy.encoders.keypoints.autoencoder import CameraAutoencoder
-from nsde_policy.encoders.keypoints.config import KeypointConfig
-from nsde_policy.encoders.keypoints.networks import KeypointNetwork, average_maps, locate_peaks
+from ..base_model import VisibilityHead
+from .autoencoder import CameraAutoencoder
+from .config import KeypointConfig
+from .networks import KeypointNetwork, average_maps, locate_peaks
 
 GREY = 127.5
 """Brightness that is 0 in [-1, 1], and what the first layer pads frames with."""

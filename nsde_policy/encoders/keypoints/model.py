@@ -8,12 +8,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.encoders.base_model import CameraBatch, DisturbedFeatures, EncoderModel, to_unit_rgb
-from nsde_policy.encoders.keypoints.autoencoder import CameraAutoencoder
-from nsde_policy.encoders.keypoints.config import FORESEEN, KeypointConfig
-from nsde_policy.encoders.keypoints.folded import FoldedKeypoints
-from nsde_policy.encoders.masking import disturb_frames, shift_frames
 from nsde_policy.methods.base import LossParts, Stage
+
+from ..base_model import CameraBatch, DisturbedFeatures, EncoderModel, to_unit_rgb
+from ..masking import disturb_frames, shift_frames
+from .autoencoder import CameraAutoencoder
+from .config import FORESEEN, KeypointConfig
+from .folded import FoldedKeypoints
 
 ERROR_UNIT = 20.0
 """The squared error of a frame is divided by this number, which makes its gradients about as large as 1."""

@@ -1,8 +1,8 @@
 """ResNet-18 with spatial softmax, as in Diffusion Policy: trained together with the policy."""
 
-from nsde_policy.encoders.identity import IdentityEncoder
-from nsde_policy.encoders.registry import register_encoder
-from nsde_policy.encoders.resnet.config import ResNetConfig
+from ..identity import IdentityEncoder
+from ..registry import register_encoder
+from .config import ResNetConfig
 
 
 @register_encoder

@@ -13,9 +13,10 @@ from torch.nn import functional as F
 from nsde_policy.core.image_norm import ImageNorm
 from nsde_policy.core.networks import weights_from
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.encoders.base_model import EncoderModel, to_unit_rgb
-from nsde_policy.encoders.keypoints.networks import average_maps, locate_peaks
-from nsde_policy.encoders.resnet.config import CHANNELS_PER_GROUP, ResNetConfig
+
+from ..base_model import EncoderModel, to_unit_rgb
+from ..keypoints.networks import average_maps, locate_peaks
+from .config import CHANNELS_PER_GROUP, ResNetConfig
 
 
 def _normalize(channels: int) -> ImageNorm:

@@ -18,8 +18,9 @@ from nsde_policy.core.networks import dropout_mask, weights_from
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
-from nsde_policy.methods.base import Draws, LossParts, PolicyModel
-from nsde_policy.methods.registry import register_method
+
+from ..base import Draws, LossParts, PolicyModel
+from ..registry import register_method
 
 INITIAL_STD = 0.02
 """Standard deviation of initial weights; biases and positions start at zero."""

@@ -21,8 +21,9 @@ from nsde_policy.core.networks import MLP
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
-from nsde_policy.methods.base import ChunkConfig, Draws, LossParts, PolicyModel, choose_sampling
-from nsde_policy.methods.registry import register_method
+
+from ..base import ChunkConfig, Draws, LossParts, PolicyModel, choose_sampling
+from ..registry import register_method
 
 TIME_OCTAVES = 4
 """Number of sinusoidal time features, each twice as fast as the one before."""

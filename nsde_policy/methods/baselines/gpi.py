@@ -25,9 +25,10 @@ from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, requ
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import wrap_circular
 from nsde_policy.core.targets import Windows
-from nsde_policy.methods.base import Draws, choose_sampling
-from nsde_policy.methods.baselines.knn import StoredWindows
-from nsde_policy.methods.registry import register_method
+
+from ..base import Draws, choose_sampling
+from ..registry import register_method
+from .knn import StoredWindows
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ from nsde_policy.core.networks import dropout_mask, linear
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
-from nsde_policy.methods.base import Draws, LossParts, PolicyModel, choose_sampling
-from nsde_policy.methods.registry import register_method
+
+from ..base import Draws, LossParts, PolicyModel, choose_sampling
+from ..registry import register_method
 
 Energy = Callable[[Tensor], Tensor]
 """Energies (rows, n) of candidate actions (rows, n, a)."""

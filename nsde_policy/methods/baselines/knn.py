@@ -15,8 +15,9 @@ from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
-from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage, choose_sampling
-from nsde_policy.methods.registry import register_method
+
+from ..base import Draws, LossParts, PolicyModel, Stage, choose_sampling
+from ..registry import register_method
 
 
 @dataclass(frozen=True)

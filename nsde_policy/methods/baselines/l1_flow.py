@@ -17,9 +17,10 @@ from torch import Tensor
 from nsde_policy.bounds import Length
 from nsde_policy.config import Sampling
 from nsde_policy.core.targets import Windows
-from nsde_policy.methods.base import Draws, LossParts
-from nsde_policy.methods.baselines.mip import MIP, MIPConfig
-from nsde_policy.methods.registry import register_method
+
+from ..base import Draws, LossParts
+from ..registry import register_method
+from .mip import MIP, MIPConfig
 
 UNIFORM_FRACTION = 0.01
 """Fraction of training times that are uniform in [0, 1]; the others are sigmoids of normal numbers."""

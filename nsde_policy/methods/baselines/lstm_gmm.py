@@ -19,8 +19,9 @@ from nsde_policy.core.networks import dropout_mask, linear, weights_from
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows, blur
-from nsde_policy.methods.base import Draws, LossParts, PolicyModel, StepLogProb, choose_sampling
-from nsde_policy.methods.registry import register_method
+
+from ..base import Draws, LossParts, PolicyModel, StepLogProb, choose_sampling
+from ..registry import register_method
 
 LOW_NOISE = 1e-4
 """Standard deviation of every component when sampled with low noise, in half ranges of the action."""

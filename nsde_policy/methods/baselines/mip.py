@@ -16,8 +16,9 @@ from nsde_policy.core.networks import MLP
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
-from nsde_policy.methods.base import ChunkConfig, Draws, LossParts, PolicyModel
-from nsde_policy.methods.registry import register_method
+
+from ..base import ChunkConfig, Draws, LossParts, PolicyModel
+from ..registry import register_method
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The Neural SDE: configuration, model, learned equation and the folded plan of an export."""
 
-from nsde_policy.methods.neural_sde.auto_preset import adapt_to_demos
-from nsde_policy.methods.neural_sde.config import PRESETS, NeuralSDEConfig
-from nsde_policy.methods.registry import Method, add_method
+from ..registry import Method, add_method
+from .auto_preset import adapt_to_demos
+from .config import PRESETS, NeuralSDEConfig
 
 add_method(
     Method(

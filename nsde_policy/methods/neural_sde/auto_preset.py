@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nsde_policy.config import NetworkConfig, Preset, SelectionConfig, TrainConfig
-from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
+
+from .config import NeuralSDEConfig, SamplingConfig
 
 if TYPE_CHECKING:
     from nsde_policy.data.statistics import DemoStatistics

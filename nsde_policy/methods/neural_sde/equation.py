@@ -20,7 +20,8 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import noise_scale
 from nsde_policy.errors import ConfigError
-from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
+
+from .config import NeuralSDEConfig
 
 
 class LearnedSDE(AbstractScoredSDE):

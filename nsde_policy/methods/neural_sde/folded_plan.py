@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from nsde_policy.core.networks import SharedTrunk
 from nsde_policy.core.state import StateLayout
-from nsde_policy.methods.neural_sde.config import SamplingConfig
-from nsde_policy.methods.neural_sde.equation import LearnedSDE
+
+from .config import SamplingConfig
+from .equation import LearnedSDE
 
 
 class FoldedPlan(nn.Module):

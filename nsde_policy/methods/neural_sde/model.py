@@ -24,7 +24,8 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Transitions, draw_flow_target, draw_noise, stack_history
 from nsde_policy.errors import ConfigError
-from nsde_policy.methods.base import (
+
+from ..base import (
     Draws,
     LossParts,
     PolicyModel,
@@ -32,9 +33,9 @@ from nsde_policy.methods.base import (
     StepPrediction,
     choose_sampling,
 )
-from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
-from nsde_policy.methods.neural_sde.equation import LearnedSDE
-from nsde_policy.methods.neural_sde.folded_plan import FoldedPlan
+from .config import NeuralSDEConfig, SamplingConfig
+from .equation import LearnedSDE
+from .folded_plan import FoldedPlan
 
 
 class NeuralSDE(PolicyModel[Transitions]):

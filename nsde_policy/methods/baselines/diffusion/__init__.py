@@ -1,3 +1,3 @@
 """Diffusion Policy (Chi et al. 2023)."""
 
-from nsde_policy.methods.baselines.diffusion.model import Diffusion as Diffusion
+from .model import Diffusion as Diffusion

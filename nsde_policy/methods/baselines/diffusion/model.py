@@ -21,9 +21,10 @@ from nsde_policy.core.networks import weights_from
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
-from nsde_policy.methods.base import Draws, LossParts, PolicyModel, choose_sampling
-from nsde_policy.methods.baselines.diffusion.networks import ConditionalUNet, UNetConfig
-from nsde_policy.methods.registry import register_method
+
+from ...base import Draws, LossParts, PolicyModel, choose_sampling
+from ...registry import register_method
+from .networks import ConditionalUNet, UNetConfig
 
 LEVELS = 100
 """Number of noise levels, T."""

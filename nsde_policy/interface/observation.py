@@ -16,9 +16,10 @@ import numpy as np
 from nsde_policy.core.spec import ENVIRONMENT_KEY, STATE_KEY, CameraSpec
 from nsde_policy.data.frames import describe_frame
 from nsde_policy.errors import PolicyInputError
-from nsde_policy.planner.calibration import LOOKS, CameraRange
-from nsde_policy.planner.checks import describe_value, is_finite, to_floats
-from nsde_policy.planner.interface import Planner, PolicySpec
+
+from .calibration import LOOKS, CameraRange
+from .checks import describe_value, is_finite, to_floats
+from .planner import Planner, PolicySpec
 
 LARGEST_ANGLE = 4 * math.pi
 """Angles beyond two turns are taken for degrees or for another column."""

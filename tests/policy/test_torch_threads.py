@@ -9,8 +9,8 @@ import torch
 from nsde_policy.control.session import Session
 from nsde_policy.control.session_config import SessionConfig
 from nsde_policy.core.networks import MLP
-from nsde_policy.inference.policy import Policy
-from nsde_policy.inference.torch_threads import count_cores, count_threads
+from nsde_policy.policy.policy import Policy
+from nsde_policy.policy.torch_threads import count_cores, count_threads
 
 START = np.array([235.0, 124.0, 299.6, 145.2, 5.378])
 

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from nsde_policy.config import Sampling
-from nsde_policy.inference.graphs import NO_DRAWS, Function, GraphCache
-from nsde_policy.inference.loading import LoadedModel
-from nsde_policy.inference.torch_threads import use_threads
+from nsde_policy.interface.planner import Plan
 from nsde_policy.methods.base import Draws
-from nsde_policy.planner.interface import Plan
 from nsde_policy.selection.rule import SUPPORT_NOISE, SelectionRule
 from nsde_policy.selection.selector import PlanSelector
+
+from .graphs import NO_DRAWS, Function, GraphCache
+from .loading import LoadedModel
+from .torch_threads import use_threads
 
 
 class PlanSampler:

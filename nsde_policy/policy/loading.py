@@ -13,9 +13,9 @@ from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.base_model import VISIBILITY_FILE, EncoderModel, VisibilityHead
 from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import CheckpointError, NsdePolicyError
+from nsde_policy.interface.planner import PolicySpec
 from nsde_policy.methods.base import PolicyModel
 from nsde_policy.methods.registry import get_method
-from nsde_policy.planner.interface import PolicySpec
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import MAX_TENSOR_BYTES, RunDirectory, RunRecord, check_encoder
 

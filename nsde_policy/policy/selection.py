@@ -6,11 +6,12 @@ import torch
 
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json
-from nsde_policy.inference.loading import check_weights
 from nsde_policy.run_directory import RunDirectory, RunRecord
 from nsde_policy.selection.dynamics import DynamicsModel
 from nsde_policy.selection.rule import SelectionRule
 from nsde_policy.selection.selector import PlanSelector
+
+from .loading import check_weights
 
 RULE_FILE = "rule.json"
 """File in the folder of plan selection, written when training is finished."""

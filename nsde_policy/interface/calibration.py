@@ -19,7 +19,8 @@ from nsde_policy.config import BaseConfig, require
 from nsde_policy.core.spec import wrap_angle
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json
-from nsde_policy.planner.interface import PolicySpec
+
+from .planner import PolicySpec
 
 CALIBRATION_FILE = "calibration.json"
 QUANTILE = 0.999

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from nsde_policy.errors import PlanError, PolicyInputError
-from nsde_policy.planner.interface import Plan, PolicySpec
+
+from .planner import Plan, PolicySpec
 
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 """Larger numbers are infinite in float32, the type of the states."""

@@ -8,8 +8,7 @@ import pytest
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.control.limits import Limits
 from nsde_policy.errors import CheckpointError, ConfigError
-from nsde_policy.inference.loading import build_policy_spec
-from nsde_policy.planner.calibration import (
+from nsde_policy.interface.calibration import (
     CALIBRATION_FILE,
     FALLBACK_STEPS,
     Calibration,
@@ -17,6 +16,7 @@ from nsde_policy.planner.calibration import (
     OODDetector,
     find_action_limits,
 )
+from nsde_policy.policy.loading import build_policy_spec
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
 from nsde_policy.training.demos import add_environment, find_mirror, load_training_demos

@@ -13,8 +13,8 @@ from nsde_policy.control import Session, SessionConfig
 from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.errors import ConfigError, PolicyInputError
-from nsde_policy.inference.base_policy import BasePolicy
-from nsde_policy.inference.policy import Policy
+from nsde_policy.policy.base_policy import BasePolicy
+from nsde_policy.policy.policy import Policy
 from tests.helpers.numpy_planner import Sim
 from tests.helpers.policy_servers import serve_in_thread
 

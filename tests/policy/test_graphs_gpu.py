@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from nsde_policy.inference.graphs import GraphCache
-from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.base import Draws
+from nsde_policy.policy.graphs import GraphCache
+from nsde_policy.policy.policy import Policy
 
 pytestmark = pytest.mark.gpu
 

@@ -12,8 +12,8 @@ from nsde_policy.bounds import Occluder
 from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.errors import PolicyInputError
 from nsde_policy.eval.rollouts.disturbances import CameraCondition, CameraDisturbances
-from nsde_policy.inference.policy import Policy
-from nsde_policy.planner.observation import ObservationMonitor, convert_observation, find_implausible_frame
+from nsde_policy.interface.observation import ObservationMonitor, convert_observation, find_implausible_frame
+from nsde_policy.policy.policy import Policy
 from tests.helpers.numpy_planner import SPEC
 
 START = np.array([235.0, 124.0, 299.6, 145.2, 5.378])

@@ -6,7 +6,7 @@ import torch
 
 from nsde_policy.core.networks import MLP
 from nsde_policy.errors import PlanError, PolicyInputError
-from nsde_policy.inference.policy import Policy
+from nsde_policy.policy.policy import Policy
 
 START = np.array([235.0, 124.0, 299.6, 145.2, 5.378])
 

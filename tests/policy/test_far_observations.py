@@ -20,10 +20,10 @@ from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.errors import EnvError, PolicyInputError
 from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
 from nsde_policy.eval.rollouts.scores import summarize_episodes
-from nsde_policy.inference.base_policy import BasePolicy
-from nsde_policy.inference.policy import Policy
+from nsde_policy.interface.calibration import CALIBRATION_FILE
 from nsde_policy.methods.baselines.regression import RegressionConfig
-from nsde_policy.planner.calibration import CALIBRATION_FILE
+from nsde_policy.policy.base_policy import BasePolicy
+from nsde_policy.policy.policy import Policy
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import Task
 from tests.helpers.exported_policies import LAYOUT, SMALL, build_policy

@@ -13,17 +13,18 @@ from nsde_policy.config import Sampling
 from nsde_policy.data.frames import resize_frames
 from nsde_policy.encoders.base_model import EncoderModel
 from nsde_policy.errors import ConfigError
-from nsde_policy.inference.base_policy import BasePolicy, require_int, require_seed
-from nsde_policy.inference.loading import LoadedModel, build_policy_spec, load_encoder, load_model
-from nsde_policy.inference.sampler import PlanSampler
-from nsde_policy.inference.selection import load_selector
+from nsde_policy.interface.calibration import Calibration
+from nsde_policy.interface.checks import check_plan
+from nsde_policy.interface.planner import History, Plan
 from nsde_policy.methods.base import Draws
-from nsde_policy.planner.calibration import Calibration
-from nsde_policy.planner.checks import check_plan
-from nsde_policy.planner.interface import History, Plan
 from nsde_policy.run_directory import RunDirectory, RunRecord
 from nsde_policy.selection.rule import Choice, SelectionRule
 from nsde_policy.selection.selector import PlanSelector
+
+from .base_policy import BasePolicy, require_int, require_seed
+from .loading import LoadedModel, build_policy_spec, load_encoder, load_model
+from .sampler import PlanSampler
+from .selection import load_selector
 
 CPU_ROWS, SMALL_NETWORK = 8, 2_000_000
 """Rows that a network of at most so many parameters plans at once on a CPU, in little more time than one."""
