@@ -115,7 +115,8 @@ class TrainingRequest:
 
         Fewer steps shorten the training of the encoder and of plan selection in proportion.
         """
-        selection = task.training.demos.change(select_settings(self.settings, "demos."))
+        changes = select_settings(self.settings, "demos.")
+        selection = task.training.demos.change(changes)
         preset = preset or choose_preset(task, self.method)
         if preset == AUTO_PRESET and selection.images and self.device == "cpu":
             preset = CAMERA_PRESET
@@ -129,7 +130,7 @@ class TrainingRequest:
             seed=self.seed,
             overridden=[path.rpartition(".")[2] for path in self.settings],
         )
-        config = add_cameras(config, selection, small=name == CAMERA_PRESET)
+        config = add_cameras(config, config.demos.change(changes), small=name == CAMERA_PRESET)
         changed = config.change(self.settings)
         config = shorten_parts(changed, changed.train.steps / config.train.steps, self.settings)
         if isinstance(encoder := config.encoder, type(SMALL_ENCODER)):

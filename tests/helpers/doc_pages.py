@@ -6,15 +6,9 @@ from pathlib import Path
 from types import ModuleType
 
 
-def read_page(page: Path) -> str:
-    """Return the text of a page, without passages between `check after merge` and `checked`."""
-    passage = r"<!-- check after merge -->.*?<!-- checked -->"
-    return re.sub(passage, "", page.read_text(), flags=re.DOTALL)
-
-
 def code_blocks(page: Path, *languages: str) -> list[str]:
     """Return the fenced code blocks of some languages."""
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```", read_page(page), re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
     return [block for language, block in blocks if language in languages]
 
 
