@@ -15,7 +15,7 @@ from nsde_policy.policy.torch_threads import use_threads
 from nsde_policy.viewer.messages import ClientMessage, Drag, Pause, Release, Reset, SelectMethods, SetControl
 from nsde_policy.viewer.play_app import PlayApp
 from nsde_policy.viewer.policy_runner import load_neighbours, load_runners
-from tests.helpers.browser import DESKTOP, PHONE, chromium, wait_until
+from tests.helpers.browser import DESKTOP, chromium, wait_until
 from tests.helpers.viewer_servers import SEED, run_events, run_viewer
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ PICTURES: dict[str, tuple[str, Sequence[ClientMessage | int], dict[str, Any]]] =
     "play": ("state", (150, *(each for drag in DRAGS for each in (drag, 1)), Release(), 16), {}),
     "play_two": ("state", (*DISTURBED, 3200, Reset(SEED), 60), {"color_scheme": "dark"}),
     "play_pixels": ("pixels", (35,), {}),
-    "play_phone": ("state", (30,), {"viewport": PHONE, "device_scale_factor": 2, "color_scheme": "dark"}),
 }
 """By the name of a picture: what the policy observes, what happens before, and options of the browser."""
 
