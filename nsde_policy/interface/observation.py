@@ -87,7 +87,8 @@ class ObservationMonitor:
         far = self._find_far(plain)
         outside = self.describe_outside(plain) if far.any() else None
         if last is None:
-            lengths = far if self._is_angle.all() else far[~self._is_angle]
+            has_unit = (plain != self._low) & (plain != self._high)  # unlike constants and switches
+            lengths = far[has_unit & (~self._is_angle | self._is_angle.all())]
             if len(lengths) > 1 and lengths.all():
                 raise PolicyInputError(f"the first observation has wrong units in every column: {outside}")
         elif far.any():

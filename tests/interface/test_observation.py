@@ -115,6 +115,14 @@ def test_one_far_value_of_the_first_observation_is_reported():
         compare((5e4, 5e4, 1.0))
 
 
+def test_constants_and_switches_do_not_hide_wrong_units():
+    arm = replace(
+        SPEC, circular=(), low=(0.2, 0.2, 1.0, 0.0, 0.0), high=(0.8, 0.8, 2.0, 1.0, 1.0)
+    )  # 1.0: constant
+    with pytest.raises(PolicyInputError, match="wrong units in every column"):
+        compare((300.0, 300.0, 1.0), columns=arm)
+
+
 def test_bfloat16_tensors_are_accepted():
     half = torch.tensor([1.5, -2.25, 3.0], dtype=torch.bfloat16)
     assert convert_observation(half, SPEC).tolist() == [1.5, -2.25, 3.0]
