@@ -31,6 +31,8 @@ POSITION_MARGIN = 0.05
 """How far commands may leave the demonstrated range on either side, as a fraction of the range."""
 RIDGE = 1e-4
 """Added to the variance of every feature, in squared ranges, so that constant features can be inverted."""
+MAX_FEATURES = 512
+"""Most features whose distance from the demonstrations is measured: the file grows with their square."""
 LOOKS = ("brightness", "contrast", "detail")
 """What `describe_frame` measures on a camera frame."""
 GreyValue = Annotated[float, Meta(ge=0, le=255)]
@@ -165,16 +167,19 @@ class Calibration(BaseConfig):
             turns.append(np.diff(steps[-1], axis=0, prepend=0.0))
         step, acceleration = _measure_limits(np.concatenate(steps), np.concatenate(turns), spec, actions)
         features = _compute_features(states.astype(np.float64), spec)
-        precision = np.linalg.inv(np.atleast_2d(np.cov(features.T)) + RIDGE * np.eye(features.shape[1]))
-        mean = features.mean(axis=0)
         low, high = find_action_limits(spec, actions, action_limits)
+        mean, precision, threshold = np.empty(0), np.empty((0, 0)), 0.0
+        if features.shape[1] <= MAX_FEATURES:
+            mean = features.mean(axis=0)
+            precision = np.linalg.inv(np.atleast_2d(np.cov(features.T)) + RIDGE * np.eye(len(mean)))
+            threshold = float(np.quantile(_mahalanobis(features - mean, precision), QUANTILE))
         return cls(
             rate_hz=rate_hz,
             step=step,
             acceleration=acceleration,
             mean=_round_digits(mean),
             precision=tuple(_round_digits(row) for row in precision),
-            threshold=float(np.quantile(_mahalanobis(features - mean, precision), QUANTILE)),
+            threshold=threshold,
             action_low=_round_digits(low),
             action_high=_round_digits(high),
             delta_columns=delta_columns,

@@ -1,4 +1,4 @@
-"""Tests for planner/calibration.py, and for the calibration of the shipped policy."""
+"""Tests for interface/calibration.py, and for the calibration of the shipped policy."""
 
 from dataclasses import replace
 
@@ -31,6 +31,17 @@ def measure_calibration(seed=0, n=4000):
     before = np.concatenate([actions[:1], actions[:-1]])
     states = np.concatenate([before + rng.normal(0, 1, (n, 2)), rng.uniform(0, 6, (n, 1)), before], axis=1)
     return Calibration.measure(SPEC, states, actions, [n // 2, n], rate_hz=10.0), states
+
+
+def test_wide_states_are_calibrated_without_a_distance(tmp_path):
+    d, rng = 1200, np.random.default_rng(0)
+    wide = replace(
+        SPEC, obs_dim=d - 2, circular=(), low=(0.0,) * d, high=(1.0,) * d, increment_std=(0.1,) * d
+    )
+    calibration = Calibration.measure(wide, rng.random((50, d)), rng.random((50, 2)), [50], rate_hz=10.0)
+    (tmp_path / CALIBRATION_FILE).write_text(calibration.to_json())
+    assert Calibration.read(tmp_path, wide) == calibration
+    assert OODDetector(calibration, wide).distance(np.zeros(d)) is None
 
 
 def test_one_demonstrated_state_in_a_thousand_and_a_shifted_one_are_out_of_distribution():
