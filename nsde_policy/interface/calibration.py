@@ -168,7 +168,9 @@ class Calibration(BaseConfig):
         step, acceleration = _measure_limits(np.concatenate(steps), np.concatenate(turns), spec, actions)
         features = _compute_features(states.astype(np.float64), spec)
         low, high = find_action_limits(spec, actions, action_limits)
-        mean, precision, threshold = np.empty(0), np.empty((0, 0)), 0.0
+        mean: np.ndarray = np.empty(0)
+        precision: np.ndarray = np.empty((0, 0))
+        threshold = 0.0
         if features.shape[1] <= MAX_FEATURES:
             mean = features.mean(axis=0)
             precision = np.linalg.inv(np.atleast_2d(np.cov(features.T)) + RIDGE * np.eye(len(mean)))
