@@ -35,7 +35,7 @@ from nsde_policy.core.targets import TensorRows, Transitions
 from nsde_policy.errors import NsdePolicyError
 from nsde_policy.eval.render.plotting import pyplot
 from nsde_policy.files import check_writable, replace_file
-from nsde_policy.methods.base import LossParts, Stage, TrainableModel
+from nsde_policy.methods.base import LossParts, Objective, TrainableModel
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
 from nsde_policy.policy.torch_threads import use_threads
@@ -183,9 +183,9 @@ class Sampler(TrainableModel[Pairs]):
         phase = level * math.pi * 2.0 ** torch.arange(self.FREQUENCIES, device=level.device)
         return self.network(torch.cat([condition, z, phase.sin(), phase.cos()], dim=-1))
 
-    def stages(self) -> tuple[Stage, ...]:
+    def objective(self) -> Objective:
         """Train the one network with the one loss."""
-        return (Stage(("sampler",), tuple(self.parameters())),)
+        return Objective(("sampler",), tuple(self.parameters()))
 
     @torch.inference_mode()
     def sample(self, condition: Tensor, generator: torch.Generator) -> Tensor:

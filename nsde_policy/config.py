@@ -232,7 +232,7 @@ class TrainConfig(BaseConfig):
     """Optimisation settings of a training run."""
 
     steps: Count = 30_000
-    """Optimiser steps, divided evenly between the training stages."""
+    """Optimiser steps."""
     batch_size: Annotated[int, Meta(ge=1, le=2**20)] = 1024
     """Samples per step (transitions, windows or frames), drawn with replacement."""
     learning_rate: Positive = 1e-3

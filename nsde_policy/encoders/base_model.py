@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nsde_policy.data.augmentation import FrameMirror
-from nsde_policy.methods.base import LossParts, Stage, TrainableModel
+from nsde_policy.methods.base import LossParts, Objective, TrainableModel
 
 from .masking import disturb_frames
 
@@ -144,9 +144,9 @@ class EncoderModel(TrainableModel[CameraBatch]):
         disturbed = [self.augment(disturb_frames(camera, generator), generator) for camera in frames]
         return DisturbedFeatures(self(values, *disturbed), values.new_ones(len(values), len(disturbed)))
 
-    def stages(self) -> tuple[Stage, ...]:
+    def objective(self) -> Objective:
         """Train all parameters with a teacher."""
-        return (Stage(("features",), tuple(self.parameters())),)
+        return Objective(("features",), tuple(self.parameters()))
 
     def loss(self, batch: CameraBatch, generator: torch.Generator) -> LossParts:
         """Return the error of features against those of a teacher, in standard deviations."""

@@ -1,4 +1,4 @@
-"""Interfaces of models: losses and stages for the trainer, plans for the policy."""
+"""Interfaces of models: losses for the trainer, plans for the policy."""
 
 import abc
 from collections.abc import Mapping, Sequence
@@ -42,13 +42,13 @@ class LossParts:
     parts: Mapping[str, Tensor]
 
     def total(self, names: tuple[str, ...]) -> Tensor:
-        """Return the sum of the named losses, which a stage minimises."""
+        """Return the sum of the named losses, which training minimises."""
         return torch.stack([self.parts[name] for name in names]).sum()
 
 
 @dataclass(frozen=True)
-class Stage:
-    """One stage of training: the losses to minimise and the parameters to train."""
+class Objective:
+    """The losses to minimise and the parameters to train."""
 
     losses: tuple[str, ...]
     """Names of the losses that are summed."""
@@ -66,8 +66,8 @@ class TrainableModel(nn.Module, abc.ABC, Generic[Batch]):
         """
 
     @abc.abstractmethod
-    def stages(self) -> tuple[Stage, ...]:
-        """Return the training stages in order; empty for methods without parameters."""
+    def objective(self) -> Objective | None:
+        """Return what is trained; None for methods that only keep data."""
 
     def prepare(self, data: Batch) -> None:
         """Prepare the model with all training data before the first step, for example to place bins."""
@@ -138,11 +138,11 @@ class PolicyModel(TrainableModel[Batch]):
     samples: ClassVar[bool] = True
     """Whether plans from the same states differ, so that one of several can be selected."""
 
-    def stages(self) -> tuple[Stage, ...]:
+    def objective(self) -> Objective | None:
         """Train all parameters on all losses at once."""
         if not self.losses:
             raise ConfigError(f"{type(self).__name__} names no `losses` to minimise")
-        return (Stage(self.losses, tuple(self.parameters())),)
+        return Objective(self.losses, tuple(self.parameters()))
 
     @abc.abstractmethod
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:

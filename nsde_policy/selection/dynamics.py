@@ -14,7 +14,7 @@ from nsde_policy.core.networks import MLP
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Transitions, blur
-from nsde_policy.methods.base import LossParts, Stage, TrainableModel
+from nsde_policy.methods.base import LossParts, Objective, TrainableModel
 
 MAX_STATES = 2
 """Most states in the input, the current one included."""
@@ -43,9 +43,9 @@ class DynamicsModel(TrainableModel[Transitions]):
         predicted = self.network(torch.cat([layout.features(blurred).flatten(1), unit], dim=-1))
         return LossParts({"dynamics": (predicted - change[:, :obs_dim]).square().sum(-1).mean()})
 
-    def stages(self) -> tuple[Stage, ...]:
-        """Train all parameters in one stage."""
-        return (Stage(("dynamics",), tuple(self.parameters())),)
+    def objective(self) -> Objective:
+        """Train all parameters."""
+        return Objective(("dynamics",), tuple(self.parameters()))
 
     def predict(self, states: Tensor, actions: Tensor) -> Tensor:
         """Predict the observations after each action, (rows, steps, obs_dim), from states newest first."""

@@ -62,7 +62,7 @@ from .frames import (
     sample_occlusion,
     split_rows,
 )
-from .recorder import Monitor, fit_run
+from .recorder import FitOptions, fit_run
 from .training_set import TrainingSet
 
 if TYPE_CHECKING:
@@ -92,10 +92,9 @@ class EncoderTraining:
         images: Mapping[str, "LazyFrames"],
         config: RunConfig,
         run: RunDirectory,
+        options: FitOptions,
         *,
         held_out: Sequence[int],
-        seed: int,
-        device: str,
     ) -> None:
         demos, mirror = data.demos, data.mirror
         for name, frames in images.items():
@@ -119,10 +118,11 @@ class EncoderTraining:
         self._mirrored_values = demos.obs if mirror is None else mirror.flip(demos).obs
         self._held_out = held_out
         self._episodes = [i for i in range(len(demos)) if i not in held_out]
-        self._seed = seed
-        self._device = torch.device(device)
+        self._options = options
+        self._seed = options.seed
+        self._device = torch.device(options.device)
         with limit_parameters(error=ConfigError):
-            self.model = build_encoder(config, self.cameras, plain_dim=demos.obs.shape[1], seed=seed)
+            self.model = build_encoder(config, self.cameras, plain_dim=demos.obs.shape[1], seed=options.seed)
         self.model.mirror = mirror.frame if mirror is not None else None
         assert isinstance(config.encoder, ImageEncoderConfig)
         self._occluded_steps = config.encoder.masked_steps
@@ -161,7 +161,7 @@ class EncoderTraining:
         replace_file(file, json.dumps(recorded).encode())
         return frames
 
-    def check_settings(self, *, resume: bool) -> None:
+    def check_settings(self) -> None:
         """Write the settings; to resume, raise `CheckpointError` if others were written before."""
         file = self._run.encoder.config
         settings = {
@@ -172,7 +172,7 @@ class EncoderTraining:
             "fingerprint": self._data.demos.fingerprint,
             "held_out": list(self._held_out),
         }
-        if not (resume and file.exists()):
+        if not (self._options.resume and file.exists()):
             replace_file(file, json.dumps(settings, indent=2).encode())
             return
         written = read_json(file, error=CheckpointError)
@@ -192,24 +192,14 @@ class EncoderTraining:
         occluded = replace(train, steps=self._occluded_steps)
         return teacher, EncoderPhase("occlusion", final, occluded, is_occluded=True)
 
-    def train_phases(self, *, resume: bool, monitor: Monitor | None, save_every_s: float) -> None:
+    def train_phases(self) -> None:
         """Train the phases that are not finished, and write the features of all frames after each."""
         for phase in self.phases:
             if phase.is_finished():
                 continue
             self._prepare_model(phase)
             with use_threads(count_threads()), closing(self._sample_frames(phase)) as source:
-                fit_run(
-                    phase.directory,
-                    self.model.to(self._device),
-                    source,
-                    phase.config,
-                    seed=self._seed,
-                    resume=resume,
-                    title=phase.title,
-                    monitor=monitor,
-                    save_every_s=save_every_s,
-                )
+                fit_run(phase.directory, self.model, source, phase.config, self._options, title=phase.title)
                 self.write_features(phase.directory, is_occluded=phase.is_occluded)
         self.close()
 
@@ -345,7 +335,7 @@ class EncoderTraining:
         Raises:
             ConfigError: If the method has no parameters to train.
         """
-        if not policy.stages():
+        if policy.objective() is None:
             raise ConfigError(
                 f"the method {self._config.method!r} is not trained, so that it cannot train the encoder "
                 f"{self._config.demos.encoder!r}; use --encoder keypoints"

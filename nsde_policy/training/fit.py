@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from nsde_policy.config import TrainConfig
 from nsde_policy.core.targets import TensorRows
-from nsde_policy.errors import CheckpointError, ConfigError, NsdePolicyError
-from nsde_policy.methods.base import Stage, TrainableModel
+from nsde_policy.errors import CheckpointError, NsdePolicyError
+from nsde_policy.methods.base import Objective, TrainableModel
 
 from .batches import BatchSource, TableSource
 from .cuda_graph import capture_step
@@ -58,7 +58,7 @@ def fit(
 
     The seed determines batches and randomness in the losses. A fit that continues from a `checkpoint`, see
     `FitState.state`, gives the same weights as one that was not interrupted, on a CPU to the last bit. A
-    model without stages has nothing to train.
+    model without an objective has nothing to train.
 
     Returns:
         The losses every `log_every` steps and at the last one.
@@ -75,82 +75,58 @@ def fit(
         """Make one step and return the losses before it; on CUDA, this is captured once and replayed."""
         with state.autocast():
             parts = model.loss(source.draw(state.generator), state.generator)
-        state.optimizer.zero_grad()
-        parts.total(state.stage.losses).backward()  # type: ignore[no-untyped-call]
+        parts.total(state.objective.losses).backward()  # type: ignore[no-untyped-call]
         losses = {name: part.detach() for name, part in parts.parts.items()}
-        losses = average_ranks(state.stage.parameters, losses)
-        nn.utils.clip_grad_norm_(state.stage.parameters, config.clip)
+        losses = average_ranks(state.objective.parameters, losses)
+        nn.utils.clip_grad_norm_(state.objective.parameters, config.clip)
         state.optimizer.step()
+        state.optimizer.zero_grad()  # a capture must begin without gradients
         state.average.update()
         return losses
 
+    run_step = capture_step(update, state.generator)
     with recorder.watch(state):
-        if not state.stages and state.step < config.steps:
+        if not state.objective.parameters and state.step < config.steps:
             state.step = config.steps
             history.append({})
             recorder.record(state, {})
         while state.step < config.steps:
-            first, last = state.find_bounds()
-            run_step = capture_step(update, state.generator)
-            while state.step < last:
-                with state.within_step():
-                    state.set_rates(state.step - first, last - first)
-                    source.prepare(state.step - first)
-                    losses = run_step()
-                    state.step += 1
-                is_due = (state.step - first) % config.log_every == 0 or state.step == last
-                if recorder.after_step(state) or is_due:
-                    history.append(state.read(losses))
-                    if state.step == last < config.steps:
-                        state.begin_next_stage()
-                    recorder.record(state, history[-1])
+            with state.within_step():
+                state.set_rates()
+                source.prepare(state.step)
+                losses = run_step()
+                state.step += 1
+            is_due = state.step % config.log_every == 0 or state.step == config.steps
+            if recorder.after_step(state) or is_due:
+                history.append(state.read(losses))
+                recorder.record(state, history[-1])
     state.finish()
     return history
 
 
 class FitState:
-    """What a fit continues from: weights, their averages, the optimiser's moments, generator and step.
-
-    A model is trained in one or several stages, each with an optimiser and averages of its own.
-    """
+    """What a fit continues from: weights, their averages, the optimiser's moments, generator and step."""
 
     def __init__(self, model: TrainableModel[Any], config: TrainConfig, *, seed: int) -> None:
         self.model = model
         self.config = config
-        self.stages = model.stages()
+        self.objective = model.objective() or Objective((), ())
         self.step = 0
         """Number of finished steps."""
         self.is_within_step = False
         """Whether a step was begun and not finished, so that `state` cannot be resumed from."""
-        if config.steps < len(self.stages):
-            raise ConfigError(
-                f"training in {len(self.stages)} stages needs at least as many steps, got {config.steps}"
-            )
         copy_first_rank(model)
         self._seed = seed + RANK_SEEDS * get_rank()
         self.device = next(itertools.chain(model.parameters(), model.buffers())).device
         self.generator = torch.Generator(self.device).manual_seed(self._seed)
-        self._begin_stage()
+        self.optimizer = AdamW(self.objective.parameters, config, self.device)
+        self.average = WeightAverage(self.objective.parameters, self.device)
+        model.train()
 
-    def _begin_stage(self) -> None:
-        self.stage = self.stages[self._find_stage()] if self.stages else Stage((), ())
-        self.optimizer = AdamW(self.stage.parameters, self.config, self.device)
-        self.average = WeightAverage(self.stage.parameters, self.device)
-        self.model.train()
-
-    def _find_stage(self) -> int:
-        n = len(self.stages)
-        return next((i for i in range(n) if self.step < self.config.steps * (i + 1) // n), n - 1)
-
-    def find_bounds(self) -> tuple[int, int]:
-        """Return the first step of the present stage and one past its last."""
-        total, stage, n = self.config.steps, self._find_stage(), len(self.stages)
-        return total * stage // n, total * (stage + 1) // n
-
-    def set_rates(self, step: int, steps: int) -> None:
-        """Set the learning rate and the decay of the averages for a step of a stage."""
-        self.optimizer.rate.fill_(learning_rate(step, steps, self.config))
-        self.average.decay.fill_(averaging_decay(step, self.config))
+    def set_rates(self) -> None:
+        """Set the learning rate and the decay of the averages for the next step."""
+        self.optimizer.rate.fill_(learning_rate(self.step, self.config))
+        self.average.decay.fill_(averaging_decay(self.step, self.config))
 
     def autocast(self) -> torch.autocast:
         """Enable bf16 if configured; casts are not cached because each replay must redo them."""
@@ -180,12 +156,6 @@ class FitState:
         """Return whether all averaged weights are finite."""
         return self.average.is_finite()
 
-    def begin_next_stage(self) -> None:
-        """Copy the averaged weights into the model, and begin the stage of the present step."""
-        with self.within_step():
-            self.finish()
-            self._begin_stage()
-
     def finish(self) -> None:
         """Copy the averaged weights into the model and set evaluation mode."""
         self.average.copy_to_weights()
@@ -193,7 +163,7 @@ class FitState:
 
     def averaged_weights(self) -> dict[str, Tensor]:
         """Return the model's state dict with averaged weights, as if training ended now."""
-        pairs = zip(self.stage.parameters, self.average.means, strict=True)
+        pairs = zip(self.objective.parameters, self.average.means, strict=True)
         averages = {id(weight): mean for weight, mean in pairs}
         named = dict(self.model.named_parameters())
         return {
@@ -215,8 +185,7 @@ class FitState:
         try:
             self.step = int(state["step"])
             self.model.load_state_dict(_select(state, "model."))
-            self._begin_stage()
-            count = len(self.stage.parameters)
+            count = len(self.objective.parameters)
             self.average.restore([state[f"average.{i}"] for i in range(count)])
             for i in range(count):
                 if moments := _select(state, f"optimizer.{i}."):

@@ -16,7 +16,7 @@ from nsde_policy.data.types import Demonstrations, Floats, Ints
 from nsde_policy.encoders.base_model import EncoderModel, mirror_frames
 from nsde_policy.encoders.keypoints.config import FORESEEN
 from nsde_policy.encoders.masking import Covers, RandomOccluder
-from nsde_policy.methods.base import LossParts, PolicyModel, Stage, TrainableModel
+from nsde_policy.methods.base import LossParts, Objective, PolicyModel, TrainableModel
 from nsde_policy.run_directory import RunDirectory
 
 from .batches import PrefetchSource
@@ -131,10 +131,11 @@ class PolicyWithEncoder(TrainableModel[FrameWindows]):
         self._cameras = cameras
         self._dropout = dropout
 
-    def stages(self) -> tuple[Stage, ...]:
-        """Train the encoder in every stage of the policy."""
-        encoder = tuple(self.encoder.parameters())
-        return tuple(Stage(stage.losses, (*stage.parameters, *encoder)) for stage in self.policy.stages())
+    def objective(self) -> Objective:
+        """Train the encoder by the losses of the policy."""
+        objective = self.policy.objective()
+        assert objective is not None  # `EncoderTraining.build_model` refuses such policies
+        return Objective(objective.losses, (*objective.parameters, *self.encoder.parameters()))
 
     def prepare(self, data: Windows | FrameWindows) -> None:
         """Prepare the policy with all training data."""

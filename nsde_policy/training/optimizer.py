@@ -89,9 +89,9 @@ class WeightAverage:
         return not self.means or bool(torch.stack([mean.isfinite().all() for mean in self.means]).all())
 
 
-def learning_rate(step: int, steps: int, config: TrainConfig) -> float:
+def learning_rate(step: int, config: TrainConfig) -> float:
     """Return the learning rate: linear warm-up, then cosine decay to 0."""
-    warm = max(1, round(config.warmup * steps))
+    steps, warm = config.steps, max(1, round(config.warmup * config.steps))
     if step < warm:
         return config.learning_rate * (step + 1) / warm
     return config.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))

@@ -47,6 +47,21 @@ Monitor = Callable[[TrainingProgress], object]
 """Callback for every record of the metrics."""
 
 
+@dataclass(frozen=True)
+class FitOptions:
+    """What all fits of a run have in common."""
+
+    seed: int
+    """Seed of batches and noise."""
+    device: str = "cpu"
+    resume: bool = False
+    """Continue from a checkpoint if there is one."""
+    monitor: Monitor | None = None
+    """Called at every record of the losses."""
+    save_every_s: float = 15.0
+    """Seconds between checkpoints."""
+
+
 class Rows(Protocol[Row]):
     """Data whose rows are indexed by a tensor."""
 
@@ -60,37 +75,25 @@ def fit_run(
     model: TrainableModel[Any],
     data: TensorRows | BatchSource[Any],
     config: TrainConfig,
+    options: FitOptions,
     *,
-    seed: int,
-    resume: bool,
     held_out: TensorRows | None = None,
     title: str = "training",
-    monitor: Monitor | None = None,
-    save_every_s: float = 15.0,
 ) -> None:
     """Fit a model, or continue its fit, with records and checkpoints in a run directory.
 
-    Args:
-        run: Where the checkpoint is, and where everything is written.
-        model: Model to fit, on its device.
-        data: Training data, or a source of batches.
-        config: Settings of the optimiser.
-        seed: Seed of batches and noise.
-        resume: Continue from the checkpoint if there is one.
-        held_out: Rows whose losses are recorded too.
-        title: What progress calls the training.
-        monitor: Called at every record of the losses.
-        save_every_s: Seconds between checkpoints.
+    The losses of `held_out` rows are recorded too. Progress calls the training by its `title`.
 
     Raises:
         KeyboardInterrupt: After Ctrl-C, once the step is finished and a checkpoint saved. A second Ctrl-C
             does not wait: the steps since the last checkpoint are lost.
     """
-    checkpoint = run.read_tensors(run.training) if resume and run.training.exists() else None
+    checkpoint = run.read_tensors(run.training) if options.resume and run.training.exists() else None
     run.truncate_metrics(-1 if checkpoint is None else int(checkpoint["step"]))
-    validation = None if held_out is None else Validation(held_out, model, seed=seed)
-    recorder = RunRecorder(run, title, monitor, validation, Checkpoints(run, save_every_s))
-    fit(model, data, config, seed=seed, checkpoint=checkpoint, recorder=recorder)
+    model.to(options.device)
+    validation = None if held_out is None else Validation(held_out, model, seed=options.seed)
+    recorder = RunRecorder(run, title, options.monitor, validation, Checkpoints(run, options.save_every_s))
+    fit(model, data, config, seed=options.seed, checkpoint=checkpoint, recorder=recorder)
 
 
 class RunRecorder(Recorder):
@@ -164,7 +167,7 @@ class Validation:
 
     def losses(self, weights: Mapping[str, Tensor]) -> dict[str, float]:
         """Return the mean of each loss over the held-out data; empty for methods that are not trained."""
-        if not self._model.stages():
+        if self._model.objective() is None:
             return {}
         self._model.load_state_dict(weights)
         generator = torch.Generator(self._device).manual_seed(self._seed)

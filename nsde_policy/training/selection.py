@@ -26,7 +26,7 @@ from nsde_policy.selection.selector import PlanSelector
 
 from .checkpoints import build_refusal
 from .dataset import build_states, build_transitions, measure_demonstrations
-from .recorder import Monitor, fit_run, sample_rows
+from .recorder import FitOptions, fit_run, sample_rows
 from .training_set import TrainingSet
 
 logger = logging.getLogger(__name__)
@@ -57,12 +57,9 @@ def train_dynamics(
     run: RunDirectory,
     data: TrainingSet,
     config: RunConfig,
+    options: FitOptions,
     *,
     aligns: bool,
-    seed: int,
-    device: str,
-    resume: bool,
-    monitor: Monitor | None,
 ) -> SelectionTraining | None:
     """Choose the rule of plan selection and train the dynamics model; None if neither needs it.
 
@@ -79,21 +76,12 @@ def train_dynamics(
     kind = _choose_kind(data, config, goal)
     if kind == "none" and not aligns:
         return None
-    _check_settings(run, {"config": config.to_dict(), "seed": seed, "demos": data.demos.fingerprint})
+    _check_settings(run, {"config": config.to_dict(), "seed": options.seed, "demos": data.demos.fingerprint})
     history, spec = config.model.history, measure_demonstrations(data, config)
-    generator = torch.Generator().manual_seed(seed)
-    model = DynamicsModel(settings, spec, history=history, generator=generator).to(device)
+    generator = torch.Generator().manual_seed(options.seed)
+    model = DynamicsModel(settings, spec, history=history, generator=generator)
     pairs = build_transitions(demos, config.demos, history=history)
-    fit_run(
-        run.selection,
-        model,
-        pairs,
-        settings.train,
-        seed=seed,
-        resume=resume,
-        title="dynamics model",
-        monitor=monitor,
-    )
+    fit_run(run.selection, model, pairs, settings.train, options, title="dynamics model")
     return SelectionTraining(kind, goal, model, data)
 
 

@@ -42,7 +42,7 @@ from .demos import (
 )
 from .distributed import join_ranks, use_own_gpu
 from .encoder import EncoderTraining
-from .recorder import MAX_FRAME_ROWS, MAX_VALIDATION_ROWS, Monitor, fit_run, sample_rows
+from .recorder import MAX_FRAME_ROWS, MAX_VALIDATION_ROWS, FitOptions, Monitor, fit_run, sample_rows
 from .selection import align_ends, train_dynamics, write_rule
 from .std_scale import check_std_scale, fit_std_scale
 from .training_set import TrainingSet
@@ -90,9 +90,7 @@ class Job:
     split: Split
     task: str
     env_kwargs: Mapping[str, object]
-    seed: int
-    options: TrainOptions
-    monitor: Monitor | None
+    options: FitOptions
 
     @property
     def demos_record(self) -> DemoRecord:
@@ -109,10 +107,8 @@ class Job:
 
     def open_encoder(self, config: RunConfig, run: RunDirectory) -> EncoderTraining:
         """Return the training of the encoder of a run."""
-        held_out, device = self.split.validation, self.options.device
-        return EncoderTraining(
-            self.data, self.images, config, run, held_out=held_out, seed=self.seed, device=device
-        )
+        held_out = self.split.validation
+        return EncoderTraining(self.data, self.images, config, run, self.options, held_out=held_out)
 
 
 DEFAULT_OPTIONS = TrainOptions()
@@ -159,7 +155,8 @@ def train_run(
     env = with_env_kwargs(get_task(task), env_kwargs or {})
     demos = add_environment(demos, env, config.demos.obs_keys, config.chunk)
     data, split = TrainingSet(demos, find_mirror(config.demos, task)), _split(demos, options, seed)
-    job = Job(data, images, split, task, env_kwargs or {}, seed, options, monitor)
+    fits = FitOptions(seed, options.device, options.resume, monitor, options.save_every_s)
+    job = Job(data, images, split, task, env_kwargs or {}, fits)
     run = RunDirectory(join_ranks(out, config.batch_sizes, device=options.device, resume=options.resume))
     encoder = job.open_encoder(config, run) if images else None
     is_small = options.device == "cpu" and not config.model.gains_from_threads
@@ -179,14 +176,13 @@ def _train_encoder(encoder: EncoderTraining, config: RunConfig, job: Job) -> Tra
     """
     if encoder.is_joint:
         return encoder.make_blank_features()
-    options = job.options
     if encoder.needs_teacher:
         assert isinstance(config.encoder, ImageEncoderConfig)
         plain = replace(config, encoder=replace(config.encoder, masked_steps=0), selection=SelectionConfig())
         teacher = job.open_encoder(plain, encoder.teacher)
         _train_policy(encoder.teacher, teacher.make_blank_features(), plain, job, teacher)
-    encoder.check_settings(resume=options.resume)
-    encoder.train_phases(resume=options.resume, monitor=job.monitor, save_every_s=options.save_every_s)
+    encoder.check_settings()
+    encoder.train_phases()
     return encoder.read_features()
 
 
@@ -198,16 +194,7 @@ def _train_policy(
     training = data.select(job.split.training)
     config = infer_settings(training.recorded, config)
     motions = find_motions(config.demos, job.task)
-    selection = train_dynamics(
-        run,
-        training,
-        config,
-        aligns=motions is not None,
-        seed=job.seed,
-        device=options.device,
-        resume=options.resume,
-        monitor=job.monitor,
-    )
+    selection = train_dynamics(run, training, config, options, aligns=motions is not None)
     used = training if selection is None or motions is None else align_ends(selection, motions, config)
     config = config.replace_parts(selection={"select": "none" if selection is None else selection.kind})
     spec = measure_demonstrations(used, config, scale_features=joint is None)
@@ -215,7 +202,7 @@ def _train_policy(
         config,
         spec,
         job.task,
-        job.seed,
+        options.seed,
         job.demos_record,
         env_kwargs=job.env_kwargs,
         cameras=encoder.cameras if encoder else (),
@@ -248,9 +235,9 @@ def _fit_policy(
     model: TrainableModel[Any] = policy
     if joint is not None:
         model = joint.build_model(policy)  # before files are written: some methods cannot train an encoder
-        joint.check_settings(resume=options.resume)
+        joint.check_settings()
         table = joint.build_windows(training)
-        source: Any = table.sample(config.train.batch_size, job.seed, torch.device(options.device))
+        source: Any = table.sample(config.train.batch_size, options.seed, torch.device(options.device))
         model.prepare(table.windows)
     else:
         source = build_training_data(training.lose_cameras(config.demos, record.spec), config)
@@ -258,24 +245,14 @@ def _fit_policy(
     rows = None
     if held_out is not None:
         logger.info("%d of %d episodes are held out for validation", len(held_out), len(job.data))
-        rows = _sample_held_out(held_out, config, job.seed, joint)
+        rows = _sample_held_out(held_out, config, options.seed, joint)
     if not (options.resume and run.training.exists()):
         run.save_record(record)
     with (
         use_threads(count_threads()) if joint else nullcontext(),
         closing(source) if joint else nullcontext(),
     ):
-        fit_run(
-            run,
-            model.to(options.device),
-            source,
-            config.train,
-            seed=job.seed,
-            resume=options.resume,
-            held_out=rows,
-            monitor=job.monitor,
-            save_every_s=options.save_every_s,
-        )
+        fit_run(run, model, source, config.train, options, held_out=rows)
 
 
 def _sample_held_out(

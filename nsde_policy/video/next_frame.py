@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nsde_policy.core.networks import weights_from
-from nsde_policy.methods.base import LossParts, Stage, TrainableModel
+from nsde_policy.methods.base import LossParts, Objective, TrainableModel
 
 from .settings import UnrollConfig, VideoModelConfig, VideoSampling
 from .uvit import UViT
@@ -88,9 +88,9 @@ class VideoModel(TrainableModel[VideoWindows]):
         """Whether training states lie between two recorded ones."""
         return False
 
-    def stages(self) -> tuple[Stage, ...]:
+    def objective(self) -> Objective:
         """Train everything at once; each output has a loss of its name."""
-        return (Stage(self.heads, tuple(self.parameters())),)
+        return Objective(self.heads, tuple(self.parameters()))
 
     def loss(self, batch: VideoWindows, generator: torch.Generator) -> LossParts:
         """Return the losses of predicting the next frame, or several frames in unrolled training."""

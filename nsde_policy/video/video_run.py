@@ -24,7 +24,7 @@ from nsde_policy.policy.loading import check_weights
 from nsde_policy.run_directory import RUN_FORMAT, DemoRecord, RunDirectory, find_versions
 from nsde_policy.training.checkpoints import check_files, refuse_other_training
 from nsde_policy.training.distributed import join_ranks
-from nsde_policy.training.recorder import Monitor, fit_run
+from nsde_policy.training.recorder import FitOptions, Monitor, fit_run
 
 from .baselines import FlowMatchingVideo, InterpolantsVideo
 from .neural_sde import NeuralSDEVideo
@@ -164,16 +164,9 @@ def train_video(
         for number, (directory, train, unroll) in enumerate(stages):
             model.unroll = unroll
             directory.path.mkdir(exist_ok=True)
-            fit_run(
-                directory,
-                model,
-                loaded.windows(model.window),
-                train,
-                seed=seed + number,
-                resume=resume,
-                title=f"stage {number + 1} of {len(stages)}",
-                monitor=monitor,
-            )
+            options = FitOptions(seed + number, device, resume, monitor)
+            title = f"stage {number + 1} of {len(stages)}"
+            fit_run(directory, model, loaded.windows(model.window), train, options, title=title)
     return run
 
 

@@ -31,7 +31,7 @@ from nsde_policy.training.dataset import build_training_data
 from nsde_policy.training.demos import load_training_demos, open_training_images
 from nsde_policy.training.encoder import EncoderTraining
 from nsde_policy.training.frames import FrameTable, PolicyWithEncoder
-from nsde_policy.training.recorder import TrainingProgress
+from nsde_policy.training.recorder import FitOptions, TrainingProgress
 from nsde_policy.training.training_set import TrainingSet
 from tests.helpers.camera_robot import (
     EPISODES,
@@ -277,7 +277,7 @@ def test_training_uses_the_threads_of_the_environment_and_leaves_those_of_the_ca
 def start_training(store: Path, run: RunDirectory) -> EncoderTraining:
     demos, images = load_training_demos(JOINT.demos, store), open_training_images(JOINT.demos, store)
     held_out = run.read_record().demos.held_out
-    return EncoderTraining(TrainingSet(demos), images, JOINT, run, held_out=held_out, seed=0, device="cpu")
+    return EncoderTraining(TrainingSet(demos), images, JOINT, run, FitOptions(0), held_out=held_out)
 
 
 def test_joint_training_changes_the_encoder_and_calibrates_its_features(

@@ -9,7 +9,7 @@ import torch
 from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.core.state import measure_state
 from nsde_policy.core.targets import Transitions
-from nsde_policy.methods.base import LossParts, Stage, TrainableModel
+from nsde_policy.methods.base import LossParts, TrainableModel
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
 from nsde_policy.training.fit import FitState, fit
@@ -73,8 +73,8 @@ def test_weights_depend_only_on_the_seed_and_the_global_random_state_is_kept():
 
 
 def test_learning_rate_rises_linearly_and_falls_to_zero_along_a_cosine():
-    config = TrainConfig(learning_rate=1.0, warmup=0.1)
-    rates = [learning_rate(step, 100, config) for step in range(100)]
+    config = TrainConfig(steps=100, learning_rate=1.0, warmup=0.1)
+    rates = [learning_rate(step, config) for step in range(100)]
     assert rates[0] == pytest.approx(0.1)
     assert max(rates) == rates[10] == pytest.approx(1.0)
     assert rates[55] == pytest.approx(0.5)
@@ -125,7 +125,7 @@ def test_the_optimiser_makes_the_updates_of_torch():
 
 
 class BufferOnlyModel(TrainableModel[Transitions]):
-    """Model with a buffer and without stages."""
+    """Model with a buffer and without an objective."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,11 +134,11 @@ class BufferOnlyModel(TrainableModel[Transitions]):
     def loss(self, batch: Transitions, generator: torch.Generator) -> LossParts:
         raise AssertionError("there is nothing to train")
 
-    def stages(self) -> tuple[Stage, ...]:
-        return ()
+    def objective(self) -> None:
+        return None
 
 
-def test_training_without_stages_saves_and_restores():
+def test_training_without_an_objective_saves_and_restores():
     one, other = (FitState(BufferOnlyModel(), TrainConfig(steps=25), seed=0) for _ in range(2))
     one.step = 25
     other.restore(one.state())

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.methods.base import LossParts, Stage
+from nsde_policy.methods.base import LossParts, Objective
 
 from ..base_model import CameraBatch, DisturbedFeatures, EncoderModel, to_unit_rgb
 from ..masking import disturb_frames, shift_frames
@@ -50,17 +50,17 @@ class KeypointModel(EncoderModel):
         self.register_buffer("high", torch.ones(plain_dim))
         self.cameras = nn.ModuleList(CameraAutoencoder(config, plain_dim, generator) for _ in cameras)
 
-    def stages(self) -> tuple[Stage, ...]:
+    def objective(self) -> Objective:
         """Train all networks at once; with a teacher, train all but the decoder."""
         if self.teacher_std is not None:
             learned = ("features", "shift") if self.config.anchors else ("features",)
             drawing = (".decoder.", ".locate.")
             named = self.named_parameters()
             parameters = (value for name, value in named if not any(part in name for part in drawing))
-            return (Stage(learned, tuple(parameters)),)
+            return Objective(learned, tuple(parameters))
         losses = ("redraw", "shift", "steadiness") if self.config.anchors else ("redraw",)
         losses = ("foresight",) if self.config.foresight else losses
-        return (Stage(losses, tuple(self.parameters())),)
+        return Objective(losses, tuple(self.parameters()))
 
     def set_scene(self, low: Tensor, high: Tensor, backgrounds: Sequence[Tensor]) -> None:
         """Store the range of the measured values, (plain_dim,), and backgrounds (size, size, 3) uint8."""

@@ -16,7 +16,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 
-from ..base import Draws, LossParts, PolicyModel, Stage, choose_sampling
+from ..base import Draws, LossParts, PolicyModel, choose_sampling
 from ..registry import register_method
 
 
@@ -79,9 +79,8 @@ class StoredWindows(PolicyModel[Windows]):
         """Return no losses; there is nothing to train."""
         return LossParts({})
 
-    def stages(self) -> tuple[Stage, ...]:
-        """Return no stages; there is nothing to train."""
-        return ()
+    def objective(self) -> None:
+        """Return None; there is nothing to train."""
 
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """Return 0; there is no network."""
