@@ -126,8 +126,6 @@ class TrainingRequest:
             self.method,
             demos=self.demos,
             selection=vars(selection),
-            validation=self.validation,
-            seed=self.seed,
             overridden=[path.rpartition(".")[2] for path in self.settings],
         )
         config = add_cameras(config, config.demos.change(changes), small=name == CAMERA_PRESET)
@@ -169,22 +167,19 @@ def resolve_preset(
     *,
     demos: "Path | Demonstrations | None",
     selection: Mapping[str, Any],
-    validation: float = 0.0,
-    seed: int = 0,
     overridden: Collection[str] = (),
 ) -> tuple[str, RunConfig]:
     """Return the name and the settings of a preset, by default the task's.
 
     The presets `auto` and `pixels-fast` measure the demonstrations, by default those of the task in the
-    package, without the fraction `validation` that `seed` holds out. `selection` holds fields of `DemoConfig`
-    that differ from the task's. Settings in `overridden` were set by flags and are not listed as chosen.
+    package. `selection` holds fields of `DemoConfig` that differ from the task's. Settings in `overridden`
+    were set by flags and are not listed as chosen.
     """
     name = preset or choose_preset(task, method)
     if (config := read_preset(name, method)) is not None:
         return Path(name).stem, config
     if name != AUTO_PRESET and (name != CAMERA_PRESET or name in task.training.presets(method)):
         return name, task.preset(name, method)
-    from nsde_policy.data.split import split_episodes
     from nsde_policy.data.statistics import measure_statistics
 
     from .demos import find_env_rate, load_training_demos
@@ -194,7 +189,8 @@ def resolve_preset(
         every_column = replace(settings, obs_columns=())
         demos = load_training_demos(every_column, demos or find_demos(task.name))
     demos = replace(demos, rate_hz=demos.rate_hz or find_env_rate(task))
-    statistics = measure_statistics(split_episodes(demos, validation, seed=seed).training)
+    # Held-out episodes count too: a run that is scored on them has the settings of the run on all episodes.
+    statistics = measure_statistics(demos)
     if settings.images:
         statistics = statistics.without_comparison()  # the pictures decide what follows
     config = task.preset(AUTO_PRESET, method, statistics=statistics)

@@ -118,3 +118,10 @@ def test_the_line_leaves_out_what_flags_set(caplog, circles):
     assert "that are predictable (" in line
     assert "; chosen: chunk 1, width 256, dropout 0, noise 0.7, diffusion 0" in line
     assert "alpha" not in line
+
+
+def test_held_out_episodes_do_not_change_the_settings(circles):
+    configs = [
+        Train(demos=circles, task="none", validation=fraction).prepare().config for fraction in (0.0, 0.5)
+    ]
+    assert configs[0] == configs[1]
