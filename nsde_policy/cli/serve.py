@@ -1,6 +1,7 @@
 """`nsde-policy serve`: answer plan requests of other processes and machines."""
 
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 import tyro
 
@@ -10,13 +11,14 @@ from nsde_policy.deploy.server.settings import ServeSettings
 
 from .shared import options
 
+if TYPE_CHECKING:
+    from nsde_policy.policy.policy import Policy
+
 SWITCH_INTERVAL_S = 5e-4
 """Longest wait of the thread that answers clients for the one that plans, seconds; Python's default of 5 ms,
 several times per request, would use up a robot's deadline."""
 RARE_COLLECTIONS = 1000
 """Partial garbage collections before a full one, which delays plans; Python's default is 10."""
-WARM_ROWS = 64
-"""Robots that a GPU plans for together before the server starts: the first plan of each size is slow."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,6 @@ class Serve(ServeSettings):
         from nsde_policy.deploy.protocol import PROTOCOL
         from nsde_policy.deploy.server.policy_server import PolicyServer
         from nsde_policy.deploy.server.settings import build_json_log
-        from nsde_policy.deploy.server.warm_up import warm_up
         from nsde_policy.policy.policy import Policy
 
         from .shared.page import run_until_signal
@@ -65,16 +66,23 @@ class Serve(ServeSettings):
         server = PolicyServer(policy, settings, build_json_log(sys.stderr), calibration=policy.calibration)
 
         def announce(port: int) -> None:
-            scheme = "ws" if settings.tls is None else "wss"
-            url = f"{scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{port}"
+            url = f"ws://{f'[{self.host}]' if ':' in self.host else self.host}:{port}"
             facts = {"url": url, "port": port, "protocol": PROTOCOL, "version": __version__}
             spec = policy.spec
             text = f"serving {spec.method}, {spec.obs_dim} numbers in, {spec.act_dim} out, at {url}"
             print(json.dumps(facts | {"spec": spec.to_dict()}) if self.json else text, flush=True)
 
         with freeze_objects():
-            if policy.device != "cpu":
-                warm_up(policy, WARM_ROWS)
+            _plan_once(policy)
             run_until_signal(server, announce)
         if server.hangs:  # Python would wait for the thread, or abort
             os._exit(1)
+
+
+def _plan_once(policy: "Policy") -> None:
+    """Plan in the middle of the demonstrated range: the first plan is slow, above all on a GPU."""
+    import numpy as np
+
+    spec = policy.spec
+    middle = np.tile(np.add(spec.low, spec.high) / 2, (spec.history, 1))
+    policy.plan_from(middle, steps=policy.chunk, seed=0)

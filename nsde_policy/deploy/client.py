@@ -4,13 +4,11 @@ import contextlib
 import logging
 import math
 import socket
-import ssl
 import struct
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -71,10 +69,8 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
     `longest_chunk`.
 
     Args:
-        url: ws://HOST:PORT, or wss:// for TLS.
+        url: ws://HOST:PORT, or wss:// for a reverse proxy with TLS.
         token: The server's token, if it has one.
-        ca_file: PEM file with the certificates to trust for wss://, such as a self-signed one of the server;
-            None for those of the system.
         deadline_s: Time limit of the server for a plan, seconds.
         timeout_s: Time limit of a call, reconnecting included, seconds.
     """
@@ -84,7 +80,6 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
         url: str,
         *,
         token: str | None = None,
-        ca_file: Path | str | None = None,
         deadline_s: float = 0.5,
         timeout_s: float = 2.0,
     ) -> None:
@@ -95,7 +90,6 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
                 "the token has blanks or characters that are not ASCII: check its file or variable"
             )
         self._url, self._token = url, token
-        self._tls = _load_tls(url, ca_file)
         self._deadline_s, self._timeout_s = deadline_s, timeout_s
         self._lock, self._closed = threading.Lock(), False
         self._connection: ClientConnection | None
@@ -211,7 +205,6 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
                     additional_headers={}
                     if self._token is None
                     else {"Authorization": f"Bearer {self._token}"},
-                    ssl=self._tls,
                     compression=None,
                     proxy=None,
                     open_timeout=_compute_remaining(ends),
@@ -233,15 +226,10 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
         except InvalidStatus as error:
             reason = error.response.body.decode(errors="replace").strip() or error.response.reason_phrase
             raise RemoteError(f"{self._url} refuses the connection: {reason:.200}", "refused") from None
-        except ssl.SSLCertVerificationError as error:  # before its base class ValueError
-            raise RemoteError(
-                f"the certificate of {self._url} is not trusted: {error.verify_message}; check the address, "
-                "or give the certificate of its issuer as ca_file",
-                "connection",
-            ) from None
-        except (InvalidURI, ValueError) as error:
-            raise ConfigError(f"{self._url!r} is not an address like ws://127.0.0.1:8765: {error}") from None
         except Exception as error:  # of any type, if another kind of server replies
+            if isinstance(error, InvalidURI | ValueError) and not isinstance(error, OSError):
+                problem = f"{self._url!r} is not an address like ws://127.0.0.1:8765: {error}"
+                raise ConfigError(problem) from None
             problem = f"cannot connect to {self._url}: {summarize_error(error)}"
             raise RemoteError(problem, "connection") from None
 
@@ -278,20 +266,6 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
         reason = _REASONS.get(refusal.code, "refused")
         message = f"{self._url}: {refusal.message}"
         return RemoteError(f"{message} ({refusal.code})" if reason == "refused" else message, reason)
-
-
-def _load_tls(url: str, ca_file: Path | str | None) -> ssl.SSLContext | None:
-    """Return the TLS context for a URL, or None if it does not use TLS."""
-    if not url.lower().startswith("wss:"):
-        if ca_file is None:
-            return None
-        raise ConfigError(f"ca_file is for wss:// addresses, got {url!r:.80}: use wss://, or leave it out")
-    try:
-        return ssl.create_default_context(cafile=ca_file)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"cannot read PEM certificates from ca_file {ca_file}: {summarize_error(error)}"
-        ) from None
 
 
 def _compute_remaining(ends: float) -> float:

@@ -17,7 +17,7 @@ from msgspec import Meta
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
-from nsde_policy.bounds import Count, Positive
+from nsde_policy.bounds import Count
 from nsde_policy.config import require
 from nsde_policy.deploy.server.settings import ServerSettings, is_loopback
 
@@ -41,7 +41,6 @@ class ViewerSettings(ServerSettings):
 
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000
     max_clients: Count = 16
-    patience_s: Positive = 10.0
 
     def __post_init__(self) -> None:
         require(self, bool(self.host), "need a host to listen at, such as 127.0.0.1 or 0.0.0.0, got none")
@@ -55,8 +54,7 @@ class ViewerSettings(ServerSettings):
             everywhere = False
         hosts = ["localhost", _find_own_address()] if everywhere else [self.host]
         query = f"?token={quote(self.token, safe='')}" if self.token else ""
-        scheme = "http" if self.tls is None else "https"
-        return [f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/{query}" for host in hosts]
+        return [f"http://{f'[{host}]' if ':' in host else host}:{port}/{query}" for host in hosts]
 
     def find_objection(self, request: Request) -> str | None:
         """Return why a request is refused, or None; guards against DNS rebinding and foreign pages."""
@@ -65,8 +63,8 @@ class ViewerSettings(ServerSettings):
         match = _HOST.fullmatch(host)
         if match is None or (self.token is None and not is_loopback(match[1] or match[2])):
             return f"without a token the page is served to localhost only, got host {host[:80]!r}"
-        schemes = ("http", "https") if self.tls is None else ("https",)  # a proxy may add TLS
-        if origins and origins not in [[f"{scheme}://{host}"] for scheme in schemes]:
+        own = [[f"http://{host}"], [f"https://{host}"]]  # a proxy may add TLS
+        if origins and origins not in own:
             return f"pages of {origins[0][:80]!r} may not connect"
         return None
 

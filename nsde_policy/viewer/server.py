@@ -141,7 +141,7 @@ class ViewerServer(WebsocketServer):
                 self._is_new_page = False
                 self.simulation.submit(messages.Restore())
             self.simulation.submit(messages.Refresh())
-            sender = asyncio.create_task(client.send_queued(self._settings.patience_s))
+            sender = asyncio.create_task(client.send_queued(self.patience_s))
             await self._receive_from(connection, client)
         except ConnectionClosed:
             pass

@@ -74,7 +74,7 @@ def test_a_device_that_torch_cannot_use_is_refused_before_the_work(command, caps
         ("data convert x.zarr y.zarr --rate nan", "need --rate >= 0.0"),
         ("data info /nowhere/demos.zarr", "/nowhere/demos.zarr"),
         ("serve --max-clients 0", "need --max-clients >= 1, got 0"),
-        ("serve --patience-s inf", "need --patience-s <= 1e+30"),
+        ("serve --deadline-s inf", "need --deadline-s <= 1e+30"),
         ("tune --epochs 5", "tune has no flag --epochs: use --steps"),
         ("collect --out x.zarr --chunk 3", "--chunk requires --policy RUN"),
     ],

@@ -12,7 +12,6 @@ from websockets.sync.client import ClientConnection
 
 from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.deploy.protocol import PlanReply, Refusal
-from nsde_policy.deploy.server.warm_up import warm_up
 from nsde_policy.interface.planner import Plan
 from nsde_policy.policy.policy import Policy
 from tests.helpers.exported_policies import build_camera_policy, observe_robot
@@ -254,16 +253,3 @@ def test_deadline_of_a_client_shortens_its_own_search_only():
             line.send(encode_request(9, deadline_s=20.0))
             counts.append(len(receive_reply(line).unpack().candidates))
     assert counts[1] < counts[0] == 16
-
-
-def test_warming_up_plans_in_every_size_also_near_the_goal(monkeypatch):
-    policy, plans = Policy.from_pretrained(), list[Plan]()
-    plan_rows = policy.plan_rows
-    monkeypatch.setattr(
-        policy, "plan_rows", lambda *rows, **options: plans.extend(plan_rows(*rows, **options))
-    )
-    warm_up(policy, 3)
-    assert [len(plan.actions) for plan in plans] == [9] * 14, "sessions ask for a spare action"
-    assert [plan.candidates is not None for plan in plans] == [
-        is_near for size in (1, 2, 4) for is_near in (False, True) for _ in range(size)
-    ]

@@ -62,14 +62,16 @@ def test_command_serves_the_plans_of_the_local_policy_until_an_interrupt(tmp_pat
 SLOW = """
 import sys, time
 from nsde_policy.cli.main import main
+from nsde_policy.deploy.server.policy_server import PolicyServer
 from nsde_policy.policy.policy import Policy
-Policy.plan_rows = lambda self, states, *, steps, seeds, candidates: time.sleep(seeds[0])
+Policy.plan_rows = lambda self, states, *, steps, seeds, candidates: [time.sleep(seeds[0])]
+PolicyServer.patience_s = 1.0
 sys.exit(main(["serve", "--port", "0", "--json", *sys.argv[1:]]))
 """
 
 
 def test_sigterm_does_not_wait_for_a_plan_that_hangs():
-    process = start("-c", SLOW, "--patience-s", "1")
+    process = start("-c", SLOW)
     try:
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]

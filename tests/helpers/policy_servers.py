@@ -124,13 +124,15 @@ def serve_in_thread(
     planner: Planner,
     *,
     calibration: Calibration | None = None,
-    kind: type[RunningServer] = RunningServer,
+    patience_s: float = 5.0,
     **options: Any,
 ) -> Iterator[RunningServer]:
     """Run a server in a thread, on a free port."""
     settings = ServeSettings(**{"port": 0, "deadline_s": 5.0, "max_steps": 128, **options})
-    running = kind()
-    with running.run(PolicyServer(planner, settings, running.log, calibration=calibration)):
+    running = RunningServer()
+    server = PolicyServer(planner, settings, running.log, calibration=calibration)
+    server.patience_s = patience_s
+    with running.run(server):
         yield running
 
 

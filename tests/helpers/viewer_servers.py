@@ -51,10 +51,12 @@ def send(client: ClientConnection, do: str, **values: Any) -> None:
 
 
 @contextmanager
-def run_viewer(app: App, **options: Any) -> Iterator[RunningViewer]:
+def run_viewer(app: App, *, patience_s: float = 5.0, **options: Any) -> Iterator[RunningViewer]:
     """Run a viewer server in a thread, on a free port unless `port` is given."""
     running = RunningViewer()
-    with running.run(ViewerServer(app, ViewerSettings(**{"port": 0, **options}), running.log)):
+    server = ViewerServer(app, ViewerSettings(**{"port": 0, **options}), running.log)
+    server.patience_s = patience_s
+    with running.run(server):
         yield running
 
 

@@ -46,7 +46,7 @@ class PageFlags(Address):
         token = read_token(self.token_file)
         if token is None and not is_loopback(self.host):
             token = secrets.token_urlsafe(16)
-        return ViewerSettings(self.host, self.port, self.tls_cert, self.tls_key, token=token)
+        return ViewerSettings(self.host, self.port, token=token)
 
     def serve(self, app: "App", settings: "ViewerSettings", *, what: str) -> None:
         """Serve an app until SIGTERM or Ctrl-C, and print its address to stdout."""

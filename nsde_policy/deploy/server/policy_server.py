@@ -41,9 +41,6 @@ BatchKind = tuple[int, int]
 """What requests of a batch have in common: actions and candidates of a plan, both 0 for frames."""
 FRAMES: BatchKind = (0, 0)
 
-STALLED_DEADLINES = 10
-"""/healthz reports a stalled planner if a plan takes longer than this many deadlines."""
-
 
 class PolicyServer(WebsocketServer):
     """Server that answers plan requests and stores nothing about its clients.
@@ -91,7 +88,6 @@ class PolicyServer(WebsocketServer):
             origins=[None],  # web pages may not connect, not even those on this machine
             max_queue=2,
             max_size=self._welcome.max_message,
-            reuse_port=self._settings.share_port or None,
         ) as port:
             self._log("serving", host=self._settings.host, port=port, method=self._spec.method)
             ready(port)
@@ -100,7 +96,7 @@ class PolicyServer(WebsocketServer):
             self._log("stopping", clients=self._clients, in_flight=self._in_flight)
             while self._in_flight:  # each request ends by its deadline
                 await asyncio.sleep(0.01)
-        self.hangs = not self._queue.thread.close(self._settings.patience_s)
+        self.hangs = not self._queue.thread.close(self.patience_s)
         if self.hangs:
             self._log("hangs", busy_s=round(self._queue.thread.busy_s, 3))
         self._log("stopped", **self._counts, **self._queue.sizes)
@@ -121,19 +117,9 @@ class PolicyServer(WebsocketServer):
         return None
 
     def _build_health(self, connection: ServerConnection) -> Response:
-        stalled = self._queue.thread.busy_s > STALLED_DEADLINES * self._settings.deadline_s
-        status = "stalled" if stalled else "stopping" if self._stopping else "ok"
-        facts = {
-            "status": status,
-            "protocol": PROTOCOL,
-            "version": __version__,
-            "clients": self._clients,
-        }
-        code = HTTPStatus.OK if status == "ok" else HTTPStatus.SERVICE_UNAVAILABLE
-        response = connection.respond(code, json.dumps(facts | self._counts | self._queue.sizes) + "\n")
-        del response.headers["Content-Type"]
-        response.headers["Content-Type"] = "application/json"
-        return response
+        status = HTTPStatus.SERVICE_UNAVAILABLE if self._stopping else HTTPStatus.OK
+        facts = {"clients": self._clients, **self._counts, **self._queue.sizes}
+        return connection.respond(status, json.dumps(facts) + "\n")
 
     async def _handle_client(self, connection: ServerConnection) -> None:
         """Answer one client, one request at a time, until the connection ends."""
@@ -162,7 +148,7 @@ class PolicyServer(WebsocketServer):
 
     async def _greet(self, connection: ServerConnection) -> bool:
         """Receive the greeting; return whether the client has the same protocol."""
-        async with asyncio.timeout(self._settings.patience_s):
+        async with asyncio.timeout(self.patience_s):
             hello: Hello = decode(await connection.recv(), Hello)
         if hello.protocol != PROTOCOL:
             problem = f"the server has protocol {PROTOCOL} (nsde-policy {__version__}), got {hello.protocol}"
@@ -270,7 +256,7 @@ class PolicyServer(WebsocketServer):
         return [EncodeReply(each.id, Array.pack(row[None]), fraction) for each, row, fraction in rows]
 
     async def _send(self, connection: ServerConnection, message: Welcome | Answer) -> None:
-        async with asyncio.timeout(self._settings.patience_s):
+        async with asyncio.timeout(self.patience_s):
             await connection.send(encode(message))
 
     async def _close_with(self, connection: ServerConnection, refusal: Refusal) -> None:

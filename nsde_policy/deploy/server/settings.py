@@ -8,19 +8,15 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 from msgspec import Meta
 
 from nsde_policy.bounds import Count, Positive
 from nsde_policy.config import BaseConfig
-from nsde_policy.errors import ConfigError, summarize_error
+from nsde_policy.errors import ConfigError
 
 if TYPE_CHECKING:
-    import ssl
-
     from nsde_policy.interface.planner import PolicySpec
 
 ENVELOPE_BYTES = 1024
@@ -43,10 +39,6 @@ class Address:
     """Address to listen on; any address except loopback requires a token."""
     port: Annotated[int, Meta(ge=0, le=65535)] = 8765
     """TCP port; 0 picks a free one."""
-    tls_cert: Path | None = None
-    """PEM file with the certificate chain for TLS; needs --tls-key."""
-    tls_key: Path | None = None
-    """PEM file with the private key of the certificate, not encrypted."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +47,6 @@ class ServerSettings(Address, BaseConfig):
 
     max_clients: Count = 32
     """Largest number of simultaneous clients."""
-    patience_s: Positive = 5.0
-    """Timeout for a client's greeting, ping reply and reads, and for the last plan at exit, seconds."""
     token: str | None = field(default=None, repr=False)
     """Token that clients must send; required if other machines can connect."""
 
@@ -69,35 +59,6 @@ class ServerSettings(Address, BaseConfig):
                 f"{self.host} accepts connections from other machines, which needs a token "
                 "(--token-file or NSDE_POLICY_TOKEN); without one, use --host 127.0.0.1"
             )
-        _ = self.tls  # an unusable certificate is reported now
-
-    @cached_property
-    def tls(self) -> "ssl.SSLContext | None":
-        """TLS context of the certificate and its private key; None without them."""
-        import ssl
-
-        if self.tls_cert is None and self.tls_key is None:
-            return None
-        if self.tls_cert is None or self.tls_key is None:
-            raise ConfigError(
-                "TLS needs a certificate and its private key: give both --tls-cert and --tls-key"
-            )
-
-        def refuse_password() -> str:
-            raise ConfigError(
-                "the key is encrypted, and a server cannot ask for its password: decrypt it with "
-                "openssl pkey -in KEY -out NEW, and give NEW as --tls-key"
-            )
-
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        try:
-            context.load_cert_chain(self.tls_cert, self.tls_key, refuse_password)
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"cannot use {self.tls_cert} as --tls-cert and {self.tls_key} as --tls-key: "
-                f"{summarize_error(error)}"
-            ) from None
-        return context
 
     def accepts(self, token: str, *, scheme: str = "") -> bool:
         """Return whether a client gave the token, after a scheme, or none is required; in constant time."""
@@ -114,8 +75,6 @@ class ServeSettings(ServerSettings):
     cannot be interrupted, so longer ones delay all other clients."""
     deadline_s: Positive = 1.0
     """Time limit of a request, queueing included, seconds; a plan that takes longer is answered "late"."""
-    share_port: bool = False
-    """Listen on the port together with other servers that have this flag; each client gets one of them."""
 
     def compute_max_steps(self, spec: "PolicySpec") -> int:
         """Return the largest number of actions of a plan."""

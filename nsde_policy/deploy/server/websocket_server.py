@@ -16,7 +16,10 @@ from .settings import Log, ServerSettings, format_error
 
 
 class WebsocketServer:
-    """Websocket server on one port, with TLS if the settings name a certificate; events go to `log`."""
+    """Websocket server on one port; events go to `log`."""
+
+    patience_s: float = 5.0
+    """Timeout for a client's greeting, ping reply and reads, and for the last plan at exit, seconds."""
 
     def __init__(self, settings: ServerSettings, log: Log) -> None:
         self._log = log
@@ -47,8 +50,6 @@ class WebsocketServer:
         self._loop.set_exception_handler(self._log_loop_error)
         logger = logging.Logger("websockets", logging.WARNING)  # not registered: it serves this server only
         logger.addFilter(self._log_warning)
-        if settings.tls is not None:
-            options |= {"ssl": settings.tls, "ssl_handshake_timeout": settings.patience_s}
         try:
             server = await serve(
                 handle_client,
@@ -56,10 +57,10 @@ class WebsocketServer:
                 settings.port,
                 compression=None,
                 process_request=handle_http,
-                open_timeout=settings.patience_s,
-                ping_interval=settings.patience_s,
-                ping_timeout=settings.patience_s,
-                close_timeout=min(settings.patience_s, 1.0),
+                open_timeout=self.patience_s,
+                ping_interval=self.patience_s,
+                ping_timeout=self.patience_s,
+                close_timeout=min(self.patience_s, 1.0),
                 logger=logger,
                 **options,
             )
