@@ -7,9 +7,9 @@ import numpy as np
 from ..drawing import Canvas, Palette
 from ..live import PAGE_SIDE
 from . import geometry
-from .live import PIXELS_PER_METRE, AvoidingTable
+from .geometry import PIXELS_PER_METRE
 
-to_pixels = AvoidingTable.page.to_page
+to_pixels = geometry.PAGE.to_page
 
 
 def draw_rod(state: Sequence[float], *, size: int, futures: np.ndarray | None = None) -> np.ndarray:

@@ -7,6 +7,8 @@ three gaps and level 3 through one of four: 24 modes.
 import math
 from collections.abc import Sequence
 
+from ..live import PAGE_SIDE, PageMap
+
 ROD_RADIUS = 0.01
 OBSTACLES = (
     (0.5, -0.1, 0.03),
@@ -29,6 +31,9 @@ FINISH_Y = 0.35
 TABLE_LOW, TABLE_SIZE = (0.15, -0.32), 0.7
 """Lower left corner and side of the square table, to which commands are clipped."""
 TABLE_HIGH = (TABLE_LOW[0] + TABLE_SIZE, TABLE_LOW[1] + TABLE_SIZE)
+PIXELS_PER_METRE = PAGE_SIDE / TABLE_SIZE
+PAGE = PageMap((PIXELS_PER_METRE, -PIXELS_PER_METRE), (TABLE_LOW[0], TABLE_HIGH[1]))
+"""Maps the table to pixels of pictures and of the live page."""
 FIXED_START = (0.525, -0.28)
 VARIED_STARTS = ((0.4, 0.6), (-0.3, -0.24))
 """Ranges of x and y from which varied starts are drawn."""

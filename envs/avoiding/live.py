@@ -7,20 +7,18 @@ import numpy as np
 
 from nsde_policy.errors import EnvError
 
-from ..live import PAGE_SIDE, LiveTable, PageMap, TableStep
+from ..live import LiveTable, TableStep
 from . import geometry
 from .dynamics import EPISODE_PERIODS, PERIOD_S
 from .env import MAX_CHANGE, AvoidingEnv, StartRule
-
-PIXELS_PER_METRE = PAGE_SIDE / geometry.TABLE_SIZE
 
 
 class AvoidingTable(LiveTable):
     """An episode of obstacle avoidance for the live page."""
 
     sizes = ((4, 0, 2),)
-    page = PageMap((PIXELS_PER_METRE, -PIXELS_PER_METRE), (geometry.TABLE_LOW[0], geometry.TABLE_HIGH[1]))
-    unit = ("mm", 1000 / PIXELS_PER_METRE)
+    page = geometry.PAGE
+    unit = ("mm", 1000 / geometry.PIXELS_PER_METRE)
     agent = slice(2, 4)
     limits = (-MAX_CHANGE, MAX_CHANGE)
     longest_s = limit_s = EPISODE_PERIODS * PERIOD_S

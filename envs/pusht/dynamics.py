@@ -7,7 +7,6 @@ the bar's vertices, and walls thinner than a strong push.
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import pymunk
 
@@ -21,7 +20,6 @@ POSITION_GAIN = 100.0
 VELOCITY_GAIN = 20.0
 """Deceleration per unit of speed, 1/s: critical damping."""
 
-_AGENT_TYPE, _BLOCK_TYPE, _WALL_TYPE = 1, 2, 3  # collision types
 _WALL_RADIUS = 2
 # Positions at which the bodies are added, before a state is set. They matter: the collision tree, and
 # with it the order in which contacts are solved, depends on where its leaves were inserted.
@@ -36,17 +34,11 @@ class PushTDynamics:
         self._space.gravity = 0, 0
         self._space.damping = 0.0
         for a, b in geometry.WALLS:
-            wall = pymunk.Segment(self._space.static_body, a, b, _WALL_RADIUS)
-            wall.collision_type = _WALL_TYPE
-            self._space.add(wall)
+            self._space.add(pymunk.Segment(self._space.static_body, a, b, _WALL_RADIUS))
         self._agent = _add_agent(self._space)
         self._block = _add_block(self._space)
         self.agent_velocity = 0.0, 0.0
         """Velocity of the agent, pixels per second."""
-        self.is_block_touched = False
-        """Whether the agent or a wall touched the block in the last period."""
-        for toucher in (_AGENT_TYPE, _WALL_TYPE):
-            _report_contacts(self._space, toucher, self._note_touch)
 
     @property
     def agent(self) -> geometry.Point:
@@ -97,7 +89,6 @@ class PushTDynamics:
 
     def advance(self, target_x: float, target_y: float, steps: int = STEPS_PER_PERIOD) -> None:
         """Run one control period, or some physics steps, with the agent driven towards the target."""
-        self.is_block_touched = False
         dt = 1 / PHYSICS_HZ
         agent, step = self._agent, self._space.step
         # Nothing pushes the agent (a kinematic body), so its motion need not be read back.
@@ -111,14 +102,10 @@ class PushTDynamics:
             y += vy * dt
         self.agent_velocity = vx, vy
 
-    def _note_touch(self, *_: object) -> None:
-        self.is_block_touched = True
-
 
 def _add_agent(space: pymunk.Space) -> pymunk.Body:
     body = pymunk.Body(body_type=pymunk.Body.KINEMATIC)
     circle = pymunk.Circle(body, geometry.AGENT_RADIUS)
-    circle.collision_type = _AGENT_TYPE
     body.position = _AGENT_ADDED
     space.add(body, circle)
     return body
@@ -129,17 +116,7 @@ def _add_block(space: pymunk.Space) -> pymunk.Body:
     inertia = pymunk.moment_for_poly(mass, geometry.corners(geometry.BAR))
     body = pymunk.Body(mass, 2 * inertia)  # the bar's, twice: see the module's docstring
     shapes = [pymunk.Poly(body, geometry.corners(part)) for part in geometry.PARTS]
-    for shape in shapes:
-        shape.collision_type = _BLOCK_TYPE
     body.center_of_gravity = geometry.CENTRE_OF_GRAVITY
     body.position = _BLOCK_ADDED
     space.add(body, *shapes)
     return body
-
-
-def _report_contacts(space: Any, toucher: int, callback: Any) -> None:
-    """Call back once per physics step for each part of the block that shapes of a collision type touch."""
-    if hasattr(space, "on_collision"):
-        space.on_collision(toucher, _BLOCK_TYPE, post_solve=callback)
-    else:  # pymunk before 7
-        space.add_collision_handler(toucher, _BLOCK_TYPE).post_solve = callback

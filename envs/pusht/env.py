@@ -14,14 +14,7 @@ from ..inputs import parse_floats, parse_size, require_one_of
 from . import geometry
 from .dynamics import CONTROL_HZ, STEPS_PER_PERIOD, PushTDynamics
 
-ObsType = Literal[
-    "state",
-    "keypoints",
-    "pixels",
-    "pixels_agent_pos",
-    "pixels_state",
-    "environment_state_agent_pos",
-]
+ObsType = Literal["state", "pixels", "pixels_agent_pos", "pixels_state"]
 ResetRule = Literal["benchmark", "gym_pusht"]
 RenderMode = Literal["rgb_array"]
 Observation = np.ndarray | dict[str, np.ndarray]
@@ -33,7 +26,6 @@ _PUSH_RANGE = (100.0, 400.0)
 """Limits of the block's origin after a push, pixels: as at a start."""
 _HOLD_RANGE = (7.0, 504.0)
 """Limits of every corner of the block while it is held, pixels: between the walls."""
-_HOLD_TRIES = 3
 _MAX_PUSH_TURN = 0.5
 """Largest rotation by a push, radians."""
 BLOCK_RANGE = (-256.0, 768.0)
@@ -51,12 +43,9 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
 
     ## Observation, by `obs_type`
     - `state`: [agent x, agent y, block x, block y, block angle], pixels and radians in [0, 2π]
-    - `keypoints`: nine points on the block, in the order of the demonstrations, then the agent, (20,)
-    - `pixels`: the benchmark's frame, (96, 96, 3) uint8, or (`observation_height`, `observation_width`, 3)
+    - `pixels`: the benchmark's frame, (96, 96, 3) uint8
     - `pixels_agent_pos`: {"pixels": that frame, "agent_pos": [x, y]}
     - `pixels_state`: {"pixels": that frame, "state": the five numbers of `state`}, for recordings
-    - `environment_state_agent_pos`: {"environment_state": eight corners of the block, (16,), "agent_pos":
-      [x, y]}
 
     ## Reward
     Covered share of the goal ÷ 0.95, clipped to [0, 1].
@@ -65,9 +54,8 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
     Covered share above 0.95. Made through `gymnasium.make`, truncated after 300 control periods.
 
     ## Info
-    `coverage` in [0, 1]; `success` (coverage above 0.95). As in gym-pusht: `is_success` (False after a
-    reset), `pos_agent`, `vel_agent` in pixels per second, `block_pose` with the angle not wrapped,
-    `goal_pose`, and `n_contacts`: 1 if the agent or a wall touched the block in the last period, else 0.
+    `coverage` in [0, 1]; `success` (coverage above 0.95). As in gym-pusht: `is_success`, `pos_agent`,
+    `vel_agent` in pixels per second, `block_pose` with the angle not wrapped, and `goal_pose`.
 
     ## Reset, by `reset_rule`
     - `benchmark`: the starts of the published scores (test seeds 100000 and up); demonstration k of
@@ -77,8 +65,7 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
     `options={"state": [5 numbers]}` the episode starts exactly there, at rest, with either rule.
 
     ## Rendering
-    `render_size` is the side of the picture; `visualization_width` and `visualization_height` replace it.
-    Gymnasium shows pictures in a window if the environment is made with `render_mode="human"`.
+    `render_size` is the side of the picture in pixels.
 
     ## Quirks of the benchmark
     Both rules set the block's position before its angle, which moves it, since a body turns about its
@@ -95,10 +82,6 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         reset_rule: ResetRule = "benchmark",
         render_mode: RenderMode | None = None,
         render_size: int = 512,
-        observation_width: int = FRAME_SIZE,
-        observation_height: int = FRAME_SIZE,
-        visualization_width: int | None = None,
-        visualization_height: int | None = None,
     ) -> None:
         require_one_of("obs_type", obs_type, get_args(ObsType))
         require_one_of("reset_rule", reset_rule, get_args(ResetRule))
@@ -107,16 +90,8 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         self.reset_rule = reset_rule
         self.render_mode = render_mode
         self.render_size = parse_size("render_size", render_size)
-        self.observation_width = parse_size("observation_width", observation_width)
-        self.observation_height = parse_size("observation_height", observation_height)
-        width = render_size if visualization_width is None else visualization_width
-        height = render_size if visualization_height is None else visualization_height
-        self.visualization_width = parse_size("visualization_width", width)
-        self.visualization_height = parse_size("visualization_height", height)
         self.action_space = spaces.Box(*_AGENT_RANGE, (2,), np.float64)
-        self.observation_space = _make_observation_space(
-            obs_type, (self.observation_height, self.observation_width, 3)
-        )
+        self.observation_space = _make_observation_space(obs_type)
         self._dynamics: PushTDynamics | None = None
         self._target: tuple[float, float] | None = None
         self._block: geometry.Pose | None = None
@@ -133,8 +108,7 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         self._dynamics.place(start, position_first=given is None)
         self._dynamics.settle()
         self._target = None
-        obs, info = self._observe_table()
-        return obs, {**info, "is_success": False}
+        return self._observe_table()
 
     def step(self, action: np.ndarray) -> tuple[Observation, float, bool, bool, dict[str, object]]:
         """Run one control period towards the target `action`."""
@@ -146,12 +120,11 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         return min(self._coverage / geometry.SUCCESS_COVERAGE, 1.0)
 
     def render(self) -> np.ndarray:
-        """Return a frame for people, (height, width, 3) uint8."""
+        """Return a frame for people, (render_size, render_size, 3) uint8."""
         from . import drawing
 
-        size = self.visualization_width, self.visualization_height
         agent, block = self._world.agent, self._world.block
-        return drawing.resize(drawing.frame(agent, block, size=max(size), target=self._target), *size)
+        return drawing.frame(agent, block, size=self.render_size, target=self._target)
 
     def advance(self, action: np.ndarray, physics_steps: int) -> tuple[Observation, dict[str, object]]:
         """Run some physics steps of 0.01 s towards the target, for control loops at other rates."""
@@ -172,16 +145,14 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         self._world.move_block((min(max(x, low), high), min(max(y, low), high), angle + turn))
 
     def hold_block(self, pose: Sequence[float]) -> None:
-        """Put the block at rest at (x, y, angle), or as close as walls and agent allow.
+        """Put the block at rest at (x, y, angle), or as close as the walls allow.
 
-        The agent's motion is unchanged; the next observation shows the change.
+        The agent's motion is unchanged; the next observation shows the change. A block that is held over the
+        agent is pushed out by the physics.
         """
         x, y, angle = parse_floats(pose, 3, "a pose of the block")
-        low, high = _HOLD_RANGE
-        wanted = geometry.move_inside((x, y, math.remainder(angle, 2 * math.pi)), low, high)
-        for _ in range(_HOLD_TRIES):  # in a corner, walls and agent may conflict
-            wanted = geometry.move_inside(geometry.move_clear(wanted, self._world.agent), low, high)
-        self._world.move_block(wanted)
+        wanted = x, y, math.remainder(angle, 2 * math.pi)
+        self._world.move_block(geometry.move_inside(wanted, *_HOLD_RANGE))
 
     @property
     def _world(self) -> PushTDynamics:
@@ -216,7 +187,6 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
             "coverage": self._coverage,
             "success": success,
             "is_success": success,
-            "n_contacts": int(self._world.is_block_touched),
             "pos_agent": values[:2],
             "vel_agent": values[2:4],
             "block_pose": values[4:7],
@@ -227,32 +197,24 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
     def _observe(self, agent: geometry.Point, block: geometry.Pose) -> Observation:
         if self.obs_type == "state":
             return np.array(agent + block)
-        if self.obs_type == "keypoints":
-            return np.array([*geometry.to_world(geometry.KEYPOINTS, block), agent]).ravel()
-        if self.obs_type == "environment_state_agent_pos":
-            found = np.ravel([geometry.to_world(geometry.corners(part), block) for part in geometry.PARTS])
-            return {"environment_state": found, "agent_pos": np.array(agent)}
         from . import drawing
 
-        pixels = drawing.benchmark_frame(agent, block, self.observation_width, self.observation_height)
+        pixels = drawing.benchmark_frame(agent, block)
         if self.obs_type == "pixels_state":
             return {"pixels": pixels, "state": np.array(agent + block)}
         return pixels if self.obs_type == "pixels" else {"pixels": pixels, "agent_pos": np.array(agent)}
 
 
-def _make_observation_space(obs_type: ObsType, frame: tuple[int, int, int]) -> spaces.Space[Any]:
+def _make_observation_space(obs_type: ObsType) -> spaces.Space[Any]:
     state = _make_box([_AGENT_RANGE] * 2 + [BLOCK_RANGE] * 2 + [(0.0, 2 * math.pi)])
     if obs_type == "state":
         return state
-    if obs_type == "keypoints":
-        return _make_box([BLOCK_RANGE] * 2 * len(geometry.KEYPOINTS) + [_AGENT_RANGE] * 2)
-    agent = _make_box([_AGENT_RANGE] * 2)
-    if obs_type == "environment_state_agent_pos":
-        return spaces.Dict({"environment_state": _make_box([BLOCK_RANGE] * 16), "agent_pos": agent})
-    pixels = spaces.Box(0, 255, frame, np.uint8)
+    pixels = spaces.Box(0, 255, (FRAME_SIZE, FRAME_SIZE, 3), np.uint8)
+    if obs_type == "pixels":
+        return pixels
     if obs_type == "pixels_state":
         return spaces.Dict({"pixels": pixels, "state": state})
-    return pixels if obs_type == "pixels" else spaces.Dict({"pixels": pixels, "agent_pos": agent})
+    return spaces.Dict({"pixels": pixels, "agent_pos": _make_box([_AGENT_RANGE] * 2)})
 
 
 def _make_box(limits: Sequence[tuple[float, float]]) -> spaces.Box:

@@ -1,4 +1,4 @@
-"""Shapes of Push-T: the T, its nine keypoints, and the share of the goal that it covers.
+"""Shapes of Push-T: the T, and the share of the goal that it covers.
 
 Plain floats: at one call per control period, numpy's overhead exceeds the arithmetic. Lengths are pixels
 of the 512 table, angles radians, y points down.
@@ -63,21 +63,6 @@ def to_world(points: Sequence[Point], pose: Sequence[float]) -> list[Point]:
     return [(x + c * u - s * v, y + s * u + c * v) for u, v in points]
 
 
-KEYPOINTS: tuple[Point, ...] = (
-    (9.269787, 90.040974),
-    (-60.983472, -1.186730),
-    (60.912755, -1.393363),
-    (-0.270504, 25.543625),
-    (-14.064927, 122.815854),
-    (39.002738, 32.857404),
-    (-39.966414, 32.729655),
-    (-16.824344, 62.863179),
-    (23.541461, -1.700288),
-)
-"""Nine points of the block's frame, in the order of the demonstrations' `keypoint` array.
-
-They were placed by hand for the benchmark, so some lie a little outside the T."""
-
 _GOAL_X, _GOAL_Y, _GOAL_ANGLE = GOAL_POSE
 _GOAL_COS, _GOAL_SIN = math.cos(_GOAL_ANGLE), math.sin(_GOAL_ANGLE)
 _REACH = max(math.hypot(u, v) for u, v in OUTLINE)
@@ -109,35 +94,6 @@ def move_inside(pose: Sequence[float], low: float, high: float) -> Pose:
     x += max(low - min(xs), 0.0) + min(high - max(xs), 0.0)
     y += max(low - min(ys), 0.0) + min(high - max(ys), 0.0)
     return x, y, angle
-
-
-def move_clear(pose: Sequence[float], agent: Sequence[float]) -> Pose:
-    """Move a pose out of the agent if they overlap, by the shortest way for each part."""
-    x, y, angle = pose
-    for part in PARTS:
-        c, s = math.cos(angle), math.sin(angle)
-        dx, dy = agent[0] - x, agent[1] - y
-        u, v = _separation((c * dx + s * dy, c * dy - s * dx), part)
-        x, y = x - (c * u - s * v), y - (s * u + c * v)
-    return x, y, angle
-
-
-def _separation(centre: Point, box: Box) -> Point:
-    """Return the shortest move, in the box's frame, after which the agent's disc only touches the box."""
-    x0, y0, x1, y1 = box
-    u, v = centre
-    near = min(max(u, x0), x1), min(max(v, y0), y1)
-    du, dv = u - near[0], v - near[1]
-    distance = math.hypot(du, dv)
-    if distance >= AGENT_RADIUS:
-        return 0.0, 0.0
-    if distance > 0.0:
-        scale = AGENT_RADIUS / distance - 1.0
-        return du * scale, dv * scale
-    depth, out_u, out_v = min(
-        (u - x0, -1.0, 0.0), (x1 - u, 1.0, 0.0), (v - y0, 0.0, -1.0), (y1 - v, 0.0, 1.0)
-    )
-    return out_u * (depth + AGENT_RADIUS), out_v * (depth + AGENT_RADIUS)
 
 
 def _clipped_area(polygon: list[Point], box: Box) -> float:

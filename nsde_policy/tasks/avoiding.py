@@ -67,15 +67,14 @@ class AvoidingDrawing(Drawing):
         """Return obstacles and finish; positions are stored in steps of 50 µm."""
         from importlib import resources
 
-        from nsde_policy.envs.avoiding.live import PIXELS_PER_METRE
         from nsde_policy.envs.live import PAGE_SIDE
 
         return Scene(
             (resources.files("nsde_policy.envs.avoiding") / "scene.js").read_text(encoding="utf-8"),
             {
                 "side": PAGE_SIDE,
-                "radius": geometry.ROD_RADIUS * PIXELS_PER_METRE,
-                "scale": PIXELS_PER_METRE,
+                "radius": geometry.ROD_RADIUS * geometry.PIXELS_PER_METRE,
+                "scale": geometry.PIXELS_PER_METRE,
                 "origin": (geometry.TABLE_LOW[0], geometry.TABLE_HIGH[1]),
                 "obstacles": geometry.OBSTACLES,
                 "finish": geometry.FINISH_Y,

@@ -29,13 +29,20 @@ GYM_PUSHT_STARTS = {
     123456: [89.0, 304.0, 330.782935680075, 303.01522068713547, 3.4397010283927663],
 }
 
-# Seed, targets and last observation of gym-pusht 0.1.8 in an episode whose block meets two walls at once.
+# Seed, targets, last observation and last info of gym-pusht 0.1.8 (pymunk 6.11) in an episode whose block
+# meets two walls at once.
 CORNER_SEED = 43
 CORNER_TARGETS = [
     *[(311, 0), (231, 39), (232, 47), (200, 96), (238, 91), (216, 77), (184, 78), (159, 101), (145, 87)],
     *[(206, 58), (144, 73), (60, 84), (100, 86), (100, 4), (122, 20), (75, 97), (26, 30), (0, 31)],
 ]
 CORNER_END = [44.3071038902739, 43.20341107022621, 32.952245024039094, 66.7390101036434, 1.6511998901548175]
+CORNER_INFO = {
+    "pos_agent": CORNER_END[:2],
+    "block_pose": [*CORNER_END[2:4], CORNER_END[4] - 2 * math.pi],  # the angle is not wrapped
+    "goal_pose": geometry.GOAL_POSE,
+    "is_success": False,
+}
 
 
 def make(**kwargs):
@@ -77,8 +84,10 @@ def test_contacts_with_two_walls_are_solved_in_the_order_of_gym_pusht():
     env = make(reset_rule="gym_pusht")
     env.reset(seed=CORNER_SEED)
     for target in CORNER_TARGETS:
-        obs, *_ = env.step(np.array(target, float))
+        obs, *_, info = env.step(np.array(target, float))
     assert obs == pytest.approx(CORNER_END, abs=1e-9)
+    for name, value in CORNER_INFO.items():
+        assert info[name] == pytest.approx(value, abs=1e-9), name
 
 
 def test_a_seed_repeats_its_episode_and_the_unseeded_starts_after_it():
@@ -135,21 +144,6 @@ def test_targets_are_clipped_to_the_table():
         assert np.array_equal(a, b)
 
 
-def test_keypoints_match_the_demonstrations(human_demos):
-    import zarr
-
-    data = zarr.open_group(str(human_demos), mode="r")["data"]
-    states, recorded = data["state"][:2000], data["keypoint"][:2000]
-    env = make(obs_type="keypoints")
-    off = [
-        np.abs(env.reset(options={"state": s})[0] - np.concatenate([k.ravel(), s[:2]])).max()
-        for s, k in zip(states, recorded, strict=True)
-    ]
-    # While the block moves, the recorded keypoints lag its recorded pose a little.
-    assert np.median(off) < 1e-4
-    assert np.quantile(off, 0.99) < 0.1
-
-
 def test_env_id_can_name_its_module_and_states_need_no_pygame():
     code = (
         "import sys, gymnasium\n"
@@ -164,10 +158,7 @@ def test_env_id_can_name_its_module_and_states_need_no_pygame():
     [
         ([np.nan, 1.0], "finite"),
         ([1.0, 2.0, 3.0], r"shape \(2,\), got \(3,\)"),
-        ([[1.0, 2.0]], r"shape \(2,\), got \(1, 2\)"),
         ("left", "must be 2 numbers, got str 'left'"),
-        (None, "action must"),
-        ([[1.0], 2.0], "must be 2 numbers"),
         (torch.ones(2, requires_grad=True), "must be 2 numbers, got Tensor"),
     ],
     ids=str,
@@ -189,10 +180,9 @@ def test_invalid_action_is_rejected_and_changes_nothing(action, message):
         (lambda: make().reset(options={"state": [600.0, 2, 3, 4, 0]}), r"agent x must lie in \[0, 512\]"),
         (lambda: make().reset(options={"state": [1.0, 2, 3, -4e3, 0]}), "block y must lie in"),
         (lambda: make().reset(seed=2**32), r"below 2\*\*32"),
-        (lambda: PushTEnv(obs_type="image"), "obs_type must be one of 'state', 'keypoints'"),
+        (lambda: PushTEnv(obs_type="image"), "obs_type must be one of 'state', 'pixels'"),
         (lambda: PushTEnv(reset_rule="mine"), "reset_rule must be one of"),
         (lambda: PushTEnv(render_size=3), "render_size must be an integer from 16"),
-        (lambda: PushTEnv(visualization_width=0), "visualization_width must be an integer from 16 to 8192"),
         (lambda: PushTEnv(render_mode="ansi"), "render_mode must be one of"),
         (lambda: PushTEnv().step(np.zeros(2)), r"call reset\(\) first"),
     ],

@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 import shapely
+from hypothesis import given
+from hypothesis import strategies as st
 from shapely import affinity
 
 from nsde_policy.envs.pusht import geometry
@@ -46,3 +48,10 @@ def test_coverage_agrees_with_shapely_near_success():
     assert worst < 1e-12
     share = np.mean([oracle(p) > geometry.SUCCESS_COVERAGE for p in poses])
     assert 0.1 < share < 0.9  # both sides of the threshold were tried
+
+
+@given(x=st.floats(-1e4, 1e4), y=st.floats(-1e4, 1e4), angle=st.floats(-100, 100))
+def test_a_block_is_moved_inside_the_walls(x, y, angle):
+    left, top, right, bottom = placed(geometry.move_inside((x, y, angle), 7.0, 504.0)).bounds
+    assert min(left, top) > 7.0 - 1e-6
+    assert max(right, bottom) < 504.0 + 1e-6
