@@ -126,7 +126,7 @@ class Training:
             return config.replace_parts(train={"steps": steps})
         tiny = {"steps": min(steps, SMOKE["steps"]), "batch_size": min(config.train.batch_size, 32)}
         if self.task.obs:
-            encoder: dict[str, Any] = {"masked_steps": 2 * bool(config.encoder.masked_steps)}
+            encoder: dict[str, Any] = {"occlusion_steps": 2 * bool(config.encoder.occlusion_steps)}
             if hasattr(config.encoder, "train"):
                 encoder["train"] = replace(config.encoder.train, **tiny)
             config = config.replace_parts(encoder=encoder, demos={"episodes": SMOKE["episodes"] + 4})

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from nsde_policy.core.spec import STATE_KEY
-from nsde_policy.encoders.base_model import MIN_STD
+from nsde_policy.encoders.encoder_model import MIN_STD
 from nsde_policy.eval.rollouts.disturbances import CameraCondition, CameraDisturbances
 from nsde_policy.policy.policy import Policy
 from nsde_policy.training.demos import load_training_demos, open_training_images

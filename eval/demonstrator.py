@@ -15,7 +15,7 @@ from nsde_policy.bounds import Natural
 from nsde_policy.data import Episode
 from nsde_policy.data.collection import Collection, EpisodeInfo
 from nsde_policy.data.types import MIN_STEPS
-from nsde_policy.encoders.base import IMAGE_KEY
+from nsde_policy.encoders.encoder import IMAGE_KEY
 from nsde_policy.errors import ConfigError
 from nsde_policy.policy.policy import Policy
 from nsde_policy.policy.torch_threads import count_cores

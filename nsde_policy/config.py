@@ -26,6 +26,8 @@ WITHDRAWN = (
     ("window_mb", 0),
 )
 """Settings in files of version 0.2 that are no choice any more, with the value that is left."""
+RENAMED = {"masked_steps": "occlusion_steps"}
+"""Settings that files of earlier versions name differently."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class BaseConfig:
         hints = typing.get_type_hints(cls)
         fields = dataclasses.fields(cls)
         names = [f.name for f in fields]
+        values = {RENAMED.get(name, name): value for name, value in values.items()}
         values = {n: v for n, v in values.items() if n in names or (n, v) not in WITHDRAWN}
         check_names(cls, values, names)
         for f in fields:
@@ -264,9 +267,9 @@ class EncoderConfig(BaseConfig):
 class ImageEncoderConfig(EncoderConfig):
     """Settings of an encoder of images, which is trained together with the policy, by the policy's loss."""
 
-    masked_steps: Natural = 0
-    """Steps of a second training, on frames of which a part is hidden, shifted or in another light. The
-    policy is then trained on such frames too."""
+    occlusion_steps: Natural = 0
+    """Steps of a second training, on frames that are partly occluded, shifted or in another light. The policy
+    is then trained on such frames too."""
 
 
 @dataclass(frozen=True)

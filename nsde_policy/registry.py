@@ -39,7 +39,7 @@ class Registry(Generic[Plugin]):
         self,
         kind: str,
         *packages: str,
-        helpers: Collection[str] = ("base", "base_model", "registry"),
+        helpers: Collection[str] = ("base", "registry"),
     ) -> None:
         self.kind = kind
         self._packages = packages

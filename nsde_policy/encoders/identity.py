@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nsde_policy.core.spec import ENVIRONMENT_KEY, STATE_KEY
 from nsde_policy.errors import PolicyInputError
 
-from .base import Encoder
+from .encoder import Encoder
 from .registry import register_encoder
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ Entry points of other packages belong to the group `nsde_policy.encoders`.
 
 from nsde_policy.registry import Registry
 
-from .base import Encoder
+from .encoder import Encoder
 
 ENCODERS: Registry[Encoder] = Registry(
-    "encoder", "nsde_policy.encoders", helpers=("base", "base_model", "masking", "registry")
+    "encoder", "nsde_policy.encoders", helpers=("encoder", "encoder_model", "occlusion", "registry")
 )
 
 

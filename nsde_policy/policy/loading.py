@@ -10,7 +10,7 @@ import torch
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.encoders.base_model import VISIBILITY_FILE, EncoderModel, VisibilityHead
+from nsde_policy.encoders.encoder_model import VISIBILITY_FILE, EncoderModel, VisibilityHead
 from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import CheckpointError, NsdePolicyError
 from nsde_policy.interface.planner import PolicySpec

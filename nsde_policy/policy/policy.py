@@ -11,7 +11,7 @@ from torch import Tensor
 from nsde_policy.assets import SHIPPED_POLICY, resolve_run
 from nsde_policy.config import Sampling
 from nsde_policy.data.frames import resize_frames
-from nsde_policy.encoders.base_model import EncoderModel
+from nsde_policy.encoders.encoder_model import EncoderModel
 from nsde_policy.errors import ConfigError
 from nsde_policy.interface.calibration import Calibration
 from nsde_policy.interface.checks import check_plan

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.encoders.base import IMAGE_KEY
+from nsde_policy.encoders.encoder import IMAGE_KEY
 from nsde_policy.errors import EnvError
 
 from .base import Info, Task

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 
 _SIDE = 512.0
-PIXEL_ENCODER = KeypointConfig(level_brightness=True, masked_steps=5000)
+PIXEL_ENCODER = KeypointConfig(level_brightness=True, occlusion_steps=5000)
 """Encoder of camera frames, for all methods that are trained on its keypoints."""
 SMALL_PIXEL_ENCODER = replace(
     SMALL_ENCODER, level_brightness=True, train=replace(SMALL_ENCODER.train, steps=2000, batch_size=64)

@@ -24,18 +24,18 @@ class BatchSource(abc.ABC, Generic[Batch]):
         """Load what a step needs; called before the step, outside its CUDA graph."""
 
     @abc.abstractmethod
-    def draw(self, generator: torch.Generator) -> Batch:
-        """Return the batch; its kernels are captured, so that a replay draws another batch."""
+    def sample(self, generator: torch.Generator) -> Batch:
+        """Return a batch; its kernels are captured, so that a replay samples another batch."""
 
 
 class TableSource(BatchSource[Data]):
-    """Draws rows of tensors with replacement, on the device that holds them."""
+    """Samples rows of tensors with replacement, on the device that holds them."""
 
     def __init__(self, data: Data, batch_size: int) -> None:
         self._data, self._batch_size = data, batch_size
 
-    def draw(self, generator: torch.Generator) -> Data:
-        """Draw `batch_size` rows."""
+    def sample(self, generator: torch.Generator) -> Data:
+        """Return `batch_size` random rows."""
         index = torch.randint(
             len(self._data), (self._batch_size,), generator=generator, device=generator.device
         )
@@ -72,7 +72,7 @@ class PrefetchSource(BatchSource[Batch]):
         for buffer, tensor in zip(self._buffers, tensors, strict=True):
             buffer.copy_(tensor, non_blocking=True)
 
-    def draw(self, generator: torch.Generator) -> Batch:
+    def sample(self, generator: torch.Generator) -> Batch:
         """Return the batch in the buffers."""
         return self._build(self._buffers)
 

@@ -36,9 +36,9 @@ from nsde_policy.core.targets import Windows
 from nsde_policy.data.frames import FrameFile
 from nsde_policy.data.source import get_short_name
 from nsde_policy.data.types import Floats
-from nsde_policy.encoders.base import IMAGE_KEY
-from nsde_policy.encoders.base_model import VISIBILITY_FILE, CameraBatch, mirror_frames
-from nsde_policy.encoders.masking import Covers
+from nsde_policy.encoders.encoder import IMAGE_KEY
+from nsde_policy.encoders.encoder_model import VISIBILITY_FILE, CameraBatch, mirror_frames
+from nsde_policy.encoders.occlusion import EpisodeOcclusion
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
 from nsde_policy.interface.calibration import CameraRange
@@ -125,7 +125,7 @@ class EncoderTraining:
             self.model = build_encoder(config, self.cameras, plain_dim=demos.obs.shape[1], seed=options.seed)
         self.model.mirror = mirror.frame if mirror is not None else None
         assert isinstance(config.encoder, ImageEncoderConfig)
-        self._occluded_steps = config.encoder.masked_steps
+        self._occluded_steps = config.encoder.occlusion_steps
         self._is_joint = not isinstance(config.encoder, TrainedEncoderConfig)
         self.teacher = RunDirectory(run.encoder.path / TEACHER_FOLDER)
         """Files of the first of two trainings; a whole run if a policy is trained as well."""
@@ -264,7 +264,7 @@ class EncoderTraining:
         directory.save_tensors(directory.path / FEATURES_FILE, stored, encoder=directory.model)
 
     @torch.no_grad()
-    def _encode(self, copies: Sequence[list[Covers]]) -> dict[str, Tensor]:
+    def _encode(self, copies: Sequence[list[EpisodeOcclusion]]) -> dict[str, Tensor]:
         """Encode all frames, their mirror images, and copies that are partly occluded."""
         model, ends = self.model.eval(), self._data.demos.episode_ends
         parts: dict[str, list[Tensor]] = {}

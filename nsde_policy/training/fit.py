@@ -74,7 +74,7 @@ def fit(
     def update() -> dict[str, Tensor]:
         """Make one step and return the losses before it; on CUDA, this is captured once and replayed."""
         with state.autocast():
-            parts = model.loss(source.draw(state.generator), state.generator)
+            parts = model.loss(source.sample(state.generator), state.generator)
         parts.total(state.objective.losses).backward()  # type: ignore[no-untyped-call]
         losses = {name: part.detach() for name, part in parts.parts.items()}
         losses = average_ranks(state.objective.parameters, losses)

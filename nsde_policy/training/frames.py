@@ -13,9 +13,9 @@ from nsde_policy.config import TrainConfig
 from nsde_policy.core.targets import TensorRows, Windows
 from nsde_policy.data.frames import FrameFile
 from nsde_policy.data.types import Demonstrations, Floats, Ints
-from nsde_policy.encoders.base_model import EncoderModel, mirror_frames
+from nsde_policy.encoders.encoder_model import EncoderModel, mirror_frames
 from nsde_policy.encoders.keypoints.config import FORESEEN
-from nsde_policy.encoders.masking import Covers, RandomOccluder
+from nsde_policy.encoders.occlusion import EpisodeOcclusion, RandomOccluder
 from nsde_policy.methods.base import LossParts, Objective, PolicyModel, TrainableModel
 from nsde_policy.run_directory import RunDirectory
 
@@ -198,9 +198,9 @@ def look_ahead(values: Floats, demos: Demonstrations) -> Floats:
 
 def sample_occlusion(
     episodes: int, cameras: int, size: int, generator: torch.Generator
-) -> list[list[Covers]]:
+) -> list[list[EpisodeOcclusion]]:
     """Sample what occludes each episode in each camera, for several copies of the demonstrations."""
     return [
-        [Covers(episodes, size, COPY_OCCLUDER, COPY_GAIN, generator) for _ in range(cameras)]
+        [EpisodeOcclusion(episodes, size, COPY_OCCLUDER, COPY_GAIN, generator) for _ in range(cameras)]
         for _ in range(COPIES)
     ]

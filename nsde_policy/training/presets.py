@@ -242,9 +242,9 @@ def shorten_parts(config: RunConfig, fraction: float, settings: Collection[str])
         if train is not None and f"{name}.train.steps" not in settings:
             shorter = replace(train, steps=max(1, round(fraction * train.steps)))
             config = config.replace_parts(**{name: {"train": shorter}})
-    masked = getattr(config.encoder, "masked_steps", 0)
-    if masked and "encoder.masked_steps" not in settings:
-        config = config.replace_parts(encoder={"masked_steps": max(1, round(fraction * masked))})
+    masked = getattr(config.encoder, "occlusion_steps", 0)
+    if masked and "encoder.occlusion_steps" not in settings:
+        config = config.replace_parts(encoder={"occlusion_steps": max(1, round(fraction * masked))})
     return config
 
 

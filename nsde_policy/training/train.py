@@ -14,7 +14,7 @@ from nsde_policy.core.targets import TensorRows
 from nsde_policy.data.action_columns import NO_COLUMN, match_changes
 from nsde_policy.data.split import split_episodes
 from nsde_policy.data.types import Demonstrations
-from nsde_policy.encoders.base_model import VISIBILITY_FILE
+from nsde_policy.encoders.encoder_model import VISIBILITY_FILE
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import replace_file
 from nsde_policy.interface.calibration import CALIBRATION_FILE, Calibration
@@ -178,7 +178,9 @@ def _train_encoder(encoder: EncoderTraining, config: RunConfig, job: Job) -> Tra
         return encoder.make_blank_features()
     if encoder.needs_teacher:
         assert isinstance(config.encoder, ImageEncoderConfig)
-        plain = replace(config, encoder=replace(config.encoder, masked_steps=0), selection=SelectionConfig())
+        plain = replace(
+            config, encoder=replace(config.encoder, occlusion_steps=0), selection=SelectionConfig()
+        )
         teacher = job.open_encoder(plain, encoder.teacher)
         _train_policy(encoder.teacher, teacher.make_blank_features(), plain, job, teacher)
     encoder.check_settings()

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from nsde_policy.data.frames import FrameFile
 from nsde_policy.data.types import Demonstrations, Ints
-from nsde_policy.encoders.base_model import MIN_STD, EncoderModel, VisibilityHead
-from nsde_policy.encoders.masking import disturb_frames
+from nsde_policy.encoders.encoder_model import MIN_STD, EncoderModel, VisibilityHead
+from nsde_policy.encoders.occlusion import disturb_frames
 
 from .frames import READ_BLOCK
 

@@ -190,7 +190,7 @@ def test_cameras_on_a_cpu_get_a_small_encoder_and_fewer_steps_shorten_all_parts(
 
 @pytest.mark.parametrize(
     ("flags", "steps"),
-    [([], 5000), (["--steps", "250"], 50), (["--steps", "250", "--encoder.masked-steps", "7"], 7)],
+    [([], 5000), (["--steps", "250"], 50), (["--steps", "250", "--encoder.occlusion-steps", "7"], 7)],
 )
 def test_fewer_steps_also_shorten_the_training_on_hidden_parts(flags: list[str], steps: int):
     args = [
@@ -204,7 +204,7 @@ def test_fewer_steps_also_shorten_the_training_on_hidden_parts(flags: list[str],
         "pixels",
     ]
     config = Train.parse([*args, *flags], "train").prepare().config
-    assert config.encoder.masked_steps == steps
+    assert config.encoder.occlusion_steps == steps
 
 
 def test_a_wrong_camera_lists_the_cameras_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -12,7 +12,7 @@ from nsde_policy.deploy.export import export_policy
 from nsde_policy.deploy.export.encoder import trace_encoder
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import EncoderGraph
-from nsde_policy.encoders.base_model import VisibilityHead
+from nsde_policy.encoders.encoder_model import VisibilityHead
 from nsde_policy.errors import CheckpointError, NsdePolicyError
 from nsde_policy.policy.policy import Policy
 from tests.helpers.exported_policies import build_camera_policy, observe_robot, sign_graph

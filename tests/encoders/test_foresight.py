@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.encoders.base_model import CameraBatch
+from nsde_policy.encoders.encoder_model import CameraBatch
 from nsde_policy.encoders.keypoints.config import FORESEEN, SMALL_ENCODER, KeypointConfig
 from nsde_policy.encoders.keypoints.model import KeypointModel
 from nsde_policy.errors import ConfigError

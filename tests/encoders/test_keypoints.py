@@ -8,12 +8,12 @@ import torch
 
 from nsde_policy.config import TrainConfig
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.encoders.base_model import CameraBatch, mirror_frames
+from nsde_policy.encoders.encoder_model import CameraBatch, mirror_frames
 from nsde_policy.encoders.keypoints.autoencoder import scale_brightness
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.encoders.keypoints.model import KeypointModel
 from nsde_policy.encoders.keypoints.networks import draw_bumps, locate_peaks, make_axis
-from nsde_policy.encoders.masking import shift_frames
+from nsde_policy.encoders.occlusion import shift_frames
 from nsde_policy.errors import ConfigError
 from nsde_policy.training.batches import BatchSource
 from nsde_policy.training.fit import fit
@@ -74,7 +74,7 @@ class Scenes(BatchSource[CameraBatch]):
         self._values = positions if is_measured else torch.full_like(positions, 0.5)
         self._batch_size = batch_size
 
-    def draw(self, generator: torch.Generator) -> CameraBatch:
+    def sample(self, generator: torch.Generator) -> CameraBatch:
         rows = torch.randint(len(self._values), (self._batch_size,), generator=generator)
         return CameraBatch(self._values[rows], self._values[rows], (self._frames[rows],))
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from nsde_policy.data.types import Demonstrations
-from nsde_policy.encoders.masking import RandomOccluder, hide_parts
+from nsde_policy.encoders.occlusion import RandomOccluder, occlude_frames
 from nsde_policy.training.visibility import WRONG, fit_visibility
 from tests.encoders.test_keypoints import SMALL, make_scenes, train_model
 from tests.helpers.rng import make_rng
@@ -30,7 +30,7 @@ def test_visible_share_follows_the_errors_of_features_in_frames_of_other_scenes(
     seen = values[:500].numpy()
     demos = Demonstrations(seen, seen, np.array([400, 500]))
     model.visibility = fit_visibility(model, Scenes(frames), demos, features, [1], seed=0)
-    hidden = hide_parts(frames[unseen], [RandomOccluder(0.5, (0.05, 0.3))], make_rng(1))
+    hidden = occlude_frames(frames[unseen], [RandomOccluder(0.5, (0.05, 0.3))], make_rng(1))
     with torch.no_grad():
         found, summary = model.summarize(values[unseen], hidden)
         visible = model.visibility(summary)

@@ -31,7 +31,7 @@ ENCODER = {
     "width": 8,
     "keypoints": 2,
     "anchors": 0,
-    "masked-steps": 0,
+    "occlusion-steps": 0,
 }
 UNSTABLE = {"run", "demos", "source", "selection", "versions", "trained_with", "machine", "train_s"}
 UNSTABLE |= {"planning_s", "ms_per_action"}

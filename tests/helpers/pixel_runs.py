@@ -23,7 +23,7 @@ def train_pixel_run(folder: Path) -> Path:
     """Train on `folder/store.zarr` and return the run directory."""
     store = write_pixel_store(folder / "store.zarr")
     settings = {"train.steps": 1, "train.batch-size": 2, "width": 8, "keypoints": KEYPOINTS, "anchors": 0}
-    settings["masked-steps"] = 0
+    settings["occlusion-steps"] = 0
     flags = [part for name, value in settings.items() for part in (f"--encoder.{name}", str(value))]
     flags += ["--train.steps", "20", "--model.network.width", "16", "--out", str(folder / "run")]
     train = ["train", "--demos", str(store), "--task", "pusht", "--obs", "pixels", "--device", "cpu"]

@@ -144,7 +144,7 @@ def test_run_interrupted_in_either_stage_resumes_bit_for_bit(
 
 @pytest.mark.slow
 def test_policy_learns_from_copies_with_hidden_parts_and_resumes_in_each_phase(store: Path, tmp_path: Path):
-    config = replace(STAGED, encoder=replace(STAGED.encoder, masked_steps=4))
+    config = replace(STAGED, encoder=replace(STAGED.encoder, occlusion_steps=4))
     run = train(store, tmp_path / "run", config, validation=0.3)
     found = load_file(run.encoder.path / "codes.safetensors")
     assert {"copy_0_codes", "copy_1_codes"} <= found.keys()
@@ -160,7 +160,7 @@ def test_policy_learns_from_copies_with_hidden_parts_and_resumes_in_each_phase(s
 
 @pytest.mark.slow
 def test_encoder_that_a_policy_trains_learns_from_it_as_a_teacher_and_resumes(store: Path, tmp_path: Path):
-    config = replace(JOINT, encoder=replace(JOINT.encoder, masked_steps=4))
+    config = replace(JOINT, encoder=replace(JOINT.encoder, occlusion_steps=4))
     run = train(store, tmp_path / "run", config)
     teacher = RunDirectory(run.encoder.path / "teacher")
     taught, plain = (fingerprint(each.encoder.read_weights()) for each in (run, teacher))

@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from nsde_policy.data.frames import resize_frames
-from nsde_policy.encoders.base_model import EncoderModel
+from nsde_policy.encoders.encoder_model import EncoderModel
 from nsde_policy.interface.planner import PolicySpec
 
 from ..runtime.metadata import FEATURES, MEASURED, VISIBLE, EncoderRecord

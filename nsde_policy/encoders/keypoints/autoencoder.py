@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from nsde_policy.config import NetworkConfig
 from nsde_policy.core.networks import MLP, weights_from
 
-from ..base_model import to_unit_rgb
+from ..encoder_model import to_unit_rgb
 from .config import FORESEEN, KeypointConfig
 from .networks import FrameDecoder, KeypointNetwork
 

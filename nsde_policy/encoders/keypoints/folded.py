@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..base_model import VisibilityHead
+from ..encoder_model import VisibilityHead
 from .autoencoder import CameraAutoencoder
 from .config import KeypointConfig
 from .networks import KeypointNetwork, average_maps, locate_peaks

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.methods.base import LossParts, Objective
 
-from ..base_model import CameraBatch, DisturbedFeatures, EncoderModel, to_unit_rgb
-from ..masking import disturb_frames, shift_frames
+from ..encoder_model import CameraBatch, DisturbedFeatures, EncoderModel, to_unit_rgb
+from ..occlusion import disturb_frames, shift_frames
 from .autoencoder import CameraAutoencoder
 from .config import FORESEEN, KeypointConfig
 from .folded import FoldedKeypoints

@@ -14,7 +14,7 @@ from nsde_policy.core.image_norm import ImageNorm
 from nsde_policy.core.networks import weights_from
 from nsde_policy.core.spec import CameraSpec
 
-from ..base_model import EncoderModel, to_unit_rgb
+from ..encoder_model import EncoderModel, to_unit_rgb
 from ..keypoints.networks import average_maps, locate_peaks
 from .config import CHANNELS_PER_GROUP, ResNetConfig
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nsde_policy.encoders import masking
-from nsde_policy.encoders.base_model import CameraBatch
+from nsde_policy.encoders import occlusion
+from nsde_policy.encoders.encoder_model import CameraBatch
 from nsde_policy.encoders.keypoints.model import KeypointModel
-from nsde_policy.encoders.masking import (
+from nsde_policy.encoders.occlusion import (
     OCCLUDERS,
-    Covers,
+    EpisodeOcclusion,
     RandomOccluder,
     change_light,
-    draw_masks,
-    hide_parts,
+    occlude_frames,
+    sample_masks,
 )
 from nsde_policy.training.batches import BatchSource
 from nsde_policy.training.fit import fit
@@ -23,7 +23,7 @@ from tests.helpers.rng import make_rng
 
 
 def test_masks_cover_the_given_share_of_frames_inside_the_edge():
-    shares = draw_masks(2000, 64, RandomOccluder(1.0, (0.1, 0.1)), make_rng(0)).float().mean((1, 2))
+    shares = sample_masks(2000, 64, RandomOccluder(1.0, (0.1, 0.1)), make_rng(0)).float().mean((1, 2))
     assert shares.max() == pytest.approx(0.1, abs=0.01)
     assert shares.quantile(0.5) > 0.08
     assert shares.min() > 0.02  # at a corner, a quarter of it is left
@@ -31,30 +31,30 @@ def test_masks_cover_the_given_share_of_frames_inside_the_edge():
 
 def test_parts_of_a_share_of_the_frames_are_hidden():
     _, frames = make_scenes(400, seed=0)
-    hidden = hide_parts(frames, [RandomOccluder(0.6, (0.05, 0.2))], make_rng(0))
+    hidden = occlude_frames(frames, [RandomOccluder(0.6, (0.05, 0.2))], make_rng(0))
     changed = (hidden != frames).flatten(1).any(1).float().mean()
     assert changed == pytest.approx(0.6, abs=0.08)
-    assert torch.equal(hide_parts(frames, [RandomOccluder(0.0, (0.05, 0.2))], make_rng(0)), frames)
-    assert torch.equal(hide_parts(frames, [RandomOccluder(0.6, (0.05, 0.2))], make_rng(0)), hidden)
+    assert torch.equal(occlude_frames(frames, [RandomOccluder(0.0, (0.05, 0.2))], make_rng(0)), frames)
+    assert torch.equal(occlude_frames(frames, [RandomOccluder(0.6, (0.05, 0.2))], make_rng(0)), hidden)
 
 
 def test_a_frame_may_have_several_occluders_which_look_alike():
     black = torch.zeros(400, 64, 64, 3, dtype=torch.uint8)
     small = OCCLUDERS[1]._replace(frequency=1.0)
     one, three = (
-        (hide_parts(black, [small] * count, make_rng(0)) > 0).any(3).float().mean() for count in (1, 3)
+        (occlude_frames(black, [small] * count, make_rng(0)) > 0).any(3).float().mean() for count in (1, 3)
     )
     assert float(three / one) == pytest.approx(3, abs=0.5)
-    several = hide_parts(black, [small] * 3, make_rng(0)).flatten(1, 2)
+    several = occlude_frames(black, [small] * 3, make_rng(0)).flatten(1, 2)
     plain = [frame[(frame > 0).any(1)].unique(dim=0) for frame in several if frame.any()]
     assert sum(len(colours) == 1 for colours in plain) > 100  # of four kinds, two are of one colour
 
 
 def test_some_frames_are_not_hidden(monkeypatch: pytest.MonkeyPatch):
     for name in ("GAIN", "NOISE"):
-        monkeypatch.setattr(masking, name, 0.0)
+        monkeypatch.setattr(occlusion, name, 0.0)
     frames = torch.randint(0, 256, (1000, 32, 32, 3), generator=make_rng(1)).to(torch.uint8)
-    clean = (masking.disturb_frames(frames, make_rng(0)) == frames).flatten(1).all(1).float().mean()
+    clean = (occlusion.disturb_frames(frames, make_rng(0)) == frames).flatten(1).all(1).float().mean()
     assert clean == pytest.approx(0.3 + 0.7 * 0.5**5, abs=0.04)  # or each occluder is absent by chance
 
 
@@ -66,7 +66,7 @@ def test_light_is_a_gain_within_the_range_of_a_frame():
 
 
 def test_covers_are_the_same_in_all_frames_of_an_episode():
-    covers = Covers(2, 32, RandomOccluder(1.0, (0.1, 0.2)), 0.15, make_rng(0))
+    covers = EpisodeOcclusion(2, 32, RandomOccluder(1.0, (0.1, 0.2)), 0.15, make_rng(0))
     frames = torch.full((4, 32, 32, 3), 128, dtype=torch.uint8)
     seen = covers.apply(frames, torch.tensor([0, 1, 0, 1]))
     assert torch.equal(seen[0], seen[2])
@@ -83,7 +83,7 @@ class Lessons(BatchSource[CameraBatch]):
         with torch.no_grad():
             self.features = teacher(self._values, self._frames)
 
-    def draw(self, generator: torch.Generator) -> CameraBatch:
+    def sample(self, generator: torch.Generator) -> CameraBatch:
         rows = torch.randint(400, (32,), generator=generator)
         features = self.features[rows]
         return CameraBatch(
@@ -97,7 +97,7 @@ def test_an_encoder_that_learned_from_a_teacher_sees_past_what_hides_a_part_of_t
     lessons = Lessons(model)
     _, frames = make_scenes(200, seed=5)
     values = torch.full((200, 2), 0.5)
-    hidden = hide_parts(frames, [RandomOccluder(1.0, (0.05, 0.1))], make_rng(1))
+    hidden = occlude_frames(frames, [RandomOccluder(1.0, (0.05, 0.1))], make_rng(1))
 
     @torch.no_grad()
     def measure_error() -> float:

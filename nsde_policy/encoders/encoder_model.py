@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from nsde_policy.data.augmentation import FrameMirror
 from nsde_policy.methods.base import LossParts, Objective, TrainableModel
 
-from .masking import disturb_frames
+from .occlusion import disturb_frames
 
 VISIBILITY_FILE = "visibility.safetensors"
 """Weights of `VisibilityHead` in the folder of an encoder."""

@@ -1,4 +1,4 @@
-"""Frames as cameras in real rooms see them: something in front of the scene, another light."""
+"""Random occlusion and light, as cameras in real rooms see them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -28,7 +28,7 @@ class RandomOccluder(NamedTuple):
 
 OCCLUDERS = (RandomOccluder(0.5, (0.02, 0.22)), *[RandomOccluder(0.5, (0.005, 0.05), 16.0)] * 4)
 """A large occluder and a few small ones, most of them narrow; each is in a frame or not."""
-UNHIDDEN = 0.3
+CLEAN = 0.3
 """Fraction of the frames that are left clean."""
 
 
@@ -52,24 +52,28 @@ def shift_frames(
     return torch.where((outside & is_filled[:, None, None])[..., None], colour, moved)
 
 
-def draw_masks(n: int, size: int, occluder: RandomOccluder, generator: torch.Generator) -> Tensor:
-    """Draw an occluder for each of n frames, (n, size, size) bool; some reach beyond the edge."""
+def sample_masks(n: int, size: int, occluder: RandomOccluder, generator: torch.Generator) -> Tensor:
+    """Sample an occluder for each of n frames, (n, size, size) bool; some reach beyond the edge."""
 
-    def draw(low: float, high: float, *shape: int) -> Tensor:
+    def sample(low: float, high: float, *shape: int) -> Tensor:
         return low + (high - low) * torch.rand(n, *shape, device=generator.device, generator=generator)
 
-    area, ratio, centre = draw(*occluder.areas, 1), occluder.widest ** draw(-1.0, 1.0, 1), draw(-1.0, 1.0, 2)
+    area, ratio, centre = (
+        sample(*occluder.areas, 1),
+        occluder.widest ** sample(-1.0, 1.0, 1),
+        sample(-1.0, 1.0, 2),
+    )
     grid = torch.linspace(-1, 1, size, device=generator.device)
     x = (grid - centre[:, :1]) / (area * ratio).sqrt()  # from -1 to 1 inside a rectangle
     y = (grid - centre[:, 1:]) / (area / ratio).sqrt()
-    is_round, is_absent = draw(0.0, 1.0, 1) < 0.5, draw(0.0, 1.0, 1) >= occluder.frequency
+    is_round, is_absent = sample(0.0, 1.0, 1) < 0.5, sample(0.0, 1.0, 1) >= occluder.frequency
     # A pixel is covered if its two distances add up to at most 1.
     across, down = (torch.where(is_round, torch.pi / 4 * z.square(), 2.0 * (z.abs() > 1)) for z in (x, y))
     return (across + 2.0 * is_absent)[:, None, :] + down[:, :, None] <= 1
 
 
-def draw_fill(frames: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw what occluders look like: one colour, grey, coloured noise, or a piece of another frame.
+def sample_fill(frames: Tensor, generator: torch.Generator) -> Tensor:
+    """Sample what occluders look like: one colour, grey, coloured noise, or a piece of another frame.
 
     Takes and returns frames (n, size, size, 3) uint8.
     """
@@ -90,10 +94,11 @@ def draw_fill(frames: Tensor, generator: torch.Generator) -> Tensor:
     return fill
 
 
-def hide_parts(frames: Tensor, occluders: Sequence[RandomOccluder], generator: torch.Generator) -> Tensor:
+def occlude_frames(frames: Tensor, occluders: Sequence[RandomOccluder], generator: torch.Generator) -> Tensor:
     """Put occluders in front of frames, (n, size, size, 3) uint8; those in one frame look alike."""
-    masks = [draw_masks(len(frames), frames.shape[1], each, generator) for each in occluders]
-    return torch.where(torch.stack(masks).any(0)[..., None], draw_fill(frames, generator), frames)
+    size = frames.shape[1]
+    masks = [sample_masks(len(frames), size, occluder, generator) for occluder in occluders]
+    return torch.where(torch.stack(masks).any(0)[..., None], sample_fill(frames, generator), frames)
 
 
 def change_light(frames: Tensor, gain: Tensor, noise: Tensor | float = 0.0) -> Tensor:
@@ -105,19 +110,19 @@ def change_light(frames: Tensor, gain: Tensor, noise: Tensor | float = 0.0) -> T
 def disturb_frames(frames: Tensor, generator: torch.Generator) -> Tensor:
     """Occlude most frames (n, size, size, 3) uint8, and change their light, each independently."""
 
-    def draw() -> Tensor:
+    def sample() -> Tensor:
         return torch.rand(len(frames), device=frames.device, generator=generator)
 
-    is_clean = (draw() < UNHIDDEN)[:, None, None, None]
-    frames = torch.where(is_clean, frames, hide_parts(frames, OCCLUDERS, generator))
-    gain = 1 + GAIN * (2 * draw() - 1) * (draw() < RELIT)
+    is_clean = (sample() < CLEAN)[:, None, None, None]
+    frames = torch.where(is_clean, frames, occlude_frames(frames, OCCLUDERS, generator))
+    gain = 1 + GAIN * (2 * sample() - 1) * (sample() < RELIT)
     noise = torch.randn(frames.shape, device=frames.device, generator=generator)
-    strength = NOISE * draw() * (draw() < NOISY)
+    strength = NOISE * sample() * (sample() < NOISY)
     return change_light(frames, gain, strength[:, None, None, None] * noise)
 
 
-class Covers:
-    """A plain occluder and a light for each of `n` episodes, which stay the same in all its frames.
+class EpisodeOcclusion:
+    """A plain occluder and a light for each of `n` episodes, the same in all frames of an episode.
 
     `gain` is the largest relative change of the brightness.
     """
@@ -126,7 +131,7 @@ class Covers:
         self, n: int, size: int, occluder: RandomOccluder, gain: float, generator: torch.Generator
     ) -> None:
         device = generator.device
-        self._masks = draw_masks(n, size, occluder, generator)[..., None]
+        self._masks = sample_masks(n, size, occluder, generator)[..., None]
         self._colours = torch.randint(
             0, 256, (n, 1, 1, 3), device=device, generator=generator, dtype=torch.uint8
         )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from nsde_policy.data import Demonstrations
 
-    from .base_model import EncoderModel
+    from .encoder_model import EncoderModel
 
 IMAGE_KEY = "observation.images."
 """Names of images start with this, followed by the name of the camera."""
