@@ -17,7 +17,7 @@ from .roles import is_camera
 from .source import DerivedSource, Progress, Source, SourceArray, get_short_name
 from .types import MIN_STEPS, Ints, Numbers
 from .zarr_store.store import RECORDING
-from .zarr_store.writer import MADE_WITH, DemoWriter, LazyRows, get_attribute
+from .zarr_store.writer import MADE_WITH, DemoWriter, LazyRows
 
 
 def write_zarr(
@@ -47,8 +47,9 @@ def write_zarr(
         if values.shape == (len(demos),)
     }
     attributes = dict(source.attributes)
-    made_with = {**get_attribute(attributes, MADE_WITH, {}, source.path), "converted": demos.fingerprint}
-    for name in (RECORDING, "rate_hz", "sessions", MADE_WITH):
+    recorded = attributes.pop(MADE_WITH, {})
+    made_with = {**(recorded if isinstance(recorded, dict) else {}), "converted": demos.fingerprint}
+    for name in (RECORDING, "rate_hz", "sessions"):
         attributes.pop(name, None)
     named = {name: array.columns for name, array in others.items() if array.columns}
     attributes["columns"] = {**named, "state": demos.obs_names, "action": demos.act_names}

@@ -1,13 +1,13 @@
 """Crash-safe recording of demonstrations: a crash loses at most the episode being written.
 
-An episode is committed by one atomic step, the replacement of `meta/episode_ends/.zarray`, which holds the
-number of episodes. All writes before that step only add rows behind the committed ones: complete chunks never
-change, the incomplete one is replaced by a copy with more rows, and every file is replaced atomically. So the
-store on disk holds all committed episodes at any time; rows behind them are ignored by the reader and cut off
-by the next writer.
+zarr writes the rows of an episode behind the committed ones. Then one atomic step commits the episode: the
+replacement of `meta/episode_ends/.zarray`, which holds the number of episodes. Every file is replaced
+atomically (`AtomicStore`), so a chunk with rows of earlier episodes is never half written. Readers ignore
+the rows behind the last episode end, and the next writer cuts them off.
 """
 
 import json
+import math
 import os
 import re
 import shutil
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
@@ -25,8 +25,10 @@ from nsde_policy.files import PARTIAL, lock_directory, read_json, replace_file
 from ..images import check_scale
 from ..roles import is_colour
 from ..types import MIN_STEPS, Episode, Ints, Numbers, check_angles, check_rate
-from .growing_array import GrowingArray
 from .store import ENDS, RECORDING, Store
+
+if TYPE_CHECKING:
+    import zarr
 
 STATE, ACTION = "data/state", "data/action"
 INFO_PREFIX = "meta/episode_"
@@ -34,9 +36,14 @@ INFO_PREFIX = "meta/episode_"
 MADE_WITH = "made_with"
 """Root attribute with the settings that determine all episodes of a recording."""
 GROUPS = (".zgroup", "data/.zgroup", "meta/.zgroup")
-Attribute = TypeVar("Attribute", dict[str, Any], list[Any])
+CHUNK_BYTES = 2**20
+"""Size of an uncompressed chunk; the last one is rewritten with every episode."""
 MAX_WRITE_BYTES = 32 * 2**20
 """Rows are written in blocks of about this size."""
+ENDS_PER_CHUNK = 2**20
+"""Must not change: the chunks of `meta/episode_ends` are replaced before the metadata with their size."""
+COMPRESSOR: dict[str, Any] = {"id": "zstd", "level": 3, "checksum": True}
+"""Zstandard with a checksum, so that flipped bits are detected."""
 
 
 class LazyRows(Protocol):
@@ -65,8 +72,10 @@ class DemoWriter:
     continued with `resume=True`; a writer that appends nothing leaves it unchanged.
     """
 
-    _ends: GrowingArray
-    _arrays: dict[str, GrowingArray]
+    _ends: Ints
+    """Ends of the committed episodes."""
+    _arrays: dict[str, "zarr.Array[Any]"]
+    """Arrays of frames and of episode information, open for writing; empty before the first episode."""
 
     def __init__(
         self,
@@ -100,7 +109,6 @@ class DemoWriter:
         self._session: dict[str, object] | None = {"started": started, **(provenance or {})}
         self._lock = lock_directory(self.path)
         try:
-            self._check_links()
             settings = json.loads(json.dumps({**(made_with or {}), "rate_hz": rate_hz}))
             self._open(settings, attributes or {}, resume=resume)
         except BaseException:
@@ -115,12 +123,12 @@ class DemoWriter:
 
     def __len__(self) -> int:
         """Return the number of committed episodes."""
-        return self._ends.length
+        return len(self._ends)
 
     @property
     def frames(self) -> int:
         """Number of frames of all committed episodes."""
-        return next((array.length for name, array in self._arrays.items() if name.startswith("data/")), 0)
+        return int(self._ends[-1]) if len(self) else 0
 
     def close(self) -> None:
         """Release the lock on the store; all appended episodes are already on disk."""
@@ -148,43 +156,32 @@ class DemoWriter:
         """
         self._require_open()
         rows = self._collect_rows(episode, extras or {}, info or {})
-        arrays = self._arrays or {name: self._create_array(name, values) for name, values in rows.items()}
-        frames = next(iter(rows))
-        end = np.array([arrays[frames].length + rows[frames].shape[0]], np.int64)
+        frames = next(iter(rows.values())).shape[0]
         try:
             self._write_session()
-            grown = {name: self._write_rows(arrays[name], values) for name, values in rows.items()}
-            self._write(self._ends.encode(end))
+            arrays = self._arrays or {name: self._create_array(name, values) for name, values in rows.items()}
+            for name, values in rows.items():
+                start = self.frames if name.startswith("data/") else len(self)
+                _write_rows(arrays[name], start, values)
+            ends = np.append(self._ends, self.frames + frames)
+            self._write_ends(ends)
         except (OSError, NsdePolicyError) as error:
             why = describe_problem(error)
             raise DemoError(f"{self.path}: episode not recorded, {why}; earlier ones are safe") from error
-        self._arrays = grown
-        self._ends = self._ends.extend(end)
+        self._arrays, self._ends = arrays, ends
 
     def drop_last(self) -> None:
         """Remove the last committed episode, by one atomic step."""
         self._require_open()
         if not len(self):
             raise DemoError(f"{self.path} holds no episode to drop")
-        key = f"{ENDS}/.zarray"
-        shorter = _make_empty_ends().encode(self._read_ends()[:-1])
-        self._write({key: shorter[key]})
+        self._write_ends(self._ends[:-1], chunks=False)
         self._load()
 
     def _require_open(self) -> None:
         """Raise `DemoError` if the writer was closed: another one may be writing to the store by now."""
         if self._lock < 0:
             raise DemoError(f"the writer of {self.path} is closed; open a new one")
-
-    def _check_links(self) -> None:
-        """Raise `DemoError` for links to folders: the writer could change files outside the store."""
-        for parent, folders, _ in os.walk(self.path):
-            for folder in folders:
-                if os.path.islink(link := os.path.join(parent, folder)):
-                    raise DemoError(
-                        f"{link} is a link; recording needs real folders: replace it with a copy of what it "
-                        "leads to, or choose a new path"
-                    )
 
     def _open(self, settings: dict[str, object], attributes: Mapping[str, object], *, resume: bool) -> None:
         """Start a recording in an empty directory, or check and continue an existing one.
@@ -225,9 +222,10 @@ class DemoWriter:
             **({MADE_WITH: made_with} if made_with else {}),
             **more_attributes,
         }
-        self._write({".zattrs": json.dumps(attributes).encode()})
-        self._write(dict.fromkeys(GROUPS, b'{"zarr_format": 2}'))
-        self._write(_make_empty_ends().encode(np.zeros(0, np.int64)))
+        replace_file(self.path / ".zattrs", json.dumps(attributes))
+        for key in GROUPS:
+            replace_file(self.path / key, '{"zarr_format": 2}')
+        self._write_ends(np.zeros(0, np.int64))
 
     def _read_attributes(self) -> dict[str, Any]:
         path = self.path / ".zattrs"
@@ -235,7 +233,7 @@ class DemoWriter:
 
     def _check_settings(self, recorded: Mapping[str, Any], settings: Mapping[str, object]) -> None:
         """Raise `DemoError` if a recording was made with other settings."""
-        written = {**get_attribute(recorded, MADE_WITH, {}, self.path), "rate_hz": recorded.get("rate_hz")}
+        written = {**recorded.get(MADE_WITH, {}), "rate_hz": recorded.get("rate_hz")}
         for name in {**written, **settings}:
             old, new = written.get(name), settings.get(name)
             if old != new:
@@ -250,25 +248,24 @@ class DemoWriter:
             return
         attributes = self._read_attributes()
         new = {"first_episode": len(self), **self._session}
-        attributes["sessions"] = [*get_attribute(attributes, "sessions", [], self.path), new]
-        self._write({".zattrs": json.dumps(attributes).encode()})
+        attributes["sessions"] = [*attributes.get("sessions", []), new]
+        replace_file(self.path / ".zattrs", json.dumps(attributes))
         self._session = None
 
     def _load(self) -> None:
         """Load the committed episodes and cut off any rows behind them."""
-        ends = self._read_ends()
-        self._ends = _make_empty_ends().extend(ends)
+        self._ends = self._read_ends()
         self._arrays = {}
-        if not len(ends):
+        if not len(self):
             for path in [path for part in ("data", "meta") for path in (self.path / part).iterdir()]:
                 if path.is_dir() and path != self.path / ENDS:
                     shutil.rmtree(path)
             return
         with Store(self.path) as store:
-            for folder, rows in (("data", int(ends[-1])), ("meta", len(ends))):
+            for folder, rows in (("data", self.frames), ("meta", len(self))):
                 for name in store.find_paths(folder):
                     if name != ENDS:
-                        self._arrays[name] = self._load_array(store, name, rows)
+                        self._arrays[name] = self._open_array(store, name, rows)
 
     def _read_ends(self) -> Ints:
         """Read the ends of the committed episodes."""
@@ -277,40 +274,46 @@ class DemoWriter:
         with Store(self.path) as store:
             return store.open_episodes(store.find_arrays())[0]
 
-    def _load_array(self, store: Store, name: str, rows: int) -> GrowingArray:
-        """Load the committed rows of an array and cut off any others."""
+    def _open_array(self, store: Store, name: str, rows: int) -> "zarr.Array[Any]":
+        """Check the committed rows of an array, open it for writing and cut off any rows behind them."""
+        import zarr
+
+        from .atomic_store import AtomicStore
+
         stored = store.open_path(name)
         if stored.shape[0] < rows:
             raise DemoError(f"{name} has {stored.shape[0]} rows of {rows}; restore it from a copy")
         stored.check_parts(rows)
-        tail = stored.read(rows - rows % stored.rows_per_read, rows)
-        array = GrowingArray(name, rows, tail, stored.rows_per_read, dict(stored.zarray.attrs))
-        angles, expected = array.attributes.get("angles", []), self._angles.get(name, [])
+        stored.read(rows - rows % stored.rows_per_read, rows)  # the chunk that will be rewritten
+        angles, expected = stored.zarray.attrs.get("angles", []), self._angles.get(name, [])
         if angles != sorted(expected):
             raise DemoError(f"{name} was recorded with angle columns {angles}, not {expected}")
-        if stored.shape[0] > rows:
-            self._write(array.encode(tail[:0]))
-            for chunk in (self.path / name).glob("[0-9]*"):
-                if int(chunk.name.split(".")[0]) * array.chunk_rows >= array.length:
-                    chunk.unlink()
+        with zarr.config.set({"array.write_empty_chunks": True}):
+            array = zarr.open_array(AtomicStore(self.path), path=name, mode="r+", zarr_format=2)
+        _cut_off(array, rows)
         return array
 
-    def _write_rows(self, array: GrowingArray, rows: LazyRows) -> GrowingArray:
-        """Write rows block by block, so that few of them are in memory, and return the grown array."""
-        chunk_bytes = array.chunk_rows * rows[:1].nbytes
-        block_rows = array.chunk_rows * max(1, MAX_WRITE_BYTES // max(1, chunk_bytes))
-        start, end = 0, block_rows - len(array.tail)
-        while start < len(rows):
-            block = rows[start:end]
-            self._write(array.encode(block))
-            array = array.extend(block)
-            start, end = end, end + block_rows
-        return array
+    def _create_array(self, name: str, rows: LazyRows) -> "zarr.Array[Any]":
+        """Create an array without rows, for rows like these."""
+        import zarr
 
-    def _create_array(self, name: str, rows: LazyRows) -> GrowingArray:
+        from .atomic_store import AtomicStore
+
         angles = self._angles.get(name)
-        attributes = {"angles": list(check_angles(angles, rows.shape[1], name))} if angles else {}
-        return GrowingArray.empty(name, rows[:1], attributes)
+        row_bytes = rows.dtype.itemsize * math.prod(rows.shape[1:])
+        return zarr.create_array(
+            AtomicStore(self.path),
+            name=name,
+            shape=(0, *rows.shape[1:]),
+            chunks=(max(1, CHUNK_BYTES // row_bytes), *rows.shape[1:]),
+            dtype=rows.dtype,
+            zarr_format=2,
+            compressors=COMPRESSOR,
+            fill_value=0,
+            attributes={"angles": list(check_angles(angles, rows.shape[1], name))} if angles else {},
+            config={"write_empty_chunks": True},
+            overwrite=True,
+        )
 
     def _collect_rows(
         self, episode: Episode | None, extras: Mapping[str, LazyRows], info: Mapping[str, float | np.generic]
@@ -334,31 +337,56 @@ class DemoWriter:
         if self._arrays and rows.keys() != self._arrays.keys():
             raise DemoError(f"got arrays {sorted(rows)}, the recording has {sorted(self._arrays)}")
         for name, array in self._arrays.items():
-            if (rows[name].shape[1:], rows[name].dtype) != (array.tail.shape[1:], array.tail.dtype):
-                raise DemoError(
-                    f"{name} is {_describe(rows[name])}, the recording has {_describe(array.tail)}"
-                )
+            if (rows[name].shape[1:], rows[name].dtype) != (array.shape[1:], array.dtype):
+                raise DemoError(f"{name} is {_describe(rows[name])}, the recording has {_describe(array)}")
         return rows
 
-    def _write(self, files: Mapping[str, bytes]) -> None:
-        """Replace files atomically, in the given order."""
-        for key, content in files.items():
-            replace_file(self.path / key, content)
+    def _write_ends(self, ends: Ints, *, chunks: bool = True) -> None:
+        """Commit episodes: write the chunks of their ends first, and then the metadata with their number.
 
+        Without `chunks`, only the number is written.
+        """
+        import zarr
+        from zarr.storage import MemoryStore
 
-def get_attribute(attributes: Mapping[str, Any], name: str, default: Attribute, path: Path) -> Attribute:
-    """Return an attribute of a store; raise `DemoError` unless it has the type of its default."""
-    value = attributes.get(name, default)
-    if not isinstance(value, type(default)):
-        raise DemoError(
-            f"the attribute {name} of {path} is {value!r:.80}, expected a {type(default).__name__}; "
-            "correct or remove it"
+        files: dict[str, Any] = {}
+        array = zarr.create_array(
+            MemoryStore(files),
+            name=ENDS,
+            shape=ends.shape,
+            chunks=(ENDS_PER_CHUNK,),
+            dtype=ends.dtype,
+            zarr_format=2,
+            compressors=COMPRESSOR,
+            fill_value=0,
         )
-    return value
+        array[:] = ends
+        metadata = f"{ENDS}/.zarray"
+        parts = [key for key in files if re.fullmatch(rf"{ENDS}/\d+", key)] if chunks else []
+        for key in (*parts, metadata):
+            replace_file(self.path / key, files[key].to_bytes())
 
 
-def _make_empty_ends() -> GrowingArray:
-    return GrowingArray.empty(ENDS, np.zeros(0, np.int64), {})
+def _write_rows(array: "zarr.Array[Any]", start: int, rows: LazyRows) -> None:
+    """Write rows behind the first `start` ones, block by block, so that few of them are in memory."""
+    _cut_off(array, start)  # rows of an episode that could not be committed
+    end = start + rows.shape[0]
+    array.resize((end, *array.shape[1:]))
+    chunk_bytes = array.chunks[0] * rows[:1].nbytes
+    block_rows = array.chunks[0] * max(1, MAX_WRITE_BYTES // chunk_bytes)
+    position = start
+    while position < end:
+        stop = min(end, (position // block_rows + 1) * block_rows)
+        array[position:stop] = rows[position - start : stop - start]
+        position = stop
+
+
+def _cut_off(array: "zarr.Array[Any]", rows: int) -> None:
+    """Remove all rows behind the first `rows` ones, so that the array is as if it never had more."""
+    if array.shape[0] > rows:
+        end_of_chunk = rows + -rows % array.chunks[0]
+        array[rows:end_of_chunk] = 0
+        array.resize((rows, *array.shape[1:]))
 
 
 def _check_rows(key: str, values: LazyRows, frames: int) -> LazyRows:
@@ -373,5 +401,5 @@ def _check_rows(key: str, values: LazyRows, frames: int) -> LazyRows:
     return values
 
 
-def _describe(values: LazyRows) -> str:
+def _describe(values: "LazyRows | zarr.Array[Any]") -> str:
     return f"{values.dtype} {values.shape}"

@@ -164,25 +164,6 @@ def test_missing_chunks_are_not_converted_to_zeros(
         assert f"chunk data/{name}/0.0" in capsys.readouterr().err
 
 
-def add_episode(store: Path) -> None:
-    obs, act = np.ones((3, 2), np.float32), np.ones((3, 1), np.float32)
-    extras = {"top": np.ones((3, 8, 8, 3), np.uint8), "force": np.ones(3)}
-    with DemoWriter(store, rate_hz=20, angles=(1,), resume=True) as writer:
-        writer.append(Episode(obs, act), extras, info={"seed": 7})
-
-
-@pytest.mark.parametrize(("name", "value"), [("made_with", "hand"), ("sessions", 3)])
-def test_attributes_of_another_type_are_refused(
-    store: Path, tmp_path: Path, name: str, value: object, capsys: pytest.CaptureFixture[str]
-) -> None:
-    attributes = json.loads((store / ".zattrs").read_text())
-    (store / ".zattrs").write_text(json.dumps({**attributes, name: value}))
-    with pytest.raises(DemoError, match=f"the attribute {name} of .* is {value!r}, expected"):
-        add_episode(store)
-    code = main(["data", "convert", str(store), str(tmp_path / "out.zarr")])
-    assert code == (2 if name == "made_with" else 0), capsys.readouterr().err
-
-
 def test_a_store_of_observations_and_actions_alone_is_converted(tmp_path: Path) -> None:
     store, out = tmp_path / "plain.zarr", tmp_path / "out.zarr"
     with DemoWriter(store, rate_hz=5) as writer:

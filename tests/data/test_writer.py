@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import zarr
 
+import nsde_policy.data.zarr_store.atomic_store as store_module
 import nsde_policy.data.zarr_store.writer as writer_module
 from nsde_policy.data import DemoWriter, load_demonstrations, open_images
 from nsde_policy.data.check import check_store
@@ -18,8 +19,6 @@ from nsde_policy.errors import DemoError
 from nsde_policy.files import PARTIAL
 from tests.helpers.demo_stores import flip_bit, read_files, write_store
 from tests.helpers.numbered_episodes import make_episode, make_images
-
-CHUNK_BYTES = "nsde_policy.data.zarr_store.growing_array.CHUNK_BYTES"
 
 
 def record(path: Path, number: int = 0, **options: Any) -> None:
@@ -66,7 +65,7 @@ def test_frames_are_read_and_written_block_by_block(tmp_path: Path, monkeypatch:
             return np.asarray(self)[rows]
 
     frames = np.random.default_rng(0).integers(0, 255, (50, 4, 4, 3)).astype(np.uint8)  # 48 bytes each
-    monkeypatch.setattr(CHUNK_BYTES, 150)  # three frames
+    monkeypatch.setattr(writer_module, "CHUNK_BYTES", 150)  # three frames
     monkeypatch.setattr(writer_module, "MAX_WRITE_BYTES", 300)
     with DemoWriter(tmp_path / "demos.zarr") as writer:
         for start, end in ((0, 20), (20, 50)):
@@ -137,7 +136,7 @@ def test_crash_before_any_write_loses_at_most_the_current_step(
 ) -> None:
     """Copy the store before each file is replaced, half of the times with that file half written."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(CHUNK_BYTES, 150)
+    monkeypatch.setattr(writer_module, "CHUNK_BYTES", 150)
     monkeypatch.setattr(writer_module, "MAX_WRITE_BYTES", 150)  # one chunk after the other
     path, replace = tmp_path / "demos.zarr", writer_module.replace_file
     copies: list[tuple[Path, int]] = []
@@ -153,7 +152,8 @@ def test_crash_before_any_write_loses_at_most_the_current_step(
         replace(target, content)
 
     with monkeypatch.context() as patch, DemoWriter(path, resume=True) as writer:
-        patch.setattr(writer_module, "replace_file", copy_and_replace)
+        for module in (writer_module, store_module):
+            patch.setattr(module, "replace_file", copy_and_replace)
         for number in range(3):
             writer.append(make_episode(number), info={"seed": number})
             steps += 1
@@ -259,7 +259,7 @@ def test_full_disk_is_reported_and_the_writer_continues(
     with DemoWriter(path) as writer:
         writer.append(make_episode(0))
         with monkeypatch.context() as patch:
-            patch.setattr(writer_module, "replace_file", full)
+            patch.setattr(store_module, "replace_file", full)
             with pytest.raises(DemoError, match="No space left on device; earlier ones are safe"):
                 writer.append(make_episode(1))
         writer.append(make_episode(2))
