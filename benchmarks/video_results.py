@@ -9,13 +9,10 @@ from typing import Any
 import numpy as np
 
 from nsde_policy.eval.score.sums import EpisodeSums, estimate_difference
-from nsde_policy.eval.statistics import Estimate
-from nsde_policy.video.frame_scores import WITHOUT_MODEL
+from nsde_policy.video.frame_scores import FIGURES, NO_MODEL
 
-FIGURES = ("psnr", "ssim", "motion")
-NO_MODEL = "no model"
-T_QUANTILES = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
-"""97.5 % quantiles of Student's t for 1 to 15 degrees of freedom; above, 2."""
+WITHOUT_MODEL = "no model"
+"""Variant of the rows that need no model, which all runs share."""
 
 
 class Runs:
@@ -32,8 +29,8 @@ class Runs:
                     if key == "note":
                         continue
                     label, name = key.rsplit("/", 1)
-                    is_model = not label.startswith(tuple(WITHOUT_MODEL))
-                    sums = self._sums[note["variant"] if is_model else NO_MODEL, label, name]
+                    is_model = label != NO_MODEL
+                    sums = self._sums[note["variant"] if is_model else WITHOUT_MODEL, label, name]
                     if is_model or not sums:
                         sums.append(EpisodeSums(*arrays[key].astype(np.float64)))
 
@@ -45,19 +42,10 @@ class Runs:
                 seeds = self._sums[variant, label, name]
                 pooled = self._average(variant, label, name).intervals.at(n=len(seeds[0].total))
                 figures[name] = {**vars(pooled), "seeds": [float(each.compute()) for each in seeds]}
-            own = [
-                row
-                for note in self.notes
-                if variant in (note["variant"], NO_MODEL)
-                for row in note["trials"]
-                if row["label"] == label
-            ]
-            means = {name: np.mean([row["per_frame"][name] for row in own], axis=0) for name in FIGURES}
             yield {
                 "variant": variant,
                 "trial": label,
                 **figures,
-                "per_frame": {name: values.round(4).tolist() for name, values in means.items()},
                 "difference": self._compare(variant, label, reference),
             }
 
@@ -71,8 +59,8 @@ class Runs:
 
     def _compare(self, variant: str, label: str, reference: str) -> dict[str, Any] | None:
         """Return the paired difference in PSNR to the reference with one call."""
-        other = (reference, "1 calls, 12 frames")
-        if (*other, "psnr") not in self._sums or variant == NO_MODEL or (variant, label) == other:
+        other = (reference, "1 calls")
+        if (*other, "psnr") not in self._sums or variant == WITHOUT_MODEL or (variant, label) == other:
             return None
         own = self._average(variant, label, "psnr")
         difference = estimate_difference(own, self._average(*other, "psnr"))
@@ -94,26 +82,14 @@ def collect_results(folder: Path, *, reference: str) -> dict[str, Any]:
 
 
 def fit_power_law(points: Sequence[tuple[int, float]]) -> dict[str, Any]:
-    """Fit log loss = a + slope · log weights by least squares, with 95 % intervals of slope and Pearson's r.
-
-    The interval of the slope is Student's t, that of r Fisher's z; both count one point per network size, the
-    mean over its seeds.
-    """
+    """Fit log loss = a + slope · log weights by least squares; a network size is one point, its mean loss."""
     by_size: dict[int, list[float]] = defaultdict(list)
     for size, loss in points:
         by_size[size].append(loss)
     x = np.log([*by_size])
     y = np.log([np.mean(losses) for losses in by_size.values()])
-    n, spread = len(x), x - x.mean()
-    slope = float(spread @ y / (spread @ spread))
-    error = y - y.mean() - slope * spread
-    std = float(np.sqrt(error @ error / (n - 2) / (spread @ spread)))
-    reach = (T_QUANTILES[n - 3] if n - 3 < len(T_QUANTILES) else 2.0) * std
-    r = float(np.corrcoef(x, y)[0, 1])
-    z = 1.96 / np.sqrt(n - 3) if n > 3 else np.inf
-    ends = np.tanh(np.arctanh(r) + np.array([-z, z]))
     return {
         "sizes": {str(size): losses for size, losses in sorted(by_size.items())},
-        "slope": vars(Estimate(slope, slope - reach, slope + reach, n)),
-        "pearson": vars(Estimate(r, float(ends[0]), float(ends[1]), n)),
+        "slope": float(np.polyfit(x, y, 1)[0]),
+        "pearson": float(np.corrcoef(x, y)[0, 1]),
     }

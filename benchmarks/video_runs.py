@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import torch
 from experiment import SMOKE, change_config, make_name
-from video_results import FIGURES, collect_results
+from video_results import collect_results
 
 from nsde_policy.eval.latency import device_name
 from nsde_policy.files import replace_file
-from nsde_policy.video.frame_scores import make_predictor, score_predictors
+from nsde_policy.video.frame_scores import FIGURES, make_predictor, score_predictors
 from nsde_policy.video.next_frame import stack_state, to_unit
 from nsde_policy.video.settings import VideoConfig
 from nsde_policy.video.video_run import load_video_model, train_video
@@ -59,7 +59,7 @@ class Trial:
         """Name of the prediction in results."""
         options = "".join(f", {name} {value:g}" for name, value in self.options.items())
         stage = "first phase, " if self.first_stage else ""
-        return f"{stage}{self.calls} calls, {FRAMES} frames{options}"
+        return f"{stage}{self.calls} calls{options}"
 
 
 @dataclass(frozen=True)
@@ -144,39 +144,34 @@ def run_job(job: Job) -> str:
     )
     seconds = time.perf_counter() - started
     model = load_video_model(job.path, device=job.device)
-    sums: dict[str, np.ndarray] = {}
     note = {
         "variant": job.variant,
         "seed": job.seed,
         "seconds": seconds if job.alone else None,
         "parameters": sum(p.numel() for p in model.parameters()),
         "device": device_name(job.device),
-        "trials": _score_trials(job, sums),
         "reduced_loss": _measure_reduced_loss(model, job) if job.has_reduced_loss else None,
     }
     job.scores.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(job.scores, note=np.array(json.dumps(note)), **sums)
+    np.savez_compressed(job.scores, note=np.array(json.dumps(note)), **_score_trials(job))
     return f"{job.variant}, seed {job.seed}: trained in {seconds:.0f} s"
 
 
-def _score_trials(job: Job, sums: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Score all trials; sums per video go into `sums`, means per frame are returned."""
+def _score_trials(job: Job) -> dict[str, np.ndarray]:
+    """Score all trials; return totals and counts per video by the label of the trial and the figure."""
     config = CollisionsConfig(size=job.config.size, frames=job.config.model.history + FRAMES)
     videos = make_collisions(job.scored, config, seed=TEST_VIDEOS, device=job.device)
     predictors = {}
     for trial in job.trials:
         model = load_video_model(job.path, device=job.device, first_stage=trial.first_stage)
-        predictors[trial.label] = make_predictor(model, seed=job.seed, substeps=trial.calls, **trial.options)
+        sampling = replace(model.config.sampling, substeps=trial.calls, **trial.options)
+        predictors[trial.label] = make_predictor(model, seed=job.seed, sampling=sampling)
     scores = score_predictors(predictors, videos, steps=FRAMES, batch_size=256, device=job.device)
-    rows = []
-    for label, row in scores.rows.items():
-        name = label if label in predictors else f"{label}, {FRAMES} frames"
-        means = {figure: row[figure].intervals.value.round(4).tolist() for figure in FIGURES}
-        rows.append({"label": name, "per_frame": means})
-        for figure in FIGURES:
-            pooled = row[figure].pool(1)
-            sums[f"{name}/{figure}"] = np.stack([pooled.total, pooled.count]).astype(np.float32)
-    return rows
+    return {
+        f"{label}/{figure}": np.stack([row[figure].total, row[figure].count]).astype(np.float32)
+        for label, row in scores.rows.items()
+        for figure in FIGURES
+    }
 
 
 def _measure_reduced_loss(model: Any, job: Job) -> float:

@@ -1,6 +1,5 @@
 """Tables of video prediction."""
 
-import re
 from collections.abc import Callable
 from functools import partial
 
@@ -9,8 +8,6 @@ from result_tables.files import cell, markdown, read
 FIGURES = {"psnr": ("PSNR, dB", 2), "ssim": ("SSIM", 3), "motion": ("motion", 2)}
 BASELINES = "no model"
 METHODS = ("Neural SDE", "Flow Matching", "Flow Matching, unrolled", "PFI", "PFI, unrolled")
-TRIALS = ("1 calls", "2 calls", "5 calls", "repeat")
-"""Beginnings of the trials that are shown."""
 
 
 def video_trials(*, methods: bool) -> str:
@@ -21,10 +18,7 @@ def video_trials(*, methods: bool) -> str:
         variant, trial = row["variant"], row["trial"]
         if variant != BASELINES and (variant in METHODS) != methods:
             continue
-        prediction = re.fullmatch(r"(?:first phase, )?(.*), 12 frames(, .*)?", trial)
-        if prediction is None or not prediction[1].startswith(TRIALS if methods else ("1 calls", "repeat")):
-            continue
-        cells = [variant, trial.replace(", 12 frames", "").replace("1 calls", "1 call")]
+        cells = [variant, trial.replace("1 calls", "1 call")]
         cells += [len(row["psnr"]["seeds"]), *(cell(row[name], n) for name, (_, n) in FIGURES.items())]
         lines.append([*cells, cell(row["difference"], 2)])
     return markdown([*head, "paired difference, dB"], lines)
@@ -37,7 +31,8 @@ def video_scaling() -> str:
         [f"{int(size) / 1e6:.2f}", ", ".join(f"{loss:.4f}" for loss in losses)]
         for size, losses in law["sizes"].items()
     ]
-    lines += [["slope of the logarithms", cell(law["slope"])], ["Pearson's r", cell(law["pearson"])]]
+    for title, value in (("slope of the logarithms", law["slope"]), ("Pearson's r", law["pearson"])):
+        lines.append([title, f"{value:.3f}".replace("-", "−")])
     return markdown(["million weights", "reduced loss of each training"], lines)
 
 

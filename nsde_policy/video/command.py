@@ -1,15 +1,14 @@
 """`nsde-policy video`: the commands `train`, `eval` and `data`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import tyro
 from tyro.conf import Positional, arg
 
-from nsde_policy.bounds import Count, Fraction, NonNegative, SeedNumber
+from nsde_policy.bounds import Count, SeedNumber
 from nsde_policy.cli.shared.flags import FLAG_RULES
 from nsde_policy.cli.shared.options import (
     Check,
@@ -19,7 +18,6 @@ from nsde_policy.cli.shared.options import (
     check_run,
     print_results,
 )
-from nsde_policy.cli.shared.ranks import get_rank
 from nsde_policy.errors import ConfigError
 
 from .settings import VIDEO_KEY, VideoConfig
@@ -39,16 +37,12 @@ class VideoPresetFlags:
 class VideoTrain(VideoPresetFlags):
     """Train a model that predicts the next frames of videos; writes a run directory."""
 
-    uses_ranks: ClassVar[bool] = True
     data: Annotated[DemosPath, Positional, arg(help="Store of videos.")]
     out: Path | None = None
     """Run directory; default runs/video-METHOD-PRESET-SEED."""
     seed: SeedNumber = 0
     """Seed of weights, windows and noise."""
     device: DeviceFlag = "auto"
-    validation: Fraction = 0.0
-    """Fraction of a store's videos held out of training, chosen independently of --seed; `video eval` uses no
-    others of that store."""
     resume: bool = False
     """Continue the run in --out from its last checkpoint."""
     config: Annotated[VideoConfig, arg(name="")]
@@ -80,34 +74,31 @@ class VideoTrain(VideoPresetFlags):
         from .videos import open_videos
 
         out = self.out or Path("runs") / f"video-{self.method}-{self.preset}-{self.seed}"
-        videos = open_videos(self.data, size=self.config.size).hold_out(self.validation)
+        videos = open_videos(self.data, size=self.config.size)
         with use_threads(count_threads()):
             run = train_video(
                 videos, self.config, out, seed=self.seed, device=self.device, resume=self.resume
             )
-        if get_rank() == 0:
-            print(f"trained {run.path}")
-
-
-VideoRunPath = Annotated[Path, Check(lambda run: check_run(run, "video train"))]
+        print(f"trained {run.path}")
 
 
 @dataclass(frozen=True)
 class VideoEval:
-    """Score video models against the true frames; two rows repeat the last frame and extrapolate."""
+    """Score a video model against the true frames; another row repeats the last frame."""
 
-    models: Annotated[tuple[VideoRunPath, ...], Positional, arg(help="Run directories of `video train`.")]
-    data: DemosPath | None = None
-    """Store of videos; default: the one that the first run was trained on. Videos that a run was trained on
-    are never used."""
+    model: Annotated[
+        Annotated[Path, Check(lambda run: check_run(run, "video train"))],
+        Positional,
+        arg(help="Run directory of `video train`."),
+    ]
+    data: DemosPath
+    """Store of other videos than those of the training."""
     videos: Count = 512
     """Most videos to score; longer ones are cut into windows, and this many of those are used."""
     steps: Count = 12
     """Frames to predict after the context."""
     substeps: Count | None = None
     """Solver steps per frame, of one network call each; default: as in training."""
-    alpha: NonNegative | None = None
-    """Denoising strength of a Neural SDE; default: as in training."""
     seed: SeedNumber = 0
     """Seed of the sampled predictions."""
     device: DeviceFlag = "auto"
@@ -115,47 +106,36 @@ class VideoEval:
 
     def run(self) -> None:
         """Print a table with intervals over videos."""
-        import numpy as np
-
         from nsde_policy.eval.latency import device_name
 
         from .frame_scores import cut_windows, make_predictor, score_predictors
         from .video_run import VideoRecord, load_video_model
         from .videos import open_videos
 
-        if not self.models:
-            raise ConfigError("name at least one run directory of `nsde-policy video train`")
-        models = [load_video_model(run, device=self.device) for run in self.models]
-        records = [VideoRecord.read(run) for run in self.models]
-        sizes = {record.config.size for record in records}
-        if len(sizes) > 1:
-            raise ConfigError(f"the runs have frames of different sizes ({sizes}): score them apart")
-        data = self.data or Path(records[0].videos.source)
-        videos = open_videos(data, size=sizes.pop())
-        unseen = reduce(np.intersect1d, [record.select_unseen(videos).indices for record in records])
-        context = max(model.config.history for model in models)
-        videos, length = videos.select(unseen), context + self.steps
-        if videos.lengths.max(initial=0) < length:
+        record, model = VideoRecord.read(self.model), load_video_model(self.model, device=self.device)
+        videos = open_videos(self.data, size=record.config.size)
+        record.refuse_training_videos(videos)
+        context = model.config.history
+        if videos.lengths.max(initial=0) < context + self.steps:
             raise ConfigError(
-                f"{data} holds no video of {length} frames, the context and --steps {self.steps}, that "
-                "may be scored: ask for fewer steps, or train with a larger --validation"
+                f"{self.data} holds no video of {context + self.steps} frames, {context} of context and "
+                f"--steps {self.steps}: ask for fewer steps"
             )
+        sampling = model.config.sampling
+        if self.substeps is not None:
+            sampling = replace(sampling, substeps=self.substeps)
         scores = score_predictors(
-            {
-                str(run): make_predictor(model, seed=self.seed, substeps=self.substeps, alpha=self.alpha)
-                for run, model in zip(self.models, models, strict=True)
-            },
-            *cut_windows(videos, length, self.videos),
+            {str(self.model): make_predictor(model, seed=self.seed, sampling=sampling)},
+            *cut_windows(videos, context + self.steps, self.videos),
             steps=self.steps,
             context=context,
             device=self.device,
         )
         results = scores.to_json(
-            runs=[str(run) for run in self.models],
-            data=str(data),
+            run=str(self.model),
+            data=str(self.data),
             seed=self.seed,
-            substeps=self.substeps,
-            alpha=self.alpha,
+            sampling=sampling.to_dict(),
             device=device_name(self.device),
         )
         print_results(self.json, results, scores.format_table())
@@ -172,14 +152,10 @@ class VideoData:
     root: Annotated[Path, Positional, arg(help="Folder of the videos and below, or one video.")]
     out: Path
     """Zarr directory to create, or to continue with the same settings."""
-    kth: Literal["train", "validation", "test"] | None = None
-    """Take one part of KTH, by persons as in Schuldt et al. (2004)."""
     stride: Count = 1
     """Keep every n-th frame; 5 is usual for CLEVRER."""
     size: Count = 64
-    """Height and width of the stored frames."""
-    crop: bool = False
-    """Cut the largest square out of the middle of each frame; otherwise the whole frame is squeezed."""
+    """Height and width of the stored frames; the aspect ratio is not kept."""
 
     def run(self) -> None:
         """Write videos with a progress bar and print what the store holds."""
@@ -189,10 +165,9 @@ class VideoData:
 
         try:
             report = write_videos(
-                find_videos(self.root, kth=self.kth),
+                find_videos(self.root),
                 self.out,
-                FrameConfig(size=self.size, stride=self.stride, crop=self.crop),
-                made_with={"kth": self.kth} if self.kth else {},
+                FrameConfig(size=self.size, stride=self.stride),
                 progress=lambda paths: tqdm(paths, "decoding", unit="video", leave=False, disable=None),
             )
         except KeyboardInterrupt:

@@ -6,7 +6,7 @@ Frames are (..., 3, height, width) with values from -1 to 1, so the data range i
 import functools
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from nsde_policy.eval.score.sums import EpisodeSums
 from nsde_policy.eval.tables import format_markdown
 
 from .next_frame import VideoModel, to_unit
+from .settings import VideoSampling
 from .videos import Videos
 
 DATA_RANGE = 2.0
@@ -32,7 +33,9 @@ MOTION_CELL = 4
 MOTION_THRESHOLD = 0.05
 """Change of a square over one frame that does not count as motion."""
 FIGURES = {"psnr": "PSNR, dB", "ssim": "SSIM", "motion": "motion, fraction of the true"}
-"""Figures per frame and their titles."""
+"""Figures and their titles."""
+NO_MODEL = "repeat the last frame"
+"""Label of the prediction without a model, which every evaluation includes."""
 
 Predictor = Callable[[Tensor, int], Tensor]
 """Takes context frames (n, context, size, size, 3) uint8, oldest first, and the number of steps; returns
@@ -99,35 +102,15 @@ def repeat_last_frame(frames: Tensor, steps: int) -> Tensor:
     return to_unit(frames[:, -1:]).expand(-1, steps, -1, -1, -1)
 
 
-def extrapolate_linearly(frames: Tensor, steps: int) -> Tensor:
-    """Predict x_t + k (x_t − x_{t−1}), clipped to the range of pixels."""
-    before, last = to_unit(frames[:, -2, None]), to_unit(frames[:, -1, None])
-    ahead = torch.arange(1, steps + 1, device=frames.device)[:, None, None, None]
-    return (last + ahead * (last - before)).clamp(-1, 1)
-
-
-WITHOUT_MODEL: dict[str, Predictor] = {
-    "repeat the last frame": repeat_last_frame,
-    "linear extrapolation": extrapolate_linearly,
-}
-"""Predictors without a model, which every evaluation includes."""
-
-
-def make_predictor(model: VideoModel, *, seed: int = 0, **changes: float | None) -> Predictor:
+def make_predictor(model: VideoModel, *, seed: int = 0, sampling: VideoSampling | None = None) -> Predictor:
     """Return a predictor that samples frames from a model, on the device that the model is on.
 
-    The model sees the last frames of the context that it needs. `changes` are settings of sampling that
-    replace its own, such as `substeps`, unless they are None.
+    The model sees the last frames of the context that it needs. `sampling` replaces its own settings.
     """
-    config = model.config
-    changes = {name: value for name, value in changes.items() if value is not None}
-    for name in changes.keys() - vars(config.sampling).keys():
-        raise ConfigError(f"a model of {config.method} is sampled without {name}: leave out --{name}")
-    sampling = replace(config.sampling, **changes)  # type: ignore[arg-type]
     generator = torch.Generator(model.increment_std.device).manual_seed(seed)
 
     def predict(frames: Tensor, steps: int) -> Tensor:
-        context = frames[:, -config.history :]
+        context = frames[:, -model.config.history :]
         return model.generate(context, steps=steps, sampling=sampling, generator=generator)
 
     return predict
@@ -159,25 +142,20 @@ class FrameScores:
     windows: int
     """Predictions, one per video or several."""
     rows: Mapping[str, Mapping[str, EpisodeSums]]
-    """Sums over each video, (videos, steps), by the label of the predictor and the figure."""
+    """Sums over each video, (videos,), by the label of the predictor and the figure."""
 
     def to_json(self, **facts: object) -> str:
-        """Return means over all frames and by frame as JSON, after further facts such as the seed."""
+        """Return the figures with their intervals as JSON, after further facts such as the seed."""
         facts |= {name: getattr(self, name) for name in ("context", "steps", "videos", "windows")}
         rows = {
-            label: {
-                name: {**sums.pool(1).intervals.to_dict(), "per_frame": sums.intervals.to_dict()}
-                for name, sums in row.items()
-            }
+            label: {name: sums.intervals.to_dict() for name, sums in row.items()}
             for label, row in self.rows.items()
         }
         return json.dumps({**facts, "rows": rows}, indent=2, allow_nan=False)
 
     def format_table(self) -> str:
-        """Format the means over all frames as a Markdown table with 95 % intervals over videos."""
-        lines = [
-            [label, *(str(row[name].pool(1).at()) for name in FIGURES)] for label, row in self.rows.items()
-        ]
+        """Format the figures as a Markdown table with 95 % intervals over videos."""
+        lines = [[label, *(str(row[name].at()) for name in FIGURES)] for label, row in self.rows.items()]
         return format_markdown(["predictor", *FIGURES.values()], lines)
 
 
@@ -191,11 +169,11 @@ def score_predictors(
     batch_size: int = 32,
     device: torch.device | str = "cpu",
 ) -> FrameScores:
-    """Score predictors, and those without a model, on the frames after the first `context` of each window.
+    """Score predictors, and the repeated last frame, on the frames after the first `context` of each window.
 
     Args:
         predictors: Predictors by label.
-        windows: Frames (n, length, size, size, 3) uint8, on any device.
+        windows: Frames (n, context + steps or more, size, size, 3) uint8, on any device.
         video: Number of the video of each window, (n,), because intervals are over videos; None if each
             window is a video.
         steps: Frames to predict.
@@ -203,42 +181,33 @@ def score_predictors(
         batch_size: Windows that are predicted together.
         device: Device of the predictors.
     """
-    count, length = windows.shape[:2]
-    if not count or length < context + steps or context < 2 or steps < 1:
-        raise ComparisonError(
-            f"{count} videos of {length} frames: need videos of at least {context} frames of context "
-            f"(2 or more) and {steps} to predict (1 or more)"
-        )
-    video = torch.arange(count) if video is None else video
+    video = torch.arange(len(windows)) if video is None else video
     videos = int(video.max()) + 1
     rows = {}
-    for label, predictor in {**predictors, **WITHOUT_MODEL}.items():
+    for label, predictor in {**predictors, NO_MODEL: repeat_last_frame}.items():
         batches = []
-        for start in range(0, count, batch_size):
-            frames = windows[start : start + batch_size, : context + steps].to(device)
+        for frames in torch.split(windows[:, : context + steps], batch_size):
+            frames = frames.to(device)
             predicted = predictor(frames[:, :context], steps)
-            batches.append(_score_batch(predicted, to_unit(frames[:, context - 1 :]), label))
+            if not bool(predicted.isfinite().all()):
+                raise ComparisonError(f"{label} predicted values that are not finite: train it again")
+            batches.append(_score_batch(predicted, to_unit(frames[:, context - 1 :])))
         sums = torch.zeros(videos, *batches[0].shape[1:], dtype=torch.float64)
         sums.index_add_(0, video, torch.cat(batches).double().cpu())
-        total, number = sums.movedim(0, 2).numpy().swapaxes(0, 1)
-        rows[label] = {name: EpisodeSums(total[k], number[k]) for k, name in enumerate(FIGURES)}
-    return FrameScores(context, steps, videos, count, rows)
+        rows[label] = {
+            name: EpisodeSums(sums[:, k, 0].numpy(), sums[:, k, 1].numpy()) for k, name in enumerate(FIGURES)
+        }
+    return FrameScores(context, steps, videos, len(windows), rows)
 
 
-def _score_batch(predicted: Tensor, frames: Tensor, label: str) -> Tensor:
-    """Return total and count of each figure, (n, figures, 2, steps), whose ratio is the figure.
+def _score_batch(predicted: Tensor, frames: Tensor) -> Tensor:
+    """Return total and count of each figure over the steps, (n, figures, 2), whose ratio is the figure.
 
     `frames` are the last frame of the context and the true ones.
     """
     last, true = frames[:, :1], frames[:, 1:]
-    if predicted.shape != true.shape:
-        raise ComparisonError(
-            f"{label} returned frames of shape {tuple(predicted.shape)}, expected {tuple(true.shape)}"
-        )
-    if not bool(predicted.isfinite().all()):
-        raise ComparisonError(f"{label} returned frames with values that are not finite")
     predicted = predicted.float().clamp(-1, 1)
     moved, moving = measure_motion(torch.cat([last, predicted], dim=1)), measure_motion(frames)
     one = torch.ones_like(moved)
     pairs = ((psnr(predicted, true), one), (ssim(predicted, true), one), (moved, moving))
-    return torch.stack([torch.stack(pair, dim=1) for pair in pairs], dim=1)
+    return torch.stack([torch.stack(pair, dim=1).sum(-1) for pair in pairs], dim=1)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from nsde_policy.config import BaseConfig, TrainConfig
@@ -23,7 +22,6 @@ from nsde_policy.files import read_json, replace_file
 from nsde_policy.policy.loading import check_weights
 from nsde_policy.run_directory import RUN_FORMAT, DemoRecord, RunDirectory, find_versions
 from nsde_policy.training.checkpoints import check_files, refuse_other_training
-from nsde_policy.training.distributed import join_ranks
 from nsde_policy.training.recorder import FitOptions, Monitor, fit_run
 
 from .baselines import FlowMatchingVideo, InterpolantsVideo
@@ -52,7 +50,6 @@ class VideoRecord(BaseConfig):
     config: VideoConfig
     seed: int
     videos: DemoRecord
-    """Videos of the source, those held out of training included."""
     increment_std: float
     """Root mean square change of a pixel over one frame."""
     versions: dict[str, str] = field(default_factory=find_versions)
@@ -81,9 +78,7 @@ class VideoRecord(BaseConfig):
 
     def same_training(self, other: "VideoRecord") -> bool:
         """Return whether `other` can resume this run: same settings, seed and videos."""
-        one, two = (
-            (run.config, run.seed, run.videos.fingerprint, run.videos.held_out) for run in (self, other)
-        )
+        one, two = ((run.config, run.seed, run.videos.fingerprint) for run in (self, other))
         return one == two
 
     def build_model(self) -> VideoModel:
@@ -95,28 +90,13 @@ class VideoRecord(BaseConfig):
             generator=torch.Generator().manual_seed(self.seed),
         )
 
-    def select_unseen(self, videos: Videos) -> Videos:
-        """Return the videos of a store that the run was not trained on; raise `ConfigError` without any.
-
-        In the training store or a copy of it, these are the held-out videos and any added later. In another
-        store, they are all videos.
-        """
-        indices = np.arange(len(videos))
-        trained = np.setdiff1d(np.arange(self.videos.episodes), self.videos.held_out)
-        is_known = bool(np.isin(trained, indices).all())
-        if not is_known or videos.select(trained).fingerprint != self.videos.fingerprint:
-            if Path(videos.name).resolve() == Path(self.videos.source).resolve():
-                raise ConfigError(
-                    f"{videos.name} has changed since training, so the training videos cannot be left out: "
-                    "train the model again, or score it on another store with --data"
-                )
-            return videos
-        if len(trained) == len(videos):
+    def refuse_training_videos(self, videos: Videos) -> None:
+        """Raise `ConfigError` if videos are those that the run was trained on, or a copy of them."""
+        is_same_path = Path(videos.name).resolve() == Path(self.videos.source).resolve()
+        if is_same_path or videos.fingerprint == self.videos.fingerprint:
             raise ConfigError(
-                f"the model was trained on all {len(videos)} videos of {videos.name}: hold some out with "
-                "`video train --validation 0.1`, or score it on another store with --data"
+                f"the model was trained on the videos of {videos.name}: score it on others with --data"
             )
-        return videos.select(np.setdiff1d(indices, trained))
 
 
 def train_video(
@@ -139,18 +119,15 @@ def train_video(
         CheckpointError: If `path` holds another run or other files, or another process is training into it.
         DemoError: If no video is as long as a training window.
     """
-    second = {"--unroll.train.batch-size": config.unroll.train.batch_size} if config.unroll.frames else {}
-    batches = {"--train.batch-size": config.train.batch_size, **second}
-    run = RunDirectory(join_ranks(path, batches, device=device, resume=resume))
+    run = RunDirectory(path)
     with run.lock():
         check_files(run, resume=resume)
         videos.find_windows(config.model.history + max(config.unroll.frames, 1))
         about = DemoRecord(
             source=videos.name,
             fingerprint=videos.fingerprint,
-            episodes=len(videos.episode_ends),
+            episodes=len(videos),
             frames=int(videos.episode_ends[-1]),
-            held_out=videos.left_out,
         )
         record = VideoRecord(config, seed, about, videos.increment_std())
         refuse_other_training(path, VideoRecord.read(run.path) if run.config.exists() else None, record)

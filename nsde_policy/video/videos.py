@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +17,7 @@ from nsde_policy.data.frames import BLOCK_BYTES, check_frames, resize_frames
 from nsde_policy.data.images import LazyFrames
 from nsde_policy.data.readers import open_source
 from nsde_policy.data.types import Ints
-from nsde_policy.errors import ConfigError, DemoError
+from nsde_policy.errors import DemoError
 
 from .settings import VIDEO_KEY
 
@@ -57,14 +56,12 @@ class VideoWindows(TensorRows):
 
 @dataclass(frozen=True, eq=False)
 class Videos:
-    """A set of videos; parts of it share its frames."""
+    """A set of videos."""
 
     frames: LazyFrames | Tensor
-    """Frames of the whole set, in a store or, (rows, size, size, 3) uint8, on a device."""
+    """Frames in a store or, (rows, size, size, 3) uint8, on a device."""
     episode_ends: Ints
-    """One past the last row of each video of the whole set."""
-    indices: Ints
-    """Indices of the videos of this part."""
+    """One past the last row of each video."""
     size: int
     """Height and width that frames of a store are resized to."""
     name: str
@@ -74,11 +71,11 @@ class Videos:
     def from_tensor(cls, frames: Tensor, *, name: str = "memory") -> Self:
         """Use generated videos, (videos, T, size, size, 3) uint8, where they are."""
         n, length = frames.shape[:2]
-        return cls(frames.flatten(0, 1), length * np.arange(1, n + 1), np.arange(n), frames.shape[2], name)
+        return cls(frames.flatten(0, 1), length * np.arange(1, n + 1), frames.shape[2], name)
 
     def __len__(self) -> int:
         """Return the number of videos."""
-        return len(self.indices)
+        return len(self.episode_ends)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -99,32 +96,23 @@ class Videos:
     @property
     def starts(self) -> Ints:
         """First row of each video."""
-        return np.concatenate([np.zeros(1, np.int64), self.episode_ends[:-1]])[self.indices]
+        return self.episode_ends - self.lengths
 
     @property
     def lengths(self) -> Ints:
         """Frames of each video."""
-        return np.asarray(np.diff(self.episode_ends, prepend=0)[self.indices])
-
-    @property
-    def left_out(self) -> tuple[int, ...]:
-        """Indices of the videos of the whole set that are not in this part."""
-        return tuple(np.setdiff1d(np.arange(len(self.episode_ends)), self.indices).tolist())
-
-    def select(self, indices: Sequence[int] | Ints) -> "Videos":
-        """Return some videos of the whole set by their indices."""
-        return replace(self, indices=np.asarray(indices, np.int64))
+        return np.diff(self.episode_ends, prepend=0)
 
     def find_windows(self, length: int) -> Ints:
         """Return the first row of every window of `length` frames inside one video, or raise `DemoError`."""
-        counts = np.maximum(self.lengths - length + 1, 0)
-        before = np.cumsum(counts) - counts
-        if not counts.any():
+        last_starts = self.episode_ends - length
+        windows = [np.arange(start, last + 1) for start, last in zip(self.starts, last_starts, strict=True)]
+        if not any(map(len, windows)):
             raise DemoError(
                 f"{self.name}: the longest of {len(self)} videos has {self.lengths.max(initial=0)} "
                 f"frames, a window needs {length}; use longer videos or a shorter window"
             )
-        return np.asarray(np.repeat(self.starts - before, counts) + np.arange(counts.sum()))
+        return np.concatenate(windows)
 
     def read(self, starts: npt.ArrayLike, length: int) -> Tensor:
         """Read windows from their first rows to the CPU, (n, length, size, size, 3) uint8."""
@@ -153,16 +141,6 @@ class Videos:
         starts = torch.from_numpy(self.find_windows(length)).to(self.frames.device)
         return VideoWindows(self.frames, starts, length)
 
-    def hold_out(self, fraction: float) -> "Videos":
-        """Return the videos to train on: all but a random fraction, at least one, and always the same."""
-        if fraction == 0:
-            return self
-        if len(self) < 2:
-            raise ConfigError(f"--validation needs at least 2 videos, {self.name} holds {len(self)}")
-        count = min(max(round(fraction * len(self)), 1), len(self) - 1)
-        order = np.random.default_rng(0).permutation(self.indices)
-        return self.select(np.sort(order[count:]))
-
     def increment_std(self) -> float:
         """Measure the root mean square change of a pixel over one frame, in pixels from -1 to 1."""
         change = float(self._sample.double().diff(dim=1).square().mean().sqrt()) / 127.5
@@ -180,4 +158,4 @@ def open_videos(path: Path | str, *, size: int) -> Videos:
     images = LazyFrames(arrays[0], int(ends[-1]))
     check_frames(images, VIDEO_KEY)
     arrays[0].check_parts(len(images))
-    return Videos(images, ends, np.arange(len(ends)), size, str(path))
+    return Videos(images, ends, size, str(path))

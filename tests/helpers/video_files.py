@@ -51,14 +51,3 @@ def write_video(
 def write_scene(path: Path, number: int, frames: int = 10, **options: object) -> Path:
     """Write a video of `draw_scene`."""
     return write_video(path, [draw_scene(number, k) for k in range(frames)], **options)  # type: ignore[arg-type]
-
-
-def write_kth(
-    root: Path, persons: Sequence[int], *, actions: Sequence[str] = ("walking",), flat: bool = False
-) -> Path:
-    """Write tiny videos of persons with the names of KTH, in one folder per action or flat."""
-    for person in persons:
-        for action in actions:
-            folder = root if flat else root / action
-            write_scene(folder / f"person{person:02}_{action}_d1_uncomp.avi", person)
-    return root

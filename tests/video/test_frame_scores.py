@@ -9,7 +9,14 @@ import torch
 
 from examples.collisions import CollisionsConfig, make_collisions
 from nsde_policy.errors import ComparisonError, ConfigError
-from nsde_policy.video.frame_scores import cut_windows, measure_motion, psnr, score_predictors, ssim
+from nsde_policy.video.frame_scores import (
+    NO_MODEL,
+    cut_windows,
+    measure_motion,
+    psnr,
+    score_predictors,
+    ssim,
+)
 from nsde_policy.video.next_frame import to_unit
 from nsde_policy.video.videos import Videos
 
@@ -23,11 +30,6 @@ def noise(*shape: int) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def videos():
     return make_collisions(6, CollisionsConfig(frames=8), seed=5)
-
-
-def evaluate(row, name):
-    """Return the mean of a figure over all frames and videos."""
-    return row[name].pool(1).at().value
 
 
 def direct_ssim(a: np.ndarray, b: np.ndarray) -> float:
@@ -75,7 +77,7 @@ def test_motion_is_zero_for_a_frozen_video_and_hardly_changed_by_pixel_noise(vid
     assert float(measure_motion(noisy[:, :1] + 0.05 * noise(*frames.shape)).sum() / true) < 0.03
 
 
-def test_figures_of_the_truth_and_without_a_model_in_batches(videos):
+def test_figures_of_the_truth_and_of_the_repeated_last_frame_in_batches(videos):
     def look_up_truth(context, steps):
         matches = [video for part in context for video in videos if video[:4].equal(part)]
         return to_unit(torch.stack(matches))[:, 4 : 4 + steps]
@@ -83,25 +85,17 @@ def test_figures_of_the_truth_and_without_a_model_in_batches(videos):
     whole, parts = (
         score_predictors({"truth": look_up_truth}, videos, steps=4, batch_size=size) for size in (6, 4)
     )
-    truth, frozen = whole.rows["truth"], whole.rows["repeat the last frame"]
-    figures = [evaluate(truth, name) for name in ("psnr", "motion", "ssim")]
+    truth, frozen = whole.rows["truth"], whole.rows[NO_MODEL]
+    figures = [truth[name].at().value for name in ("psnr", "motion", "ssim")]
     assert figures == pytest.approx([60, 1, 1], abs=1e-5)
-    assert evaluate(frozen, "motion") == 0
-    assert 10 < evaluate(whole.rows["linear extrapolation"], "psnr") < evaluate(frozen, "psnr") < 30
+    assert frozen["motion"].at().value == 0
+    assert 10 < frozen["psnr"].at().value < 30
     for label, row in whole.rows.items():
         for name, sums in row.items():
-            assert sums.total.shape == (6, 4)
-            assert np.allclose(sums.total, parts.rows[label][name].total, atol=1e-4), (label, name)
+            assert sums.total.shape == (6,)
+            assert np.allclose(sums.total, parts.rows[label][name].total, atol=1e-3), (label, name)
     assert json.loads(whole.to_json(seed=1))["rows"].keys() == whole.rows.keys()
     assert "| truth | 60" in whole.format_table()
-
-
-def test_linear_extrapolation_is_exact_for_brightness_that_changes_at_a_constant_rate():
-    ramp = torch.arange(6, dtype=torch.uint8)[None, :, None, None, None] * 10 + 100
-    rows = score_predictors({}, ramp.expand(2, 6, 16, 16, 3), steps=2).rows
-    assert evaluate(rows["linear extrapolation"], "psnr") == 60
-    expected = [20 * math.log10(25.5), 20 * math.log10(12.75)]
-    assert rows["repeat the last frame"]["psnr"].compute() == pytest.approx(expected, abs=1e-3)
 
 
 def test_windows_of_one_video_count_as_one_for_intervals(videos):
@@ -110,20 +104,15 @@ def test_windows_of_one_video_count_as_one_for_intervals(videos):
     assert torch.equal(windows[1], videos[0, 4:])
     scores, apart = (score_predictors({}, windows, part, steps=2, context=2) for part in (video, None))
     assert (scores.videos, scores.windows, apart.videos) == (6, 12, 12)
-    one, two = (each.rows["repeat the last frame"]["psnr"].pool(1).at() for each in (scores, apart))
+    one, two = (each.rows[NO_MODEL]["psnr"].at() for each in (scores, apart))
     assert one.value == pytest.approx(two.value)
     assert (one.n, two.n) == (6, 12)
     assert cut_windows(Videos.from_tensor(videos), 4, 3)[1].tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("steps", "predictor", "message"),
-    [
-        (2, lambda frames, steps: torch.zeros(len(frames), steps + 1, 3, 64, 64), "expected"),
-        (2, lambda frames, steps: torch.full((len(frames), steps, 3, 64, 64), math.nan), "not finite"),
-        (5, None, "6 videos of 8 frames"),
-    ],
-)
-def test_unusable_predictions_and_short_videos_are_rejected(videos, steps, predictor, message):
-    with pytest.raises(ComparisonError, match=message):
-        score_predictors({"bad": predictor}, videos, steps=steps)
+def test_predictions_that_are_not_finite_are_refused(videos):
+    def diverge(frames, steps):
+        return torch.full((len(frames), steps, 3, 64, 64), math.nan)
+
+    with pytest.raises(ComparisonError, match="not finite"):
+        score_predictors({"bad": diverge}, videos, steps=2)

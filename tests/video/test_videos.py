@@ -1,4 +1,4 @@
-"""Tests of videos: which rows windows hold, where they are sampled, split, increments."""
+"""Tests of videos: which rows windows hold, increments."""
 
 import numpy as np
 import pytest
@@ -6,17 +6,11 @@ import torch
 
 from nsde_policy.data import open_images
 from nsde_policy.data.frames import resize_frames
-from nsde_policy.errors import ConfigError, DemoError
+from nsde_policy.errors import DemoError
 from nsde_policy.video.videos import Videos, open_videos
 from tests.helpers.demo_stores import write_store
 
 LENGTHS = (15, 10, 15)
-
-
-def make_numbered(*, device="cpu", videos=4, length=12):
-    """Make videos whose frames all hold their row."""
-    rows = torch.arange(videos * length, dtype=torch.uint8, device=device).reshape(videos, length, 1, 1, 1)
-    return Videos.from_tensor(rows.expand(-1, -1, 8, 8, 3).clone())
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +29,6 @@ def test_windows_are_all_those_inside_one_video(store, length):
     expected = [s for s in range(41 - length) if episode[s] == episode[s + length - 1]]
     videos = open_videos(store, size=8)
     assert videos.find_windows(length).tolist() == expected
-    part = [s for s in expected if episode[s] in (0, 2)]
-    assert videos.select([0, 2]).find_windows(length).tolist() == part
     windows = videos.to("cpu").windows(length)
     assert len(windows) == len(expected)
     batch = windows[torch.tensor([3, 0])].frames
@@ -51,18 +43,6 @@ def test_frames_are_resized_and_read_back_the_same_from_store_and_table(tmp_path
     stored = open_videos(path, size=6)
     for videos in (stored, stored.to("cpu")):
         assert np.array_equal(videos.read(starts, 4), np.stack([expected[s : s + 4] for s in starts]))
-
-
-def test_whole_videos_are_held_out():
-    videos = make_numbered(videos=5)
-    training = videos.hold_out(0.4)
-    assert len(training) == 3
-    assert sorted([*training.indices, *training.left_out]) == [0, 1, 2, 3, 4]
-    assert training.windows(12).starts.tolist() == [12 * video for video in training.indices]
-    assert videos.hold_out(0) is videos
-    assert len(videos.hold_out(0.001)) == 4
-    with pytest.raises(ConfigError, match="at least 2 videos"):
-        make_numbered(videos=1).hold_out(0.5)
 
 
 def test_the_increment_is_the_root_mean_square_change_of_a_pixel(store):

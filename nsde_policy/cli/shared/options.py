@@ -120,7 +120,7 @@ CommandT = TypeVar("CommandT", bound=Command)
 def check_command(command: CommandT) -> CommandT:
     """Check numbers, paths and the device of any command; return it with a device that torch can use."""
     if is_launched() and not getattr(command, "uses_ranks", False):
-        raise ConfigError("torchrun is for `train` and `video train`: start this command without it")
+        raise ConfigError("torchrun is for `train`: start this command without it")
     for name, hint in get_bounded_fields(type(command)).items():
         check_value(f"--{name.replace('_', '-')}", getattr(command, name), hint)
     for name, hint in get_type_hints(type(command), include_extras=True).items():
