@@ -134,13 +134,13 @@ def sample_neural_sde(
 ) -> Generated:
     """Solve the equation from the start; the three networks count as one call per solver step."""
     sampling = SamplingConfig(
-        denoiser="constant" if denoiser else "off",
-        alpha=DENOISER_RATE * road.dt,
+        alpha=DENOISER_RATE * road.dt if denoiser else 0.0,
         diffusion=float(diffusion),
         substeps=math.ceil(road.dt / SOLVER_STEP - 1e-9),
     )
     start, generator = budget.start(road), budget.generator()
-    paths = model.sample_paths(start, steps=road.steps, generator=generator, sampling=sampling)
+    noise = torch.randn(road.steps * sampling.substeps, *start.shape, generator=generator)
+    paths = model.sample_paths(start, steps=road.steps, noise=noise, sampling=sampling)
     return paths, road.steps * sampling.substeps
 
 

@@ -20,7 +20,9 @@ from nsde_policy.errors import ConfigError, suggest
 from nsde_policy.files import parse_json
 
 WITHDRAWN = (
+    ("denoiser", "constant"),
     ("learned_strength", False),
+    ("objective", "decoupled"),
     ("quiet_end", True),
     ("schedule", "together"),
     ("window_mb", 0),

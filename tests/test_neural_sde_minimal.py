@@ -9,13 +9,7 @@ import pytest
 import torch
 
 from nsde_policy.core import losses
-from nsde_policy.core.sde import (
-    AbstractScoredSDE,
-    ScoreCorrectedSDE,
-    Terms,
-    constant_strength,
-    euler_maruyama,
-)
+from nsde_policy.core.sde import Coefficients, euler_maruyama
 
 FILE = Path(__file__).parents[1] / "examples/neural_sde_minimal.py"
 
@@ -44,12 +38,11 @@ def test_the_solver_is_that_of_core(minimal, drawn):
         torch.manual_seed(0)
         network = minimal.SharedTrunk()
 
-    class Learned(AbstractScoredSDE):
-        def terms(self, x):
-            drift, log_variance, score = network(x)
-            return Terms(drift, (0.5 * log_variance).exp(), score / minimal.NOISE_STD)
+    def sde(x: torch.Tensor) -> Coefficients:
+        drift, log_variance, score = network(x)
+        corrected = drift + minimal.ALPHA * (score / minimal.NOISE_STD)
+        return Coefficients(corrected, (0.5 * log_variance).exp())
 
-    sde = ScoreCorrectedSDE(Learned(), constant_strength(minimal.ALPHA))
     noise = torch.randn(8, 50, 2, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         expected = euler_maruyama(sde, drawn[0], dt=0.025, steps=8, noise=noise)

@@ -14,21 +14,6 @@ SMALLEST_SQUARE = 1e-30
 """Smallest squared residual under the logarithm of Eq. 19, which is singular at 0."""
 
 
-def joint_nll(
-    drift: Tensor,
-    log_variance: Tensor,
-    velocity: Tensor,
-    dt: Tensor | float,
-    weight: Tensor | float = 1.0,
-) -> Tensor:
-    """Return ½ Σᵢ (fᵢ − Δxᵢ/Δt)² Δt / σᵢ² + log σᵢ²: flow and diffusion together (Eq. 16).
-
-    `log_variance` is log σ², the logarithm of the squared diffusion coefficient.
-    """
-    error = (drift - velocity).square() * dt
-    return 0.5 * (weight * (error * (-log_variance).exp() + log_variance)).sum(-1).mean()
-
-
 def flow_loss(drift: Tensor, velocity: Tensor, *, delta: float, weight: Tensor | float = 1.0) -> Tensor:
     """Return ½ (1 + δ) Σᵢ log(1 + (fᵢ − Δxᵢ/Δt)² / δ): Eq. 24, rescaled to have both its limits.
 
@@ -60,12 +45,15 @@ def diffusion_squared_loss(
 def diffusion_nll(
     log_variance: Tensor, drift: Tensor, velocity: Tensor, dt: Tensor | float, weight: Tensor | float = 1.0
 ) -> Tensor:
-    """Return Eq. 16 with the flow detached, so that only the diffusion learns.
+    """Return ½ Σᵢ (fᵢ − Δxᵢ/Δt)² Δt / σᵢ² + log σᵢ² (Eq. 16), with the flow detached: only g learns.
+
+    `log_variance` is log σ², the logarithm of the squared diffusion coefficient.
 
     Deviation: replaces Eq. 20. Both have the optimum σ² = E[r² | x] Δt (Eq. 18, averaged), but Eq. 20 weighs
     errors by σ⁴ and so sees only the noisiest places, and it cannot use a logarithm's range.
     """
-    return joint_nll(drift.detach(), log_variance, velocity, dt, weight)
+    error = (drift.detach() - velocity).square() * dt
+    return 0.5 * (weight * (error * (-log_variance).exp() + log_variance)).sum(-1).mean()
 
 
 def denoiser_loss(scaled_score: Tensor, unit_noise: Tensor, weight: Tensor | float = 1.0) -> Tensor:

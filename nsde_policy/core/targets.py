@@ -10,7 +10,7 @@ from nsde_policy.errors import DemoError
 
 Interpolation = Literal["none", "uniform"]
 NoiseKind = Literal["relative", "absolute"]
-HistoryNoise = Literal["independent", "shared", "none"]
+HistoryNoise = Literal["independent", "shared"]
 
 
 class TensorRows:
@@ -92,7 +92,7 @@ class FlowTarget:
     """η/σ, the noise that the denoiser should remove."""
 
 
-def draw_flow_target(
+def sample_flow_target(
     x: Tensor,
     increment: Tensor,
     dt: Tensor,
@@ -102,7 +102,7 @@ def draw_flow_target(
     unit_noise: Tensor,
     generator: torch.Generator,
 ) -> FlowTarget:
-    """Draw a point between x and x + Δx and blur it (Appendix B); all (batch, history·d), `dt` (batch, 1).
+    """Sample a point between x and x + Δx and blur it (Appendix B); all (batch, history·d), `dt` (batch, 1).
 
     Args:
         x: Observed states.
@@ -110,7 +110,7 @@ def draw_flow_target(
         dt: Time between the two.
         interpolation: "none" takes x itself, the point of Eq. 11; "uniform" takes x + τ Δx, τ ~ U[0, 1].
         noise_std: σ of the blur in each dimension, state units, (d,); see `noise_scale`.
-        unit_noise: Standard normal numbers that it scales, (batch, d); see `draw_noise`.
+        unit_noise: Standard normal numbers that it scales, (batch, d); see `sample_noise`.
         generator: Generator of τ.
 
     Deviation: the paper always interpolates. If the data are truly stochastic, x_τ already contains part of
@@ -135,20 +135,16 @@ def noise_scale(noise: float, kind: NoiseKind, increment_std: Tensor) -> Tensor:
     return noise * increment_std if kind == "relative" else torch.full_like(increment_std, noise)
 
 
-def draw_noise(like: Tensor, *, history: int, kind: HistoryNoise, generator: torch.Generator) -> Tensor:
-    """Draw standard normal numbers for states (n, d) and their history, newest first, (n, history·d).
+def sample_noise(like: Tensor, *, history: int, kind: HistoryNoise, generator: torch.Generator) -> Tensor:
+    """Sample standard normal numbers for states (n, d) and their history, newest first, (n, history·d).
 
     The noise of older states is "independent" of the newest, so that the denoiser learns a score of the whole
-    history; "shared", the same for all, which preserves their differences (the denoiser then learns the slope
-    along that common shift); or "none".
+    history; or "shared", the same for all, which preserves their differences (the denoiser then learns the
+    slope along that common shift).
     """
     width = like.shape[1] * (history if kind == "independent" else 1)
     noise = torch.randn((len(like), width), generator=generator, dtype=like.dtype, device=like.device)
-    if kind == "shared":
-        return noise.repeat(1, history)
-    if kind == "none":
-        return torch.cat([noise, *[torch.zeros_like(noise)] * (history - 1)], dim=-1)
-    return noise
+    return noise.repeat(1, history) if kind == "shared" else noise
 
 
 def blur(states: Tensor, std: Tensor, generator: torch.Generator) -> Tensor:

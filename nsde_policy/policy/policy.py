@@ -238,27 +238,3 @@ class Policy(BasePolicy[torch.Generator]):
                 rows[batch], draws, steps=steps, candidates=candidates, with_std=True
             )
         return plans
-
-    def sample(
-        self,
-        history: History,
-        *,
-        n: int,
-        steps: int,
-        generator: torch.Generator,
-        sampling: Sampling | None = None,
-    ) -> Tensor:
-        """Sample n futures, (steps + 1, n, obs_dim + act_dim), the present state first."""
-        states = torch.from_numpy(history.states()).expand(n, -1, -1)
-        with torch.no_grad():
-            futures = self.model.sample_futures(
-                states, steps=steps, draws=Draws([generator] * n), sampling=sampling
-            )
-        return futures.transpose(0, 1)
-
-    def step_std(self, history: History) -> np.ndarray:
-        """Return the standard deviation σ of each dimension of the next state, (obs_dim + act_dim,)."""
-        states = torch.from_numpy(history.states())[None]
-        with torch.no_grad():
-            std = self.model.futures_std(states, states[:, :1].expand(-1, 2, -1))[0, 0]
-        return np.asarray(std.double())

@@ -13,7 +13,6 @@ from nsde_policy.core.losses import (
     diffusion_nll,
     diffusion_squared_loss,
     flow_loss,
-    joint_nll,
 )
 from nsde_policy.core.sde import Coefficients, increment_log_prob
 
@@ -67,15 +66,13 @@ def test_flow_loss_is_finite_in_single_precision_for_every_delta(delta: float):
     assert compute_gradient(loss, f).isfinite().all()
 
 
-def test_joint_nll_is_the_negative_log_transition_density_up_to_constants():
+def test_diffusion_nll_is_the_negative_log_transition_density_up_to_constants():
     """Follows from Eq. 12 to 16."""
     f, log_variance, dx, dt = draw_normal(5, 3), draw_normal(5, 3, seed=1), draw_normal(5, 3, seed=2), 0.3
-    density = increment_log_prob(
-        Coefficients(f, (0.5 * log_variance).exp()), dx, torch.tensor(dt, dtype=torch.float64)
-    )
+    density = increment_log_prob(Coefficients(f, (0.5 * log_variance).exp()), dx, dt)
     constants = 1.5 * math.log(2 * math.pi * dt)
     torch.testing.assert_close(
-        joint_nll(f, log_variance, dx / dt, dt), -density.mean() - constants, rtol=1e-9, atol=1e-9
+        diffusion_nll(log_variance, f, dx / dt, dt), -density.mean() - constants, rtol=1e-9, atol=1e-9
     )
 
 
@@ -88,10 +85,10 @@ def test_both_diffusion_losses_have_the_mean_squared_residual_as_their_optimum()
         assert compute_gradient(loss, best).abs() < 1e-9
 
 
-def test_joint_nll_at_the_optimal_g_is_the_flow_loss_up_to_a_constant():
+def test_diffusion_nll_at_the_optimal_g_is_the_flow_loss_up_to_a_constant():
     """Eq. 19 is Eq. 16 at Eq. 18, up to constants."""
     f, v, dt = draw_normal(6, 2), draw_normal(6, 2, seed=1), 0.4
-    profile = joint_nll(f, ((f - v).square() * dt).log(), v, dt)
+    profile = diffusion_nll(((f - v).square() * dt).log(), f, v, dt)
     assert (profile - flow_loss(f, v, delta=0)).item() == pytest.approx(1 + math.log(dt))
 
 

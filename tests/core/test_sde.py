@@ -1,6 +1,7 @@
 """Tests for nsde_policy/core/sde.py, against processes with known distributions."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -8,13 +9,8 @@ import torchsde
 from torch import Tensor
 
 from nsde_policy.core.sde import (
-    AbstractScoredSDE,
-    AbstractSDE,
+    SDE,
     Coefficients,
-    ScoreCorrectedSDE,
-    Terms,
-    cancelling_strength,
-    constant_strength,
     euler_maruyama,
     increment_log_prob,
 )
@@ -22,45 +18,32 @@ from nsde_policy.errors import ConfigError
 from tests.helpers.rng import make_rng
 
 
-class OrnsteinUhlenbeck(AbstractSDE):
+class OrnsteinUhlenbeck:
     """dx = −θ x dt + σ dw: mean x₀e^(−θt), variance σ²(1 − e^(−2θt)) / 2θ."""
 
     theta, sigma = 1.5, 0.4
 
-    def coefficients(self, x: Tensor) -> Coefficients:
+    def __call__(self, x: Tensor) -> Coefficients:
         return Coefficients(-self.theta * x, torch.full_like(x, self.sigma))
 
 
-class GeometricBrownianMotion(AbstractSDE):
+class GeometricBrownianMotion:
     """dx = μ x dt + σ x dw: x₀ exp((μ − σ²/2) t + σ w); mean x₀e^(μt), variance x₀²e^(2μt)(e^(σ²t) − 1)."""
 
     mu, sigma = 1.0, 0.5
 
-    def coefficients(self, x: Tensor) -> Coefficients:
+    def __call__(self, x: Tensor) -> Coefficients:
         return Coefficients(self.mu * x, self.sigma * x)
 
 
-class Rescaled(AbstractSDE):
-    """f/λ and g/√λ: the same process in another unit of time (Eq. 26)."""
+def rescale(sde: SDE, factor: float) -> SDE:
+    """Return f/λ and g/√λ: the same process in another unit of time (Eq. 26)."""
 
-    def __init__(self, sde: AbstractSDE, factor: float) -> None:
-        super().__init__()
-        self.sde, self.factor = sde, factor
+    def rescaled(x: Tensor) -> Coefficients:
+        drift, diffusion = sde(x)
+        return Coefficients(drift / factor, diffusion / math.sqrt(factor))
 
-    def coefficients(self, x: Tensor) -> Coefficients:
-        drift, diffusion = self.sde.coefficients(x)
-        return Coefficients(drift / self.factor, diffusion / math.sqrt(self.factor))
-
-
-class StandardNormalWithNoise(AbstractScoredSDE):
-    """No drift, diffusion 0.8 √(1 + slope·x²), and the score of N(0, 1)."""
-
-    def __init__(self, slope: float = 0.0) -> None:
-        super().__init__()
-        self.slope = slope
-
-    def terms(self, x: Tensor) -> Terms:
-        return Terms(torch.zeros_like(x), 0.8 * (1 + self.slope * x.square()).sqrt(), -x)
+    return rescaled
 
 
 def measure_gbm_errors(levels: list[int], n: int) -> tuple[list[float], list[float]]:
@@ -104,21 +87,22 @@ def test_weak_order_of_euler_maruyama_is_one():
 def test_paths_do_not_depend_on_the_unit_of_time(factor: float):
     """Eq. 25 to 31: f/λ and g/√λ over λΔt give the same chain up to rounding, given the same noise."""
     sde, x0 = GeometricBrownianMotion(), torch.ones(100, 3, dtype=torch.float64)
-    one = euler_maruyama(sde, x0, dt=0.01, steps=50, generator=make_rng())
-    other = euler_maruyama(Rescaled(sde, factor), x0, dt=0.01 * factor, steps=50, generator=make_rng())
+    noise = torch.randn(50, 100, 3, generator=make_rng(), dtype=torch.float64)
+    one = euler_maruyama(sde, x0, dt=0.01, steps=50, noise=noise)
+    other = euler_maruyama(rescale(sde, factor), x0, dt=0.01 * factor, steps=50, noise=noise)
     torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("sde", [OrnsteinUhlenbeck(), GeometricBrownianMotion()])
-def test_agrees_with_torchsde_on_the_same_brownian_path(sde: AbstractSDE):
+def test_agrees_with_torchsde_on_the_same_brownian_path(sde: SDE):
     class Oracle(torch.nn.Module):
         noise_type, sde_type = "diagonal", "ito"
 
         def f(self, t: Tensor, y: Tensor) -> Tensor:
-            return sde.coefficients(y).drift
+            return sde(y).drift
 
         def g(self, t: Tensor, y: Tensor) -> Tensor:
-            return sde.coefficients(y).diffusion
+            return sde(y).diffusion
 
     steps, x0 = 64, torch.linspace(0.5, 2, 20, dtype=torch.float64).reshape(10, 2)
     ts = torch.linspace(0, 1, steps + 1, dtype=torch.float64)
@@ -131,75 +115,35 @@ def test_agrees_with_torchsde_on_the_same_brownian_path(sde: AbstractSDE):
 
 def test_path_with_substeps_equals_the_finer_path_at_whole_steps():
     sde, x0 = GeometricBrownianMotion(), torch.ones(5, 2)
-    fine = euler_maruyama(sde, x0, dt=0.025, steps=40, generator=make_rng())
-    coarse = euler_maruyama(sde, x0, dt=0.1, steps=10, substeps=4, generator=make_rng())
+    noise = torch.randn(40, 5, 2, generator=make_rng())
+    fine = euler_maruyama(sde, x0, dt=0.025, steps=40, noise=noise)
+    coarse = euler_maruyama(sde, x0, dt=0.1, steps=10, substeps=4, noise=noise)
     torch.testing.assert_close(coarse, fine[::4])
-
-
-def test_path_with_irregular_steps_equals_single_steps_in_sequence():
-    sde, x0 = OrnsteinUhlenbeck(), torch.ones(4, 2)
-    dt = torch.tensor([0.1, 0.3, 0.05])
-    noise = torch.randn(3, 4, 2, generator=make_rng())
-    whole = euler_maruyama(sde, x0, dt=dt, steps=3, noise=noise)
-    x = x0
-    for k in range(3):
-        x = euler_maruyama(sde, x, dt=dt[k].item(), steps=1, noise=noise[k : k + 1])[-1]
-        torch.testing.assert_close(whole[k + 1], x)
 
 
 def test_gradients_flow_from_paths_to_the_initial_state():
     x0 = torch.ones(3, 1, requires_grad=True)
-    euler_maruyama(OrnsteinUhlenbeck(), x0, dt=0.1, steps=5, generator=make_rng())[-1].sum().backward()
+    euler_maruyama(OrnsteinUhlenbeck(), x0, dt=0.1, steps=5, noise=torch.zeros(5, 3, 1))[-1].sum().backward()
     torch.testing.assert_close(x0.grad, torch.full((3, 1), (1 - 0.15) ** 5))
 
 
 def test_transition_density_is_the_gaussian_of_one_step():
     sde, x, dt = GeometricBrownianMotion(), torch.tensor([[1.0, 2.0]]), 0.1
     x_next = torch.tensor([[1.2, 1.9]])
-    normal = torch.distributions.Normal(
-        x + sde.coefficients(x).drift * dt, sde.coefficients(x).diffusion * math.sqrt(dt)
-    )
-    log_prob = increment_log_prob(sde.coefficients(x), x_next - x, torch.tensor(dt))
+    normal = torch.distributions.Normal(x + sde(x).drift * dt, sde(x).diffusion * math.sqrt(dt))
+    log_prob = increment_log_prob(sde(x), x_next - x, dt)
     torch.testing.assert_close(log_prob, normal.log_prob(x_next).sum(-1))
 
 
-def test_cancelling_strength_keeps_the_density_under_constant_diffusion():
-    """Eq. 33: with α = ½ g gᵀ and the true score the density does not change; without them it spreads."""
-    sde, n = StandardNormalWithNoise(), 50_000
-    x0 = torch.randn(n, 1, generator=make_rng(1))
-    corrected = ScoreCorrectedSDE(sde, cancelling_strength())
-    x = euler_maruyama(corrected, x0, dt=0.01, steps=200, generator=make_rng())[-1]
-    free = euler_maruyama(sde, x0, dt=0.01, steps=200, generator=make_rng())[-1]
-    assert x.var().item() == pytest.approx(1.0, rel=0.03)
-    assert x.pow(4).mean().item() == pytest.approx(3.0, rel=0.06)
-    assert free.var().item() == pytest.approx(1 + 0.8**2 * 2, rel=0.03)
-
-
-def test_cancelling_strength_changes_the_density_under_varying_diffusion():
-    """½ ∂(g²)/∂x is left over: dV/dt = E[2 α s x + g²] = E[g² (1 − x²)] = 0.64 (1 + c − 1 − 3c) = −1.28 c."""
-    c, t, n = 0.3, 0.05, 400_000
-    corrected = ScoreCorrectedSDE(StandardNormalWithNoise(slope=c), cancelling_strength())
-    x0 = torch.randn(n, 1, generator=make_rng(1))
-    x = euler_maruyama(corrected, x0, dt=t / 10, steps=10, generator=make_rng())[-1]
-    assert ((x.var() - x0.var()) / t).item() == pytest.approx(-1.28 * c, rel=0.15)
-
-
-def test_score_correction_adds_alpha_times_the_score_to_the_drift_only():
-    sde, x = StandardNormalWithNoise(), torch.tensor([[0.5, -2.0]])
-    per_dimension = ScoreCorrectedSDE(sde, constant_strength(torch.tensor([1.0, 3.0])))
-    torch.testing.assert_close(per_dimension.coefficients(x).drift, torch.tensor([[-0.5, 6.0]]))
-    torch.testing.assert_close(per_dimension.coefficients(x).diffusion, sde.coefficients(x).diffusion)
-    learned = ScoreCorrectedSDE(sde, lambda x, g: x.square())
-    torch.testing.assert_close(learned.coefficients(x).drift, -x.pow(3))
-
-
-def test_invalid_steps_and_noise_raise():
-    sde, x0 = OrnsteinUhlenbeck(), torch.ones(2, 1)
-    with pytest.raises(ConfigError, match="dt must be positive, got -1"):
-        euler_maruyama(sde, x0, dt=-1, steps=2)
-    with pytest.raises(ConfigError, match=r"expected \(2,\), got \(3,\)"):
-        euler_maruyama(sde, x0, dt=torch.ones(3), steps=2)
-    with pytest.raises(ConfigError, match=r"noise must be \(4, 2, 1\)"):
-        euler_maruyama(sde, x0, dt=1, steps=2, substeps=2, noise=torch.ones(2, 2, 1))
-    with pytest.raises(ConfigError, match="at least 1, got 0"):
-        euler_maruyama(sde, x0, dt=1, steps=0)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dt": -1}, "dt > 0"),
+        ({"steps": 0}, "substeps >= 1"),
+        ({"substeps": 2}, r"noise must be \(4, 2, 1\)"),
+    ],
+)
+def test_invalid_steps_and_noise_raise(changes: dict[str, Any], message: str):
+    settings = {"dt": 1.0, "steps": 2, "noise": torch.ones(2, 2, 1)}
+    with pytest.raises(ConfigError, match=message):
+        euler_maruyama(OrnsteinUhlenbeck(), torch.ones(2, 1), **{**settings, **changes})

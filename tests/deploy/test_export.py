@@ -22,7 +22,7 @@ from tests.helpers.exported_policies import DDIM, LAYOUT, SMALL, build_policy, m
 
 def test_export_traces_the_solver_if_the_equation_cannot_be_folded(tmp_path):
     network = NetworkConfig(width=16, depth=2, kind="separate")
-    sampling = SamplingConfig(denoiser="cancelling", substeps=2)
+    sampling = SamplingConfig(substeps=2)
     policy = build_policy(make_neural_sde_config(network=network, sampling=sampling), chunk=1)
     (whole,) = export_policy(policy, tmp_path / "policy.onnx", cases=5)
     assert whole.difference < 1e-5

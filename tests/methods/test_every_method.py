@@ -60,13 +60,10 @@ def neural_sde(**changes: Any) -> Case:
 
 CASES = {
     "neural_sde": neural_sde(),
-    "neural_sde joint": neural_sde(objective="joint", sampling=SamplingConfig(substeps=2)),
     "neural_sde log": neural_sde(flow_loss="log", diffusion_loss="squared", interpolation="uniform"),
     "neural_sde separate": neural_sde(history=1, noise_kind="absolute", network=SEPARATE),
-    "neural_sde cancelling": neural_sde(
-        history=3, history_noise="shared", sampling=SamplingConfig(denoiser="cancelling")
-    ),
-    "neural_sde plain": neural_sde(denoiser=False, noise=0.0, sampling=SamplingConfig(denoiser="off")),
+    "neural_sde shared noise": neural_sde(history=3, history_noise="shared"),
+    "neural_sde plain": neural_sde(denoiser=False, noise=0.0, sampling=SamplingConfig(alpha=0.0, substeps=2)),
     "regression": Case(RegressionConfig(network=NETWORK)),
     "mip": Case(MIPConfig(network=NETWORK)),
     "flow": Case(StreamingFlowConfig(network=NETWORK, sampling=StreamingFlowSampling(substeps=2, start=1.0))),

@@ -17,7 +17,6 @@ SPEC = StateSpec(
     increment_std=(0.5, 0.1, 0.2, 0.3),
 )  # fmt: skip
 LINEAR = replace(SPEC, circular=())
-OFF = SamplingConfig(denoiser="off", diffusion=0.3)
 
 
 def build(layout: StateSpec = SPEC, **changes: object) -> NeuralSDE:
@@ -32,8 +31,7 @@ MODELS = [
     build(history=1),
     build(history=3, dt=0.1),
     build(sampling=SamplingConfig(alpha=0.7, diffusion=0.5)),
-    build(sampling=OFF),
-    build(sampling=SamplingConfig(alpha=0.0)),
+    build(sampling=SamplingConfig(alpha=0.0, diffusion=0.3)),
     build(sampling=SamplingConfig(diffusion=0.0)),
     build(history=1, sampling=SamplingConfig(substeps=3)),
     build(noise_kind="absolute", noise=0.05, variance_floor=0.3),
@@ -62,7 +60,6 @@ def test_folded_plan_equals_the_solver_up_to_rounding(model: NeuralSDE):
     "model",
     [
         build(network=NetworkConfig(kind="separate", width=16, depth=2)),
-        build(sampling=SamplingConfig(denoiser="cancelling")),
         build(history=2, sampling=SamplingConfig(substeps=2)),
     ],
 )

@@ -26,7 +26,7 @@ LAYOUT = StateSpec(
 )
 SEPARATE = NetworkConfig(width=16, depth=2, dropout=0.0, kind="separate")
 SHARED = replace(SEPARATE, kind="shared")
-STILL = SamplingConfig(denoiser="off", diffusion=0.0)
+STILL = SamplingConfig(alpha=0.0, diffusion=0.0)
 
 
 def build(layout: StateSpec = LAYOUT, **changes: Any) -> NeuralSDE:
@@ -65,13 +65,15 @@ def test_loss_and_paths_do_not_depend_on_the_unit_of_time():
     data, same = (pair_states(make_path(), dt=dt, history=2) for dt in (1.0, 0.1))
     for name, part in one.loss(data, make_rng()).parts.items():
         torch.testing.assert_close(part, other.loss(same, make_rng()).parts[name])
-    paths = (model.sample_paths(data.x, steps=5, generator=make_rng()) for model in (one, other))
+    noise = torch.randn(5, len(data.x), 3, generator=make_rng())
+    paths = (model.sample_paths(data.x, steps=5, noise=noise) for model in (one, other))
     torch.testing.assert_close(*paths)
 
 
 def test_one_step_per_period_shifts_the_history_exactly():
     model, x0 = build(history=3), pair_states(make_path(), history=3).x
-    path = euler_maruyama(model.sde(), x0, dt=1.0, steps=4, generator=make_rng())
+    noise = torch.randn(4, *x0.shape, generator=make_rng())
+    path = euler_maruyama(model.coefficients, x0, dt=1.0, steps=4, noise=noise)
     torch.testing.assert_close(path[1:, :, 3:], path[:-1, :, :-3], atol=1e-5, rtol=1e-5)
 
 
@@ -82,21 +84,22 @@ def test_several_steps_per_period_lag_the_history_by_one_period():
     nn.init.ones_(model.learned.networks.drift.bias)  # type: ignore[arg-type]
     x0 = stack_history(torch.stack([torch.zeros(1, 3), torch.tensor([SPREAD])]), 2)[-1]
     silent = torch.zeros(40, 1, 6)
-    path = euler_maruyama(model.sde(), x0, dt=1.0, steps=10, substeps=4, noise=silent)
+    path = euler_maruyama(model.coefficients, x0, dt=1.0, steps=10, substeps=4, noise=silent)
     lag = path[..., :3] - path[..., 3:]
     torch.testing.assert_close(lag, torch.tensor(SPREAD).expand(11, 1, 3), atol=1e-4, rtol=1e-4)
 
 
 def test_sampling_rejects_parts_that_are_not_trained():
-    model, constant = build(**without_noise()), SamplingConfig(denoiser="constant")
+    model, noise = build(**without_noise()), torch.zeros(1, 20, 3)
     with pytest.raises(ConfigError, match="the denoiser is not trained"):
-        model.sample_paths(make_path()[0], steps=1, generator=make_rng(), sampling=constant)
+        model.sample_paths(make_path()[0], steps=1, noise=noise, sampling=SamplingConfig(alpha=0.5))
 
 
-def test_strength_of_a_denoiser_that_is_off_is_refused():
-    assert SamplingConfig().change({"alpha": 0.2}) == SamplingConfig(alpha=0.2)
-    with pytest.raises(ConfigError, match="no denoiser, so alpha has no effect"):
-        SamplingConfig(denoiser="off").change({"alpha": 0.2})
+def test_settings_of_version_0_2_are_read():
+    assert SamplingConfig.from_dict({"denoiser": "off", "alpha": 0.5}) == SamplingConfig(alpha=0.0)
+    assert SamplingConfig.from_dict({"denoiser": "constant", "alpha": 0.5}) == SamplingConfig(alpha=0.5)
+    with pytest.raises(ConfigError, match="no setting 'denoiser'"):
+        SamplingConfig.from_dict({"denoiser": "cancelling"})
 
 
 def without_noise(**changes: Any) -> dict[str, Any]:
@@ -116,15 +119,13 @@ def test_each_objective_computes_its_formula(dt: float):
         ({}, "diffusion", losses.diffusion_nll(log_g2, f, v, data.dt)),
         (paper, "flow", losses.flow_loss(f, v, delta=0.3)),
         (paper, "diffusion", squared),
-        ({"objective": "joint"}, "joint", losses.joint_nll(f, log_g2, v, data.dt)),
     ):
         found = build(**without_noise(**options)).loss(data, make_rng()).parts[part]
         torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("objective", ["decoupled", "joint"])
-def test_zero_weight_gives_zero_gradient(objective: Any):
-    model, data = build(**without_noise(objective=objective)), pair_states(make_path())
+def test_zero_weight_gives_zero_gradient():
+    model, data = build(**without_noise()), pair_states(make_path())
     weight = data.weight.clone()
     weight[:, 0] = 0.0
     changed = replace(data, weight=weight, x_next=data.x_next + torch.tensor([99.0, 0.0, 0.0]))
@@ -149,8 +150,8 @@ def test_interpolation_takes_the_shorter_way_around_the_circle():
     assert float(sine.min()) < -0.01 < 0.01 < float(sine.max())  # points on both sides of π
 
 
-@pytest.mark.parametrize("kind", ["independent", "shared", "none"])
-def test_history_noise_options(kind: Any):
+@pytest.mark.parametrize(("kind", "correlation"), [("independent", 0.0), ("shared", 1.0)])
+def test_history_noise_options(kind: Any, correlation: float):
     model, seen = build(history=2, history_noise=kind, noise=0.5), []
     still = torch.zeros(2, 4000, 3) + torch.tensor([5.0, 0.0, 0.0])
     hook = model.learned.networks.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
@@ -158,59 +159,28 @@ def test_history_noise_options(kind: Any):
     hook.remove()
     now, before = seen[0][:, 0], seen[0][:, 4]  # the first dimension of both states, scaled by 2/10
     assert now.std().item() == pytest.approx(0.5 * 0.5 * 0.2, rel=0.05)
-    if kind == "none":
-        assert before.std().item() < 1e-6
-    else:
-        together = torch.corrcoef(torch.stack([now, before]))[0, 1].item()
-        assert together == pytest.approx(1.0 if kind == "shared" else 0.0, abs=0.05)
+    together = torch.corrcoef(torch.stack([now, before]))[0, 1].item()
+    assert together == pytest.approx(correlation, abs=0.05)
 
 
-def measure_denoiser_step(model: NeuralSDE, sampling: SamplingConfig, x: Tensor) -> Tensor:
-    """Return what the denoiser adds to a noise-free step of one period."""
-    noise = torch.zeros(1, len(x), 3)
-    with_pull, without = (
-        model.sample_paths(x, steps=1, noise=noise, sampling=s)[1]
-        for s in (sampling, replace(sampling, denoiser="off"))
-    )
-    return with_pull - without
-
-
-def test_each_kind_of_strength_computes_its_formula():
+def test_the_denoiser_adds_alpha_sigma_squared_times_the_score():
     model, x = build(noise=0.7), make_path()[0]
     out = model.learned.outputs(model.learned.features(x))
-    sigma, spread = model.learned.noise_std, torch.tensor(SPREAD)
-    score = out.score / sigma
-    g_squared = out.log_variance.exp() * spread.square()
-    expected = {
-        "constant": 0.3 * sigma.square() * score,
-        "cancelling": 0.3 * 0.5 * g_squared * score,
-    }
-    for kind, pull in expected.items():
-        found = measure_denoiser_step(model, SamplingConfig(denoiser=kind, alpha=0.3), x)  # type: ignore[arg-type]
-        torch.testing.assert_close(found, pull.detach(), rtol=1e-3, atol=1e-5)
-        assert float(found.abs().max()) > 1e-4
-
-
-@pytest.mark.parametrize("history", [1, 2])
-def test_path_log_prob_equals_an_explicit_loop(history: int):
-    model, walk = build(history=history), make_path()
-    wrapped = walk.clone()
-    wrapped[..., 1] = torch.remainder(walk[..., 1], 2 * math.pi)
-    sde, total = model.sde(), torch.zeros(walk.shape[1])
-    for k in range(len(walk) - 1):
-        x = torch.cat([walk[k], walk[max(k - 1, 0)]], dim=-1) if history == 2 else walk[k]
-        drift, g = (part[..., :3].detach() for part in sde.coefficients(x))
-        normal = torch.distributions.Normal(walk[k] + drift, g)
-        total += normal.log_prob(walk[k + 1]).sum(-1)
-    torch.testing.assert_close(model.path_log_prob(wrapped), total, rtol=1e-3, atol=1e-2)
+    one, off = (
+        model.sample_paths(x, steps=1, noise=torch.zeros(1, len(x), 3), sampling=SamplingConfig(alpha))[1]
+        for alpha in (0.3, 0.0)
+    )
+    correction = 0.3 * model.learned.noise_std * out.score  # σ² times score / σ
+    torch.testing.assert_close(one - off, correction.detach(), rtol=1e-3, atol=1e-5)
+    assert float((one - off).abs().max()) > 1e-4
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.5])
-def test_step_std_equals_the_sampled_standard_deviation(factor: float):
+def test_predicted_std_equals_the_sampled_standard_deviation(factor: float):
     model, x = build(), make_path()[0, :1]
-    sampling = SamplingConfig(diffusion=factor)
-    paths = model.sample_paths(x.expand(20_000, -1), steps=1, generator=make_rng(), sampling=sampling)
-    expected = model.step_std(x, sampling=sampling)[0]
+    sampling, noise = SamplingConfig(diffusion=factor), torch.randn(1, 20_000, 3, generator=make_rng())
+    paths = model.sample_paths(x.expand(20_000, -1), steps=1, noise=noise, sampling=sampling)
+    expected = model.predict_step(x[:, None], sampling=sampling).std[0]
     torch.testing.assert_close(paths[1].std(0), expected, rtol=0.03, atol=0.0)
 
 
@@ -218,7 +188,7 @@ def test_variance_stays_above_its_floor():
     model = build(variance_floor=0.04)
     with torch.no_grad():
         model.learned.networks.log_variance.output.bias.fill_(-50.0)
-    lowest = model.learned.coefficients(make_path()[0]).diffusion / torch.tensor(SPREAD)
+    lowest = model.learned.terms(make_path()[0]).diffusion / torch.tensor(SPREAD)
     assert lowest.min().item() == pytest.approx(0.2, rel=1e-3)
 
 
@@ -227,8 +197,7 @@ def test_all_results_stay_on_the_device():
     x0 = stack_history(walk, 2)[0]
     noise = torch.zeros(3, *walk.shape[1:], device="meta")
     assert model.sample_paths(x0, steps=3, noise=noise).is_meta
-    assert model.path_log_prob(walk).is_meta
-    assert model.step_std(x0).is_meta
+    assert all(part.is_meta for part in model.predict_step(x0.unflatten(-1, (2, 3))))
 
 
 @pytest.mark.parametrize("network", [SHARED, SEPARATE], ids=["shared", "separate"])

@@ -1,4 +1,4 @@
-"""Tests for inference/policy.py, with the shipped policy."""
+"""Tests for policy/policy.py, with the shipped policy."""
 
 import numpy as np
 import pytest
@@ -57,22 +57,12 @@ def test_planned_states_start_at_the_current_state_and_hold_the_actions(policy):
     assert np.array_equal(plan.states[1:, 5:], plan.actions)
 
 
-def test_sampled_futures_differ_and_have_finite_likelihoods(policy):
-    history = policy.spec.new_history()
+def test_sampled_futures_have_the_predicted_standard_deviation(policy):
+    history, generator = policy.spec.new_history(), torch.Generator().manual_seed(0)
     history.add_observation(START)
-    paths = policy.sample(history, n=32, steps=8, generator=torch.Generator().manual_seed(0))
-    assert paths.shape == (9, 32, 7)
-    assert bool((paths[-1].std(dim=0) > 0).all())
-    likelihood = policy.model.path_log_prob(paths)
-    assert likelihood.shape == (32,)
-    assert bool(likelihood.isfinite().all())
-
-
-def test_step_std_is_the_std_of_sampled_next_states(policy):
-    history = policy.spec.new_history()
-    history.add_observation(START)
-    sampled = policy.sample(history, n=4000, steps=1, generator=torch.Generator().manual_seed(0))[1]
-    assert sampled.std(dim=0).numpy() == pytest.approx(policy.step_std(history), rel=0.05)
+    plans = policy.plan_batch([history] * 2000, generators=[generator] * 2000, steps=1, candidates=1)
+    std = policy.plan_from(history.states(), steps=1, seed=0).std[0]
+    assert np.std([plan.actions[0] for plan in plans], axis=0) == pytest.approx(std, rel=0.05)
 
 
 def test_history_repeats_the_first_state_and_is_newest_first(policy):

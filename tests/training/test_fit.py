@@ -51,10 +51,11 @@ def test_fitted_denoiser_returns_paths_to_the_data():
     model = build(network=NetworkConfig(kind="separate", width=32, depth=2, dropout=0.0))
     fit(model, make_line(), dataclasses.replace(SHORT, steps=300, batch_size=128, learning_rate=5e-3), seed=0)
     start = torch.tensor([[2.0, 0.15], [4.0, -0.15], [6.0, 0.15]])
-    flow_only = SamplingConfig(denoiser="off", diffusion=0.0)
-    with_denoiser = SamplingConfig(denoiser="constant", alpha=1.0, diffusion=0.0)
-    free = model.sample_paths(start, steps=2, generator=make_rng(), sampling=flow_only)[-1]
-    corrected = model.sample_paths(start, steps=2, generator=make_rng(), sampling=with_denoiser)[-1]
+    flow_only = SamplingConfig(alpha=0.0, diffusion=0.0)
+    with_denoiser = SamplingConfig(alpha=1.0, diffusion=0.0)
+    silent = torch.zeros(2, 3, 2)
+    free = model.sample_paths(start, steps=2, noise=silent, sampling=flow_only)[-1]
+    corrected = model.sample_paths(start, steps=2, noise=silent, sampling=with_denoiser)[-1]
     assert corrected[:, 1].abs().max() < 0.5 * free[:, 1].abs().min()
     torch.testing.assert_close(corrected[:, 0], start[:, 0] + 2, atol=0.3, rtol=0)
 
@@ -93,13 +94,13 @@ def test_fitted_uncertainty_is_calibrated_on_unseen_data():
 
     data, fresh = make_noisy_line(0), make_noisy_line(7)
     network = NetworkConfig(width=32, depth=2, dropout=0.0)
-    off = SamplingConfig(denoiser="off")
+    off = SamplingConfig(alpha=0.0)
     config = NeuralSDEConfig(history=1, noise=0.0, denoiser=False, network=network, sampling=off)
     model = NeuralSDE(config, measure_state(data.x, data.x_next), generator=make_rng())
     fit(model, data, TrainConfig(steps=400, batch_size=512, learning_rate=5e-3, ema=0.98), seed=0)
     with torch.no_grad():
-        residual = fresh.x_next - fresh.x - model.learned.coefficients(fresh.x).drift
-        z = residual / model.step_std(fresh.x)
+        at = model.learned.terms(fresh.x)
+        z = (fresh.x_next - fresh.x - at.drift) / at.diffusion
     low_noise, high_noise = z[fresh.x < 0.2], z[fresh.x > 0.8]
     for part in (z, low_noise, high_noise):
         assert part.square().mean().item() == pytest.approx(1.0, abs=0.12)

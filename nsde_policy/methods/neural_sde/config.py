@@ -1,6 +1,5 @@
 """Settings and presets of the Neural SDE; no torch, so that the command line starts fast."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Self
 
@@ -8,28 +7,25 @@ from msgspec import Meta
 
 from nsde_policy.bounds import MAX_NUMBER, Length, NonNegative, Positive, Size
 from nsde_policy.config import ModelConfig, NetworkConfig, Preset, Sampling, TrainConfig, require
-from nsde_policy.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class SamplingConfig(Sampling):
     """How paths are sampled from a trained model; changing it needs no training."""
 
-    denoiser: Literal["constant", "cancelling", "off"] = "constant"
-    """Strength of the denoiser: a constant, or ½ g gᵀ (cancelling); or no denoiser."""
     alpha: NonNegative = 0.5
-    """Factor on the strength. Constant: fraction of the blur undone per control period."""
+    """Strength of the denoiser: fraction of the blur undone per control period; 0 samples without it."""
     diffusion: NonNegative = 1.0
     """Factor on g; 0 samples without noise."""
     substeps: Size = 1
     """Solver steps per control period."""
 
-    def change(self, changes: Mapping[str, Any]) -> Self:
-        """Return these settings with some changed; refuse the strength of a denoiser that is off."""
-        changed = super().change(changes)
-        if changed.denoiser == "off" and "alpha" in changes:
-            raise ConfigError("this run has no denoiser, so alpha has no effect: leave it out")
-        return changed
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Read what `to_dict` returned; in files of version 0.2, `denoiser` "off" stands for `alpha` 0."""
+        if isinstance(values, dict) and values.get("denoiser") == "off":
+            values = {**values, "denoiser": "constant", "alpha": 0.0}
+        return super().from_dict(values)
 
 
 @dataclass(frozen=True)
@@ -40,8 +36,6 @@ class NeuralSDEConfig(ModelConfig):
     """Number of states in the input: 1 is the paper's Markov state, 2 adds the one before."""
     dt: Positive = 1.0
     """Δt of one control period; a convention that does not change sampled paths."""
-    objective: Literal["decoupled", "joint"] = "decoupled"
-    """Separate losses for flow and diffusion, or one likelihood."""
     flow_loss: Literal["square", "log"] = "square"
     """Square loss, or the paper's log(r² + δ)."""
     delta: Annotated[float, Meta(ge=1e-12, le=MAX_NUMBER)] = 0.1
@@ -58,8 +52,8 @@ class NeuralSDEConfig(ModelConfig):
     """Factor on the noise of each observation column; empty for 1."""
     action_noise: Positive = 1.0
     """Factor on the noise of actions; a large one makes the next action follow from the observation."""
-    history_noise: Literal["independent", "shared", "none"] = "independent"
-    """Noise on the older states: independent of the newest, the same, or none."""
+    history_noise: Literal["independent", "shared"] = "independent"
+    """Noise on the older states: independent of the newest, or the same."""
     step_inputs: NonNegative = 0.0
     """How strongly the first layer responds to steps between states of the history before training."""
     denoiser: bool = True
@@ -91,8 +85,8 @@ class NeuralSDEConfig(ModelConfig):
 
     def check_sampling(self, sampling: SamplingConfig) -> None:
         """Raise `ConfigError` if sampling needs a part that is not trained."""
-        problem = "the denoiser is not trained; sample with sampling.denoiser = 'off'"
-        require(self, self.denoiser or sampling.denoiser == "off", problem)
+        problem = "the denoiser is not trained; sample with sampling.alpha = 0"
+        require(self, self.denoiser or sampling.alpha == 0, problem)
 
 
 _FAST_MODEL = NeuralSDEConfig(sampling=SamplingConfig(alpha=1.0))

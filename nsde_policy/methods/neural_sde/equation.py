@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from nsde_policy.core.networks import MLP, AbstractNetworks, Outputs, SeparateNetworks, SharedTrunk
-from nsde_policy.core.sde import AbstractScoredSDE, Terms
+from nsde_policy.core.sde import Terms
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import noise_scale
@@ -24,7 +24,7 @@ from nsde_policy.errors import ConfigError
 from .config import NeuralSDEConfig
 
 
-class LearnedSDE(AbstractScoredSDE):
+class LearnedSDE(nn.Module):
     """Learned f, g and d of states with history, (..., history·d), newest first."""
 
     noise_std: Tensor

@@ -43,7 +43,7 @@ class FoldedPlan(nn.Module):
         flow = std / learned.period * dt
         weight = drift.weight.double() * flow[:, None]
         bias = drift.bias.double() * flow
-        if sampling.denoiser != "off":
+        if sampling.alpha:
             score = cast(nn.Linear, networks.score)
             correction = sampling.alpha * learned.noise_std.double() / learned.period * dt
             weight = weight + score.weight.double() * correction[:, None]

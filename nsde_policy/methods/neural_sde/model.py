@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -9,21 +10,10 @@ from torch import Tensor, nn
 from nsde_policy.config import Sampling
 from nsde_policy.core import losses
 from nsde_policy.core.networks import MLP, Outputs, SharedTrunk
-from nsde_policy.core.sde import (
-    AbstractSDE,
-    Coefficients,
-    ScaledDiffusionSDE,
-    ScoreCorrectedSDE,
-    Strength,
-    cancelling_strength,
-    constant_strength,
-    euler_maruyama,
-    increment_log_prob,
-)
+from nsde_policy.core.sde import Coefficients, euler_maruyama, increment_log_prob
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
-from nsde_policy.core.targets import Transitions, draw_flow_target, draw_noise, stack_history
-from nsde_policy.errors import ConfigError
+from nsde_policy.core.targets import Transitions, sample_flow_target, sample_noise, stack_history
 
 from ..base import (
     Draws,
@@ -58,8 +48,7 @@ class NeuralSDE(PolicyModel[Transitions]):
         self.config: NeuralSDEConfig = config
         self.dim = spec.dim
         self.learned = LearnedSDE(config, spec, generator)
-        coefficients = ("joint",) if config.objective == "joint" else ("flow", "diffusion")
-        self.losses = (*coefficients, "denoiser") if config.denoiser else coefficients
+        self.losses = ("flow", "diffusion", "denoiser") if config.denoiser else ("flow", "diffusion")
         self.register_buffer("dimension_weight", _weigh_features(config, spec), persistent=False)
 
     @property
@@ -71,13 +60,13 @@ class NeuralSDE(PolicyModel[Transitions]):
         """Compute the losses of Algorithm 1: blur the states, compare each part with its target."""
         config, sde, d = self.config, self.learned, self.dim
         x_next = torch.cat([batch.x_next, batch.x[:, :-d]], dim=-1)
-        target = draw_flow_target(
+        target = sample_flow_target(
             batch.x,
             sde.increment(batch.x, x_next),
             batch.dt,
             interpolation=config.interpolation,
             noise_std=sde.noise_std.repeat(config.history),
-            unit_noise=draw_noise(
+            unit_noise=sample_noise(
                 batch.x_next, history=config.history, kind=config.history_noise, generator=generator
             ),
             generator=generator,
@@ -95,8 +84,6 @@ class NeuralSDE(PolicyModel[Transitions]):
         self, out: Outputs, velocity: Tensor, dt: Tensor, weight: Tensor
     ) -> dict[str, Tensor]:
         config = self.config
-        if config.objective == "joint":
-            return {"joint": losses.joint_nll(out.drift, out.log_variance, velocity, dt, weight)}
         delta = config.delta if config.flow_loss == "log" else math.inf
         flow = losses.flow_loss(out.drift, velocity, delta=delta, weight=weight)
         if config.diffusion_loss == "nll":
@@ -106,25 +93,20 @@ class NeuralSDE(PolicyModel[Transitions]):
             diffusion = losses.diffusion_squared_loss(variance, out.drift, velocity, dt, weight)
         return {"flow": flow, "diffusion": diffusion}
 
-    def sde(self, sampling: Sampling | None = None) -> AbstractSDE:
-        """Return the equation that is sampled, of states with history, (..., history·d)."""
+    def coefficients(self, x: Tensor, sampling: Sampling | None = None) -> Coefficients:
+        """Return f(x) + α d(x) and g(x) as they are sampled (Eq. 22), for states (..., history·d).
+
+        Deviation: the paper leaves the unit of α open. Here it counts full corrections σ² per control period.
+        With α = 1 a step of one period adds σ² d(x): by Tweedie's formula it moves to the mean of the states
+        that the blur could have come from.
+        """
         sampling = choose_sampling(self.config.sampling, sampling)
         self.config.check_sampling(sampling)
-        scaled = ScaledDiffusionSDE(self.learned, sampling.diffusion)
-        if sampling.denoiser == "off":
-            return scaled
-        return ScoreCorrectedSDE(scaled, self._strength(sampling))
-
-    def _strength(self, sampling: SamplingConfig) -> Strength:
-        """Return α of Eq. 22; a constant counts full corrections σ² per control period and has no unit.
-
-        Deviation: the paper leaves the unit of α open. With α = 1 a step of one period adds σ² d(x): by
-        Tweedie's formula it moves to the mean of the states that the blur could have come from.
-        """
-        if sampling.denoiser == "cancelling":
-            return cancelling_strength(sampling.alpha)
-        full_correction = self.learned.noise_std.square().repeat(self.config.history) / self.config.dt
-        return constant_strength(sampling.alpha * full_correction)
+        drift, diffusion, score = self.learned.terms(x)
+        if sampling.alpha:
+            full_correction = self.learned.noise_std.square().repeat(self.config.history) / self.config.dt
+            drift = drift + sampling.alpha * full_correction * score
+        return Coefficients(drift, sampling.diffusion * diffusion)
 
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
         """Return the actions of one sampled path per row."""
@@ -145,7 +127,7 @@ class NeuralSDE(PolicyModel[Transitions]):
         sampling = choose_sampling(self.config.sampling, sampling)
         networks = self.learned.networks
         lags = self.config.history > 1 and sampling.substeps > 1
-        if lags or not isinstance(networks, SharedTrunk) or sampling.denoiser == "cancelling":
+        if lags or not isinstance(networks, SharedTrunk):
             return None
         return FoldedPlan(self.learned, networks, sampling)
 
@@ -155,46 +137,31 @@ class NeuralSDE(PolicyModel[Transitions]):
 
     @torch.inference_mode()
     def sample_paths(
-        self,
-        x0: Tensor,
-        *,
-        steps: int,
-        generator: torch.Generator | None = None,
-        noise: Tensor | None = None,
-        sampling: Sampling | None = None,
+        self, x0: Tensor, *, steps: int, noise: Tensor, sampling: Sampling | None = None
     ) -> Tensor:
         """Sample one path per row of `x0` (..., history·d); (steps + 1, ..., d), the current state first.
 
-        The noise comes from `generator` or is given as standard normal numbers, (solver steps, ..., d). A
-        step takes one control period.
+        The noise is standard normal, (solver steps, ..., d). A step takes one control period.
         """
-        substeps = choose_sampling(self.config.sampling, sampling).substeps
-        if noise is None:
-            if generator is None:
-                raise ConfigError("sampling a path needs a generator or the noise itself")
-            shape = (steps * substeps, *x0.shape[:-1], self.dim)
-            noise = torch.randn(shape, generator=generator, dtype=x0.dtype, device=x0.device)
+        sampling = choose_sampling(self.config.sampling, sampling)
         none = noise.new_zeros(*noise.shape[:-1], x0.shape[-1] - self.dim)  # older states have no noise
         path = euler_maruyama(
-            self.sde(sampling),
+            partial(self.coefficients, sampling=sampling),
             x0,
             dt=self.config.dt,
             steps=steps,
-            substeps=substeps,
             noise=torch.cat([noise, none], dim=-1),
+            substeps=sampling.substeps,
         )
         return path[..., : self.dim]
 
     @torch.no_grad()
-    def step_std(self, x: Tensor, *, sampling: Sampling | None = None) -> Tensor:
-        """Return σ of the next state: g(x) √Δt over one control period, as it is sampled, (..., d)."""
-        return self._newest_coefficients(x, sampling).diffusion * math.sqrt(self.config.dt)
-
     def futures_std(self, states: Tensor, paths: Tensor, *, sampling: Sampling | None = None) -> Tensor:
-        """Return σ of each step of sampled paths, (rows, steps, d), from one network call."""
+        """Return σ = g(x) √Δt of each step of sampled paths, (rows, steps, d), from one network call."""
         visited = torch.cat([states[:, 1:].flip(1), paths[:, :-1]], dim=1).transpose(0, 1)
         stacked = stack_history(visited, self.config.history)[self.config.history - 1 :]
-        return self.step_std(stacked, sampling=sampling).transpose(0, 1)
+        std = self._newest_coefficients(stacked, sampling).diffusion * math.sqrt(self.config.dt)
+        return std.transpose(0, 1)
 
     @torch.no_grad()
     def predict_step(self, states: Tensor, *, sampling: Sampling | None = None) -> StepPrediction:
@@ -220,7 +187,7 @@ class NeuralSDE(PolicyModel[Transitions]):
         """Return log N(Δx; (f + αd) Δt, g² Δt) (Eq. 12 to 14), of the action alone and of the whole state."""
         at = self._newest_coefficients(states.flatten(-2), sampling)
         increment = self.layout.increment(states[:, 0], x_next)
-        dt, act = x_next.new_tensor(self.config.dt), slice(self.layout.spec.obs_dim, None)
+        dt, act = self.config.dt, slice(self.layout.spec.obs_dim, None)
         action = Coefficients(at.drift[:, act], at.diffusion[:, act])
         return StepLogProb(
             increment_log_prob(action, increment[:, act], dt), increment_log_prob(at, increment, dt)
@@ -237,18 +204,8 @@ class NeuralSDE(PolicyModel[Transitions]):
 
     def _newest_coefficients(self, x: Tensor, sampling: Sampling | None) -> Coefficients:
         """Return drift and diffusion of the newest state of (..., history·d), (..., d) each."""
-        drift, diffusion = self.sde(sampling).coefficients(x)
+        drift, diffusion = self.coefficients(x, sampling)
         return Coefficients(drift[..., : self.dim], diffusion[..., : self.dim])
-
-    @torch.no_grad()
-    def path_log_prob(self, path: Tensor, *, sampling: Sampling | None = None) -> Tensor:
-        """Return log p(x₁ … x_n | x₀) of paths (n + 1, ..., d), one step per state (Eq. 12 to 17); (...).
-
-        The history before x₀ is taken to be x₀ itself.
-        """
-        current = self._newest_coefficients(stack_history(path[:-1], self.config.history), sampling)
-        increment, dt = self.layout.increment(path[:-1], path[1:]), path.new_tensor(self.config.dt)
-        return increment_log_prob(current, increment, dt).sum(0)
 
 
 def _weigh_features(config: NeuralSDEConfig, spec: StateSpec) -> Tensor:
