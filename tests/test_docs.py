@@ -198,7 +198,7 @@ def test_snippets_on_uncertainty_run():
     _, uncertainty = code_blocks(ROOT / "docs/control_loop.md", "python")
     names = {"policy": Policy.from_pretrained(), "obs": [235.0, 124.0, 299.6, 145.2, 5.378]}
     exec(uncertainty, names)
-    assert names["paths"].shape == (9, 64, 7)
+    assert names["plans"][0].states.shape == (9, 7)
 
 
 def find_messages() -> list[str]:
