@@ -11,12 +11,11 @@ from nsde_policy.errors import ConfigError, DemoError, NsdePolicyError
 from nsde_policy.files import PARTIAL
 
 from .images import LazyFrames
-from .readers import load_demonstrations
 from .readers.registry import load_from
 from .roles import is_camera
 from .source import DerivedSource, Progress, Source, SourceArray, get_short_name
 from .types import MIN_STEPS, Ints, Numbers
-from .zarr_store.store import RECORDING
+from .zarr_store.store import RECORDING, Store
 from .zarr_store.writer import MADE_WITH, DemoWriter, LazyRows
 
 
@@ -71,7 +70,9 @@ def write_zarr(
                 rows.check_parts(len(rows))
                 extras[name] = LazyFrames(rows, len(rows)) if is_camera(array.shape) else rows
             writer.append(demos[k], extras, {name: values[k] for name, values in info.items()})
-    if load_demonstrations(partial).fingerprint != demos.fingerprint:
+    with Store(partial) as store:
+        written = load_from(store)
+    if written.fingerprint != demos.fingerprint:
         raise DemoError(f"{partial} does not hold the numbers of {source.path}: delete it and convert again")
     partial.rename(out)
     return len(demos)

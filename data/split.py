@@ -53,7 +53,16 @@ def count_held_out(episodes: int, fraction: float) -> int:
     return min(max(round(fraction * episodes), 1), episodes - 1)
 
 
-def suggest_fraction(episodes: int) -> float:
-    """Return the smallest usual fraction that holds out enough episodes for a verdict, or the largest."""
-    enough = (each for each in FRACTIONS if count_held_out(episodes, each) >= FEWEST_EPISODES)
-    return next(enough, FRACTIONS[-1])
+def suggest_fraction(episodes: int) -> float | None:
+    """Return the smallest usual fraction that holds out enough episodes for a verdict, None if none does."""
+    if episodes < 2 * FEWEST_EPISODES:
+        return None
+    return next(each for each in FRACTIONS if count_held_out(episodes, each) >= FEWEST_EPISODES)
+
+
+def advise_validation(episodes: int) -> str:
+    """Say in a few words what gives enough held-out episodes for a verdict."""
+    fraction = suggest_fraction(episodes)
+    if fraction is None:
+        return f"record at least {2 * FEWEST_EPISODES} episodes"
+    return f"train with --validation {fraction:g}"

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nsde_policy.errors import DemoError
+from nsde_policy.files import PARTIAL
 from nsde_policy.registry import Registry
 
 from ..roles import find_keys
@@ -54,9 +55,12 @@ def open_source(path: Path | str, *, accept_omitted_chunks: bool = False) -> Sou
 
     With `accept_omitted_chunks`, missing chunks of a zarr store are read as the fill value.
     """
-    reader = find_reader(Path(path))
+    path = Path(path)
+    if path.suffix == PARTIAL:
+        raise DemoError(f"{path} is incomplete: repeat the command that writes it to continue")
+    reader = find_reader(path)
     omitted = accept_omitted_chunks and "accept_omitted_chunks" in inspect.signature(reader.open).parameters
-    return reader.open(Path(path), **({"accept_omitted_chunks": True} if omitted else {}))
+    return reader.open(path, **({"accept_omitted_chunks": True} if omitted else {}))
 
 
 def load_demonstrations(

@@ -16,7 +16,7 @@ from nsde_policy.core.targets import Transitions
 from nsde_policy.data import Demonstrations, LazyFrames
 from nsde_policy.data.readers import open_source
 from nsde_policy.data.roles import check_robot
-from nsde_policy.data.split import suggest_fraction
+from nsde_policy.data.split import advise_validation
 from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.interface.observation import ObservationMonitor
 from nsde_policy.interface.planner import PolicySpec
@@ -121,8 +121,8 @@ def _describe_selection(path: Path, episodes: int, unseen: int) -> str:
     """Describe in one sentence which episodes of a store are scored."""
     if not unseen:
         return (
-            f"all {episodes} episodes of {path}, which the run was TRAINED on: hold some out with "
-            f"`train --validation {suggest_fraction(episodes):g}`"
+            f"all {episodes} episodes of {path}, which the run was TRAINED on; for a verdict on unseen ones, "
+            + advise_validation(episodes)
         )
     if unseen == episodes:
         return f"all {episodes} episodes of {path}"

@@ -18,6 +18,7 @@ from .shared.page import PageFlags
 
 if TYPE_CHECKING:
     from nsde_policy.data.source import Source
+    from nsde_policy.data.summary import StoreSummary
     from nsde_policy.tasks import Task
 
 logger = logging.getLogger(__name__)
@@ -49,24 +50,37 @@ class DataInfo(StoreFlags):
 
     def run(self) -> None:
         """Print the summary of the store."""
-        from nsde_policy.data.split import suggest_fraction
         from nsde_policy.data.summary import summarize
         from nsde_policy.tasks import find_task
 
         summary = summarize(self.path, accept_omitted_chunks=self.accept_omitted_chunks)
-        found = find_task(self.path)
+        task = find_task(self.path)
         if self.json:
-            print(json.dumps({"task": found.name, **json.loads(summary.to_json())}, indent=2))
-        else:
-            print(summary.to_text())
-            if summary.observations and summary.actions:
-                flags = summary.train_flags + ("" if summary.rate_hz or found.env_id else " --rate HZ")
-                if not found.env_id and summary.episodes > 1:  # then unseen episodes judge the policy
-                    flags += f" --validation {suggest_fraction(summary.episodes):g}"
-                command = f"nsde-policy train --demos {shlex.quote(summary.path)}{flags}"
-                print(f"\n{found.reason}\ntrain: {command}")
-                if summary.videos and not found.env_id:
-                    print(f"with cameras: {command} --images {' '.join(summary.videos)}")
+            print(json.dumps({"task": task.name, **json.loads(summary.to_json())}, indent=2))
+            return
+        print(summary.to_text())
+        if summary.observations and summary.actions:
+            print(f"\n{task.reason}")
+            _print_training(summary, has_env=task.env_id is not None)
+
+
+def _print_training(summary: "StoreSummary", *, has_env: bool) -> None:
+    """Print the command that trains; without an environment, held-out episodes judge the policy."""
+    from nsde_policy.data.split import advise_validation, suggest_fraction
+
+    command = f"nsde-policy train --demos {shlex.quote(summary.path)}{summary.train_flags}"
+    if has_env:
+        print(f"train: {command}")
+        return
+    if not summary.rate_hz:
+        command += " --rate HZ"
+    if fraction := suggest_fraction(summary.episodes):
+        command += f" --validation {fraction:g}"
+    else:
+        print(f"for a verdict on unseen episodes, {advise_validation(summary.episodes)}")
+    print(f"train: {command}")
+    if summary.videos:
+        print(f"with cameras: {command} --images {' '.join(summary.videos)}")
 
 
 @dataclass(frozen=True)

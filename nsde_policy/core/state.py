@@ -35,7 +35,8 @@ def measure_state(
     if not bool(both.isfinite().all()):
         raise DemoError("states hold values that are not finite; remove those rows first")
     low, high = both.amin(0), both.amax(0)
-    high = torch.where(high > low, high, low + 1.0)
+    # 1, or what float32 can add to a large number
+    high = torch.where(high > low, high, low + torch.clamp(SMALLEST_STD * low.abs(), min=1.0))
     increment = wrap_circular(x_next.double() - x.double(), _mask(x.shape[1], circular))
     std, size = increment.std(0), increment.square().mean(0).sqrt()
     std = torch.where(std < CONSTANT_SPEED * size, size, std)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nsde_policy.data.convert import check_output
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.log import show_log
 from nsde_policy.policy.policy import Policy
@@ -111,6 +112,8 @@ def train_request(
         about = task if task != NO_TASK or request.demos is None else name_demos(request.demos)
         name = f"{about}-{config.method}-{preset}-{request.seed}"
         out = Path("runs") / re.sub(r"[^\w.-]", "_", name)
+    if isinstance(request.demos, Path):
+        check_output(request.demos, out)
     options = TrainOptions(request.device, resume=resume, validation=request.validation, scale_std=scale_std)
     run = train_run(
         request.demos,

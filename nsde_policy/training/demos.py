@@ -19,7 +19,7 @@ from nsde_policy.data.readers import open_source
 from nsde_policy.data.readers.registry import load_from
 from nsde_policy.data.resample import ResampledSource
 from nsde_policy.data.roles import find_cameras
-from nsde_policy.data.split import FEWEST_EPISODES, count_held_out, suggest_fraction
+from nsde_policy.data.split import FEWEST_EPISODES, advise_validation, count_held_out
 from nsde_policy.encoders import get_encoder
 from nsde_policy.errors import ConfigError, EnvError, NsdePolicyError
 from nsde_policy.run_config import DemoConfig
@@ -93,14 +93,12 @@ def warn_if_few(demos: Demonstrations, fraction: float) -> None:
     episodes = len(demos)
     held_out = count_held_out(episodes, fraction) if fraction and episodes > 1 else FEWEST_EPISODES
     if held_out < FEWEST_EPISODES:
-        larger = suggest_fraction(episodes)
-        suffices = count_held_out(episodes, larger) >= FEWEST_EPISODES
         logger.warning(
             "%d of %d episodes are held out, and a verdict of `score` needs %d: %s",
             held_out,
             episodes,
             FEWEST_EPISODES,
-            f"use --validation {larger:g}" if suffices else "record more",
+            advise_validation(episodes),
         )
 
 

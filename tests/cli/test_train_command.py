@@ -54,7 +54,7 @@ def test_too_few_held_out_episodes_are_reported_before_training(
     args = ["train", "--demos", str(arm_demos), "--policy", "knn", "--device", "cpu", "--validation"]
     for fraction, said in ("0.5", True), ("0", False):
         assert main([*args, fraction, "--out", str(tmp_path / fraction)]) == 0
-        told = "2 of 4 episodes are held out, and a verdict of `score` needs 6: record more"
+        told = "2 of 4 episodes are held out, and a verdict of `score` needs 6: record at least 12 episodes"
         assert (told in capsys.readouterr().err) == said
 
 
@@ -135,6 +135,7 @@ def test_observations_are_not_suggested_as_actions(tmp_path: Path, capsys: pytes
         (["--demos", "ARM", "--task", "none", "--demos.mirror"], "no mirror symmetry"),
         (["--demos", "ARM", "--task", "none", "--model.network.dropout", "1.5"], "dropout"),
         (["--demos", "ARM", "--task", "none", "--out", "/proc/x"], "/proc/x cannot be created"),
+        (["--demos", "ARM", "--out", "ARM/run"], "choose a path outside of it"),
         (["--preset", "fsat"], "has no preset 'fsat'"),
         (["--task", "psht"], "the closest are pusht"),
         (["--task", "pusht", "--preset", "pixels-fast"], "add --obs pixels or --images"),
@@ -149,7 +150,7 @@ def test_observations_are_not_suggested_as_actions(tmp_path: Path, capsys: pytes
 def test_bad_input_exits_with_code_2(
     arm_demos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], args: list[str], message: str
 ):
-    args = [str(arm_demos) if arg == "ARM" else arg for arg in args]
+    args = [arg.replace("ARM", str(arm_demos)) for arg in args]
     assert main(["train", "--out", str(tmp_path / "run"), *args]) == 2
     output = capsys.readouterr().err
     assert message in output

@@ -66,8 +66,9 @@ def test_measure_state_finds_range_and_increment_std():
     assert spec.high[0] >= x_next[:, 0].max()
 
 
-def test_features_of_a_constant_dimension_are_finite():
-    x = torch.zeros(10, 1)
+@pytest.mark.parametrize("value", [0.0, 2.0**24, -1e9, 1e18])
+def test_features_of_a_constant_dimension_are_finite(value: float):
+    x = torch.full((10, 1), value)
     spec = measure_state(x, x)
     assert StateLayout(spec).features(x).isfinite().all()
     assert spec.increment_std[0] > 0

@@ -87,6 +87,8 @@ def test_an_interrupted_conversion_goes_on(store: Path, tmp_path: Path) -> None:
     with open_source(store) as source, pytest.raises(KeyboardInterrupt):
         write_zarr(source, out, progress=stop_after_one)
     assert not out.exists()
+    with pytest.raises(DemoError, match=r"out\.zarr\.partial is incomplete: repeat the command"):
+        load_demonstrations(tmp_path / "out.zarr.partial")
     with open_source(store) as source:
         assert write_zarr(source, out, progress=note) == 3
     assert done == [range(1, 3)]
