@@ -69,8 +69,7 @@ def _measure(options: Options, url: str, robots: int) -> dict[str, Any]:
     latencies = asyncio.run(_ask_all(options, url, robots, 0.5 if options.smoke else options.seconds))
     after = _read_health(url)
     p50, p99 = np.percentile(latencies, [50, 99], method="higher").tolist()
-    batches = after["batches"] - before["batches"]
-    rows = [each["batches"] * each["mean_rows"] for each in (before, after)]
+    batches, planned = (after[name] - before[name] for name in ("batches", "planned"))
     return {
         "device": device_name(options.device),
         "robots": robots,
@@ -78,7 +77,7 @@ def _measure(options: Options, url: str, robots: int) -> dict[str, Any]:
         "in_time": float((np.array(latencies) <= options.deadline).mean()),
         "p50_ms": 1e3 * p50,
         "p99_ms": 1e3 * p99 if math.isfinite(p99) else None,
-        "rows_per_batch": (rows[1] - rows[0]) / max(batches, 1),
+        "rows_per_batch": planned / max(batches, 1),
     }
 
 
@@ -95,7 +94,10 @@ def make_requests(options: Options) -> list[PlanRequest]:
     if policy.selector is not None and policy.rule.kind == "goal":
         for near in states[::5]:
             near[:, list(policy.rule.columns)] = policy.selector.goal.numpy()
-    return [PlanRequest(1, Array.pack(each), policy.spec.chunk, 0, options.deadline) for each in states]
+    return [
+        PlanRequest(1, Array.pack(each), policy.spec.chunk, 0, policy.candidates, options.deadline)
+        for each in states
+    ]
 
 
 async def _ask_all(options: Options, url: str, robots: int, seconds: float) -> list[float]:

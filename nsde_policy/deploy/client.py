@@ -76,12 +76,7 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
     """
 
     def __init__(
-        self,
-        url: str,
-        *,
-        token: str | None = None,
-        deadline_s: float = 0.5,
-        timeout_s: float = 2.0,
+        self, url: str, *, token: str | None = None, deadline_s: float = 0.5, timeout_s: float = 2.0
     ) -> None:
         if not 0 < deadline_s <= timeout_s:
             raise ConfigError(f"need 0 < deadline_s <= timeout_s, got {deadline_s} and {timeout_s}")
@@ -89,67 +84,21 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
             raise ConfigError(
                 "the token has blanks or characters that are not ASCII: check its file or variable"
             )
-        self._url, self._token = url, token
-        self._deadline_s, self._timeout_s = deadline_s, timeout_s
-        self._lock, self._closed = threading.Lock(), False
+        self._url = url
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._deadline_s = float(deadline_s)
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._closed = False
         self._connection: ClientConnection | None
-        self._connection, spec, calibration = self._open(time.monotonic() + timeout_s)
+        self._connection, self._identity = self._open(time.monotonic() + timeout_s)
+        spec, calibration, self._candidates = self._identity
         super().__init__(spec, calibration)
 
     @classmethod
     def connect(cls, url: str, **options: Any) -> Self:
         """Connect to a server; the options are those of the class."""
         return cls(url, **options)
-
-    def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None) -> Plan:
-        """Plan from states (history, obs_dim + act_dim), newest first; bit-identical with the server.
-
-        The server decides how many plans it compares, whatever `candidates` says.
-
-        Raises:
-            RemoteError: If the server returns no plan.
-            PolicyInputError: If the states, steps or seed are invalid.
-        """
-        array = Array.pack(self._check_states(states))
-        if (steps := require_int(steps, "steps")) < 1:
-            raise PolicyInputError(f"need steps >= 1, got {steps}")
-        request = PlanRequest(REQUEST_ID, array, steps, require_seed(seed), float(self._deadline_s))
-        reply = self._request(request, PlanReply, self._timeout_s)
-        try:
-            return check_plan(reply.unpack(), self.spec, steps=steps)
-        except PlanError as error:
-            raise RemoteError(str(error)) from None
-
-    def encode_frames(
-        self, values: np.ndarray, frames: Sequence[np.ndarray]
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Let the server encode each row; the time for it is short, because a control loop waits for it."""
-        replies, limit_s = [], min(2 * self._deadline_s, self._timeout_s)
-        for row, *pictures in zip(values, *frames, strict=True):
-            packed = tuple(map(pack_frame, pictures))
-            request = EncodeRequest(REQUEST_ID, Array.pack(row[None]), packed, float(self._deadline_s))
-            replies.append(self._request(request, EncodeReply, limit_s))
-        features = np.concatenate([reply.features.unpack() for reply in replies]).astype(np.float64)
-        visible = [reply.visible for reply in replies if reply.visible is not None]
-        return features, np.array(visible) if visible else None
-
-    def _request(self, request: PlanRequest | EncodeRequest, kind: type[Reply], limit_s: float) -> Reply:
-        """Send a request, and return the reply of a kind within a time limit; reconnect once."""
-        ends = time.monotonic() + limit_s
-        if not self._lock.acquire(timeout=limit_s):
-            raise RemoteError(f"another thread has used the connection for {limit_s} s", "timeout")
-        try:
-            if self._closed:
-                raise RemoteError("the connection was closed by this client; connect again", "connection")
-            is_new = self._connection is None
-            try:
-                return self._send(request, kind, ends)
-            except RemoteError as error:
-                if is_new or error.reason != "connection":
-                    raise
-            return self._send(request, kind, ends)
-        finally:
-            self._lock.release()
 
     def close(self) -> None:
         """Close the connection for good."""
@@ -165,6 +114,42 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def candidates(self) -> int:
+        """Most plans that the server compares before one is executed; 1 without plan selection."""
+        return self._candidates
+
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None) -> Plan:
+        """Plan from states (history, obs_dim + act_dim), newest first; the server's plan, up to rounding.
+
+        Raises:
+            RemoteError: If the server returns no plan.
+            PolicyInputError: If the states, steps or seed are invalid.
+        """
+        array = Array.pack(self._check_states(states))
+        if (steps := require_int(steps, "steps")) < 1:
+            raise PolicyInputError(f"need steps >= 1, got {steps}")
+        count = self._candidates if candidates is None else candidates
+        request = PlanRequest(REQUEST_ID, array, steps, require_seed(seed), count, self._deadline_s)
+        reply = self._request(request, PlanReply, self._timeout_s)
+        try:
+            return check_plan(reply.unpack(), self.spec, steps=steps)
+        except PlanError as error:
+            raise RemoteError(str(error)) from None
+
+    def encode_frames(
+        self, values: np.ndarray, frames: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Let the server encode each row; the time for it is short, because a control loop waits for it."""
+        replies, limit_s = [], min(2 * self._deadline_s, self._timeout_s)
+        for row, *pictures in zip(values, *frames, strict=True):
+            packed = tuple(map(pack_frame, pictures))
+            request = EncodeRequest(REQUEST_ID, Array.pack(row[None]), packed, self._deadline_s)
+            replies.append(self._request(request, EncodeReply, limit_s))
+        features = np.concatenate([reply.features.unpack() for reply in replies]).astype(np.float64)
+        visible = [reply.visible for reply in replies if reply.visible is not None]
+        return features, np.array(visible) if visible else None
+
     def _make_generator(self, seed: int) -> np.random.Generator:
         return np.random.default_rng(seed)
 
@@ -177,15 +162,36 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
             chunks.append(self.plan_from(history.states(), steps=self.spec.chunk, seed=seed).actions)
         return chunks
 
-    def _send(self, request: PlanRequest | EncodeRequest, kind: type[Reply], ends: float) -> Reply:
-        if self._connection is None:
-            self._connection, *identity = self._open(ends)
-            if identity != [self.spec, self.calibration]:
-                self._abort()
-                raise RemoteError(f"{self._url} now serves a different policy; connect again", "refused")
+    # --- Connection ---
+
+    def _request(self, request: PlanRequest | EncodeRequest, kind: type[Reply], limit_s: float) -> Reply:
+        """Send a request, and return the reply of a kind within a time limit; reconnect once."""
+        ends = time.monotonic() + limit_s
+        if not self._lock.acquire(timeout=limit_s):
+            raise RemoteError(f"another thread has used the connection for {limit_s} s", "timeout")
         try:
-            self._connection.send(encode(request))
-            reply: Reply | Refusal = self._receive(self._connection, kind | Refusal, ends)
+            if self._closed:
+                raise RemoteError("the connection was closed by this client; connect again", "connection")
+            if self._connection is not None:
+                try:
+                    return self._send(self._connection, request, kind, ends)
+                except RemoteError as error:
+                    if error.reason != "connection":
+                        raise
+            return self._send(self._reconnect(ends), request, kind, ends)
+        finally:
+            self._lock.release()
+
+    def _send(
+        self,
+        connection: ClientConnection,
+        request: PlanRequest | EncodeRequest,
+        kind: type[Reply],
+        ends: float,
+    ) -> Reply:
+        try:
+            connection.send(encode(request))
+            reply: Reply | Refusal = self._receive(connection, kind | Refusal, ends)
         except BaseException as error:
             self._abort()  # a late reply on this connection must not be taken for that of the next request
             if isinstance(error, NsdePolicyError) or not isinstance(error, Exception):
@@ -196,15 +202,20 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
             raise self._build_error(reply)
         return reply
 
-    def _open(self, ends: float) -> tuple[ClientConnection, PolicySpec, Calibration]:
-        """Connect and exchange greetings."""
+    def _reconnect(self, ends: float) -> ClientConnection:
+        self._connection, identity = self._open(ends)
+        if identity != self._identity:
+            self._abort()
+            raise RemoteError(f"{self._url} now serves a different policy; connect again", "refused")
+        return self._connection
+
+    def _open(self, ends: float) -> tuple[ClientConnection, tuple[PolicySpec, Calibration, int]]:
+        """Connect and exchange greetings; return what identifies the policy of the server too."""
         try:
             with contextlib.ExitStack() as closing:
                 connection = connect(
                     self._url,
-                    additional_headers={}
-                    if self._token is None
-                    else {"Authorization": f"Bearer {self._token}"},
+                    additional_headers=self._headers,
                     compression=None,
                     proxy=None,
                     open_timeout=_compute_remaining(ends),
@@ -220,7 +231,7 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
                 connection.send(encode(Hello(PROTOCOL, __version__)))
                 identity = self._check_welcome(self._receive(connection, Welcome | Refusal, ends))
                 closing.pop_all()  # without an error the connection stays open
-                return connection, *identity
+                return connection, identity
         except NsdePolicyError:
             raise
         except InvalidStatus as error:
@@ -233,7 +244,7 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
             problem = f"cannot connect to {self._url}: {summarize_error(error)}"
             raise RemoteError(problem, "connection") from None
 
-    def _check_welcome(self, welcome: Welcome | Refusal) -> tuple[PolicySpec, Calibration]:
+    def _check_welcome(self, welcome: Welcome | Refusal) -> tuple[PolicySpec, Calibration, int]:
         if isinstance(welcome, Refusal):
             raise self._build_error(welcome)
         if welcome.protocol != PROTOCOL:
@@ -242,7 +253,7 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
             )
         spec, calibration = welcome.parse()
         longest = min(spec.longest_chunk or welcome.max_steps, welcome.max_steps)
-        return replace(spec, longest_chunk=longest), calibration
+        return replace(spec, longest_chunk=longest), calibration, welcome.candidates
 
     def _receive(self, connection: ClientConnection, kinds: object, ends: float) -> Any:
         """Return a message of one of the kinds."""

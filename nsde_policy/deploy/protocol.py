@@ -21,7 +21,7 @@ from nsde_policy.interface.planner import Plan, PolicySpec
 
 from .server.settings import ENVELOPE_BYTES
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of the messages; client and server must have the same."""
 MAX_PLAN_SEED = 2**63 - 1
 
@@ -84,8 +84,8 @@ class Welcome(Message, frozen=True, tag="welcome"):
     """Size limit of a message, bytes."""
     max_steps: PositiveInt64
     """Largest number of actions of a plan."""
-    deadline_s: Seconds
-    """Time limit of a plan, seconds."""
+    candidates: PositiveInt64
+    """Most plans that the policy compares before one is returned."""
 
     def parse(self) -> tuple[PolicySpec, Calibration]:
         """Parse spec and calibration; raise `RemoteError` if they are invalid or do not belong together."""
@@ -105,6 +105,8 @@ class PlanRequest(Message, frozen=True, tag="plan"):
     """(history, obs_dim + act_dim), newest first."""
     steps: PositiveInt64
     seed: NonNegativeInt64
+    candidates: PositiveInt64
+    """Most plans to compare."""
     deadline_s: Seconds
     """Time after which the client no longer needs the plan, seconds."""
 

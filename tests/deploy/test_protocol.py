@@ -48,7 +48,7 @@ finite = st.sampled_from([np.float32, np.float64]).flatmap(
 
 @given(ids, finite, st.integers(1, 1000), ids, st.floats(1e-6, 1e6))
 def test_request_round_trip_is_exact(number, states, steps, seed, deadline_s):
-    sent = PlanRequest(number, Array.pack(states), steps, seed, deadline_s)
+    sent = PlanRequest(number, Array.pack(states), steps, seed, 1, deadline_s)
     got = decode(encode(sent), PlanRequest)
     assert (got.id, got.steps, got.seed, got.deadline_s) == (number, steps, seed, deadline_s)
     found = got.states.unpack()

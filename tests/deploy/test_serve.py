@@ -130,7 +130,7 @@ def test_session_keeps_within_the_default_max_steps():
             session.step([0.1, 0.2, 0.3])
         with pytest.raises(ConfigError, match="a plan of this policy has at most 6 commands"):
             policy.session(rate_hz=10, policy_hz=10, chunk=7)
-        assert get_health(running)[1]["refused"] == 0
+        assert get_health(running)[1]["bad_request"] == 0
 
 
 def test_port_in_use_is_an_error():

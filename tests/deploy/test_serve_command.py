@@ -55,7 +55,7 @@ def test_command_serves_the_plans_of_the_local_policy_until_an_interrupt(tmp_pat
     events = [json.loads(line) for line in said.splitlines()]
     assert [event["event"] for event in events][:2] == ["serving", "connected"]
     assert events[-1]["event"] == "stopped"
-    assert events[-1]["planned"] == events[-1]["batches"] == 4
+    assert events[-1]["planned"] == 4
     assert TOKEN not in said
 
 
@@ -64,7 +64,11 @@ import sys, time
 from nsde_policy.cli.main import main
 from nsde_policy.deploy.server.policy_server import PolicyServer
 from nsde_policy.policy.policy import Policy
-Policy.plan_rows = lambda self, states, *, steps, seeds, candidates: [time.sleep(seeds[0])]
+plan_rows = Policy.plan_rows
+def sleep_first(self, states, *, steps, seeds, candidates):
+    time.sleep(seeds[0])
+    return plan_rows(self, states, steps=steps, seeds=seeds, candidates=candidates)
+Policy.plan_rows = sleep_first
 PolicyServer.patience_s = 1.0
 sys.exit(main(["serve", "--port", "0", "--json", *sys.argv[1:]]))
 """
@@ -84,7 +88,7 @@ def test_sigterm_does_not_wait_for_a_plan_that_hangs():
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 1, said
-    assert [json.loads(line)["event"] for line in said.splitlines()][-2:] == ["hangs", "stopped"]
+    assert [json.loads(line)["event"] for line in said.splitlines()][-1] == "hangs"
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ SPEC = replace(
     increment_std=(0.1,) * 5,
 )
 CALIBRATION = Calibration.from_spec(SPEC)
-WELCOME = Welcome(PROTOCOL, "test", SPEC.to_json(), CALIBRATION.to_json(), 65_536, 128, 1.0)
+WELCOME = Welcome(PROTOCOL, "test", SPEC.to_json(), CALIBRATION.to_json(), 65_536, 128, 1)
 STATES = np.arange(10, dtype=np.float32).reshape(2, 5) / 7
 
 
@@ -115,7 +115,7 @@ UPGRADE = (
 
 
 def encode_request(number: int = 1, *, states: np.ndarray = STATES, **changes: Any) -> bytes:
-    values: dict[str, Any] = {"steps": 4, "seed": 7, "deadline_s": 5.0, **changes}
+    values: dict[str, Any] = {"steps": 4, "seed": 7, "candidates": 1, "deadline_s": 5.0, **changes}
     return encode(PlanRequest(number, Array.pack(states), **values))
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 
 import numpy as np
@@ -11,9 +12,9 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from nsde_policy import __version__
+from nsde_policy.control.worker import PlannerThread
 from nsde_policy.errors import PlanError, RemoteError
 from nsde_policy.interface.calibration import Calibration
-from nsde_policy.interface.candidates import CandidateBudget
 from nsde_policy.interface.checks import check_plan
 from nsde_policy.interface.planner import Plan, Planner
 
@@ -31,22 +32,18 @@ from ..protocol import (
     encode,
     unpack_frame,
 )
-from .batches import BatchQueue
 from .settings import Log, ServeSettings, compute_max_message, format_error
 from .websocket_server import WebsocketServer
 
 AnyRequest = PlanRequest | EncodeRequest
 Answer = PlanReply | EncodeReply | Refusal
-BatchKind = tuple[int, int]
-"""What requests of a batch have in common: actions and candidates of a plan, both 0 for frames."""
-FRAMES: BatchKind = (0, 0)
 
 
 class PolicyServer(WebsocketServer):
     """Server that answers plan requests and stores nothing about its clients.
 
-    Each client has one request in the queue at a time, so clients are served in turn. What waits together is
-    one batch. For a client whose plans are nearly late, fewer of them are compared.
+    Each client has one request in the queue at a time, so clients are served in turn. What waits while the
+    planner thread computes is its next batch.
 
         log = build_json_log(sys.stderr)
         server = PolicyServer(policy, ServeSettings(port=0), log, calibration=policy.calibration)
@@ -58,8 +55,8 @@ class PolicyServer(WebsocketServer):
     ) -> None:
         super().__init__(settings, log)
         self._settings = settings
+        self._planner = planner
         self._spec = planner.spec
-        self._kinds: object = PlanRequest | EncodeRequest if planner.spec.cameras else PlanRequest
         calibration = (calibration or Calibration.from_spec(planner.spec)).check(planner.spec)
         self._welcome = Welcome(
             protocol=PROTOCOL,
@@ -68,14 +65,15 @@ class PolicyServer(WebsocketServer):
             calibration=json.dumps(calibration.to_dict()),
             max_message=compute_max_message(planner.spec),
             max_steps=settings.compute_max_steps(planner.spec),
-            deadline_s=settings.deadline_s,
+            candidates=planner.candidates,
         )
-        self._planner = planner
-        self._queue: BatchQueue[BatchKind, AnyRequest, Answer] = BatchQueue(self._compute, self._find_largest)
+        self._thread = PlannerThread()
+        self._waiting: list[tuple[AnyRequest, asyncio.Future[Answer]]] = []  # in order of arrival
+        self._arrived = asyncio.Event()
         self._in_flight = 0
         self._last_client = 0
         self._clients = 0
-        self._counts = dict.fromkeys(("planned", "encoded", "refused", "late", "failed"), 0)
+        self._counts = dict.fromkeys(("batches", "planned", "encoded", "bad_request", "late", "failed"), 0)
         self._stopping = False
         self.hangs = False
         """Whether the planner was still busy when `run` returned."""
@@ -89,6 +87,7 @@ class PolicyServer(WebsocketServer):
             max_queue=2,
             max_size=self._welcome.max_message,
         ) as port:
+            computing = asyncio.create_task(self._compute_batches())
             self._log("serving", host=self._settings.host, port=port, method=self._spec.method)
             ready(port)
             await self._stop.wait()
@@ -96,14 +95,16 @@ class PolicyServer(WebsocketServer):
             self._log("stopping", clients=self._clients, in_flight=self._in_flight)
             while self._in_flight:  # each request ends by its deadline
                 await asyncio.sleep(0.01)
-        self.hangs = not self._queue.thread.close(self.patience_s)
-        if self.hangs:
-            self._log("hangs", busy_s=round(self._queue.thread.busy_s, 3))
-        self._log("stopped", **self._counts, **self._queue.sizes)
+            computing.cancel()
+        self.hangs = not self._thread.close(self.patience_s)
+        self._log("hangs" if self.hangs else "stopped", **self._counts)
+
+    # --- Connections ---
 
     def _handle_http(self, connection: ServerConnection, request: Request) -> Response | None:
         if request.path == "/healthz":
-            return self._build_health(connection)
+            status = HTTPStatus.SERVICE_UNAVAILABLE if self._stopping else HTTPStatus.OK
+            return connection.respond(status, json.dumps({"clients": self._clients, **self._counts}) + "\n")
         if request.path != "/":
             return connection.respond(HTTPStatus.NOT_FOUND, "not found; use / for websockets or /healthz\n")
         headers = request.headers.get_all("Authorization")
@@ -116,24 +117,17 @@ class PolicyServer(WebsocketServer):
             return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, why)
         return None
 
-    def _build_health(self, connection: ServerConnection) -> Response:
-        status = HTTPStatus.SERVICE_UNAVAILABLE if self._stopping else HTTPStatus.OK
-        facts = {"clients": self._clients, **self._counts, **self._queue.sizes}
-        return connection.respond(status, json.dumps(facts) + "\n")
-
     async def _handle_client(self, connection: ServerConnection) -> None:
         """Answer one client, one request at a time, until the connection ends."""
         self._last_client += 1
-        client, answered, why = self._last_client, 0, "closed"
-        budget = CandidateBudget(self._planner.candidates)
+        client, why = self._last_client, "closed"
         self._log("connected", client=client, peer=_format_peer(connection))
         self._clients += 1
         try:
             if await self._greet(connection):
                 await self._send(connection, self._welcome)
                 async for data in connection:
-                    await self._send(connection, await self._answer(data, client, budget))
-                    answered += 1
+                    await self._send(connection, await self._answer(data, client))
         except ConnectionClosed as error:
             why = f"closed with {error.rcvd.code if error.rcvd else 'no close frame'}"
         except RemoteError as error:
@@ -144,7 +138,7 @@ class PolicyServer(WebsocketServer):
             connection.transport.abort()
         finally:
             self._clients -= 1
-            self._log("disconnected", client=client, answered=answered, why=why, clients=self._clients)
+            self._log("disconnected", client=client, why=why, clients=self._clients)
 
     async def _greet(self, connection: ServerConnection) -> bool:
         """Receive the greeting; return whether the client has the same protocol."""
@@ -155,105 +149,6 @@ class PolicyServer(WebsocketServer):
             await self._close_with(connection, Refusal(None, "wrong_version", problem))
             return False
         return True
-
-    async def _answer(self, data: object, client: int, budget: CandidateBudget) -> Answer:
-        """Answer a message; refuse it if the deadline passes. The budget is that of the client."""
-        received = self._loop.time()
-        request: AnyRequest = decode(data, self._kinds)
-        if refusal := self._check_request(request):
-            self._counts["refused"] += 1
-            return refusal
-        deadline_s = min(request.deadline_s, self._settings.deadline_s)
-        kind = (request.steps, budget.count) if isinstance(request, PlanRequest) else FRAMES
-        result = asyncio.wrap_future(self._queue.submit(request, kind, received + deadline_s))
-        self._in_flight += 1
-        answer: Answer | None = None
-        try:  # a plan that has not started by the deadline never will
-            answer = await asyncio.wait_for(result, received + deadline_s - self._loop.time())
-        except TimeoutError:
-            self._counts["late"] += 1
-            self._log("late", client=client, deadline_s=deadline_s)
-            return Refusal(request.id, "late", f"no answer within {deadline_s:.3f} s")
-        except RemoteError as error:  # a frame that cannot be decompressed
-            self._counts["refused"] += 1
-            return Refusal(request.id, "bad_request", str(error))
-        except PlanError as error:
-            self._counts["failed"] += 1
-            self._log("failed", client=client, error=str(error))
-            return Refusal(request.id, "failed", "the policy failed; see the server's log")
-        finally:
-            self._in_flight -= 1
-            if isinstance(request, PlanRequest):
-                compared = isinstance(answer, PlanReply) and answer.candidates is not None
-                budget.update(self._loop.time() - received, deadline_s, compared=compared)
-        self._counts["planned" if isinstance(request, PlanRequest) else "encoded"] += 1
-        return answer
-
-    def _check_request(self, request: AnyRequest) -> Refusal | None:
-        if self._stopping:
-            return Refusal(request.id, "stopping", "the server is stopping")
-        problem = None
-        if isinstance(request, EncodeRequest):
-            shape, count = (1, self._spec.plain_dim), len(self._spec.cameras)
-            if request.values.shape != shape or len(request.frames) != count:
-                problem = (
-                    f"an observation of this policy has values of shape {shape} and {count} frames, got "
-                    f"{request.values.shape} and {len(request.frames)}"
-                )
-        elif request.states.shape != (shape := (self._spec.history, self._spec.dim)):
-            problem = f"states of this policy have shape {shape}, got {request.states.shape}"
-        elif request.steps > self._welcome.max_steps:
-            problem = (
-                f"a plan has from 1 to {self._welcome.max_steps} actions, got {request.steps}; "
-                "nsde-policy serve --max-steps allows more"
-            )
-        return None if problem is None else Refusal(request.id, "bad_request", problem)
-
-    def _find_largest(self, kind: BatchKind) -> int | None:
-        """Return how many requests are computed together; frames only where that is any number."""
-        largest = self._planner.largest_batch
-        return 1 if kind == FRAMES and largest is not None else largest
-
-    def _compute(self, kind: BatchKind, requests: list[AnyRequest]) -> list[Answer | Exception]:
-        """Answer a batch in the planner thread, and each request alone if that fails.
-
-        Whatever the policy raises becomes a `PlanError`, and a frame that is damaged a `RemoteError`.
-        """
-        try:
-            if kind == FRAMES:
-                return self._encode([each for each in requests if isinstance(each, EncodeRequest)])
-            return self._plan([each for each in requests if isinstance(each, PlanRequest)], *kind)
-        except RemoteError as error:
-            problem: Exception = error
-        except BaseException as error:  # SystemExit too: a planner must not end the server
-            problem = PlanError(format_error(error))
-        if len(requests) == 1:
-            return [problem]
-        return [answer for request in requests for answer in self._compute(kind, [request])]
-
-    def _plan(self, requests: list[PlanRequest], steps: int, candidates: int) -> list[Answer | Exception]:
-        """Plan for one or several robots; a plan that is not finite fails alone."""
-        states, seeds = [each.states.unpack() for each in requests], [each.seed for each in requests]
-        plans = self._planner.plan_rows(states, steps=steps, seeds=seeds, candidates=candidates)
-        return [self._pack(*each) for each in zip(requests, plans, strict=True)]
-
-    def _pack(self, request: PlanRequest, plan: Plan) -> PlanReply | PlanError:
-        try:
-            return PlanReply.pack(request.id, check_plan(plan, self._spec, steps=request.steps))
-        except PlanError as error:
-            return PlanError(format_error(error))
-
-    def _encode(self, requests: list[EncodeRequest]) -> list[Answer | Exception]:
-        """Encode the frames of one or several robots."""
-        cameras, values = self._spec.cameras, np.concatenate([each.values.unpack() for each in requests])
-        frames = [
-            np.stack([unpack_frame(each.frames[i], camera) for each in requests])
-            for i, camera in enumerate(cameras)
-        ]
-        features, visible = self._planner.encode_frames(values, frames)
-        fractions = [None] * len(requests) if visible is None else visible.tolist()
-        rows = zip(requests, features, fractions, strict=True)
-        return [EncodeReply(each.id, Array.pack(row[None]), fraction) for each, row, fraction in rows]
 
     async def _send(self, connection: ServerConnection, message: Welcome | Answer) -> None:
         async with asyncio.timeout(self.patience_s):
@@ -266,6 +161,137 @@ class PolicyServer(WebsocketServer):
             await connection.close(1008, refusal.code)
         except (ConnectionClosed, TimeoutError):
             connection.transport.abort()
+
+    # --- Requests ---
+
+    async def _answer(self, data: object, client: int) -> Answer:
+        """Answer a message; refuse it if the deadline passes."""
+        received = self._loop.time()
+        request: AnyRequest = decode(data, AnyRequest if self._spec.cameras else PlanRequest)
+        if self._stopping:
+            return Refusal(request.id, "stopping", "the server is stopping")
+        if problem := self._find_problem(request):
+            self._counts["bad_request"] += 1
+            return Refusal(request.id, "bad_request", problem)
+        deadline_s = min(request.deadline_s, self._settings.deadline_s)
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        self._waiting.append((request, future))
+        self._arrived.set()
+        self._in_flight += 1
+        try:
+            async with asyncio.timeout_at(received + deadline_s):
+                answer = await future
+        except TimeoutError:
+            answer = Refusal(request.id, "late", f"no answer within {deadline_s:.3f} s")
+            self._log("late", client=client, deadline_s=deadline_s)
+        finally:
+            self._in_flight -= 1
+        self._counts[_name_answer(answer)] += 1
+        return answer
+
+    def _find_problem(self, request: AnyRequest) -> str | None:
+        """Return why a request does not fit the policy, or None."""
+        spec, max_steps = self._spec, self._welcome.max_steps
+        if isinstance(request, EncodeRequest):
+            given = f"values of shape {request.values.shape} and {len(request.frames)} frames"
+            expected = f"values of shape {(1, spec.plain_dim)} and {len(spec.cameras)} frames"
+            return None if given == expected else f"an observation of this policy has {expected}, got {given}"
+        if request.states.shape != (spec.history, spec.dim):
+            shape = spec.history, spec.dim
+            return f"states of this policy have shape {shape}, got {request.states.shape}"
+        if request.steps > max_steps:
+            limit = f"a plan has from 1 to {max_steps} actions, got {request.steps}"
+            return f"{limit}; nsde-policy serve --max-steps allows more"
+        return None
+
+    async def _compute_batches(self) -> None:
+        """Compute what waits in the planner thread, one batch after another."""
+        while True:
+            batch = self._take_batch()
+            if not batch:
+                self._arrived.clear()
+                await self._arrived.wait()
+                continue
+            requests = [request for request, _ in batch]
+            answers = await asyncio.wrap_future(self._thread.submit(partial(self._compute, requests)))
+            self._counts["batches"] += 1
+            for (_, future), answer in zip(batch, answers, strict=True):
+                if not future.done():  # it may be late by now
+                    future.set_result(answer)
+
+    def _take_batch(self) -> list[tuple[AnyRequest, asyncio.Future[Answer]]]:
+        """Remove the oldest request, and those that are computed together with it, from the queue."""
+        self._waiting = [each for each in self._waiting if not each[1].done()]  # late requests are done
+        if not self._waiting:
+            return []
+        first, _ = self._waiting[0]
+        largest = self._planner.largest_batch
+        if isinstance(first, EncodeRequest) and largest is not None:
+            largest = 1  # on a CPU, encoding takes as long together as one by one
+        kind = _get_kind(first)
+        batch = [each for each in self._waiting if _get_kind(each[0]) == kind][:largest]
+        self._waiting = [each for each in self._waiting if each not in batch]
+        return batch
+
+    # --- In the planner thread ---
+
+    def _compute(self, requests: list[AnyRequest]) -> list[Answer]:
+        """Answer a batch, and each request alone if that fails."""
+        try:
+            if isinstance(requests[0], EncodeRequest):
+                return self._encode([each for each in requests if isinstance(each, EncodeRequest)])
+            return self._plan([each for each in requests if isinstance(each, PlanRequest)])
+        except BaseException as error:  # SystemExit too: a planner must not end the server
+            if len(requests) > 1:
+                return [answer for request in requests for answer in self._compute([request])]
+            if isinstance(error, RemoteError):  # a frame that cannot be decompressed
+                return [Refusal(requests[0].id, "bad_request", str(error))]
+            return [self._report_failure(requests[0], error)]
+
+    def _plan(self, requests: list[PlanRequest]) -> list[Answer]:
+        """Plan for one or several robots; a plan that is not finite fails alone."""
+        plans = self._planner.plan_rows(
+            [each.states.unpack() for each in requests],
+            steps=requests[0].steps,
+            seeds=[each.seed for each in requests],
+            candidates=min(requests[0].candidates, self._planner.candidates),
+        )
+        return [self._pack(request, plan) for request, plan in zip(requests, plans, strict=True)]
+
+    def _pack(self, request: PlanRequest, plan: Plan) -> Answer:
+        try:
+            return PlanReply.pack(request.id, check_plan(plan, self._spec, steps=request.steps))
+        except PlanError as error:
+            return self._report_failure(request, error)
+
+    def _report_failure(self, request: AnyRequest, error: BaseException) -> Refusal:
+        """Log an error of the policy; its details are not for clients."""
+        self._log("failed", error=format_error(error))
+        return Refusal(request.id, "failed", "the policy failed; see the server's log")
+
+    def _encode(self, requests: list[EncodeRequest]) -> list[Answer]:
+        """Encode the frames of one or several robots."""
+        values = np.concatenate([each.values.unpack() for each in requests])
+        frames = [
+            np.stack([unpack_frame(each.frames[i], camera) for each in requests])
+            for i, camera in enumerate(self._spec.cameras)
+        ]
+        features, visible = self._planner.encode_frames(values, frames)
+        fractions = [None] * len(requests) if visible is None else visible.tolist()
+        rows = zip(requests, features, fractions, strict=True)
+        return [EncodeReply(each.id, Array.pack(row[None]), fraction) for each, row, fraction in rows]
+
+
+def _get_kind(request: AnyRequest) -> tuple[int, int]:
+    """Return what requests of a batch have in common: actions and candidates; (0, 0) for frames."""
+    return (request.steps, request.candidates) if isinstance(request, PlanRequest) else (0, 0)
+
+
+def _name_answer(answer: Answer) -> str:
+    """Return the name under which an answer is counted."""
+    if isinstance(answer, Refusal):
+        return answer.code
+    return "planned" if isinstance(answer, PlanReply) else "encoded"
 
 
 def _format_peer(connection: ServerConnection) -> str:
