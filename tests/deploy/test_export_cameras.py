@@ -114,8 +114,6 @@ def forge(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda r: r.update(image_features=7), "the outputs of the graph are"),
         (lambda r: r.update(size=16), "the inputs of the graph are"),
         (lambda r: r.update(measures_shift=False), "the inputs of the graph are"),
-        (lambda r: r.update(cameras=[]), "needs cameras, got none"),
-        (lambda r: r.update(graph_sha256="0" * 64), "damaged or changed"),
     ],
 )
 def test_forged_encoder_is_rejected(folder: Path, change: Callable[[dict[str, Any]], object], match: str):
@@ -132,7 +130,7 @@ def test_missing_or_damaged_encoder_is_rejected(folder: Path):
     rng = np.random.default_rng(0)
     for _ in range(20):
         damaged = bytearray(content)
-        damaged[int(rng.integers(len(content) - 3000))] ^= int(rng.integers(1, 256))  # before the record
+        damaged[int(rng.integers(len(content)))] ^= int(rng.integers(1, 256))
         path.write_bytes(damaged)
         with pytest.raises(CheckpointError, match=r"policy\.encoder\.onnx"):
             RuntimePolicy.load(chunk)

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, numpy_helper
 
-from nsde_policy.deploy.export.onnx_writer import add_record
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import Graph
 from nsde_policy.errors import CheckpointError, ConfigError, PlanError
@@ -57,21 +56,13 @@ def assert_rejected(content: bytes, match: str | None = None) -> None:
 
 @given(at=st.floats(0, 1, exclude_max=True), bits=st.integers(0, 255))
 @settings(max_examples=100, deadline=None)
-def test_truncated_or_changed_file_is_rejected_or_does_not_change_actions(small_graph, at, bits):
+def test_truncated_or_changed_file_is_rejected(small_graph, at, bits):
     content = bytearray(small_graph.read_bytes())
     if not bits:
         assert_rejected(bytes(content[: int(at * len(content))]))
         return
     content[int(at * len(content))] ^= bits
-    try:
-        graph = Graph(bytes(content))
-    except CheckpointError:
-        return
-    whole = Graph(small_graph.read_bytes())  # only names, versions and the spec can change
-    for each in (graph, whole):
-        each.inputs["states"][:] = draw_states(2)
-        each.run()
-    assert np.array_equal(graph.outputs["actions"], whole.outputs["actions"])
+    assert_rejected(bytes(content))
 
 
 def test_missing_irregular_or_oversized_file_is_not_read(tmp_path):
@@ -112,8 +103,6 @@ CANNOT = "onnxruntime cannot (load|run) the graph"
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (lambda m: set_weight(m, "trunk.layers.1.weight", np.full((16, 16), np.nan)), "not finite"),
-        (lambda m: set_weight(m, "drift.bias", np.full(5, 3e38)), "trial run"),
         (lambda m: set_weight(m, "trunk.layers.1.weight", np.zeros((16, 15))), CANNOT),
         (lambda m: refer_to_file(m, "../../../etc/passwd"), CANNOT),
         (lambda m: refer_to_file(m, "beside.bin"), CANNOT),
@@ -126,20 +115,19 @@ def test_forged_graph_is_rejected(model, change, match):
 
 
 def test_file_without_record_or_with_a_deeply_nested_one_is_rejected(model):
+    model.metadata_props[0].value = "[" * 100_000
+    assert_rejected(model.SerializeToString(), "metadata is invalid")
     del model.metadata_props[:]
     assert_rejected(model.SerializeToString(), "no 'nsde_policy' metadata")
-    assert_rejected(add_record(model.SerializeToString(), "[" * 100_000), "metadata is invalid")
 
 
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (lambda r: r.update(format=1), "format 1, this version reads 2; export it again"),
+        (lambda r: r.update(format=1), "format 1, this version reads 3; export it again"),
         (lambda r: r["calibration"].update(step=[1.0], acceleration=[1.0]), "belongs to another run"),
         (lambda r: r["calibration"].update(threshold=float("nan")), "not valid JSON"),
-        (lambda r: r.update(graph_sha256="0" * 64), "damaged or changed"),
-        (lambda r: r.update(steps=3), "chunk sizes"),
-        (lambda r: (r.update(steps=3), r["spec"].update(longest_chunk=3, chunk=3)), "metadata says"),
+        (lambda r: r.update(steps=3), "metadata says"),
         (lambda r: r["spec"].update(obs_dim=4), "low must hold 6"),
         (lambda r: r["spec"].update(surprise=1), "no setting 'surprise'"),
         (lambda r: r["inputs"][1].update(shape=[10**6, 10**6]), "metadata says"),

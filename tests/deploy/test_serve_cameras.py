@@ -103,8 +103,14 @@ def test_bad_frames_are_refused_and_the_connection_stays_open(running: RunningSe
             assert (reply.id, reply.code) == (1, "bad_request")
             assert reply.message.startswith(CAMERA.name)
         for request, message in (
-            (make_request(frames=(zlib.compress(RAW),)), r"2 frames, got values of shape \(1, 2\) and 1 frames"),
-            (make_request(values=Array.pack(np.zeros((1, 3)))), r"2 frames, got values of shape \(1, 3\) and 2 frames"),
+            (
+                make_request(frames=(zlib.compress(RAW),)),
+                r"got values of shape \(1, 2\) and 1 frames",
+            ),
+            (
+                make_request(values=Array.pack(np.zeros((1, 3)))),
+                r"got values of shape \(1, 3\) and 2 frames",
+            ),
         ):
             connection.send(encode(request))
             reply = decode(connection.recv(timeout=10), EncodeReply | Refusal)

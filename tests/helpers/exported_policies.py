@@ -13,8 +13,7 @@ import torch
 from nsde_policy.config import ModelConfig, NetworkConfig, SelectionConfig
 from nsde_policy.core.spec import CameraSpec, StateSpec
 from nsde_policy.core.targets import Windows
-from nsde_policy.deploy.export.onnx_writer import add_record
-from nsde_policy.deploy.runtime.metadata import RECORD_KEY, graph_sha256
+from nsde_policy.deploy.runtime.metadata import NO_CHECKSUM, RECORD_KEY, add_checksum
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.encoders.keypoints.model import KeypointModel
 from nsde_policy.methods.baselines.diffusion.model import DiffusionConfig, DiffusionSampling, UNetConfig
@@ -58,11 +57,10 @@ def sign_graph(
     """Serialize a model with a record whose checksum fits, as a forger could."""
     (entry,) = [entry for entry in model.metadata_props if entry.key == RECORD_KEY]
     record = json.loads(entry.value)
-    del model.metadata_props[:]
-    bare = model.SerializeToString()
-    record["graph_sha256"] = graph_sha256(bare)
+    record["sha256"] = NO_CHECKSUM
     change(record)
-    return add_record(bare, json.dumps(record))
+    entry.value = json.dumps(record)
+    return add_checksum(model.SerializeToString())
 
 
 def build_policy(config: ModelConfig, *, chunk: int = 4, seed: int = 0, layout: StateSpec = LAYOUT) -> Policy:

@@ -5,8 +5,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from nsde_policy.errors import NsdePolicyError, import_optional, summarize_error
 
 from ..runtime.graph import EncoderGraph, Graph
-from ..runtime.metadata import RECORD_KEY, EncoderRecord, GraphRecord, graph_sha256
+from ..runtime.metadata import RECORD_KEY, EncoderRecord, GraphRecord, add_checksum
 
 OPSET = 20
 """Version of the ONNX operators; from 20 on, Gelu is one operator."""
@@ -73,6 +72,8 @@ class TracedFunction:
 
 def build_file(module: nn.Module, example: tuple[Tensor, ...], record: GraphRecord | EncoderRecord) -> bytes:
     """Trace a module with example arguments; return the content of its file, which holds the record."""
+    from onnx_ir.passes.common import ClearMetadataAndDocStringPass
+
     with _silence_exporter():
         try:
             program = torch.onnx.export(
@@ -91,33 +92,10 @@ def build_file(module: nn.Module, example: tuple[Tensor, ...], record: GraphReco
                 cause = cause.__cause__
             raise NsdePolicyError(f"cannot export this policy as ONNX: {summarize_error(cause)}") from None
     assert program is not None
-    model = program.model_proto
-    _remove_notes(model)
-    import_optional("onnx", "onnx").checker.check_model(model, full_check=True)
-    content: bytes = model.SerializeToString(deterministic=True)
-    return add_record(content, replace(record, graph_sha256=graph_sha256(content)).to_json())
-
-
-def add_record(content: bytes, text: str) -> bytes:
-    """Add a record, as JSON, to an ONNX file."""
-    model = import_optional("onnx", "onnx").load_from_string(content)
-    model.metadata_props.add(key=RECORD_KEY, value=text)
-    signed: bytes = model.SerializeToString(deterministic=True)
-    return signed
-
-
-def _remove_notes(message: Any) -> None:
-    """Delete everything in an ONNX message that only describes its origin, such as paths of source files.
-
-    Without it the same run is exported to the same bytes wherever the package is installed.
-    """
-    for note in ("doc_string", "metadata_props"):
-        if note in message.DESCRIPTOR.fields_by_name:
-            message.ClearField(note)
-    for field, value in message.ListFields():
-        if field.message_type is not None:
-            for part in value if hasattr(value, "add") else (value,):  # repeated fields have `add`
-                _remove_notes(part)
+    # Notes on the origin of operators hold paths and source lines of this machine.
+    ClearMetadataAndDocStringPass()(program.model)
+    program.model.metadata_props[RECORD_KEY] = record.to_json()
+    return add_checksum(program.model_proto.SerializeToString())
 
 
 @contextmanager

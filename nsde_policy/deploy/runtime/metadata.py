@@ -1,11 +1,7 @@
-"""Records of exported graphs: a JSON object in the metadata of each ONNX file, and the checksum of its graph.
-
-An ONNX file is a protocol buffer. Robots load it without the packages `onnx` and `protobuf`, so its top level
-is read here; onnxruntime checks everything inside the graph.
-"""
+"""Records of exported graphs: a JSON object in the metadata of each ONNX file, with the file's checksum."""
 
 import hashlib
-from collections.abc import Iterator
+import re
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeVar
 
@@ -13,15 +9,16 @@ import numpy as np
 from msgspec import Meta
 
 from nsde_policy.bounds import Natural
-from nsde_policy.config import BaseConfig, require
+from nsde_policy.config import BaseConfig
 from nsde_policy.core.spec import LARGEST_SIDE, LARGEST_SIZE, CameraSpec
 from nsde_policy.data.goal import GATE, Goal
 from nsde_policy.errors import CheckpointError, ConfigError
+from nsde_policy.files import parse_json
 from nsde_policy.interface.calibration import Calibration
 from nsde_policy.interface.planner import PolicySpec
 
-GRAPH_FORMAT = 2
-"""Version of exported files; other versions are rejected."""
+GRAPH_FORMAT = 3
+"""Version of exported files. Those of version 2 are read too, without a checksum."""
 RECORD_KEY = "nsde_policy"
 ACTIONS, PATH, STD, CANDIDATES = "actions", "path", "std", "candidates"
 """Names of the outputs: actions (steps, act_dim); from methods that predict states also the path
@@ -30,8 +27,9 @@ which they lead (candidates, steps + 1, d)."""
 VALUES, FRAME, SHIFT = "values", "frame", "shift"
 FEATURES, MEASURED, VISIBLE = "codes", "measured_shift", "visible"
 """Names of the encoder's inputs and outputs in files; frames are `frame_0`, `frame_1` and so on."""
-GRAPH_FIELD, METADATA_FIELD = 7, 14
-"""Numbers of fields in the protocol buffer of an ONNX file."""
+NO_CHECKSUM = "0" * 64
+"""Stands for the checksum of a file while it is computed."""
+CHECKSUM = re.compile(rb'"sha256": "([0-9a-f]{64})"')
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -57,13 +55,6 @@ class SelectionRecord(BaseConfig):
     whitening: tuple[tuple[float, ...], ...]
     angles: tuple[Natural, ...]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        size, directions = len(self.columns), {len(row) for row in self.whitening}
-        fits = len(self.goal) == len(self.whitening) == size and len(directions) == min(size, 1)
-        fits = fits and 0 not in directions and max(self.angles, default=-1) < size
-        require(self, fits and (size > 0 or self.kind != "goal"), "the sizes of the goal do not fit together")
-
     def compares(self, state: np.ndarray) -> bool:
         """Return whether plans are compared in a state (d,)."""
         goal = Goal(self.columns, np.array(self.goal), np.array(self.whitening), self.angles)
@@ -77,15 +68,10 @@ class FileRecord(BaseConfig):
     format: int = GRAPH_FORMAT
     fingerprint: str = ""
     """SHA-256 of the weights of the exported run, the same in all files of one export."""
-    graph_sha256: str = ""
-    """SHA-256 of the graph in the file, to detect damage."""
+    sha256: str = NO_CHECKSUM
+    """SHA-256 of the file with zeros in place of this number, to detect damage."""
     made_with: tuple[str, ...] = ()
     """Versions of the packages that exported it."""
-
-    def __post_init__(self) -> None:
-        problem = f"format {self.format}, this version reads {GRAPH_FORMAT}"
-        require(self, self.format == GRAPH_FORMAT, problem)
-        super().__post_init__()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,14 +95,6 @@ class GraphRecord(FileRecord):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.calibration.check(self.spec)
-        states = GraphInput("states", "states", (self.spec.history, self.spec.dim))
-        problem = f"the first input must be {states}, got {self.inputs[:1]}"
-        require(self, self.inputs[:1] == (states,), problem)
-        fits = self.spec.longest_chunk == self.steps and 1 <= self.spec.chunk <= self.steps
-        require(self, fits, f"the chunk sizes of the spec do not fit a graph of {self.steps} actions")
-        columns = () if self.selection is None else self.selection.columns
-        fits = max(columns, default=-1) < self.spec.obs_dim
-        require(self, fits, f"the goal has columns {columns} of {self.spec.obs_dim} observation columns")
 
     @property
     def input_shapes(self) -> Shapes:
@@ -158,10 +136,6 @@ class EncoderRecord(FileRecord):
     reports_visible: bool = False
     """Whether it returns the fraction of the features that are likely to be right."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, bool(self.cameras), "an encoder needs cameras, got none")
-
     @property
     def input_shapes(self) -> Shapes:
         """Names and shapes of the inputs; frames are uint8, all others float32."""
@@ -185,61 +159,31 @@ class EncoderRecord(FileRecord):
 AnyRecord = TypeVar("AnyRecord", GraphRecord, EncoderRecord)
 
 
-def read_record(content: bytes, record_class: type[AnyRecord]) -> AnyRecord:
-    """Return the record of an exported file; raise `CheckpointError` if it has none, or is damaged."""
-    text = None
-    for field, value in _read_fields(memoryview(content)):
-        if field == METADATA_FIELD:
-            entry = dict(_read_fields(value))
-            if bytes(entry.get(1, b"")) == RECORD_KEY.encode():
-                text = bytes(entry.get(2, b"")).decode(errors="replace")
-    if text is None:
-        raise CheckpointError(f"it has no {RECORD_KEY!r} metadata; write it with nsde-policy export")
+def parse_record(text: str, record_class: type[AnyRecord]) -> AnyRecord:
+    """Parse the record of an exported file; raise `CheckpointError` if it is invalid."""
     try:
-        record = record_class.from_json(text)
-    except (ConfigError, TypeError, ValueError, RecursionError) as error:
+        values = parse_json(text, name="the metadata", error=ConfigError)
+        if values.get("format") not in (2, GRAPH_FORMAT):
+            raise ConfigError(f"format {values.get('format')}, this version reads {GRAPH_FORMAT}")
+        values.pop("graph_sha256", None)  # of format 2
+        return record_class.from_dict(values)
+    except (ConfigError, TypeError, ValueError) as error:
         if record_class is GraphRecord and '"measures_shift"' in text:
             raise CheckpointError("it is the encoder of a policy; load the policy, NAME.onnx") from None
         raise CheckpointError(f"its metadata is invalid: {error}; export it again") from None
-    if graph_sha256(content) != record.graph_sha256:
+
+
+def add_checksum(content: bytes) -> bytes:
+    """Write the checksum of a file in place of the zeros in its record."""
+    checksum = hashlib.sha256(content).hexdigest()
+    return CHECKSUM.sub(f'"sha256": "{checksum}"'.encode(), content, count=1)
+
+
+def check_checksum(content: bytes) -> None:
+    """Raise `CheckpointError` if a file has been damaged since it was exported."""
+    match = CHECKSUM.search(content)
+    if match is None:  # format 2, or another file, which has no record either
+        return
+    unsigned = content[: match.start(1)] + NO_CHECKSUM.encode() + content[match.end(1) :]
+    if hashlib.sha256(unsigned).hexdigest() != match[1].decode():
         raise CheckpointError("its checksum is wrong: damaged or changed; export it again")
-    return record
-
-
-def graph_sha256(content: bytes) -> str:
-    """Compute the SHA-256 of the graph in an ONNX file."""
-    graphs = [value for field, value in _read_fields(memoryview(content)) if field == GRAPH_FIELD]
-    if len(graphs) != 1:
-        raise CheckpointError(f"it contains {len(graphs)} graphs, an exported policy has one")
-    return hashlib.sha256(graphs[0]).hexdigest()
-
-
-def _read_fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Yield number and content of each field of a protocol buffer that holds bytes or a message.
-
-    All other fields of a model, and of an entry of its metadata, are numbers of variable length.
-    """
-    at = 0
-    while at < len(message):
-        key, at = _read_varint(message, at)
-        size, at = _read_varint(message, at)
-        if key & 7 == 0:
-            continue
-        if key & 7 != 2:
-            raise CheckpointError("it is not an ONNX file")
-        if size > len(message) - at:
-            raise CheckpointError(f"it is truncated: a field has {size} bytes, {len(message) - at} are left")
-        yield key >> 3, message[at : at + size]
-        at += size
-
-
-def _read_varint(message: memoryview, at: int) -> tuple[int, int]:
-    """Return a number of variable length and the position after it."""
-    value = 0
-    for i in range(10):
-        if at + i >= len(message):
-            raise CheckpointError("it is truncated within a number")
-        value |= (message[at + i] & 0x7F) << (7 * i)
-        if message[at + i] < 0x80:
-            return value, at + i + 1
-    raise CheckpointError("it is not an ONNX file: a number is too long")
