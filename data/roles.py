@@ -14,6 +14,9 @@ Shape = tuple[int, ...]
 CHANNELS = (1, 3, 4)
 """Numbers of colour channels of an image."""
 
+NO_ROLE = re.compile(r"next[._]|task_index$")
+"""What follows an action, and the number of a task, in the names of LeRobot."""
+
 
 def is_camera(shape: Shape) -> bool:
     """Return whether rows of this shape, (frames, …), are images, channels first or last."""
@@ -52,13 +55,13 @@ def read_shapes(source: Source) -> dict[str, Shape]:
 def find_roles(shapes: Mapping[str, Shape]) -> tuple[list[str], list[str]]:
     """Return the low-dimensional arrays that can be observations, and those that can be actions.
 
-    Arrays named like actions are not observations; without such a name, any array can hold the actions. What
-    follows an action, such as next.reward of LeRobot, is neither.
+    Arrays named like actions are not observations; without such a name, any array can hold the actions.
+    `NO_ROLE` is neither.
     """
     low = [
         name
         for name, shape in shapes.items()
-        if not is_camera(shape) and math.prod(shape[1:]) <= MAX_COLUMNS and not re.match(r"next[._]", name)
+        if not is_camera(shape) and math.prod(shape[1:]) <= MAX_COLUMNS and not NO_ROLE.match(name)
     ]
     actions = [name for name in low if get_short_name(name).startswith(("act", "cmd", "command", "target"))]
     return [name for name in low if name not in actions], actions or low

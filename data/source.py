@@ -25,6 +25,8 @@ from .types import (
 
 MAX_COLUMNS = 4096
 """Maximum number of columns that are loaded into memory; wider arrays are images and read lazily."""
+MAX_ARRAYS = 500
+"""Most arrays of demonstrations: each is opened on its own, which takes milliseconds."""
 Progress = Callable[[range], Iterable[int]]
 """Wraps first frames of blocks, or episodes, for a progress bar."""
 READ_BYTES = 16 * 2**20
@@ -34,6 +36,14 @@ READ_BYTES = 16 * 2**20
 def get_short_name(name: str) -> str:
     """Return the last part of the name of an array: top of observation.images.top, or of obs/top."""
     return re.split(r"[./]", name)[-1]
+
+
+def check_array_count(count: int, path: Path) -> None:
+    """Raise `DemoError` for more arrays than demonstrations may have."""
+    if count > MAX_ARRAYS:
+        raise DemoError(
+            f"{path} holds {count} arrays, the limit is {MAX_ARRAYS}; join columns into one array"
+        )
 
 
 class SourceArray(abc.ABC):

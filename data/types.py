@@ -195,6 +195,11 @@ def check_rate(rate_hz: float | None) -> None:
         )
 
 
+def is_same_rate(rate_hz: float, other_hz: float) -> bool:
+    """Return whether two rates are the same for training: 30 frames per second may be 29.97."""
+    return abs(rate_hz / other_hz - 1) <= 0.02
+
+
 def check_lengths(lengths: dict[str, int]) -> None:
     """Raise `DemoError` unless all arrays have the same number of frames."""
     if len(set(lengths.values())) > 1:

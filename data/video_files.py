@@ -22,12 +22,12 @@ MAX_PIXELS = MAX_SIDE**2
 """Most pixels of a frame before it is resized."""
 
 
-def read_duration(path: Path) -> float:
-    """Return how long a video lasts, in seconds, as its header says."""
+def read_length(path: Path) -> tuple[int, float]:
+    """Return how many frames a video has and how many per second, as its header says."""
     with open_video(path) as (container, stream):
-        if stream.duration:
-            return float(stream.duration * stream.time_base)
-        return float(container.duration or 0) / 1e6
+        rate_hz = float(stream.average_rate or 0)
+        seconds = stream.duration * stream.time_base if stream.duration else (container.duration or 0) / 1e6
+        return stream.frames or round(float(seconds) * rate_hz), rate_hz
 
 
 @contextmanager

@@ -96,7 +96,13 @@ def parse_json(
 def decode_json(content: str | bytes, *, allow_nan: bool = False) -> Any:
     """Decode any JSON value; raise `ValueError` if it is not JSON, or nested too deeply."""
     try:
-        return json.loads(content) if allow_nan else msgspec.json.decode(content)
+        if not allow_nan:
+            return msgspec.json.decode(content)
+        values = json.loads(content)
+        json.dumps(
+            values, ensure_ascii=False
+        ).encode()  # half a character, as "\ud800", cannot be written again
+        return values
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

@@ -31,6 +31,7 @@ def read_error(path: Path) -> str:
         (b'{"a": ' * 100_000, "nested too deeply"),
         (b'{"a": 1e999}', "not valid JSON"),
         (b'{"a": -Infinity}', "not valid JSON"),
+        (b'{"a": "\\ud800"}', "not valid JSON"),
         (b"[1]", "holds a JSON list, expected a JSON object"),
         (b"[1]" + b" " * 2**24, "the limit is 16777216"),
     ],

@@ -21,11 +21,19 @@ SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # of JPEG and PNG
 keep_open = lru_cache(32)
 """Makes a function that opens files keep some open, also because decompressing begins at the start."""
 EPISODE_ARRAYS: Mapping[str, tuple[str, ...]] = {
-    "episode": ("episode", "episode_index", "episode_id"),
+    "episode": (
+        "episode",
+        "episode_index",
+        "episode_id",
+        "episode_ids",
+        "traj_id",
+        "trajectory_id",
+        "demo_id",
+    ),
     "ends": ("episode_ends",),
     "lengths": ("episode_lengths", "traj_lengths"),
     "starts": ("episode_starts",),
-    "dones": ("dones", "done", "terminals", "timeouts", "terminations", "truncations"),
+    "dones": ("dones", "done", "terminals", "timeouts", "terminations", "truncations", "finished", "is_last"),
 }
 """Usual names of arrays that divide frames into episodes, by what they hold."""
 
@@ -120,9 +128,17 @@ def find_ends(
     Return None if they divide nothing, but raise `DemoError` if another array looks as if it did.
     """
     marks = {kind: [arrays.pop(name) for name in each if name in arrays] for kind, each in names.items()}
+    ends: dict[str, Ints] = {}
     for kind, parts in marks.items():
-        if parts and len(ends := _read_ends(kind, parts, frames)):
-            return ends
+        is_needed = parts and not (kind == "dones" and ends)  # a success may be marked in any frame
+        if is_needed and len(kind_ends := _read_ends(kind, parts, frames)):
+            ends[parts[0].name] = kind_ends
+    for name, other_ends in ends.items():
+        first = next(iter(ends))
+        if not np.array_equal(other_ends, ends[first]):
+            raise DemoError(f"{name} contradicts {first.partition(' in ')[0]}; correct or remove one of them")
+    if ends:
+        return next(iter(ends.values()))
     for name, array in arrays.items():
         if array.dtype.kind in "iu" and len(array.shape) == 1 and 1 < array.shape[0] <= frames // MIN_STEPS:
             values = read_whole(array)

@@ -7,7 +7,6 @@
 Entry points of other packages belong to the group `nsde_policy.readers`.
 """
 
-import inspect
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from nsde_policy.files import PARTIAL
 from nsde_policy.registry import Registry
 
 from ..roles import find_keys
-from ..source import Source, find_span, join_columns
+from ..source import Source, check_array_count, find_span, join_columns
 from ..types import Demonstrations
 from .base import Reader
 
@@ -59,8 +58,11 @@ def open_source(path: Path | str, *, accept_omitted_chunks: bool = False) -> Sou
     if path.suffix == PARTIAL:
         raise DemoError(f"{path} is incomplete: repeat the command that writes it to continue")
     reader = find_reader(path)
-    omitted = accept_omitted_chunks and "accept_omitted_chunks" in inspect.signature(reader.open).parameters
-    return reader.open(path, **({"accept_omitted_chunks": True} if omitted else {}))
+    is_zarr = reader.name == FALLBACK
+    options = {"accept_omitted_chunks": True} if accept_omitted_chunks and is_zarr else {}
+    source = reader.open(path, **options)
+    check_array_count(len(source.find_arrays()), source.path)
+    return source
 
 
 def load_demonstrations(

@@ -15,11 +15,13 @@ dones = "finished"             # flags of last frames
 """
 
 import csv
+import io
 import json
 import math
 import warnings
 import zipfile
-from collections.abc import Callable, Collection, Sequence
+from array import array
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -32,8 +34,8 @@ from nsde_policy.errors import DemoError, wrap_read_errors
 from nsde_policy.files import get_max_unpacked, open_regular, read_file
 
 from ..roles import find_roles
-from ..source import MemoryArray, MemorySource, SourceArray
-from ..types import Numbers, check_ends
+from ..source import MemoryArray, MemorySource, SourceArray, check_array_count
+from ..types import Numbers, is_same_rate
 from .base import Reader
 from .dataset_toml import DATASET_FILE, get_dataset_format, load_dataset_toml
 from .groups import (
@@ -48,9 +50,9 @@ from .groups import (
 from .registry import register_reader
 
 KINDS = (".csv", ".npz")
-USUAL_NAMES = (("state", "states", "obs", "observations"), ("action", "actions", "acts"))
+USUAL_NAMES = (("state", "states", "obs", "observations"), ("action", "actions"))
 """Names of observations and actions in a single npz file."""
-TIME_COLUMNS = ("t", "time", "timestamp", "stamp", "frame", "index", "episode")
+TIME_NAMES = {"t", "time", "timestamp", "stamp"}
 
 OpenMember = Callable[[Path, str], IO[bytes]]
 
@@ -107,7 +109,9 @@ def _describe_template(folder: Path, first: Path) -> str:
     """Describe the `dataset.toml` that a folder lacks, with the columns or arrays of its first file."""
     arrays = _read_csv(first) if first.suffix == ".csv" else open_npz(first, open_npz_member)
     shapes = {name: array.shape for name, array in arrays.items()}
-    observations, actions = find_roles({k: v for k, v in shapes.items() if k.lower() not in TIME_COLUMNS})
+    observations, actions = find_roles(
+        {k: v for k, v in shapes.items() if k.lower() not in {*TIME_NAMES, "frame", "index", "episode"}}
+    )
     suggested = json.dumps(["?"] if set(actions) >= set(observations) else actions)
     return (
         f"{folder} has no {DATASET_FILE}, and {first.name} holds: {', '.join(shapes) or 'nothing'}; write "
@@ -116,40 +120,44 @@ def _describe_template(folder: Path, first: Path) -> str:
     )
 
 
-def _read_csv(
-    path: Path, columns: Collection[str] = (), flags: Collection[str] = ()
-) -> dict[str, SourceArray]:
-    """Read some columns of a csv file, and those that may hold flags; the others are empty."""
+def _read_csv(path: Path, columns: Collection[str] = ()) -> dict[str, SourceArray]:
+    """Read some columns of a csv file, and those of the time; the others are empty."""
     with wrap_read_errors(f"{path} cannot be read"):
-        lines = read_file(path, get_max_unpacked(), error=DemoError).decode("utf-8-sig").splitlines() or [""]
-        sep = max(",;\t", key=lines[0].count)
-        names = [name.strip(' "') for name in lines[0].split(sep)]
-        if len(set(names)) < len(names) or not all(names) or not any(map(str.strip, lines[1:])):
-            raise DemoError(f"{path} begins with {lines[0]!r:.80}, expected names of columns, and rows below")
-        for number, line in enumerate(lines[1:], 2):
-            fields = next(csv.reader([line], delimiter=sep, strict=True), [])
-            if fields and len(fields) != len(names):
+        text = read_file(path, get_max_unpacked(), error=DemoError).decode("utf-8-sig")
+        header = text.partition("\n")[0]
+        separator = max(",;\t", key=header.count)
+        rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+        names = [name.strip() for name in next(rows, [])]
+        if names and not names[0] and all(names[1:]):
+            raise DemoError(f"{path} has a first column without a name, as pandas writes: use index=False")
+        if len(set(names)) < len(names) or not names or not all(names):
+            raise DemoError(f"{path} begins with {header!r:.80}, expected names of columns")
+        values = {name: array("d") for name in names if name in columns or name in TIME_NAMES}
+        for fields in filter(None, rows):
+            if len(fields) != len(names):
                 raise DemoError(
-                    f"{path} has {len(fields)} values in line {number}, expected {len(names)} as in the "
-                    f"header; quote text that contains {sep!r}, or correct the header"
+                    f"{path} has {len(fields)} values in line {rows.line_num}, expected {len(names)} as in "
+                    f"the header; quote text that contains {separator!r}, or correct the header"
                 )
-        used = [place for place, name in enumerate(names) if name in columns or name in flags]
-        values = np.loadtxt(
-            lines[1:],
-            comments=None,
-            delimiter=sep,
-            converters={place: _parse_flag for place in used if names[place] in flags},
-            usecols=used,
-            ndmin=2,
-            encoding="utf-8",
-            quotechar='"',
-        )
-    read = {names[place]: values[:, i] for i, place in enumerate(used)}
-    return {n: MemoryArray(f"{n} in {path}", read.get(n, np.zeros(0)), [n]) for n in names}
+            for name, field in zip(names, fields, strict=True):
+                if name in values:
+                    values[name].append(_parse_number(field))
+                    if name in columns and math.isnan(values[name][-1]):
+                        raise DemoError(
+                            f"{path} has {field!r:.40} in line {rows.line_num} of {name}, expected a number"
+                        )
+    if rows.line_num < 2:
+        raise DemoError(f"{path} has no rows below its header")
+    arrays = {name: np.array(values.get(name, ())) for name in names}
+    return {name: MemoryArray(f"{name} in {path}", arrays[name], [name]) for name in names}
 
 
-def _parse_flag(text: str) -> float:
-    return float({"true": 1, "false": 0}.get(text.strip().lower(), text))
+def _parse_number(text: str) -> float:
+    """Return a number or flag; NaN if it is neither."""
+    try:
+        return float({"true": 1, "false": 0}.get(text.strip().lower(), text))
+    except ValueError:
+        return math.nan
 
 
 def _open_tables(path: Path, files: Sequence[Path], settings: TablesConfig) -> MemorySource:
@@ -162,13 +170,13 @@ def _open_tables(path: Path, files: Sequence[Path], settings: TablesConfig) -> M
     flags = {name for names in marks.values() for name in names}
     groups = []
     for file in files:
-        arrays = _read_csv(file, used, flags) if file.suffix == ".csv" else open_npz(file, open_member)
+        arrays = _read_csv(file, used | flags) if file.suffix == ".csv" else open_npz(file, open_member)
         if missing := used.union(*settings.episode_arrays.values()) - arrays.keys():
             raise DemoError(
                 f"{file} has no {', '.join(sorted(missing))}, it holds: {', '.join(arrays) or 'nothing'}; "
                 f"correct {DATASET_FILE} or the file"
             )
-        frames = sum(arrays[name].shape[0] for name in settings.actions[:1] if arrays[name].shape)
+        frames = _count_frames(arrays[settings.actions[0]])
         ends = find_ends(arrays, frames, marks)
         groups.append(Group(str(file), arrays, np.array([frames]) if ends is None else ends))
     if unknown := set(settings.angles) - set(settings.observations):
@@ -177,36 +185,57 @@ def _open_tables(path: Path, files: Sequence[Path], settings: TablesConfig) -> M
         groups[0].arrays[name].angles = tuple(range(groups[0].arrays[name].width))
     conventions = {"state": settings.observations, "action": settings.actions}
     kind, rate_hz = f"{files[0].suffix[1:]} files", settings.rate_hz
-    return open_parts(path, groups, used.__contains__, format=kind, rate_hz=rate_hz, conventions=conventions)
+    source = open_parts(
+        path, groups, used.__contains__, format=kind, rate_hz=rate_hz, conventions=conventions
+    )
+    source.notes = tuple(_check_time(groups, rate_hz))
+    return source
+
+
+def _count_frames(actions: SourceArray) -> int:
+    """Return the rows of an array of actions; raise `DemoError` if its rows are whole episodes."""
+    if len(actions.shape) > 2:
+        raise DemoError(
+            f"{actions.name} has shape {actions.shape}, expected (frames, columns); put the episodes one "
+            "after the other, without padding, and save how long they are as episode_lengths"
+        )
+    return sum(actions.shape[:1])
+
+
+def _check_time(groups: Sequence[Group], rate_hz: float) -> Iterator[str]:
+    """Describe a time that contradicts the rate; it counts frames, or parts of seconds."""
+    for name in TIME_NAMES & groups[0].arrays.keys():
+        times = [group.arrays[name] for group in groups if name in group.arrays]
+        if all(time.dtype.kind in "iuf" and len(time.shape) == 1 for time in times):
+            step = float(np.median(np.concatenate([np.diff(read_whole(time)) for time in times])))
+            rates = [unit / step for unit in (1, 1e3, 1e6, 1e9)] if step > 0 and step != 1 else []
+            if rates and not any(is_same_rate(rate, rate_hz) for rate in rates):
+                yield (
+                    f"{name} says {rates[0]:.3g} Hz, {DATASET_FILE} says {rate_hz:g} Hz, which is used: "
+                    "correct rate_hz if the times are right"
+                )
 
 
 def _open_single_npz(path: Path) -> MemorySource:
-    """Open a file that says where episodes end, or of `imitation`; its `infos`, a pickle, are not loaded."""
+    """Open a file that says where episodes end."""
     arrays = open_npz(path, keep_open(open_npz_member))
     state, action = (next((name for name in names if name in arrays), names[0]) for names in USUAL_NAMES)
-    if is_imitation := {"obs", "acts", "indices"} <= arrays.keys():
-        frames = int(sum(arrays["acts"].shape[:1]))
-        ends = check_ends(np.array([*read_whole(arrays["indices"]).tolist(), frames]), frames)
-        obs, after = read_whole(arrays["obs"]), ends + np.arange(len(ends))
-        if len(obs) != after[-1] + 1:
-            expected = f"{after[-1] + 1}, one for each action and one after each episode"
-            raise DemoError(f"{path} has {len(obs)} obs, expected {expected}")
-        arrays = {"obs": MemoryArray("obs", np.delete(obs, after, axis=0)), "acts": arrays["acts"]}
+    held = ", ".join(arrays) or "nothing"
+    if action in arrays:
+        frames = _count_frames(arrays[action])
     else:
-        held = ", ".join(arrays) or "nothing"
-        counted = [arrays[action]] if action in arrays else arrays.values()
-        frames = max((array.shape[0] for array in counted if array.shape), default=0)
-        if (divided := find_ends(arrays, frames)) is None:
-            raise DemoError(
-                f"{path} holds {held}, expected an array that divides the frames into episodes, such as "
-                f"episode_ends, traj_lengths or dones; or describe it in {DATASET_FILE} in the same folder"
-            )
-        ends = divided
+        frames = max((array.shape[0] for array in arrays.values() if array.shape), default=0)
+    ends = find_ends(arrays, frames)
+    if ends is None:
+        raise DemoError(
+            f"{path} holds {held}, expected an array that divides the frames into episodes, such as "
+            f"episode_ends, traj_lengths or dones; or describe it in {DATASET_FILE} in the same folder"
+        )
     return open_parts(
         path,
         [Group(str(path), arrays, ends)],
         {state, action}.__contains__,
-        format="imitation npz" if is_imitation else "npz",
+        format="npz",
         conventions={"state": (state,), "action": (action,)},
     )
 
@@ -241,9 +270,9 @@ class NpzArray(SourceArray):
 
 def open_npz(path: Path, open_member: OpenMember) -> dict[str, SourceArray]:
     """Return the arrays of an npz file by name; only their headers are read."""
-    file = open_regular(path, error=DemoError)
-    with wrap_read_errors(f"{path} is not an undamaged npz file"), zipfile.ZipFile(file) as archive:
+    with wrap_read_errors(f"{path} is not an undamaged npz file"), _open_archive(path) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+        check_array_count(len(names), path)
         arrays = {name: NpzArray(path, name, open_member) for name in names}
         for name, array in arrays.items():
             size = archive.getinfo(f"{name}.npy").file_size
@@ -257,4 +286,8 @@ def open_npz(path: Path, open_member: OpenMember) -> dict[str, SourceArray]:
 
 def open_npz_member(path: Path, name: str) -> IO[bytes]:
     """Open a member of an npz file; the file is closed together with it."""
-    return zipfile.ZipFile(open_regular(path, error=DemoError)).open(name)
+    return _open_archive(path).open(name)
+
+
+def _open_archive(path: Path) -> zipfile.ZipFile:
+    return zipfile.ZipFile(open_regular(path, error=DemoError))

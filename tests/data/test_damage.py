@@ -173,6 +173,9 @@ DAMAGES = [
     Damage("ends not increasing", with_ends(25, 15, 40), "episode 1 is too short.* from 25 to 15"),
     Damage("uncovered frames", with_ends(15, 39), "ends at frame 39 of 40"),
     # angles and rates
+    Damage(
+        "half a character", after(lambda p: (p / ".zattrs").write_text('{"task": "\\ud800"}')), "not valid"
+    ),
     Damage("angles are no list", with_attributes('{"angles": "four"}'), '"four"'),
 ]
 

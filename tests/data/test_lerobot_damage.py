@@ -126,6 +126,14 @@ DAMAGES = [
         "file-000.mp4 has 22 frames, but its episodes have 42",
     ),
     Damage(
+        "overlapping videos",
+        lambda p: [
+            edit_column(p / EPISODES, f"{SPAN}/{k}_timestamp", lambda t: [t[0], t[1] - 0.2, t[2]])
+            for k in ("from", "to")
+        ],
+        "an episode begins at 0.600 s in .*mp4, where another one ends at 0.800 s",
+    ),
+    Damage(
         "no video column",
         in_column(f"{SPAN}/file_index", lambda n: None, EPISODES),
         "has no column 'videos/.*/file_index'",
@@ -170,6 +178,12 @@ DAMAGES = [
         lambda p: edit_info(p, data_path="{chunk_index:0999999999d}"),
         "expected one inside the data set",
     ),
+    Damage(
+        "many features",
+        lambda p: edit_info(p, features={str(k): {"dtype": "bool", "shape": [1]} for k in range(501)}),
+        "info.json is damaged: .*length <= 500",
+    ),
+    Damage("many axes", with_feature("action", shape=[1] * 65), "info.json is damaged: .*length <= 8"),
     Damage(
         "no column",
         in_column("action", lambda rows: None),

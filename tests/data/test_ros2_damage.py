@@ -100,21 +100,20 @@ def with_pipe(name: str, storage: str) -> Callable[[Path], Any]:
     return write
 
 
-def with_endless_view(table: str) -> Callable[[Path], Any]:
-    """Replace a table of a database by a view of infinitely many rows."""
+def with_computed(table: str, definition: str) -> Callable[[Path], Any]:
+    """Replace a table of a database by one whose rows or values are computed."""
 
     def write(path: Path) -> None:
         (file,) = write_small(path, storage="sqlite3").glob("*.db3")
         with closing(sqlite3.connect(file)) as database:
-            names = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
-            columns, ones = ", ".join(names), ", ".join("1" for _ in names)
-            rows = f"WITH RECURSIVE e({columns}) AS (SELECT {ones} UNION ALL SELECT {columns} FROM e)"
             database.execute(f"DROP TABLE {table}")
-            database.execute(f"CREATE VIEW {table} AS {rows} SELECT * FROM e")
+            database.execute(definition)
 
     return write
 
 
+ENDLESS = "(WITH RECURSIVE e AS (SELECT 1 AS schema_version UNION ALL SELECT 1 FROM e) SELECT * FROM e)"
+BLOBS = "CREATE TABLE messages(id INTEGER PRIMARY KEY, topic_id, timestamp, data AS (zeroblob(1000000000))"
 DAMAGES = [
     Damage("truncated mcap", with_file("*.mcap", cut), "File end magic is invalid"),
     Damage("empty mcap", with_file("*.mcap", lambda _: b""), "seems to be empty"),
@@ -237,11 +236,13 @@ DAMAGES = [
     ),
     Damage("mcap that is a pipe", with_pipe("*.mcap", "mcap"), "bag.mcap is not a regular file"),
     Damage("db3 that is a pipe", with_pipe("*.db3", "sqlite3"), "bag.db3 is not a regular file"),
-    Damage("endless schema", with_endless_view("schema"), "computes schema in a view"),
     Damage(
-        "endless definitions", with_endless_view("message_definitions"), "computes message_definitions in"
+        "endless view",
+        with_computed("schema", f"CREATE VIEW schema AS SELECT * FROM {ENDLESS}"),
+        "computes schema instead of storing it",
     ),
-    Damage("endless messages", with_endless_view("messages"), "computes messages in a view"),
+    Damage("computed blobs", with_computed("messages", f"{BLOBS} VIRTUAL)"), "computes messages instead"),
+    Damage("stored blobs", with_computed("messages", f"{BLOBS} STORED)"), "computes messages instead"),
     Damage(
         "numbers as images",
         with_messages(

@@ -2,7 +2,6 @@
 
 import csv
 import pickle
-import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from nsde_policy.data import load_demonstrations
 from nsde_policy.data.images import open_images
-from nsde_policy.data.summary import summarize
+from nsde_policy.data.readers import open_source
 from nsde_policy.errors import DemoError
 from tests.helpers.damage import Damage, Payload, replace_by_pipe
 from tests.helpers.demo_stores import edit_bytes
@@ -118,43 +117,20 @@ def test_without_a_description_the_error_is_a_template(tmp_path: Path, write: Ca
         load_demonstrations(path)
 
 
-def test_folders_of_other_formats_are_left_alone(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "bag", 'format = "ros2"\n')
-    with pytest.raises(DemoError, match="holds no bags"):
-        load_demonstrations(path)
-
-
-def test_a_single_npz_file_with_episode_ends(tmp_path: Path) -> None:
-    path = tmp_path / "demos.npz"
-    state, action = np.arange(20.0).reshape(10, 2), np.ones((10, 1))
-    np.savez(path, state=state, action=action, episode_ends=[4, 10], extra=np.ones(3))
-    demos = load_demonstrations(path)
-    assert demos.lengths.tolist() == [4, 6]
-    np.testing.assert_array_equal(demos.obs, state)
-    assert summarize(path).observations == ("state",)
-
-
-def test_the_real_file_of_imitation_loads(shared_demos: Path) -> None:
-    path = shared_demos / "formats/imitation_pendulum.npz"
-    demos = load_demonstrations(path)
-    with np.load(path) as file:
-        obs, acts = file["obs"], file["acts"]
-    assert demos.lengths.tolist() == [200] * 56
-    np.testing.assert_array_equal(demos.obs, obs.reshape(56, 201, 3)[:, :-1].reshape(-1, 3))
-    np.testing.assert_array_equal(demos.act, acts)
-
-
 ENDS = [4, 10, 15]
 """Last frames of three episodes, as 1 is added to them."""
 FLAGS = np.isin(np.arange(15), np.subtract(ENDS, 1))
+IDS = np.repeat([0, 1, 0], [4, 6, 5])
 DIVIDERS = {
     "episode_ends": ENDS,
     "traj_lengths": [4, 6, 5],
     "episode_lengths": np.array([4, 6, 5], np.uint8),
     "episode_starts": [0, 4, 10],
     "dones": FLAGS,
+    "finished": FLAGS,
     "terminals": FLAGS[:, None].astype(np.float32),
-    "episode_index": np.repeat([0, 1, 0], [4, 6, 5]),
+    "episode_index": IDS,
+    "traj_id": IDS,
 }
 
 
@@ -176,22 +152,39 @@ def test_an_array_divides_an_npz_file_into_episodes(tmp_path: Path, name: str) -
 
 
 @pytest.mark.parametrize(
-    ("kind", "values"),
+    ("kind", "name"),
     [
-        ("ends", ENDS),
-        ("lengths", [4, 6, 5]),
-        ("starts", [0, 4, 10]),
-        ("dones", FLAGS),
-        ("episode", DIVIDERS["episode_index"]),
+        ("ends", "episode_ends"),
+        ("lengths", "traj_lengths"),
+        ("starts", "episode_starts"),
+        ("dones", "dones"),
+        ("episode", "traj_id"),
     ],
 )
-def test_the_description_names_the_array_that_divides_files(tmp_path: Path, kind: str, values: Any) -> None:
+def test_the_description_names_the_array_that_divides_files(tmp_path: Path, kind: str, name: str) -> None:
     file = tmp_path / "all.npz"
-    np.savez(file, q=np.arange(15.0), u=np.ones(15), parts=values, dones=np.zeros(15))
+    np.savez(file, q=np.arange(15.0), u=np.ones(15), parts=DIVIDERS[name], dones=np.zeros(15))
     toml = f'rate_hz = 20\nobservations = ["q"]\nactions = ["u"]\n{kind} = "parts"\n'
     (tmp_path / "dataset.toml").write_text(toml)
     assert load_demonstrations(tmp_path).episode_ends.tolist() == ENDS
     assert load_demonstrations(file).episode_ends.tolist() == ENDS
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "note"),
+    [("t", 1, "t says 25 Hz, dataset.toml says 50 Hz"), ("time", 1000, "time says"), ("note", 1, "")],
+)
+def test_a_time_that_contradicts_the_rate_is_mentioned(
+    tmp_path: Path, name: str, unit: float, note: str
+) -> None:
+    path = write_csv(tmp_path / "arm")
+    for hz, expected in ((50, ""), (25, note)):
+        for file in path.glob("*.csv"):
+            _, *lines = file.read_text().splitlines()
+            rows = [f"{unit * k / hz},{line.partition(',')[2]}" for k, line in enumerate(lines)]
+            file.write_text("\n".join([f"{name},q0,q1,u0,text", *rows]))
+        assert " ".join(open_source(path).notes).startswith(expected)
+        assert bool(open_source(path).notes) == bool(expected)
 
 
 def test_an_observation_does_not_divide_a_file(tmp_path: Path) -> None:
@@ -211,20 +204,6 @@ def test_flags_divide_a_csv_file_into_episodes(tmp_path: Path, text: str) -> Non
     demos = load_demonstrations(tmp_path / "all.csv")
     assert demos.lengths.tolist() == [3, 4]
     assert demos.act[:, 0].tolist() == [-i for i in range(7)]
-
-
-def test_headers_that_python_2_wrote_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "old.npz"
-    state = np.arange(20.0).reshape(10, 2)
-    np.savez(path, state=state, action=np.ones((10, 2)), episode_ends=[10])
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in members.items():
-            archive.writestr(name, content.replace(b"(10, 2), } ", b"(10L, 2), }"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        np.testing.assert_array_equal(load_demonstrations(path).obs, state)
 
 
 def with_toml(old: str, new: str) -> Callable[[Path], Path]:
@@ -269,11 +248,6 @@ def single(**arrays: Any) -> Callable[[Path], Path]:
     return make
 
 
-def imitation(**arrays: Any) -> Callable[[Path], Path]:
-    good = {"obs": np.ones((12, 2)), "acts": np.ones((10, 1)), "indices": np.array([4])}
-    return single(state=None, action=None, episode_ends=None, **(good | arrays))
-
-
 def with_pickle(path: Path) -> Path:
     state = np.array([Payload(path.parent / "executed")] * 10, object)
     assert pickle.dumps(state)
@@ -302,7 +276,6 @@ def promise(shape: str) -> Callable[[Path], Path]:
     return make
 
 
-NAN = "0,nan,1,1,x"
 DAMAGES = [
     # dataset.toml
     Damage("no TOML", with_toml("rate_hz", "= ="), "dataset.toml is not TOML"),
@@ -311,45 +284,37 @@ DAMAGES = [
     Damage("unknown setting", with_toml("angles", "angels"), "angels"),
     Damage("unknown angle", with_toml('angles = ["q1"]', 'angles = ["q7"]'), r"\['q7'\] in angles"),
     Damage("no observation", with_toml('["q0", "q1"]', "[]"), "name an observation and an action"),
-    Damage("no action", with_toml('["u0"]', "[]"), "name an observation and an action"),
     Damage("name twice", with_toml('["u0"]', '["q0"]'), "a name is listed twice: q0, q1, q0"),
     Damage("unknown column", with_toml('"u0"', '"u9"'), "run_0.csv has no u9, it holds: t, q0, q1, u0, note"),
     # csv
-    Damage("text", with_line("0,x,1,1,x"), "run_2.csv cannot be read: .*string 'x' to float64 at row 1"),
-    Damage("missing value", with_line("0,,1,1,x"), "run_2.csv cannot be read"),
+    Damage("text", with_line("0,x,1,1,x"), "run_2.csv has 'x' in line 3 of q0, expected a num"),
+    Damage("missing value", with_line("0,,1,1,x"), "run_2.csv has '' in line 3 of q0"),
     Damage("short row", with_line("0,1"), "run_2.csv has 2 values in line 3, expected 5"),
     Damage("long row", with_line("0,5,1,1,1,x"), "run_2.csv has 6 values in line 3, expected 5"),
-    Damage("NaN", with_line(NAN), r"nan in q0\[0\] at frame 5 \(episode 1, step 1\)"),
+    Damage("NaN", with_line("0,nan,1,1,x"), "run_2.csv has 'nan' in line 3 of q0"),
+    Damage(
+        "index of pandas", with_line(",q0,q1,u0,note", 0), "first column without a name.* use index=False"
+    ),
     Damage("other columns", with_line("a,b,c,d,e", 0), "run_2.csv has no q0, q1, u0, it holds: a, b, c"),
     Damage("column twice", with_line("q0,q0,u0", 0), "run_2.csv begins .* expected names of columns"),
     Damage("empty file", on_file("run_2.csv", lambda _: b""), "run_2.csv begins with ''"),
-    Damage(
-        "no rows",
-        on_file("run_2.csv", lambda content: content.splitlines()[0]),
-        "run_2.csv .* and rows below",
-    ),
-    Damage(
-        "no UTF-8",
-        on_file("run_2.csv", lambda content: b"\xff\xfe" + content),
-        "run_2.csv cannot be .*utf-8",
-    ),
+    Damage("no rows", on_file("run_2.csv", lambda b: b.splitlines()[0]), "run_2.csv has no rows"),
+    Damage("no UTF-8", on_file("run_2.csv", lambda b: b"\xff\xfe" + b), "run_2.csv cannot be .*utf-8"),
     Damage("pipe", make_pipe, "run_2.csv is not a regular file"),
     # npz
     Damage("missing array", with_arrays(grip=None), "run_2.npz has no grip, it holds: qpos"),
     Damage(
-        "unequal lengths",
-        with_arrays(grip=np.ones(3, "f4")),
-        r"grip in .*run_2.npz is float32 \(3,\), expected",
+        "unequal lengths", with_arrays(grip=np.ones(3, "f4")), r"grip in .*run_2.npz is float32 \(3,\), ex"
     ),
     Damage(
-        "other width", with_arrays(qpos=np.ones((4, 2))), r"qpos in .*run_2.npz is float64 \(4, 2\), expected"
+        "other width", with_arrays(qpos=np.ones((4, 2))), r"qpos in .*_2.npz is float64 \(4, 2\), expected"
+    ),
+    Damage(
+        "padded", with_arrays(target=np.ones((3, 9, 2))), r"has shape \(3, 9, 2\), expected \(frames, col"
     ),
     Damage("other type", with_arrays(grip=np.ones(4)), "grip in .*run_2.npz is float64"),
     Damage("scalar", with_arrays(target=1.0), "run_2.npz"),
-    Damage(
-        "truncated", on_file("run_2.npz", lambda content: content[:-50]), "run_2.npz is not an undamaged npz"
-    ),
-    Damage("no npz", on_file("run_2.npz", lambda _: b"PK"), "run_2.npz is not an undamaged npz"),
+    Damage("truncated", on_file("run_2.npz", lambda b: b[:-50]), "run_2.npz is not an undamaged npz"),
     Damage("bit flip", on_file("run_10.npz", lambda b: b[:150] + b"\xff" * 9 + b[159:]), "run_10.npz"),
     # a single npz
     Damage("missing file", lambda path: path.with_suffix(".npz"), "cannot be read: No such"),
@@ -361,15 +326,18 @@ DAMAGES = [
     Damage("other lengths", single(episode_ends=None, traj_lengths=[4, 5]), "traj_lengths .* frame 9 of 10"),
     Damage("late start", single(episode_ends=None, episode_starts=[1, 5]), r"begins with \[1\], expected 0"),
     Damage("no flag", single(episode_ends=None, dones=np.zeros(10)), "expected an array that divides"),
+    Damage("contradiction", single(traj_lengths=[5, 5]), "traj_lengths in .* contradicts episode_ends"),
+    Damage(
+        "padded single", single(action=np.ones((10, 9, 2))), r"shape \(10, 9, 2\), expected \(frames, col"
+    ),
+    Damage(
+        "many arrays", single(**{f"x{k}": np.ones(10) for k in range(500)}), "503 arrays, the limit is 500"
+    ),
     Damage("wide flags", single(episode_ends=None, dones=np.ones((10, 2))), r"\(10, 2\), expected a number"),
     Damage("ends beyond", single(episode_ends=[4, 11]), "ends at frame 11 of 10"),
-    Damage("fractional ends", single(episode_ends=[4.5, 10]), "float64"),
     Damage("no episodes", single(episode_ends=np.zeros(0, int)), "at least 1 episode"),
     Damage("pickle", with_pickle, "state in .* is object .* expected real numbers"),
     Damage("huge", promise("1000000000000, 2"), "declares float64 .*, but has 288;"),
-    Damage("imitation rows", imitation(obs=np.ones((11, 2))), "has 11 obs, expected 12"),
-    Damage("imitation ends", imitation(indices=np.array([14])), "too short"),
-    Damage("imitation NaN", imitation(obs=np.full((12, 2), np.nan)), "nan in obs"),
 ]
 
 

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
+import numpy as np
 
 from nsde_policy.bounds import MAX_RATE, MIN_RATE, Count
 from nsde_policy.errors import DemoError, wrap_read_errors
 from nsde_policy.files import read_file
 
+from ...source import MAX_ARRAYS
 from .parquet import convert_column, read_table
 from .videos import VideoSpan
 
@@ -19,8 +21,6 @@ PROVENANCE = "meta/nsde_policy.json"
 """Attributes of the demonstrations that a data set was converted from."""
 MAX_META_BYTES, MAX_ROWS = 2**26, 2**20
 """Largest JSON file that is read, and most episodes or tasks: short lines take far more in memory."""
-SAME_RATE = 0.02
-"""Relative difference up to which rates are the same: 30 frames per second may be 29.97."""
 
 Decoded = TypeVar("Decoded")
 
@@ -31,14 +31,13 @@ class _Notes(msgspec.Struct):
     angles: list[int] = []
     is_depth_map: bool = False
     is_depth_video: bool = msgspec.field(default=False, name="video.is_depth_map")
-    fps: object = msgspec.field(default=None, name="video.fps")
 
 
 class Feature(msgspec.Struct):
     """An entry of `features`: an array with one row per frame."""
 
     dtype: str
-    shape: list[Count]
+    shape: Annotated[list[Count], msgspec.Meta(max_length=8)]
     names: object = None
     info: _Notes | None = None
     video_info: _Notes | None = None
@@ -49,12 +48,6 @@ class Feature(msgspec.Struct):
         notes = [note for note in (self.info, self.video_info) if note]
         is_depth = any(note.is_depth_map or note.is_depth_video for note in notes)
         return self.dtype in ("video", "image") and len(self.shape) == 3 and not is_depth
-
-    def find_rate(self, rate_hz: float) -> float:
-        """Return the frames per second of a camera, `rate_hz` if they are not recorded or about the same."""
-        rates = [note.fps for note in (self.info, self.video_info) if note]
-        rate = next((rate for rate in rates if isinstance(rate, int | float)), rate_hz)
-        return rate if MIN_RATE <= rate <= MAX_RATE and not is_same_rate(rate, rate_hz) else rate_hz
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -88,7 +81,7 @@ class LeRobotInfo(msgspec.Struct):
 
     codebase_version: str
     fps: Annotated[float, msgspec.Meta(ge=MIN_RATE, le=MAX_RATE)]
-    features: dict[str, Feature]
+    features: Annotated[dict[str, Feature], msgspec.Meta(max_length=MAX_ARRAYS)]
     data_path: str
     video_path: str | None = None
     chunks_size: Count = 1000
@@ -158,10 +151,15 @@ class LeRobotMeta:
         paths, key = self.find_paths(camera), f"videos/{camera}/%s_timestamp"  # which only version 3 has
         starts = [episode.get(key % "from", 0.0) for episode in self.episodes]
         stops = [episode.get(key % "to", episode["length"] / self.info.fps) for episode in self.episodes]
+        previous = [0.0] * len(paths)
         ends: dict[Path, float] = {}
-        for path, stop in zip(paths, stops, strict=True):
-            ends[path] = max(ends.get(path, stop), stop)
-        return [VideoSpan(*span, ends[span[0]]) for span in zip(paths, starts, stops, strict=True)]
+        for place in np.argsort(starts, kind="stable").tolist():
+            previous[place] = ends.get(paths[place], 0.0)
+            ends[paths[place]] = max(previous[place], stops[place])
+        return [
+            VideoSpan(path, start, stop, before, ends[path])
+            for path, start, stop, before in zip(paths, starts, stops, previous, strict=True)
+        ]
 
     def read_tasks(self) -> dict[str, str]:
         """Return the names of tasks by the number in `task_index`."""
@@ -189,11 +187,6 @@ class LeRobotMeta:
                     labels = [f"{label}[{column}]" for column in range(part.end - part.start)]
                     names[part.start : part.end] = labels if len(labels) > 1 else [label]
         return names
-
-
-def is_same_rate(rate_hz: float, other_hz: float) -> bool:
-    """Return whether two rates are the same for training."""
-    return abs(rate_hz / other_hz - 1) <= SAME_RATE
 
 
 def _flatten_names(names: object) -> list[str]:

@@ -15,12 +15,12 @@ from nsde_policy.errors import DemoError, import_optional, summarize_error
 from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked, read_json
 
 from ...source import MAX_COLUMNS, MemorySource, SourceArray
-from ...types import Numbers, check_angles
+from ...types import Numbers, check_angles, is_same_rate
 from ...zarr_store.store import parse_action_space
 from ..base import Reader
 from ..groups import PartedArray, decode_image
 from ..registry import register_reader
-from .meta import INFO, PROVENANCE, Feature, LeRobotMeta, is_same_rate
+from .meta import INFO, PROVENANCE, Feature, LeRobotMeta
 from .parquet import EXTRA, Arrow, convert_column, open_parquet, read_table
 from .videos import Clip, VideoPlayer
 
@@ -127,23 +127,22 @@ class LeRobotSource(MemorySource):
             return feature.is_camera or bool(is_number and name not in ("index", *COUNTERS))
         files = self._meta.find_paths(name)
         is_there = any(files[place].exists() for place in self._places)
-        data_hz, camera_hz = self._meta.info.fps, feature.find_rate(self._meta.info.fps)
         if not is_there:
             self.notes += (f"the camera {name} is left out: it has no videos",)
-        elif camera_hz != data_hz:
-            self.notes += (
-                f"{name} has {camera_hz:g} frames per second, the data have {data_hz:g}: every row takes the "
-                "newest frame",
-            )
         return is_there
 
     def _open(self, name: str, feature: Feature) -> SourceArray:
         """Open a feature; the content of files is checked when it is read."""
         if feature.dtype == "video":
-            rate_hz, spans = self._meta.info.fps, self._meta.find_spans(name)
-            player = VideoPlayer(feature.row_shape, rate_hz, feature.find_rate(rate_hz))
-            lengths = zip(self._places, self._lengths, strict=True)
-            clips = [Clip(player, spans[place], length) for place, length in lengths]
+            all_spans = self._meta.find_spans(name)
+            spans = [all_spans[place] for place in self._places]
+            first = next(span.path for span in spans if span.path.exists())
+            player = VideoPlayer(feature.row_shape, self._meta.info.fps, first)
+            if player.camera_hz != player.rate_hz:
+                rates = f"{player.camera_hz:g} frames per second, the data have {player.rate_hz:g}"
+                note = f"{name} has {rates}: every row takes the newest frame"
+                self.notes = tuple(dict.fromkeys([*self.notes, note]))  # an array may be opened again
+            clips = [Clip(player, span, length) for span, length in zip(spans, self._lengths, strict=True)]
             return PartedArray(name, clips, self._lengths)
         parts = [_FeatureRows(self, file, name, feature) for file in self._files]
         array = PartedArray(name, parts, [part.shape[0] for part in parts])

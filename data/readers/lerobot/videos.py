@@ -2,17 +2,20 @@
 
 import math
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from nsde_policy.errors import DemoError
+from nsde_policy.bounds import MAX_RATE, MIN_RATE
+from nsde_policy.errors import DemoError, NsdePolicyError
 
 from ...frames import Bytes
 from ...source import SourceArray
-from ...video_files import open_video, read_duration
+from ...types import is_same_rate
+from ...video_files import open_video, read_length
 
 CACHE_BYTES = 128 * 2**20
 """Decoded frames that each camera keeps in memory for the next access."""
@@ -28,6 +31,8 @@ class VideoSpan(NamedTuple):
     path: Path
     start: float
     stop: float
+    previous: float
+    """End of the episode before it in the video, 0 if it is the first."""
     end: float
     """End of the last episode in the video."""
 
@@ -35,17 +40,22 @@ class VideoSpan(NamedTuple):
 class VideoPlayer:
     """Decodes frames of videos, consecutive ones in one go, with a bounded cache.
 
-    A camera may have another rate than the data: each row takes the newest frame, never one of its future.
+    A camera may have another rate than the data, which its `first` video records: each row takes the newest
+    frame, never one of its future.
     """
 
-    def __init__(self, shape: tuple[int, ...], rate_hz: float, camera_hz: float) -> None:
-        self.shape, self.rate_hz, self.period = shape, rate_hz, 1 / min(rate_hz, camera_hz)
-        is_same = camera_hz == rate_hz
-        self._early = (0.5 if is_same else ROUNDING) / max(rate_hz, camera_hz)
-        self._late = 0.5 / rate_hz if is_same else 1 / camera_hz + self._early
+    def __init__(self, shape: tuple[int, ...], rate_hz: float, first: Path) -> None:
+        self.shape, self.rate_hz, self.camera_hz = shape, rate_hz, rate_hz
+        self.read_length = cache(read_length)
+        with suppress(NsdePolicyError):  # damage is reported when frames are read
+            _, camera_hz = self.read_length(first)
+            if MIN_RATE <= camera_hz <= MAX_RATE and not is_same_rate(camera_hz, rate_hz):
+                self.camera_hz = camera_hz
+        is_same = self.camera_hz == rate_hz
+        self._early = (0.5 if is_same else ROUNDING) / max(rate_hz, self.camera_hz)
+        self._late = 0.5 / rate_hz if is_same else 1 / self.camera_hz + self._early
         self._playing: tuple[Path, Generator[Bytes | None, float, None]] | None = None
         self.get_frame = lru_cache(CACHE_BYTES // math.prod(shape))(self._decode)
-        self.get_duration = cache(read_duration)
 
     def _decode(self, path: Path, time: float) -> Bytes:
         """Decode a frame of a video; the video stays open for the frames that follow."""
@@ -71,26 +81,28 @@ class Clip(SourceArray):
         self.shape, self.dtype = (frames, *player.shape), np.dtype(np.uint8)
 
     def find_faults(self, frames: int, start: int = 0) -> Iterator[str]:
-        """Compare how long the episode and the video last; missing videos are faults too."""
-        path, begin, stop, end = self._span
+        """Compare the frames of the episode and of the video; missing videos are faults too."""
+        path, begin, stop, previous, end = self._span
         if not path.exists():
             yield f"the video {path} is missing"
             return
-        rate_hz, period = self._player.rate_hz, self._player.period
-        if not abs(stop - begin - len(self) / rate_hz) <= 1.01 * period:
+        rate_hz, camera_hz = self._player.rate_hz, self._player.camera_hz
+        if not begin >= previous - 0.5 / rate_hz:
+            yield f"an episode begins at {begin:.3f} s in {path}, where another one ends at {previous:.3f} s"
+            return
+        if not abs(stop - begin - len(self) / rate_hz) <= 1.01 / min(rate_hz, camera_hz):
             count = (stop - begin) * rate_hz
             yield f"an episode of {len(self)} frames has {count:.1f} in {path}: frames would be shifted"
             return
         try:
-            seconds = self._player.get_duration(path)
+            frames, own_hz = self._player.read_length(path)
         except DemoError as error:
             yield str(error)
             return
-        if not abs(seconds - end) <= 1.5 * period:
-            yield (
-                f"{path} has {seconds * rate_hz:.0f} frames, but its episodes have {end * rate_hz:.0f}: it "
-                "belongs to other episodes, or frames are missing"
-            )
+        counts = [end * camera_hz, end * own_hz]  # 30 frames per second may be 29.97
+        if not min(abs(frames - count) for count in counts) < 0.9:  # a slow camera may miss half a frame
+            expected = f"its episodes have {counts[0]:.0f}"
+            yield f"{path} has {frames} frames, but {expected}: it is another video, or frames are missing"
 
     def read(self, start: int, stop: int) -> Bytes:
         """Decode the frames `start` to `stop`, or take them from the cache."""

@@ -4,6 +4,7 @@ Messages are decoded by the definitions that rosbags brings, never by those in a
 definitions to Python code, and a bag may come from anywhere.
 """
 
+import re
 import sqlite3
 import struct
 from collections.abc import Collection, Iterator, Sequence
@@ -143,18 +144,23 @@ class Bag:
 
 
 def check_bag_file(path: Path) -> None:
-    """Raise `DemoError` for pipes, long metadata, and databases with views, whose rows may never end."""
+    """Raise `DemoError` for pipes, long metadata, and databases that compute values, which may never end.
+
+    Views, virtual tables and generated columns compute. A table that only stores values is defined with a
+    single pair of parentheses, around its columns.
+    """
     with open_regular(path, 2**20 if path.suffix == ".yaml" else None, error=DemoError) as file:
         is_database = file.read(len(SQLITE)) == SQLITE
     if is_database:
-        query = "SELECT name FROM sqlite_master WHERE type = 'view' OR sql LIKE 'CREATE VIRTUAL%'"
-        try:
-            with closing(sqlite3.connect(f"file:{quote(str(path))}?immutable=1", uri=True)) as database:
-                views = [name for (name,) in database.execute(query)]
-        except sqlite3.Error as error:
-            raise DemoError(f"{path} cannot be read: {summarize_error(error)}; {REPAIR}") from error
-        if views:
-            raise DemoError(f"{path} computes {', '.join(views):.80} in a view; {REPAIR}")
+        query = "SELECT name, sql FROM sqlite_master WHERE sql NOT NULL"
+        with (
+            wrap_read_errors(f"{path} cannot be read", REPAIR),
+            closing(sqlite3.connect(f"file:{quote(str(path))}?immutable=1", uri=True)) as database,
+        ):
+            definitions = dict(database.execute(query).fetchall())
+        for name, definition in definitions.items():
+            if not re.fullmatch(r"CREATE (TABLE|INDEX) [^()]*\([^()]*\)", definition):
+                raise DemoError(f"{path} computes {name:.80} instead of storing it; {REPAIR}")
 
 
 @cache
