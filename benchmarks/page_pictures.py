@@ -6,6 +6,7 @@ Needs Chromium and the extra `dev`.
 """
 
 import argparse
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,9 @@ from nsde_policy.assets import SHIPPED_POLICIES
 from nsde_policy.policy.torch_threads import use_threads
 from nsde_policy.viewer.messages import ClientMessage, Drag, Pause, Release, Reset, SelectMethods, SetControl
 from nsde_policy.viewer.play_app import PlayApp
-from nsde_policy.viewer.policy_runner import load_neighbours, load_runners
+from nsde_policy.viewer.policy_runner import load_runners
 from tests.helpers.browser import DESKTOP, chromium, wait_until
-from tests.helpers.viewer_servers import SEED, run_events, run_viewer
+from tests.helpers.viewer_servers import SEED, run_events, run_viewer, train_neighbours
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -53,10 +54,10 @@ def main() -> None:
     parser.add_argument("--report", type=Path, help="a report page, whose episodes are shown in report.png")
     parser.add_argument("--out", type=Path, default=Path("docs/images"))
     args = parser.parse_args()
-    with use_threads(1), chromium() as browser:
+    with use_threads(1), chromium() as browser, tempfile.TemporaryDirectory() as folder:
+        neighbours = train_neighbours(Path(folder))
         for name, (obs, events, options) in PICTURES.items():
-            runners = [*load_runners([SHIPPED_POLICIES[obs]]), load_neighbours("pusht")]
-            app = PlayApp(runners, seed=SEED, plan_timeout_s=60)
+            app = PlayApp(load_runners([SHIPPED_POLICIES[obs], neighbours]), seed=SEED, plan_timeout_s=60)
             run_events(app, *events, Pause(True))
             with run_viewer(app) as viewer:
                 take_picture(browser, viewer.url, "viewer.drawn > 3", args.out / f"{name}.png", **options)

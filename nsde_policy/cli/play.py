@@ -1,7 +1,5 @@
 """`nsde-policy play`: show a policy live on a web page."""
 
-import contextlib
-import logging
 import os
 import sys
 from dataclasses import dataclass
@@ -10,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from nsde_policy.errors import ConfigError, DemoError
+from nsde_policy.errors import ConfigError
 
 from .shared import options
 from .shared.page import PageFlags, PageSeed
@@ -26,16 +24,14 @@ LAST_PLAN_TIMEOUT_S = 1.0
 class Play(PageFlags):
     """Show a policy live on a web page: drag objects away and watch it recover.
 
-    The page shows sampled futures and their σ, with sliders, seeds and two methods side by side;
-    for a single run, the second one is nearest neighbours. Runs until SIGTERM or Ctrl-C; no display is
-    needed. --json logs events to stderr.
+    The page shows sampled futures and their σ, with sliders, seeds and two policies side by side. Runs until
+    SIGTERM or Ctrl-C; no display is needed. --json logs events to stderr.
     """
 
-    runs: tyro.conf.Positional[tuple[options.RunPath, ...]] = (Path("shipped"),)
-    """Run directories to switch between; `shipped` and `shipped-pixels` for the policies of this package."""
-    obs: options.ShippedObsFlag = "state"
+    runs: tyro.conf.Positional[tuple[options.RunPath, ...]] = (Path("shipped"), Path("shipped-pixels"))
+    """Run directories to switch between or to run side by side; by default both policies of this package."""
     demos: options.DemosPath | None = None
-    """Show the policy's plans over recorded episodes instead, for your own robot."""
+    """Show the plans of the first policy over recorded episodes instead, for your own robot."""
     seed: PageSeed = 100_000
     """Seed of the first episode."""
 
@@ -48,29 +44,19 @@ class Play(PageFlags):
         """Load the policies and serve the page until a signal."""
         import torch
 
-        from nsde_policy.assets import SHIPPED, resolve_run
+        from nsde_policy.assets import resolve_run
         from nsde_policy.viewer.play_app import PlayApp
-        from nsde_policy.viewer.policy_runner import load_neighbours, load_runners
+        from nsde_policy.viewer.policy_runner import load_runners
 
         if not self.runs:
             raise ConfigError("no policy to play: name a run directory, or `shipped`")
-        is_default = self.runs == (Path(SHIPPED),)
-        chosen = options.choose_run(None if is_default else self.runs[0], self.obs)
-        runs = (chosen,) if is_default and chosen is not None else self.runs
         settings = self.make_settings()
         torch.set_num_threads(1)
+        runs = [resolve_run(run) for run in self.runs]
         if self.demos is not None:
-            self._show_recorded(resolve_run(runs[0]), self.demos, settings)
+            self._show_recorded(runs[0], self.demos, settings)
             return
-        runners = load_runners([resolve_run(run) for run in runs])
-        if len(runners) == 1:
-            training_log = logging.getLogger("nsde_policy.training")
-            level = training_log.level
-            training_log.setLevel(logging.WARNING)  # nothing is fitted
-            with contextlib.suppress(DemoError):  # the package has no demonstrations of this task
-                runners.append(load_neighbours(runners[0].policy.record.task))
-            training_log.setLevel(level)
-        app = PlayApp(runners, seed=self.seed)
+        app = PlayApp(load_runners(runs), seed=self.seed)
         try:
             self.serve(app, settings, what="playing")
         finally:

@@ -12,10 +12,7 @@ from .simulation import Simulation
 
 
 class App(abc.ABC):
-    """Tables that are simulated side by side, and handle messages of clients.
-
-    Only the simulation thread uses it, except for `hello`.
-    """
+    """Tables that are simulated side by side, and handle messages of clients; not thread-safe."""
 
     mode: ClassVar[Literal["play", "collect"]]
     revision = 0
@@ -54,8 +51,7 @@ class App(abc.ABC):
 
     def handle(self, message: messages.ClientMessage) -> None:
         """Handle a message; an `NsdePolicyError` is reported to its client and changes nothing."""
-        if not isinstance(message, messages.Refresh):
-            self._dispatch(message)
+        self._dispatch(message)
         if not isinstance(message, messages.Drag | messages.Release | messages.MoveAgent):
             self.revision += 1
 
@@ -67,20 +63,21 @@ class App(abc.ABC):
             "seed": tables[0].seed,
             "paused": self._paused,
             "epoch": self._epoch,
-            "first": tables[0].first,
-            "progress": [[round(share, 3) for share in table.progress] for table in tables],
+            "progress": [[round(progress, 3) for progress in table.progress] for table in tables],
         }
 
     def frame(self) -> messages.PageMessage:
         """Return what is drawn: poses, forecasts, progress."""
-        table = self._tables[0]
         return {
             "type": "frame",
             "epoch": self._epoch,
-            "first": table.first,
-            "last": table.last,
+            "last": self._tables[0].last,
             "paused": self._paused,
         }
+
+    def restore(self) -> None:
+        """Drop the settings of viewers; called when nobody watches any more."""
+        self._paused = False
 
     @abc.abstractmethod
     def tick(self) -> bool:

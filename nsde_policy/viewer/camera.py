@@ -8,9 +8,6 @@ from nsde_policy.encoders import get_encoder
 from nsde_policy.eval.render.pictures import encode_picture
 from nsde_policy.interface.planner import PolicySpec
 
-SPREAD = 2.0
-"""Standard deviations of the ends that the ellipse around them reaches."""
-
 
 def describe_camera(spec: PolicySpec, frame: np.ndarray | None, obs: np.ndarray) -> dict[str, object] | None:
     """Return the camera's picture and its keypoints for JSON; None for a policy without a camera.
@@ -22,8 +19,7 @@ def describe_camera(spec: PolicySpec, frame: np.ndarray | None, obs: np.ndarray)
 
     Returns:
         "png" in base64, its "width" and "height", and for each keypoint, in thousandths of the frame, x and y
-        by turns: "paths", the mean of the futures, "ends" of the futures, and "spread", the half axes of an
-        ellipse around them.
+        interleaved: "paths", the mean of the futures, and "ends" of the futures.
     """
     if frame is None:
         return None
@@ -36,7 +32,6 @@ def describe_camera(spec: PolicySpec, frame: np.ndarray | None, obs: np.ndarray)
         **picture,
         "paths": _to_thousandths(points.mean(1).swapaxes(0, 1)),
         "ends": _to_thousandths(points[-1].swapaxes(0, 1)),
-        "spread": _to_thousandths(SPREAD * points[-1].std(0)),
     }
 
 

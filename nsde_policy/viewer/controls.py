@@ -19,11 +19,11 @@ RANGES: Mapping[str, tuple[float, float, float]] = {
     "latency_steps": (0, 8, 1),
     "camera_occlusion": (0.0, 0.4, 0.02),
     "camera_moving": (0, 1, 1),
-    "camera_brightness": (0.0, 0.5, 0.05),
-    "camera_shift": (0, 8, 1),
     "next_at_end": (0, 1, 1),
 }
 """Lowest value, highest value and step of each slider."""
+VIEW_CONTROLS = {"paths", "speed", "next_at_end"}
+"""Controls that change no plan and no episode."""
 SAMPLING_CONTROLS = ("alpha", "diffusion")
 """Controls of how actions are sampled; they apply to methods whose sampling settings have these names."""
 
@@ -47,22 +47,18 @@ class Controls(BaseConfig):
     latency_steps: int = 0
     """Control periods from an observation to the plan made from it."""
     camera_occlusion: float = 0.0
-    """Share of the camera's picture that is hidden."""
+    """Fraction of the camera's picture that is occluded."""
     camera_moving: bool = False
-    """Whether what hides it moves."""
-    camera_brightness: float = 0.0
-    """Largest relative change of the picture's brightness."""
-    camera_shift: int = 0
-    """Pixels that the picture moves."""
+    """Whether what occludes it moves."""
     next_at_end: bool = False
-    """Whether to start the next seed after a success, a failure or the time limit."""
+    """Whether to start the next seed after the end of an episode."""
 
     @classmethod
     def from_policy(cls, policy: Policy) -> "Controls":
         """Return the settings that a policy was trained for."""
-        sampling = policy.sampling
-        known = {name: getattr(sampling, name) for name in SAMPLING_CONTROLS if hasattr(sampling, name)}
-        return cls(chunk=policy.chunk, **known)
+        sampling = policy.sampling.to_dict()
+        own = {name: sampling[name] for name in SAMPLING_CONTROLS if name in sampling}
+        return cls(chunk=policy.chunk, **own)
 
     def with_value(self, name: str, value: float) -> "Controls":
         """Return a copy with one control changed; raise `RemoteError` outside its range."""
@@ -74,18 +70,14 @@ class Controls(BaseConfig):
     @property
     def camera(self) -> CameraCondition:
         """What happens to the camera's picture."""
-        return CameraCondition(
-            shift=self.camera_shift,
-            brightness=self.camera_brightness,
-            occlusion=self.camera_occlusion,
-            occluder="moving" if self.camera_moving else "square",
-        )
+        occluder = "moving" if self.camera_moving else "square"
+        return CameraCondition(occlusion=self.camera_occlusion, occluder=occluder)
 
     def sampling_for(self, policy: Policy) -> Sampling:
         """Return the sampling settings of a policy, with the controls applied that it has."""
         own = policy.sampling
-        known = {name: getattr(self, name) for name in SAMPLING_CONTROLS if hasattr(own, name)}
-        return dataclasses.replace(own, **known)
+        changes = {name: getattr(self, name) for name in SAMPLING_CONTROLS if name in own.to_dict()}
+        return dataclasses.replace(own, **changes)
 
     def chunk_for(self, policy: Policy) -> int:
         """Return the number of actions that a policy executes of one plan."""

@@ -17,10 +17,9 @@ from nsde_policy.data.images import LazyFrames
 from nsde_policy.data.oddities import find_flags
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.deploy.server.settings import Log
-from nsde_policy.deploy.server.websocket_server import WebsocketServer
 from nsde_policy.errors import NsdePolicyError
 
-from .http import ViewerSettings, load_files, respond_with_file
+from .http import File, PageServer, ViewerSettings, load_files, respond_with_file
 
 if TYPE_CHECKING:
     from nsde_policy.eval.score.episodes import ScoredEpisodes
@@ -140,14 +139,13 @@ class EpisodePage:
         return found
 
 
-class EpisodeServer(WebsocketServer):
-    """Serves the page over HTTP, its data only with the token; nothing is written."""
+class EpisodeServer(PageServer):
+    """Serves the page over HTTP; nothing is written."""
 
     def __init__(self, page: EpisodePage, settings: ViewerSettings, log: Log) -> None:
-        super().__init__(settings, log)
-        self._settings, self._page = settings, page
-        self._files = load_files("")
-        self._files["/"] = self._files["/static/episodes.html"]
+        files = load_files("")
+        super().__init__(settings, log, {**files, "/": files["/static/episodes.html"]})
+        self._page = page
 
     async def run(self, ready: Callable[[int], None]) -> None:
         """Serve until `stop`; call `ready` with the port."""
@@ -160,24 +158,17 @@ class EpisodeServer(WebsocketServer):
         """Refuse a websocket, which the page does not open."""
         await connection.close(1008, "no websocket here")
 
-    def _respond(self, connection: ServerConnection, request: Request) -> Response:
-        """Answer an HTTP request."""
-        if objection := self._settings.find_objection(request):
-            return connection.respond(HTTPStatus.FORBIDDEN, objection + "\n")
-        path, _, query = request.path.partition("?")
-        if not path.startswith("/static/") and not self._settings.accepts_token(request):
-            return connection.respond(HTTPStatus.FORBIDDEN, "a token is required: ?token=…\n")
-        host = request.headers["Host"]
-        if path in self._files:
-            return respond_with_file(*self._files[path], host)
+    def _answer(self, connection: ServerConnection, request: Request, path: str) -> Response:
+        """Return numbers or a frame of an episode."""
         try:
-            return respond_with_file(*self._read(path, parse_qs(query)), host)
+            file = self._read(path, parse_qs(request.path.partition("?")[2]))
         except (KeyError, ValueError, IndexError):
-            return connection.respond(HTTPStatus.NOT_FOUND, f"{request.path[:80]} does not exist\n")
+            return connection.respond(HTTPStatus.NOT_FOUND, f"{path[:80]} does not exist\n")
         except NsdePolicyError as error:
             return connection.respond(HTTPStatus.INTERNAL_SERVER_ERROR, f"{error}\n")
+        return respond_with_file(*file, request.headers["Host"])
 
-    def _read(self, path: str, query: dict[str, list[str]]) -> tuple[str, bytes]:
+    def _read(self, path: str, query: dict[str, list[str]]) -> File:
         """Return suffix and content: the overview, the numbers of an episode, or a frame of a camera."""
         if path == "/overview":
             return "json", json.dumps(self._page.overview).encode()

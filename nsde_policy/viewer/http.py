@@ -1,29 +1,28 @@
-"""HTTP side of the viewer: settings, access checks and the files of the page.
+"""HTTP side of the web pages: settings, access checks and files."""
 
-A browser does not tell a page why a websocket handshake failed. So a websocket at /live is accepted and
-closed at once if the token is wrong (4403 "token": do not retry) or too many clients connect (4503 "full").
-"""
-
+import abc
 import contextlib
 import ipaddress
 import re
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from importlib import resources
 from typing import Annotated
 from urllib.parse import parse_qs, quote
 
 from msgspec import Meta
+from websockets.asyncio.server import ServerConnection
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
-from nsde_policy.bounds import Count
 from nsde_policy.config import require
-from nsde_policy.deploy.server.settings import ServerSettings, is_loopback
+from nsde_policy.deploy.server.settings import Log, ServerSettings, is_loopback
+from nsde_policy.deploy.server.websocket_server import WebsocketServer
 
-SOCKET = "/live"
-NO_TOKEN, FULL = (4403, "token"), (4503, "full")
-"""Close codes and reasons of websockets that are not admitted."""
+File = tuple[str, bytes]
+"""Suffix and content of a file of a page."""
 _HOST = re.compile(r"(?:([\w.-]+)|\[([\da-fA-F:.]+)\])(?::\d+)?", re.ASCII)
 """A `Host` header: a name, or an IPv6 address in brackets, and a port."""
 _CONTENT_TYPES = {
@@ -37,10 +36,9 @@ _CONTENT_TYPES = {
 
 @dataclass(frozen=True)
 class ViewerSettings(ServerSettings):
-    """Address and limits of the server; the token is required in the address of the page, ?token=…."""
+    """Address of the server; the token is required in the address of the page, ?token=…."""
 
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000
-    max_clients: Count = 16
 
     def __post_init__(self) -> None:
         require(self, bool(self.host), "need a host to listen at, such as 127.0.0.1 or 0.0.0.0, got none")
@@ -77,7 +75,33 @@ class ViewerSettings(ServerSettings):
         return self.accepts(values[0] if len(values) == 1 else "")
 
 
-def load_files(scene: str) -> dict[str, tuple[str, bytes]]:
+class PageServer(WebsocketServer, abc.ABC):
+    """Serves a page over HTTP; scripts and styles are public, everything else needs the token."""
+
+    def __init__(self, settings: ViewerSettings, log: Log, files: Mapping[str, File]) -> None:
+        super().__init__(settings, log)
+        self._settings, self._files = settings, files
+
+    def _respond(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Answer an HTTP request; None lets a websocket handshake go on."""
+        path, settings = request.path.partition("?")[0], self._settings
+        objection = settings.find_objection(request)
+        # A browser asks for scripts and styles without the token in the page's address.
+        if objection is None and not path.startswith("/static/") and not settings.accepts_token(request):
+            objection = "a token is required in the address: ?token=…"
+        if objection is not None:
+            self._log("refused", why=objection)
+            return connection.respond(HTTPStatus.FORBIDDEN, objection + "\n")
+        if path in self._files:
+            return respond_with_file(*self._files[path], request.headers["Host"])
+        return self._answer(connection, request, path)
+
+    @abc.abstractmethod
+    def _answer(self, connection: ServerConnection, request: Request, path: str) -> Response | None:
+        """Answer a permitted request for something that is not a file."""
+
+
+def load_files(scene: str) -> dict[str, File]:
     """Load the files of the page and the script that draws the task: suffix and content by path."""
     folder = resources.files("nsde_policy.viewer") / "static"
     files = {f"/static/{file.name}": file for file in folder.iterdir()}

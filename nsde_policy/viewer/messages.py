@@ -3,20 +3,20 @@
 A client names the type of its message in "do": `{"do": "set_control", "name": "alpha", "value": 1}` is
 `SetControl("alpha", 1.0)`. Types and ranges are checked during parsing; a mismatch raises `RemoteError`.
 
-The server sends the state after every change and a frame after every control period:
+The server sends "hello" to a new client, then the "state" after every change and a "frame" after every
+control period, each to all clients. A "notice" is an error, in words.
 
-- "released_at" in each panel of a frame: control period in which the block was last let go, or null.
+- "ended" in each panel of a frame: whether the episode is over, with success, a failure or at its time limit.
+- "released_at" in each panel: control period in which a user last let go of something, or null.
 - "solved_at" in each panel: control period of the first success since then, or null.
-- "drags" in the state: what to put into "reset" to see the same episode again.
 - "results" in the state: for each method, the success of the last episodes with the current controls.
 - "compared" in each panel: paths of the agent along compared plans, the chosen one first; empty if one plan
   was sampled, null if the policy does not select plans or the episode is over.
-- "latency", in panels and in the state: null until a plan was made with the current α, diffusion and chunk.
-- A notice about a message goes to the client that sent it; a notice about the simulation goes to all.
+- "latency" in each panel: null until a plan was made with the current α, diffusion and chunk.
 
-While recording, the page sends "release" when the pointer leaves the table, the finger is lifted or the page
-is hidden, and no "move_agent" until the pointer is back. The phase is then "paused" until the next
-"move_agent". A client that disconnects is treated as if it had sent "release".
+While recording, the page sends "move_agent" once the pointer has reached the agent, and "release" when the
+pointer leaves the table, the finger is lifted or the page is hidden. A client that disconnects is treated as
+if it had sent "release".
 """
 
 import functools
@@ -33,19 +33,13 @@ from .controls import RANGES
 
 PageMessage = dict[str, object]
 """A message to clients, for JSON."""
-MessageType = Literal["state", "frame", "notice"]
-"""Types of messages to clients, in the order in which they are sent."""
 MAX_CLIENT_MESSAGE_BYTES = 16_384
 MAX_START_SEED = 2**32 - 1
 """Largest seed of a start; that of the environment's generator."""
-MAX_PANELS = 2
-"""Policies that run side by side."""
 
 Seed = Annotated[int, msgspec.Meta(ge=0, le=MAX_START_SEED)]
 Coordinate = Annotated[float, msgspec.Meta(ge=-1e4, le=1e4)]
 """Pixels of the table; far beyond its edge is an error of the client."""
-DraggedPose = tuple[int, Coordinate, Coordinate, Coordinate]
-"""A control period, and the x, y and angle to which the block is dragged in it."""
 
 
 def next_seed(seed: int) -> int:
@@ -66,11 +60,6 @@ class ClientMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
         """The type as the client names it, such as "set_control"."""
         return _make_tag(type(self).__name__)
 
-    @property
-    def queue_key(self) -> tuple[str, ...]:
-        """Of two queued messages with the same key, only the later one is handled."""
-        return (self.tag,)
-
 
 class Pause(ClientMessage, frozen=True):
     """Pause, or continue an episode."""
@@ -78,15 +67,10 @@ class Pause(ClientMessage, frozen=True):
     on: bool
 
 
-class Step(ClientMessage, frozen=True):
-    """Run one control period, then pause."""
-
-
 class Reset(ClientMessage, frozen=True):
-    """Start an episode from a seed, and drag its block as a user did before."""
+    """Start an episode from a seed."""
 
     seed: Seed
-    drags: Annotated[tuple[DraggedPose, ...], msgspec.Meta(max_length=300)] = ()
 
 
 class SetControl(ClientMessage, frozen=True):
@@ -99,16 +83,11 @@ class SetControl(ClientMessage, frozen=True):
         if self.name not in RANGES:
             raise RemoteError(f"unknown control {self.name!r:.40}; expected one of {', '.join(RANGES)}")
 
-    @property
-    def queue_key(self) -> tuple[str, ...]:
-        """Return a key for each control, so that one slider does not replace another."""
-        return (self.tag, self.name)
-
 
 class SelectMethods(ClientMessage, frozen=True):
-    """Run these methods side by side, from the same start."""
+    """Run one method, or two side by side from the same start."""
 
-    methods: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=MAX_PANELS)]
+    methods: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=2)]
 
 
 class Drag(ClientMessage, frozen=True):
@@ -125,14 +104,10 @@ class Release(ClientMessage, frozen=True):
 
 
 class MoveAgent(ClientMessage, frozen=True):
-    """Move the agent to the pointer, while recording."""
+    """Record: the agent follows the pointer."""
 
     x: Coordinate
     y: Coordinate
-
-
-class StartRecording(ClientMessage, frozen=True):
-    """Start recording: the agent follows the pointer."""
 
 
 class KeepEpisode(ClientMessage, frozen=True):
@@ -147,16 +122,9 @@ class Undo(ClientMessage, frozen=True):
     """Remove the last kept episode from the store."""
 
 
-class Refresh(ClientMessage, frozen=True):
-    """Send the state to a new client; sent by the server, never by a page."""
-
-
-class Restore(ClientMessage, frozen=True):
-    """Drop the settings of earlier viewers; sent by the server when a page opens and no other is open."""
-
-
-_kinds = [kind for kind in ClientMessage.__subclasses__() if kind not in (Refresh, Restore)]
-_decoder: msgspec.json.Decoder[ClientMessage] = msgspec.json.Decoder(functools.reduce(operator.or_, _kinds))
+_decoder: msgspec.json.Decoder[ClientMessage] = msgspec.json.Decoder(
+    functools.reduce(operator.or_, ClientMessage.__subclasses__())
+)
 
 
 def parse_message(data: str | bytes) -> ClientMessage:

@@ -1,9 +1,8 @@
 """App of `nsde-policy play`: one or two policies side by side, which users can disturb."""
 
-import math
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from nsde_policy.envs.live import LiveTable
 from nsde_policy.errors import ConfigError, RemoteError
@@ -11,7 +10,7 @@ from nsde_policy.tasks import Task, get_task, get_task_of_run
 
 from . import messages
 from .app import App
-from .controls import RANGES, Controls
+from .controls import RANGES, VIEW_CONTROLS, Controls
 from .policy_runner import PolicyPanel, PolicyRunner
 from .simulation import Simulation
 
@@ -19,9 +18,6 @@ REST_S = 2.0
 """Time for which the end of an episode is shown before the next seed starts, if `next_at_end` is on."""
 COUNTED = 20
 """Most episodes of a method whose results are shown."""
-_PLAN_CONTROLS = {"alpha", "diffusion", "chunk", "latency_steps"}
-_VIEW_CONTROLS = {"paths", "speed", "next_at_end"}
-"""Controls that change no episode."""
 
 
 class PlayApp(App):
@@ -38,15 +34,12 @@ class PlayApp(App):
         for runner in runners:
             check_sizes(runner, self._table)
         self._runners = {runner.name: runner for runner in runners}
-        self._controls = Controls.from_policy(runners[0].policy)
-        self._first_settings: tuple[Controls, bool] | None = None
+        self._first_controls = self._controls = Controls.from_policy(runners[0].policy)
         self._results = {name: deque[bool](maxlen=COUNTED) for name in self._runners}
-        self._panels = [PolicyPanel(runners[0], self._task, seed, self._controls)]
         self._rested, self._plan_timeout_s = 0, plan_timeout_s
-        self._one_step = False
         self._drag: messages.Drag | None = None
-        self._repeated: deque[messages.DraggedPose] = deque()
-        self._releasing = self._replan = False
+        self._releasing = False
+        self._panels = [PolicyPanel(runners[0], self._task, seed, self._controls)]
 
     @property
     def _tables(self) -> list[Simulation]:
@@ -76,13 +69,11 @@ class PlayApp(App):
         return super().period_s / self._controls.speed
 
     def state(self) -> messages.PageMessage:
-        """Return controls, panels, and the progress in every control period in the history."""
+        """Return controls, panels, results, and the progress in every control period."""
         return {
             **super().state(),
             "controls": self._controls.to_dict(),
             "panels": [panel.runner.name for panel in self._panels],
-            "latency": {runner.name: runner.latency(self._controls) for runner in self._runners.values()},
-            "drags": self._tables[0].drags,
             "results": {name: [*results] for name, results in self._results.items()},
         }
 
@@ -92,43 +83,21 @@ class PlayApp(App):
 
     def tick(self) -> bool:
         """Step every panel; wait if paused or if all have ended."""
-        if self._paused and self._drag is None and not self._one_step:
+        if self._drag is None and self._paused:
             return False
-        ended = all(self._has_ended(panel) for panel in self._panels)
-        if self._repeated and (self._drag or ended or self._repeated[0][0] <= self._tables[0].last):
-            self._repeat_drag()
-        if self._drag is None and ended:
+        if self._drag is None and all(panel.is_over for panel in self._panels):
             self._rested += 1
-            if not self._controls.next_at_end or self._rested * super().period_s < REST_S:
+            if not self._controls.next_at_end or self._rested < REST_S * self.rate_hz:
                 return False
             self._reset(messages.next_seed(self._tables[0].seed))
             return True
         self._step()
         return True
 
-    def _dispatch(self, message: messages.ClientMessage) -> None:
-        match message:
-            case messages.Pause(on):
-                self._paused, self._one_step = on, False
-            case messages.Step():
-                self._paused = self._one_step = True
-            case messages.Reset(seed, drags):
-                self._reset(seed, drags)
-            case messages.SetControl(name, value):
-                self._change_controls(self._controls.with_value(name, value))
-            case messages.Restore():
-                self._first_settings = self._first_settings or (self._controls, self._paused)
-                controls, self._paused = self._first_settings
-                self._change_controls(controls)
-            case messages.SelectMethods(names):
-                self._select_methods(names)
-            case messages.Drag():  # if paused, the simulation runs meanwhile, but the policy does not act
-                self._drag, self._releasing = message, False
-                self._repeated.clear()
-            case messages.Release():
-                self._releasing = self._drag is not None
-            case _:
-                raise RemoteError(f"{message.tag!r} is a message for recording: run nsde-policy collect")
+    def restore(self) -> None:
+        """Return to the settings at the start, so that those of a viewer do not reach the next one."""
+        super().restore()
+        self._change_controls(self._first_controls)
 
     def close(self, timeout_s: float) -> bool:
         """Stop planning; return whether running plans ended within the timeout."""
@@ -138,68 +107,66 @@ class PlayApp(App):
         closed = [each.thread.close(max(0.0, ends - time.monotonic())) for each in self._runners.values()]
         return all(closed)
 
+    def _dispatch(self, message: messages.ClientMessage) -> None:
+        match message:
+            case messages.Pause(on):
+                self._paused = on
+            case messages.Reset(seed):
+                self._reset(seed)
+            case messages.SetControl(name, value):
+                self._change_controls(self._controls.with_value(name, value))
+            case messages.SelectMethods(names):
+                self._select_methods(names)
+            case messages.Drag():  # if paused, the simulation runs meanwhile, but the policy does not act
+                self._drag, self._releasing = message, False
+            case messages.Release():
+                self._releasing = self._drag is not None
+            case _:
+                raise RemoteError(f"{message.tag!r} is a message for recording: run nsde-policy collect")
+
     def _step(self) -> None:
         """Run one control period in every panel; while a panel is planning, all wait unless a user drags."""
-        if self._replan:
-            for panel in self._panels:
-                panel.forget_plan()
-            self._replan = False
-        acting = not self._paused or self._one_step
+        acting = not self._paused
         planning = [acting and panel.is_planning(self._plan_timeout_s) for panel in self._panels]
         if self._drag is None and any(planning):
             return
         for panel, busy in zip(self._panels, planning, strict=True):
             panel.step(self._drag, acts=acting and not busy)
-        self._rested, self._one_step = 0, False
-        self._count_results()
+            self._count_result(panel)
+        self._rested = 0
         if self._releasing:
             for panel in self._panels:
                 panel.forget_history()
             self._drag, self._releasing = None, False
+
+    def _count_result(self, panel: PolicyPanel) -> None:
+        """Count an episode in which no user interfered when it is over."""
+        if panel.counts and panel.is_over:
+            panel.counts = False
+            self._results[panel.runner.name].append(panel.simulation.is_solved)
             self.revision += 1
 
-    def _has_ended(self, panel: PolicyPanel) -> bool:
-        """Return whether an episode is over, or at its time limit if the next one is to follow."""
-        played = panel.simulation.last - (panel.simulation.released_at or 0)
-        limit = self._table.limit_s * self.rate_hz if self._controls.next_at_end else math.inf
-        return panel.is_over or played >= limit
-
-    def _count_results(self) -> None:
-        """Count episodes in which no user interfered, when they are over or at their time limit."""
-        for panel in self._panels:
-            is_late = panel.simulation.last >= self._table.limit_s * self.rate_hz
-            if panel.counts and (panel.is_over or is_late):
-                panel.counts = False
-                self._results[panel.runner.name].append(panel.simulation.now.solved)
-                self.revision += 1
-
-    def _repeat_drag(self) -> None:
-        """Drag the block as in the episode that is repeated; a gap in the control periods is a release."""
-        period, *pose = self._repeated.popleft()
-        self._drag = messages.Drag("block", *pose)
-        self._releasing = not self._repeated or self._repeated[0][0] > period + 1
-
-    def _reset(self, seed: int, drags: Iterable[messages.DraggedPose] = ()) -> None:
-        self._repeated = deque(drags)
-        self._drag, self._rested = None, 0
-        self._releasing = self._one_step = False
-        self._epoch += 1
-        self.revision += 1
+    def _reset(self, seed: int) -> None:
         for panel in self._panels:
             panel.reset(seed)
+        self._begin_episode()
+
+    def _begin_episode(self) -> None:
+        self._drag, self._releasing, self._rested = None, False, 0
+        self._epoch += 1
+        self.revision += 1
 
     def _change_controls(self, controls: Controls) -> None:
         changed = {name for name in RANGES if getattr(controls, name) != getattr(self._controls, name)}
         self._controls = controls
         for panel in self._panels:
             panel.controls = controls
-        if changed - _VIEW_CONTROLS:
-            for results in self._results.values():
-                results.clear()
-        if changed & _PLAN_CONTROLS:
-            self._replan = True
+        if changed - VIEW_CONTROLS:
             for runner in self._runners.values():
                 runner.plans.clear()  # they were measured with other controls
+                self._results[runner.name].clear()
+            for panel in self._panels:
+                panel.forget_plan()
 
     def _select_methods(self, names: Sequence[str]) -> None:
         for name in names:
@@ -209,7 +176,7 @@ class PlayApp(App):
             panel.cancel_plan()
         seed = self._tables[0].seed
         self._panels = [PolicyPanel(self._runners[name], self._task, seed, self._controls) for name in names]
-        self._reset(seed)
+        self._begin_episode()
 
 
 def find_common_task(runners: Sequence[PolicyRunner]) -> Task:

@@ -7,7 +7,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
@@ -29,25 +28,19 @@ from nsde_policy.eval.rollouts.runner import make_generator
 from nsde_policy.interface.planner import History, Plan
 from nsde_policy.methods.registry import get_method
 from nsde_policy.policy.policy import Policy
-from nsde_policy.tasks import Task, get_task
-from nsde_policy.training.train import train_run
+from nsde_policy.tasks import Task
 
 from .camera import describe_camera
 from .controls import Controls
-from .forecast import (
-    describe_candidates,
-    describe_fan,
-    sample_paths,
-)
+from .forecast import describe_candidates, describe_fan, sample_paths
 from .messages import Drag
-from .simulation import HISTORY_PERIODS, Simulation
+from .simulation import Simulation
 
 
-class PanelPlan(NamedTuple):
-    """A plan, the state of the random generator after it, and how long it took."""
+class TimedPlan(NamedTuple):
+    """A plan and how long it took."""
 
     plan: Plan
-    noise: torch.Tensor
     seconds: float
 
 
@@ -58,49 +51,33 @@ class PolicyRunner:
     name: str
     title: str
     policy: Policy
-    plans: deque[PanelPlan] = field(default_factory=lambda: deque(maxlen=50))
+    plans: deque[TimedPlan] = field(default_factory=lambda: deque(maxlen=50))
     """The last plans with the current controls."""
-    encode_s: deque[float] = field(default_factory=lambda: deque(maxlen=50))
-    """Durations of encoding the last camera frames, seconds."""
     thread: PlannerThread = field(default_factory=PlannerThread)
 
-    def encode(self, values: np.ndarray, frame: np.ndarray) -> np.ndarray:
-        """Encode measured values and the camera's frame, (obs_dim,)."""
-        started = time.perf_counter()
-        obs = self.policy.encode({STATE_KEY: values, self.policy.spec.cameras[0].name: frame})
-        self.encode_s.append(time.perf_counter() - started)
-        return obs
-
     def submit_plan(
-        self, history: History, noise: torch.Tensor, steps: int, sampling: Sampling
-    ) -> Future[PanelPlan]:
-        """Queue a plan from a copy of `history`, with a random generator in the state `noise`."""
+        self, history: History, generator: torch.Generator, steps: int, sampling: Sampling
+    ) -> Future[TimedPlan]:
+        """Queue a plan from a copy of `history`."""
         history = history.copy()
 
-        def plan() -> PanelPlan:
-            generator = torch.Generator()
-            generator.set_state(noise)
+        def plan() -> TimedPlan:
             started = time.perf_counter()
             made = self.policy.plan(history, generator=generator, steps=steps, sampling=sampling)
-            return PanelPlan(made, generator.get_state(), time.perf_counter() - started)
+            return TimedPlan(made, time.perf_counter() - started)
 
         return self.thread.submit(plan)
 
     def latency(self, controls: Controls) -> dict[str, float] | None:
         """Return median time of a plan and its network calls; None before the first with these controls.
 
-        The time includes encoding the camera frames that are new since the plan before. If candidates were
-        compared in the last plan, or were not, the same holds for all plans that are counted.
+        Encoding camera frames is not included.
         """
         if not self.plans:
             return None
-        chunk, last = controls.chunk_for(self.policy), self.plans[-1]
-        is_alone = last.plan.candidates is None
-        frames = min(self.policy.spec.history, chunk)
-        alike = [each.seconds for each in self.plans if (each.plan.candidates is None) == is_alone]
-        seconds = median(alike) + frames * median(self.encode_s or [0.0])
-        calls = self.policy.count_calls(last.plan, controls.sampling_for(self.policy))
-        return {"ms": round(1e3 * seconds, 2), "actions": chunk, "calls": calls}
+        calls = self.policy.count_calls(self.plans[-1].plan, controls.sampling_for(self.policy))
+        seconds = median(each.seconds for each in self.plans)
+        return {"ms": round(1e3 * seconds, 2), "actions": controls.chunk_for(self.policy), "calls": calls}
 
 
 def load_runners(runs: Sequence[Path]) -> list[PolicyRunner]:
@@ -117,14 +94,6 @@ def load_runners(runs: Sequence[Path]) -> list[PolicyRunner]:
     ]
 
 
-def load_neighbours(task: str) -> PolicyRunner:
-    """Store the embedded demonstrations of a task as nearest neighbours, which takes a second."""
-    with TemporaryDirectory() as folder:
-        run = Path(folder) / "neighbours"
-        train_run(None, get_task(task).preset("default", "knn"), run, task=task, seed=0)
-        return load_runners([run])[0]
-
-
 class PolicyPanel:
     """One policy on one table.
 
@@ -132,32 +101,40 @@ class PolicyPanel:
     with the noise, the latency and the camera of the controls.
     """
 
+    _pending: Future[TimedPlan] | None = None
+    _plan: Plan | None
+    _frame: np.ndarray | None = None
+    """What the policy's camera saw last, if it has one."""
+
     def __init__(self, runner: PolicyRunner, task: Task, seed: int, controls: Controls) -> None:
         self.runner, self.policy, self.controls = runner, runner.policy, controls
-        self._pending: Future[PanelPlan] | None = None
         self.simulation = Simulation(task, seed)
+        self._longest = round(self.simulation.table.limit_s * (task.rate_hz or 1.0))
         self.reset(seed)
 
     def reset(self, seed: int) -> None:
         """Start an episode from a seed."""
         self.simulation.reset(seed)
-        self._noise = make_generator(seed).get_state()
+        self._generator = make_generator(seed)
         std = np.array(self.policy.record.spec.increment_std[: self.policy.spec.plain_dim])
-        periods = np.zeros((HISTORY_PERIODS, len(std)))
-        self._sensor_noise = Disturbances(Condition(obs_noise=1.0), seed, std).add_noise(periods)
+        self._sensor = Disturbances(Condition(obs_noise=1.0), seed, std)
         self.counts = True
         """Whether the result of this episode is still to be counted."""
         self.forget_history()
 
     @property
     def is_over(self) -> bool:
-        """Whether the episode has ended; the policy then rests."""
-        return self.simulation.now.over
+        """Whether the episode has ended, at the latest at its time limit; the policy then rests.
+
+        The time limit counts from the start, or from the moment when a user let go.
+        """
+        simulation = self.simulation
+        return simulation.is_over or simulation.last - (simulation.released_at or 0) >= self._longest
 
     def forget_plan(self) -> None:
         """Drop the plan, so that the next period makes a new one, as after a change of the controls."""
         self.cancel_plan()
-        self._plan: Plan | None = None
+        self._plan = None
         self._used, self._queue = 0, PlanQueue()
 
     def forget_history(self) -> None:
@@ -181,20 +158,15 @@ class PolicyPanel:
             longest = self.policy.model.config.longest_chunk
             steps = count_planned(chunk, controls.latency_steps, longest)
             sampling = controls.sampling_for(self.policy)
-            self._pending = self.runner.submit_plan(self._history, self._noise, steps, sampling)
-        else:
-            timeout_s = 0.0  # an earlier call has waited already
+            self._pending = self.runner.submit_plan(self._history, self._generator, steps, sampling)
         try:
-            error = self._pending.exception(timeout_s)
+            made = self._pending.result(timeout_s)
         except TimeoutError:
             return True
-        pending, self._pending = self._pending, None
-        if error is not None:
-            raise error
-        made = pending.result()
+        self._pending = None
         if not np.isfinite(made.plan.actions).all():
             raise PlanError(f"{self.runner.title} planned actions that are not finite; the agent stays")
-        self._plan, self._used, self._noise = made.plan, 0, made.noise
+        self._plan, self._used = made.plan, 0
         now, latency = self.simulation.last, controls.latency_steps
         self._queue.add(made.plan.actions, now, latency=latency, chunk=chunk)
         self.runner.plans.append(made)
@@ -203,32 +175,33 @@ class PolicyPanel:
     def step(self, drag: Drag | None, *, acts: bool = True) -> None:
         """Run one control period; if the policy does not act, the agent stays or follows a drag."""
         if drag is None and (self.is_over or not acts):
-            self.simulation.advance(None)
-        else:
-            action = self._choose_action(drag, acts and not self.is_over)
-            dragged = np.array([drag.x, drag.y, drag.angle]) if drag and drag.what == "block" else None
-            self.simulation.advance(action, dragged)
-            self.counts &= drag is None
-            self._history.add_action(action)
-            self._observe()
+            self.simulation.rest()
+            return
+        action = self._choose_action(drag, acts and not self.is_over)
+        dragged = np.array([drag.x, drag.y, drag.angle]) if drag and drag.what == "block" else None
+        self.simulation.advance(action, dragged, by_user=drag is not None)
+        self.counts &= drag is None
+        self._history.add_action(action)
+        self._observe()
 
     def view(self) -> dict[str, object]:
         """Return what to draw of the current control period."""
         controls, sampling = self.controls, self.controls.sampling_for(self.policy)
         history, spec = self._history, self.policy.spec
-        table, now = self.simulation.table, self.simulation.now
+        table, state = self.simulation.table, self.simulation.state
         selects = self.policy.candidates > 1
-        forecast = None if now.over else sample_paths(self.policy, history, sampling, controls.paths)
+        forecast = None if self.is_over else sample_paths(self.policy, history, sampling, controls.paths)
         present = history.states()[:1, None, : spec.obs_dim]
         futures = present if forecast is None or forecast.obs is None else forecast.obs
         ahead = self._queue.actions.reshape(-1, spec.act_dim)
         return {
             **self.simulation.describe(),
-            "target": self._to_page(table.find_target(now.state, history.last_action)),
-            "plan": self._to_page(table.find_targets(now.state, ahead)),
+            "ended": self.is_over,
+            "target": self._to_page(table.find_target(state, history.last_action)),
+            "plan": self._to_page(table.find_targets(state, ahead)),
             "fan": describe_fan(forecast, spec, table),
-            "compared": describe_candidates(self._plan, table) if selects and not now.over else None,
-            "camera": describe_camera(spec, self._draw_frame(), futures),
+            "compared": describe_candidates(self._plan, table) if selects and not self.is_over else None,
+            "camera": describe_camera(spec, self._frame, futures),
             "sensed": table.describe(present[0, 0]) if controls.obs_noise and not spec.cameras else None,
             "thinking": self._pending is not None,
             "latency": self.runner.latency(controls),
@@ -236,7 +209,7 @@ class PolicyPanel:
 
     def _choose_action(self, drag: Drag | None, acts: bool) -> np.ndarray:
         """Return the action of a drag, of the plan, or one that keeps the agent where it is."""
-        table, state = self.simulation.table, self.simulation.now.state
+        table, state = self.simulation.table, self.simulation.state
         if drag is not None and drag.what == "agent":
             return table.command_point(state, table.page.from_page(np.array([drag.x, drag.y])))
         if acts and self._plan is not None:
@@ -245,21 +218,20 @@ class PolicyPanel:
         return table.command_point(state, state[table.agent])
 
     def _observe(self) -> None:
-        """Add the current state to the policy's history."""
-        table, state = self.simulation.table, self.simulation.now.state
-        noise = self.controls.obs_noise * self._sensor_noise[self.simulation.last % HISTORY_PERIODS]
-        self._camera = self.controls.camera
-        frame = self._draw_frame()
-        obs = state + noise if frame is None else self.runner.encode(table.measure(state) + noise, frame)
+        """Add the current state to the policy's history, as its sensors and its camera see it."""
+        simulation, spec = self.simulation, self.policy.spec
+        table, state = simulation.table, simulation.state
+        noise = self.controls.obs_noise * self._sensor.add_noise(np.zeros(spec.plain_dim))
+        if not spec.cameras:
+            obs = state + noise
+        else:
+            (camera,) = spec.cameras
+            frame = table.draw_camera(state, camera.width, camera.height)
+            disturbances = CameraDisturbances(self.controls.camera, simulation.seed)
+            self._frame = disturbances.change_frame(frame, simulation.last + 1)
+            values = {STATE_KEY: table.measure(state) + noise, camera.name: self._frame}
+            obs = self.policy.encode(values)
         self._history.add_observation(obs)
-
-    def _draw_frame(self) -> np.ndarray | None:
-        """Draw what the policy's camera sees, if it has one, as disturbed when it was last observed."""
-        if not self.policy.spec.cameras:
-            return None
-        simulation, camera = self.simulation, self.policy.spec.cameras[0]
-        frame = simulation.table.draw_camera(simulation.now.state, camera.width, camera.height)
-        return CameraDisturbances(self._camera, simulation.seed).change_frame(frame, simulation.last + 1)
 
     def _to_page(self, points: np.ndarray) -> object:
         """Return positions as pixels of the page, for JSON."""

@@ -44,7 +44,7 @@ class RecordApp(App):
     The phases of an episode:
 
     - ready: the agent waits for the pointer;
-    - recording: every control period, the state and the action are recorded;
+    - recording: the agent follows the pointer; every control period, the state and the action are recorded;
     - paused: the pointer or the client has left; simulated time stands still until the pointer is back;
     - done: the episode has ended, or the time limit is reached.
 
@@ -84,22 +84,21 @@ class RecordApp(App):
         """Return the current control period."""
         simulation = self._simulation
         target = [round(value, 1) for value in self._target or simulation.trail[-1][:2]]
-        panel = {**simulation.describe(), "target": target}
+        panel = {**simulation.describe(), "target": target, "ended": self._phase == "done"}
         return {**super().frame(), "panels": [panel]}
 
     def tick(self) -> bool:
         """While recording, record one control period and run it."""
         if self._phase != "recording" or self._target is None:
             return False
-        table, state = self._simulation.table, self._simulation.now.state
+        table, state = self._simulation.table, self._simulation.state
         self._observations.append(state)
         if self._images:
-            frame = table.draw_camera(state, RECORDED_SIDE, RECORDED_SIDE)
-            self._frames.append(frame)
+            self._frames.append(table.draw_camera(state, RECORDED_SIDE, RECORDED_SIDE))
         action = table.command_point(state, table.page.from_page(np.array(self._target)))
         self._actions.append(action)
         self._simulation.advance(action)
-        if self._simulation.now.over or len(self._actions) >= round(table.longest_s * self.rate_hz):
+        if self._simulation.is_over or len(self._actions) >= round(table.longest_s * self.rate_hz):
             self._change_phase("recording", "done")
         return True
 
@@ -107,12 +106,10 @@ class RecordApp(App):
         match message:
             case messages.MoveAgent(x, y):
                 self._target = min(max(x, 0.0), PAGE_SIDE), min(max(y, 0.0), PAGE_SIDE)
+                self._change_phase("ready", "recording")
                 self._change_phase("paused", "recording")
             case messages.Release():
                 self._change_phase("recording", "paused")
-            case messages.StartRecording():
-                if self._target is not None:
-                    self._change_phase("ready", "recording")
             case messages.KeepEpisode():
                 self._keep_episode()
             case messages.Discard():
@@ -121,8 +118,6 @@ class RecordApp(App):
                 self._start_episode(self._collection.undo().seed)
             case messages.Reset(seed):
                 self._start_episode(seed)
-            case messages.Restore():
-                pass  # a recording is continued
             case _:
                 raise RemoteError(f"{message.tag!r} is a message for policies: run nsde-policy play")
 
@@ -136,7 +131,7 @@ class RecordApp(App):
         if steps < MIN_STEPS:
             raise DemoError(f"an episode needs at least {MIN_STEPS} control periods, got {steps}: move first")
         simulation = self._simulation
-        outcome = self._task.outcome(*simulation.episode)
+        outcome = self._task.outcome(simulation.rewards, simulation.infos)
         episode = Episode(np.array(self._observations, np.float32), np.array(self._actions, np.float32))
         images = dict.fromkeys(self._images, self._frames)
         self._collection.add(episode, EpisodeInfo(simulation.seed, outcome.success, outcome.score), images)

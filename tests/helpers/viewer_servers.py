@@ -3,10 +3,13 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from websockets.sync.client import ClientConnection, connect
 
+from nsde_policy.tasks import get_task
+from nsde_policy.training.train import train_run
 from nsde_policy.viewer.app import App
 from nsde_policy.viewer.http import ViewerSettings
 from nsde_policy.viewer.messages import ClientMessage
@@ -48,6 +51,13 @@ def receive(
 
 def send(client: ClientConnection, do: str, **values: Any) -> None:
     client.send(json.dumps({"do": do, **values}))
+
+
+def train_neighbours(folder: Path) -> Path:
+    """Store the demonstrations of the package as nearest neighbours, and return the run."""
+    run = folder / "neighbours"
+    train_run(None, get_task("pusht").preset("default", "knn"), run, task="pusht", seed=0)
+    return run
 
 
 @contextmanager

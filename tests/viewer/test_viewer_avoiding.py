@@ -11,12 +11,11 @@ from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.cli.main import main
 from nsde_policy.data import load_demonstrations
 from nsde_policy.envs.avoiding import geometry
-from nsde_policy.envs.avoiding.live import AvoidingTable
 from nsde_policy.errors import ConfigError, EnvError
 from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
 from nsde_policy.tasks import get_task
 from nsde_policy.training.train import train_run
-from nsde_policy.viewer.messages import Drag, KeepEpisode, MoveAgent, Release, SetControl, StartRecording
+from nsde_policy.viewer.messages import Drag, KeepEpisode, MoveAgent, Release, SetControl
 from nsde_policy.viewer.play_app import PlayApp
 from nsde_policy.viewer.policy_runner import load_runners
 from nsde_policy.viewer.record_app import RecordApp, open_collection
@@ -24,7 +23,7 @@ from tests.helpers.browser import wait_until
 from tests.helpers.viewer_servers import run_events, run_viewer, show_viewer
 
 AVOIDING = get_task("avoiding")
-TO_PAGE = AvoidingTable.page.to_page
+TO_PAGE = geometry.PAGE.to_page
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +54,7 @@ def test_forecast_plan_and_drift_are_drawn_on_the_page(runs: list[Path]):
     app = PlayApp(load_runners(runs[1:]), seed=3, plan_timeout_s=60)
     run_events(app, SetControl("paths", 5), 3)
     (panel,) = app.frame()["panels"]
-    state = app._panels[0].simulation.now.state
+    state = app._panels[0].simulation.state
     rod, command = TO_PAGE(state[2:]), TO_PAGE(state[:2])
     assert panel["target"] == np.round(command, 1).tolist()
     assert np.allclose([path[:2] for path in panel["fan"]["paths"]], rod, atol=0.1)
@@ -87,7 +86,7 @@ def test_a_recorded_episode_ends_at_the_line_or_an_obstacle(way, success, tmp_pa
     store = tmp_path / "demos.zarr"
     with open_collection(store, AVOIDING) as collection:
         app = RecordApp(AVOIDING, collection, seed_start=7)
-        run_events(app, MoveAgent(*TO_PAGE(np.array(geometry.FIXED_START)).tolist()), StartRecording())
+        run_events(app, MoveAgent(*TO_PAGE(np.array(geometry.FIXED_START)).tolist()))
         for a, b in itertools.pairwise([geometry.FIXED_START, *way]):
             for share in np.linspace(0, 1, 12):
                 run_events(app, MoveAgent(*TO_PAGE(np.add(a, share * np.subtract(b, a))).tolist()), 1)

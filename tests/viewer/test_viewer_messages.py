@@ -11,10 +11,7 @@ from hypothesis import strategies as st
 
 from nsde_policy.errors import RemoteError
 from nsde_policy.viewer.controls import RANGES, Controls
-from nsde_policy.viewer.messages import (
-    ClientMessage,
-    parse_message,
-)
+from nsde_policy.viewer.messages import ClientMessage, parse_message
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20), st.lists, max_leaves=3
@@ -28,10 +25,10 @@ FIELDS = st.sampled_from(["seed", "on", "x", "y", "what", "methods", "name", "va
     [
         ("[" * 5000, "`object`, got `array`"),
         ("{}", "missing required field `do`"),
-        ('{"do": "refresh"}', "'refresh'"),
+        ('{"do": "jump"}', "'jump'"),
         ('{"do": "reset", "seed": -1}', "`int` >= 0 - at `$.seed`"),
         ('{"do": "reset", "seed": 4294967296}', "`int` <= 4294967295"),
-        ('{"do": "step", "twice": true}', "twice"),
+        ('{"do": "release", "twice": true}', "twice"),
         ('{"do": "move_agent", "x": NaN, "y": 0}', "malformed"),
         ('{"do": "move_agent", "x": 1e5, "y": 0}', "<= 10000.0 - at `$.x`"),
         ('{"do": "select_methods", "methods": ["a", "b", "c"]}', "length <= 2"),

@@ -27,9 +27,7 @@ from nsde_policy.viewer.messages import (
     Reset,
     SelectMethods,
     SetControl,
-    Step,
     encode_message,
-    parse_message,
 )
 from nsde_policy.viewer.play_app import REST_S, PlayApp
 from nsde_policy.viewer.policy_runner import PolicyRunner, load_runners
@@ -66,11 +64,9 @@ def test_an_undisturbed_seed_is_the_episode_that_eval_scores(app: PlayApp):
     assert app.state()["progress"][0] == [round(c, 3) for c in result.trace.progress]
 
 
-def test_pause_stops_time_and_step_runs_one_period(app: PlayApp):
+def test_pause_stops_time(app: PlayApp):
     assert run(app, 5, Pause(True), 7)["last"] == 5
-    frame = run(app, Step(), 7)
-    assert (frame["last"], frame["paused"]) == (6, True)
-    assert run(app, Pause(False), 3)["last"] == 9
+    assert run(app, Pause(False), 3)["last"] == 8
 
 
 @pytest.mark.slow
@@ -100,7 +96,7 @@ def test_two_panels_start_in_the_same_state_and_a_drag_moves_both_blocks(app: Pl
     dragged = run(app, 3, Drag("block", 200.0, 380.0, 0.5), 2, Release(), 1)
     for panel in dragged["panels"]:
         assert panel["trail"][0][2:4] == pytest.approx([200, 380], abs=8)
-    assert {"shipped", "neighbours"} == {name for name, ms in app.state()["latency"].items() if ms}
+        assert panel["latency"]["ms"] > 0
 
 
 def test_only_a_neural_sde_has_sampled_paths(app: PlayApp):
@@ -145,7 +141,6 @@ def test_controls_of_a_plan_replan_and_restart_its_timing(app: PlayApp):
     assert len(run(app, SetControl("chunk", 12), 1)["panels"][0]["plan"]) == 11
     for name in ("alpha", "diffusion", "chunk"):
         assert run(app, SetControl(name, 2.0))["panels"][0]["latency"] is None
-        assert app.state()["latency"]["shipped"] is None
         assert run(app, 1)["panels"][0]["latency"]
     assert run(app, SetControl("speed", 2.0))["panels"][0]["latency"]["actions"] == 2
 
@@ -161,18 +156,6 @@ def test_noise_and_delay_are_those_of_eval(app: PlayApp):
     assert app.state()["results"] == {"shipped": [], "neighbours": []}
 
 
-def test_a_link_repeats_the_start_and_the_drags_of_an_episode(app: PlayApp):
-    poses = [Drag("block", 300.0 + 9.3 * k, 210.5, 0.1 * k) for k in range(5)]
-    run(app, 30, *(event for pose in poses for event in (pose, 1)), Release(), 20, poses[2], Release(), 60)
-    state, frame = app.state(), app.frame()
-    assert [k for k, *pose in state["drags"]] == [30, 31, 32, 33, 34, 35, 55]
-    reset = parse_message(encode_message({"do": "reset", "seed": SEED, "drags": state["drags"]}))
-    again = run(app, 3, reset, frame["last"])
-    assert again["panels"][0]["trail"] == frame["panels"][0]["trail"]
-    assert app.state()["progress"] == state["progress"]
-    assert app.state()["results"]["shipped"] == [], "a user has interfered"
-
-
 def test_next_seed_starts_after_a_success_only_if_enabled(app: PlayApp):
     periods = round(REST_S * 10)
     rested = run(app, 400, periods)
@@ -181,11 +164,16 @@ def test_next_seed_starts_after_a_success_only_if_enabled(app: PlayApp):
     assert (app.state()["seed"], app.state()["results"]["shipped"]) == (SEED + 1, [True])
 
 
-def test_next_seed_starts_at_the_time_limit_of_a_method_that_fails(methods: list[PolicyRunner]):
+def test_a_method_that_fails_stops_at_the_time_limit(methods: list[PolicyRunner]):
     app = PlayApp([methods[1]], seed=SEED, plan_timeout_s=60)
-    assert max(run_events(app, SetControl("next_at_end", 1), 300) or app.state()["progress"][0]) < 0.95
-    run(app, round(REST_S * 10))
-    assert (app.state()["seed"], app.state()["results"]) == (SEED + 1, {"neighbours": [False]})
+    rested = run(app, 320)
+    assert max(app.state()["progress"][0]) < 0.95
+    assert (rested["last"], rested["panels"][0]["ended"], rested["panels"][0]["failed"]) == (300, True, False)
+    assert app.state()["results"] == {"neighbours": [False]}
+    x, y, angle = rested["panels"][0]["trail"][-1][2:]
+    assert run(app, Drag("block", x, y, angle), Release(), 50)["last"] == 350, "it begins again after a drag"
+    run(app, 300, SetControl("next_at_end", 1), round(REST_S * 10))
+    assert app.state()["seed"] == SEED + 1
 
 
 @pytest.mark.parametrize(

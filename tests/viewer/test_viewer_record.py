@@ -31,7 +31,6 @@ from nsde_policy.viewer.messages import (
     Pause,
     Release,
     Reset,
-    StartRecording,
     Undo,
     encode_message,
 )
@@ -56,7 +55,7 @@ def test_an_episode_holds_observations_and_pointer_positions(tmp_path: Path):
     with open_collection(tmp_path / "d.zarr", PUSHT) as collection:
         app = RecordApp(PUSHT, collection, seed_start=START)
         assert run(app, 5)["phase"] == "ready"
-        run(app, MoveAgent(100.0, 120.0), StartRecording(), 3, MoveAgent(600.0, 40.0), 4)
+        run(app, MoveAgent(100.0, 120.0), 3, MoveAgent(600.0, 40.0), 4)
         assert run(app)["phase"] == "recording"
         encode_message(app.frame())
         assert run(app, KeepEpisode())["kept"] == 1
@@ -73,8 +72,8 @@ def test_camera_frames_are_recorded_on_request(tmp_path: Path):
     images = ("img",)
     with open_collection(tmp_path / "d.zarr", PUSHT, images) as collection:
         app = RecordApp(PUSHT, collection, seed_start=START, images=images)
-        run(app, MoveAgent(256, 256), StartRecording(), 4, Discard())
-        run(app, MoveAgent(256, 256), StartRecording(), 5, KeepEpisode())
+        run(app, MoveAgent(256, 256), 4, Discard())
+        run(app, MoveAgent(256, 256), 5, KeepEpisode())
     obs = load_demonstrations(tmp_path / "d.zarr").obs.astype(float)
     drawn = np.stack([benchmark_frame(row[:2], row[2:]) for row in obs])
     frames = open_images(tmp_path / "d.zarr")
@@ -85,7 +84,7 @@ def test_camera_frames_are_recorded_on_request(tmp_path: Path):
 
 
 def test_keep_goes_to_the_next_seed_discard_repeats_it_undo_goes_back(tmp_path: Path):
-    moved: tuple[ClientMessage | int, ...] = (MoveAgent(200.0, 200.0), StartRecording(), 4)
+    moved: tuple[ClientMessage | int, ...] = (MoveAgent(200.0, 200.0), 4)
     with open_collection(tmp_path / "d.zarr", PUSHT) as collection:
         app = RecordApp(PUSHT, collection, seed_start=7)
         assert run(app, *moved, KeepEpisode())["seed"] == 8
@@ -105,7 +104,7 @@ def test_an_episode_ends_at_the_time_limit(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(PushTTable, "longest_s", 2.0)
     with open_collection(tmp_path / "d.zarr", PUSHT) as collection:
         app = RecordApp(PUSHT, collection, seed_start=3)
-        assert run(app, MoveAgent(10.0, 10.0), StartRecording(), 50)["phase"] == "done"
+        assert run(app, MoveAgent(10.0, 10.0), 50)["phase"] == "done"
         assert app.frame()["last"] == 20
         run(app, KeepEpisode())
         assert collection.episodes[0].success is False
@@ -117,7 +116,7 @@ def test_recording_pauses_while_the_pointer_is_away(tmp_path: Path):
         app = RecordApp(PUSHT, collection, seed_start=3)
         run(app, Release())
         assert run(app)["phase"] == "ready"
-        run(app, MoveAgent(200.0, 200.0), StartRecording(), 4)
+        run(app, MoveAgent(200.0, 200.0), 4)
         before = app.revision
         assert run(app, Release(), 30)["phase"] == "paused"
         assert (app.frame()["last"], app.revision > before) == (4, True)
@@ -131,7 +130,7 @@ def test_recording_pauses_while_the_pointer_is_away(tmp_path: Path):
 def test_only_a_new_recording_of_some_steps_can_be_kept(tmp_path: Path):
     with open_collection(tmp_path / "d.zarr", PUSHT) as collection:
         app = RecordApp(PUSHT, collection, seed_start=2**32 - 1)
-        for early in ((), (StartRecording(),), (MoveAgent(1.0, 1.0), StartRecording(), 1)):
+        for early in ((), (MoveAgent(1.0, 1.0), 1)):
             run(app, *early)
             before = app.revision
             with pytest.raises(DemoError, match="move first"):
@@ -166,7 +165,6 @@ def test_a_kept_episode_survives_a_kill_while_recording_the_next(tmp_path: Path)
                 for kept in (0, 1):
                     receive(client, "state", lambda message, kept=kept: message["kept"] == kept)
                     send(client, "move_agent", x=90, y=90)
-                    send(client, "start_recording")
                     receive(client, "frame", lambda message: message["last"] > 4)
                     if not kept:
                         send(client, "keep_episode")
