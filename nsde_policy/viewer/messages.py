@@ -14,9 +14,8 @@ control period, each to all clients. A "notice" is an error, in words.
   was sampled, null if the policy does not select plans or the episode is over.
 - "latency" in each panel: null until a plan was made with the current α, diffusion and chunk.
 
-While recording, the page sends "move_agent" once the pointer has reached the agent, and "release" when the
-pointer leaves the table, the finger is lifted or the page is hidden. A client that disconnects is treated as
-if it had sent "release".
+While recording, the page sends "move_agent" when the pointer moves, and "release" when it leaves the table,
+the finger is lifted or the page is hidden. A client that disconnects is treated as if it had sent "release".
 """
 
 import functools
@@ -104,7 +103,7 @@ class Release(ClientMessage, frozen=True):
 
 
 class MoveAgent(ClientMessage, frozen=True):
-    """Record: the agent follows the pointer."""
+    """Record: the agent follows the pointer once that has reached it."""
 
     x: Coordinate
     y: Coordinate

@@ -69,15 +69,11 @@ class PolicyRunner:
         return self.thread.submit(plan)
 
     def latency(self, controls: Controls) -> dict[str, float] | None:
-        """Return median time of a plan and its network calls; None before the first with these controls.
-
-        Encoding camera frames is not included.
-        """
+        """Return the median time of a plan, without encoding; None before the first with these controls."""
         if not self.plans:
             return None
-        calls = self.policy.count_calls(self.plans[-1].plan, controls.sampling_for(self.policy))
         seconds = median(each.seconds for each in self.plans)
-        return {"ms": round(1e3 * seconds, 2), "actions": controls.chunk_for(self.policy), "calls": calls}
+        return {"ms": round(1e3 * seconds, 2), "actions": controls.chunk_for(self.policy)}
 
 
 def load_runners(runs: Sequence[Path]) -> list[PolicyRunner]:

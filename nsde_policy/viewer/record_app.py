@@ -23,6 +23,9 @@ Phase = Literal["ready", "recording", "paused", "done"]
 
 RECORDED_SIDE = 96
 """Side of recorded camera frames, pixels."""
+REACH = 40.0
+"""Distance from the agent at which the pointer takes hold of it, pixels of the page; small, or the recording
+would begin with a jump."""
 
 
 def open_collection(path: Path, task: Task, images: Sequence[str] = ()) -> Collection:
@@ -53,7 +56,8 @@ class RecordApp(App):
 
     mode = "collect"
     _phase: Phase
-    _target: tuple[float, float] | None
+    _target: np.ndarray
+    """Where the agent is led, pixels of the page."""
 
     def __init__(
         self, task: Task, collection: Collection, *, seed_start: int, images: Sequence[str] = ()
@@ -83,19 +87,19 @@ class RecordApp(App):
     def frame(self) -> messages.PageMessage:
         """Return the current control period."""
         simulation = self._simulation
-        target = [round(value, 1) for value in self._target or simulation.trail[-1][:2]]
+        target = np.round(self._target, 1).tolist()
         panel = {**simulation.describe(), "target": target, "ended": self._phase == "done"}
         return {**super().frame(), "panels": [panel]}
 
     def tick(self) -> bool:
         """While recording, record one control period and run it."""
-        if self._phase != "recording" or self._target is None:
+        if self._phase != "recording":
             return False
         table, state = self._simulation.table, self._simulation.state
         self._observations.append(state)
         if self._images:
             self._frames.append(table.draw_camera(state, RECORDED_SIDE, RECORDED_SIDE))
-        action = table.command_point(state, table.page.from_page(np.array(self._target)))
+        action = table.command_point(state, table.page.from_page(self._target))
         self._actions.append(action)
         self._simulation.advance(action)
         if self._simulation.is_over or len(self._actions) >= round(table.longest_s * self.rate_hz):
@@ -105,9 +109,7 @@ class RecordApp(App):
     def _dispatch(self, message: messages.ClientMessage) -> None:
         match message:
             case messages.MoveAgent(x, y):
-                self._target = min(max(x, 0.0), PAGE_SIDE), min(max(y, 0.0), PAGE_SIDE)
-                self._change_phase("ready", "recording")
-                self._change_phase("paused", "recording")
+                self._lead_agent(np.clip((x, y), 0.0, PAGE_SIDE))
             case messages.Release():
                 self._change_phase("recording", "paused")
             case messages.KeepEpisode():
@@ -120,6 +122,14 @@ class RecordApp(App):
                 self._start_episode(seed)
             case _:
                 raise RemoteError(f"{message.tag!r} is a message for policies: run nsde-policy play")
+
+    def _lead_agent(self, target: np.ndarray) -> None:
+        """Move the agent towards the pointer, once that has reached it."""
+        if np.linalg.norm(target - self._simulation.trail[-1][:2]) < REACH:
+            self._change_phase("ready", "recording")
+            self._change_phase("paused", "recording")
+        if self._phase == "recording":
+            self._target = target
 
     def _change_phase(self, before: Phase, after: Phase) -> None:
         if self._phase == before:
@@ -140,7 +150,7 @@ class RecordApp(App):
     def _start_episode(self, seed: int) -> None:
         self._simulation.reset(seed)
         self._epoch += 1
-        self._phase, self._target = "ready", None
+        self._phase, self._target = "ready", np.array(self._simulation.trail[-1][:2])
         self._observations: list[np.ndarray] = []
         self._actions: list[np.ndarray] = []
         self._frames = CompressedFrames()

@@ -102,7 +102,6 @@ def test_page_loads_and_draws_the_running_policy(page: "Page"):
     wait_until(page, f"viewer.frame.last > {first} + 8")
     assert len(page.evaluate("viewer.frame.panels[0].fan.paths")) == 5
     assert "ms to plan 8 actions" in page.locator(".panel .sub").inner_text()
-    assert float(page.locator("#results tr td").nth(3).inner_text()) > 0
     pause(page)
     page.wait_for_function(
         """() => {
@@ -116,9 +115,7 @@ def test_page_loads_and_draws_the_running_policy(page: "Page"):
     )
 
 
-def test_a_block_that_is_dragged_away_is_recovered_and_a_link_repeats_it(
-    browser: "Browser", methods: list[PolicyRunner]
-):
+def test_a_block_that_is_dragged_away_is_recovered(browser: "Browser", methods: list[PolicyRunner]):
     with (
         run_viewer(play_until(methods, lambda app: app.state()["progress"][0][-1] > 0.9)) as viewer_server,
         show_viewer(browser, viewer_server) as page,
@@ -140,30 +137,6 @@ def test_a_block_that_is_dragged_away_is_recovered_and_a_link_repeats_it(
         recovery += "(viewer.frame.panels[0])"
         released, solved = wait_until(page, recovery)
         assert page.locator(".score span").inner_text() == f"recovered in {(solved - released) / 10:.1f} s"
-        epoch = page.evaluate("viewer.state.epoch")
-        page.click("#share")
-        page.reload()
-        again = wait_until(
-            page, f"viewer.frame.epoch > {epoch} && viewer.frame.last >= {solved} && {recovery}"
-        )
-        assert again == [released, solved], "the link repeats the drag"
-
-
-def test_a_link_carries_noise_and_delay(page: "Page", viewer: RunningViewer):
-    set_control = "([name, value]) => send({ do: 'set_control', name, value })"
-    for name, value in (("obs_noise", 1.5), ("latency_steps", 2)):
-        page.evaluate(set_control, [name, value])
-    wait_until(page, "viewer.state.controls.latency_steps === 2")
-    page.click("#share")
-    assert page.url.endswith(f"#seed={SEED}&noise=1.5&delay=2")
-    for name in ("obs_noise", "latency_steps"):
-        page.evaluate(set_control, [name, 0])
-    wait_until(page, "viewer.state.controls.latency_steps === 0")
-    page.reload()
-    wait_until(page, "viewer.state?.controls.obs_noise === 1.5 && viewer.state.controls.latency_steps === 2")
-    page.evaluate("location.hash = '#seed=3&noise=99'")
-    wait_until(page, "document.querySelector('#notice').textContent.includes('This link is damaged')")
-    assert page.evaluate("viewer.state.seed") == SEED
 
 
 def test_agent_can_be_dragged(page: "Page"):
@@ -219,15 +192,10 @@ def test_a_page_without_a_plan_says_whether_one_is_made(browser: "Browser", meth
         assert page.locator(".panel .sub").inner_text() == "no plan yet"
 
 
-def test_pause_step_reset_seed_and_keys_work(page: "Page"):
+def test_pause_reset_seed_and_keys_work(page: "Page"):
     page.click("#theme")  # a clicked button does not keep the focus, so that Space pauses
     page.keyboard.press("Space")
     wait_until(page, f"viewer.frame.paused && {SETTLED}")
-    at = page.evaluate("viewer.frame.last")
-    page.keyboard.press(".")
-    wait_until(page, f"viewer.frame.last === {at} + 1")
-    page.click("#step")
-    wait_until(page, f"viewer.frame.last === {at} + 2")
     page.fill("#seed", f" {2**32 - 1} ")
     page.keyboard.press("Enter")
     wait_until(page, f"viewer.state.seed === {2**32 - 1} && viewer.frame.last === 0")
@@ -315,24 +283,7 @@ def test_badge_lights_up_while_the_policy_compares_plans(
         assert page.locator("#legend").get_by_text("compared plans").is_hidden()
 
 
-def test_page_with_an_invalid_token_says_so_and_stops_retrying(
-    browser: "Browser", methods: list[PolicyRunner]
-):
-    seen = open_page(browser.new_context(viewport=DESKTOP))
-    with run_viewer(PlayApp(methods, seed=SEED), token="a" * 24) as first:
-        seen.page.goto(first.url + "?token=" + "a" * 24)
-        wait_until(seen.page, "!!viewer.frame")
-    with run_viewer(PlayApp(methods, seed=SEED), token="b" * 24, port=first.port) as second:
-        wait_until(seen.page, "document.getElementById('banner-text').textContent.includes('token')")
-        refused = len(second.wait_for("refused"))
-        seen.page.wait_for_timeout(1500)
-        assert len(second.wait_for("refused")) == refused, "it must not retry"
-        seen.page.click("#retry")
-        second.wait_for("refused", refused + 1)
-        assert seen.page.locator("#live").inner_text() == "offline"
-
-
-def test_page_reports_a_lost_or_full_server_and_reconnects(browser: "Browser", methods: list[PolicyRunner]):
+def test_page_reports_a_lost_server_and_reconnects(browser: "Browser", methods: list[PolicyRunner]):
     seen = open_page(browser.new_context(viewport=DESKTOP))
     with run_viewer(PlayApp(methods, seed=SEED)) as first:
         seen.page.goto(first.url)
@@ -343,15 +294,10 @@ def test_page_reports_a_lost_or_full_server_and_reconnects(browser: "Browser", m
     assert seen.page.locator(".panel canvas").bounding_box() == table, "the banner must not move the page"
     assert "reconnecting" in seen.page.locator("#banner").inner_text()
     seen.page.click("#retry")
-    with run_viewer(PlayApp(methods, seed=55), port=first.port, max_clients=1) as second:
+    with run_viewer(PlayApp(methods, seed=55), port=first.port):
         wait_until(seen.page, "viewer.state?.seed === 55 && document.getElementById('banner').hidden")
-        outside = open_page(browser.new_context())
-        outside.page.goto(second.url)
-        full = "document.getElementById('banner-text').textContent.includes('limit of clients')"
-        wait_until(outside.page, full)
         assert seen.page.evaluate("window.sameDocument")
         seen.page.context.close()
-        wait_until(outside.page, "!!viewer.frame && document.getElementById('banner').hidden")
 
 
 def test_phone_layout_never_scrolls_sideways_and_a_finger_drags_the_block(

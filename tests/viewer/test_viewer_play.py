@@ -120,8 +120,7 @@ def test_policy_that_selects_plans_plays_as_in_eval_and_shows_what_it_compares(
     )
     panels = [run(app, SetControl("paths", 0), 1)["panels"][0] for _ in range(periods)]
     assert app.state()["progress"][0] == [round(c, 3) for c in result.trace.progress]
-    seen = {(len(panel["compared"]), panel["latency"]["calls"]) for panel in panels}
-    assert seen == {(0, 8), (16, 32)}
+    assert {len(panel["compared"]) for panel in panels} == {0, 16}
     monkeypatch.setattr(PlanSelector, "judge", None)  # sampled paths are not selected
     for _, history in result.trace.histories:
         assert sample_paths(runner.policy, history, runner.policy.sampling, 1)

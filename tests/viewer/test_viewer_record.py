@@ -46,8 +46,11 @@ PUSHT = get_task("pusht")
 
 
 def run(app: RecordApp, *events: ClientMessage | int) -> dict[str, Any]:
-    """Run messages and numbers of ticks, and return the state."""
-    run_events(app, *events)
+    """Run messages and numbers of ticks, and return the state; the pointer reaches the agent first."""
+    for event in events:
+        if isinstance(event, MoveAgent):
+            app.handle(MoveAgent(*app.frame()["panels"][0]["trail"][-1][:2]))
+        run_events(app, event)
     return app.state()
 
 
@@ -120,6 +123,8 @@ def test_recording_pauses_while_the_pointer_is_away(tmp_path: Path):
         before = app.revision
         assert run(app, Release(), 30)["phase"] == "paused"
         assert (app.frame()["last"], app.revision > before) == (4, True)
+        app.handle(MoveAgent(500.0, 500.0))
+        assert run(app, 3)["phase"] == "paused", "the pointer has not reached the agent"
         before = app.revision
         assert run(app, MoveAgent(220.0, 200.0), 3)["phase"] == "recording"
         assert app.revision > before
@@ -164,7 +169,8 @@ def test_a_kept_episode_survives_a_kill_while_recording_the_next(tmp_path: Path)
             with connect(f"ws://127.0.0.1:{port}/live", proxy=None) as client:
                 for kept in (0, 1):
                     receive(client, "state", lambda message, kept=kept: message["kept"] == kept)
-                    send(client, "move_agent", x=90, y=90)
+                    x, y = receive(client, "frame")["panels"][0]["target"]
+                    send(client, "move_agent", x=x, y=y)
                     receive(client, "frame", lambda message: message["last"] > 4)
                     if not kept:
                         send(client, "keep_episode")

@@ -44,18 +44,15 @@ function drawCamera(camera) {
   camera.drawn++;
 }
 
-/** Draw one keypoint: a dot where it is, the mean path of the futures, their ends, and an ellipse of two σ. */
+/** Draw one keypoint: a dot where it is, the mean path of the futures, and their ends. */
 function drawKeypoint(context, data, k, scaleX, scaleY) {
   const colour = `hsl(${360 * k / data.paths.length} 82% 44%)`;
   const points = (row) => Array.from({ length: row.length / 2 }, (_, i) => [row[2 * i] * scaleX, row[2 * i + 1] * scaleY]);
-  const path = points(data.paths[k]), [endX, endY] = path.at(-1), [radiusX, radiusY] = points(data.spread[k])[0];
+  const path = points(data.paths[k]);
   if (path.length > 1) {
     for (const [x, y] of points(data.ends[k])) scene.drawCircle(context, x, y, 1.6, { fill: colour, fillAlpha: 0.55 });
     scene.drawLine(context, path, { stroke: "#ffffff", strokeAlpha: 0.7, lineWidth: 4.5 });
     scene.drawLine(context, path, { stroke: colour, lineWidth: 2.2 });
-    context.beginPath();
-    context.ellipse(endX, endY, Math.max(radiusX, 2), Math.max(radiusY, 2), 0, 0, 2 * Math.PI);
-    paintPath(context, { fill: colour, fillAlpha: 0.12, stroke: colour, lineWidth: 1.4 });
   }
   scene.drawCircle(context, ...path[0], 4.5, { fill: colour, stroke: "#ffffff", lineWidth: 1.2 });
 }

@@ -1,10 +1,6 @@
 "use strict";
 // The websocket to the server: reconnect, receive, send. Loaded last: it starts the page.
 
-const CLOSE_REASONS = {                  // codes of nsde_policy/viewer/http.py
-  4403: "The token in this address is not valid. Open the address that the server printed.",
-  4503: "The server has reached its limit of clients. Retrying…",
-};
 let socket = null, attempts = 0, retryTimer = 0;
 
 function connect() {
@@ -16,9 +12,8 @@ function connect() {
     const message = JSON.parse(event.data);
     ({ hello: onHello, state: onState, frame: onFrame, notice: onNotice })[message.type]?.(message);
   };
-  socket.onclose = ({ code }) => {
-    showConnection(false, CLOSE_REASONS[code] ?? "Connection lost, reconnecting…");
-    if (code === 4403) { socket = null; return; }       // the token will not become valid: do not retry
+  socket.onclose = () => {
+    showConnection(false);
     const wait = Math.min(3000, 400 * 2 ** attempts++);
     retryTimer = setTimeout(connect, wait * (1 - 0.25 * Math.random()));
   };
@@ -28,27 +23,25 @@ function send(message) {
   if (socket?.readyState === WebSocket.OPEN) socket.send(JSON.stringify(message));
 }
 
-function retryNow() { if (socket === null || retryTimer) connect(); }
+function retryNow() { if (retryTimer) connect(); }
 $("retry").addEventListener("click", retryNow);
 addEventListener("online", retryNow);
 document.addEventListener("visibilitychange", () => { if (!document.hidden) retryNow(); });
 
-function showConnection(on, reason) {
+function showConnection(on) {
   $("live").dataset.on = on;
   document.body.dataset.offline = !on;
   showPhase();
   $("banner").hidden = on;
-  if (on) attempts = 0; else { $("banner-text").textContent = reason; drag = null; }
+  if (on) attempts = 0; else drag = null;
 }
 
 function onHello(message) {
-  const first = !hello;
   hello = message;
   scene = new Scene(hello);
   state = frame = null;                  // after a reconnect it may be another server
   showMode();
   showConnection(true);
-  if (first) followLink();
 }
 
 function onState(message) {
@@ -56,7 +49,7 @@ function onState(message) {
   state = message;
   if (rebuild) buildPanels();
   panels.forEach((panel, i) => {
-    panel.progress = new Map(state.progress[i].map((value, k) => [state.first + k, value]));
+    panel.progress = state.progress[i];
   });
   showState();
 }

@@ -8,7 +8,7 @@ function showMode() {
   document.body.dataset.mode = hello.mode;
   document.title = `nsde-policy ${hello.mode}`;
   for (const element of document.querySelectorAll(".play-only")) element.toggleAttribute("hidden", collecting);
-  for (const id of ["pause", "step", "reset", "next", "compare", "share"]) $(id).hidden = collecting;
+  for (const id of ["pause", "reset", "next", "compare"]) $(id).hidden = collecting;
   $("collect-card").hidden = $("collect-steps").hidden = !collecting;
   const { agent, goal, help, record, tagline } = hello.texts, rate = Math.round(hello.hz);
   PHASE_LABELS.recording = `recording at ${rate} Hz`;
@@ -80,10 +80,9 @@ function showPaused(paused) {
 
 function showResults() {
   $("results").replaceChildren(...hello.methods.map((method) => {
-    const { calls, ms } = state.latency[method.name] ?? {}, results = state.results[method.name], row = document.createElement("tr");
-    const solved = results.length ? `${results.filter(Boolean).length} of ${results.length}` : "–";
-    for (const text of [method.title, solved, calls ?? "–", ms?.toFixed(1) ?? "–"]) row.insertCell().textContent = text;
-    row.dataset.method = method.name;
+    const results = state.results[method.name], row = document.createElement("tr");
+    row.insertCell().textContent = method.title;
+    row.insertCell().textContent = results.length ? `${results.filter(Boolean).length} of ${results.length}` : "–";
     return row;
   }));
 }
@@ -104,9 +103,7 @@ const SLIDERS = {                        // name, title, text of a value, whethe
     ["latency_steps", "Plan delay", (v) => (v ? plural(v, "period") : "off"), false],
   ],
   camera: [
-    ["camera_occlusion", "Hidden part of the picture", (v) => (v ? percent(v) : "off"), false],
-    ["camera_brightness", "Brightness", (v) => (v ? `± ${percent(v)}` : "off"), false],
-    ["camera_shift", "Camera shift", (v) => (v ? `${v} px` : "off"), false],
+    ["camera_occlusion", "Occluded part of the picture", (v) => (v ? percent(v) : "off"), false],
   ],
   policy: [
     ["alpha", "Denoiser strength α", (v) => v.toFixed(2), true],
@@ -168,7 +165,6 @@ function refuseWhileRecording() {
 
 const actions = {
   pause: () => send({ do: "pause", on: !state.paused }),
-  step: () => send({ do: "step" }),
   reset: () => send({ do: "reset", seed: state.seed }),
   next: () => send({ do: "reset", seed: (state.seed + 1) % (MAX_SEED + 1) }),
   compare: () => {
@@ -182,7 +178,6 @@ const actions = {
     const names = hello.methods.map((m) => m.name), k = names.indexOf(state.panels[0]);
     send({ do: "select_methods", methods: [names[(k + 1) % names.length], ...state.panels.slice(1)] });
   },
-  share: shareLink,
   theme: () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"),
   help: () => ($("help").open ? $("help").close() : $("help").showModal()),
 };
@@ -215,10 +210,9 @@ addEventListener("click", ({ target }) => {
 
 const KEYS = {                           // label, help text, key, action
   play: [
-    ["Space", "pause or play", " ", "pause"], [".", "one control period", ".", "step"],
-    ["R", "restart this seed", "r", "reset"], ["N", "next seed", "n", "next"],
-    ["M", "next method", "m", "method"], ["S", "two methods side by side", "s", "compare"],
-    ["L", "copy a link to what you see", "l", "share"],
+    ["Space", "pause or play", " ", "pause"], ["R", "restart this seed", "r", "reset"],
+    ["N", "next seed", "n", "next"], ["M", "next method", "m", "method"],
+    ["S", "two methods side by side", "s", "compare"],
   ],
   collect: [
     ["Enter", "keep the episode", "Enter", "keep"], ["⌫", "discard it and restart", "Backspace", "discard"],
@@ -229,7 +223,7 @@ const KEYS = {                           // label, help text, key, action
 const activeKeys = () => [...KEYS[hello.mode], ...KEYS.both];
 
 function listKeys() {
-  $("keys").replaceChildren(...activeKeys().filter(([label]) => label).flatMap(([label, text]) => {
+  $("keys").replaceChildren(...activeKeys().flatMap(([label, text]) => {
     const dt = document.createElement("dt"), dd = document.createElement("dd"), kbd = document.createElement("kbd");
     kbd.textContent = label;
     dt.append(kbd);
@@ -245,5 +239,5 @@ addEventListener("keydown", (event) => {
   if (!name || ($("help").open && name !== "help" && name !== "theme")) return;
   if (event.target.matches?.("button, [type=checkbox]") && (event.key === " " || event.key === "Enter")) return;
   event.preventDefault();
-  if (!event.repeat || event.key === ".") actions[name]();
+  if (!event.repeat) actions[name]();
 });

@@ -66,15 +66,10 @@ function throttle(action) {
 
 /* ---- dragging ---- */
 
-const round = (value, parts) => Math.round(value * parts) / parts;       // links to a drag stay short
-
 const sendDrag = throttle(() => {
   if (!drag || drag.released) return;
   const [x, y, angle] = drag.what === "block" ? drag.pose : [drag.x, drag.y, 0];
-  send({
-    do: "drag", what: drag.what,
-    x: round(clamp(x, -999, 999), 10), y: round(clamp(y, -999, 999), 10), angle: round(angleBetween(0, angle), 1000),
-  });
+  send({ do: "drag", what: drag.what, x: clamp(x, -999, 999), y: clamp(y, -999, 999), angle });
 });
 
 function startDrag(panel, event) {
@@ -126,28 +121,21 @@ function turnByWheel(panel, event) {
 
 /* ---- recording: the agent follows once the pointer has reached it ---- */
 
-let pointer = null, pointerAway = false;
+let pointer = null;
 const sendTarget = throttle(() => {
-  const { panel, x, y } = pointer;
-  if (!panel.pose || !state) return;
-  const near = Math.hypot(x - panel.pose[0], y - panel.pose[1]) < Math.max(scene.radius + 8, fingerReach(panel, 32));
-  if (pointerAway && state.phase !== "ready" && !near) return;  // wait at the agent, so that no jump is recorded
-  pointerAway = false;
-  send({ do: "move_agent", x: clamp(x, 0, scene.side), y: clamp(y, 0, scene.side) });
-  if (state.phase === "ready" && near) send({ do: "start_recording" });
+  const [x, y] = pointer.map((value) => clamp(value, 0, scene.side));
+  send({ do: "move_agent", x, y });
 });
 
 function followPointer(panel, event, immediately) {
-  const [x, y] = toTable(panel, event);
-  pointer = { panel, x, y };
+  pointer = toTable(panel, event);
   sendTarget(immediately);
 }
 
 /** Pause recording: the pointer left the table, the finger was lifted or the page is hidden. */
 function pauseRecording() {
-  if (hello?.mode !== "collect" || pointerAway) return;
+  if (hello?.mode !== "collect") return;
   sendTarget.cancel();
-  pointerAway = true;
   send({ do: "release" });
 }
 document.addEventListener("visibilitychange", () => { if (document.hidden) pauseRecording(); });

@@ -7,18 +7,18 @@ let stripChanged = true;
 function drawStrip() {
   const strip = $("strip"), context = strip.getContext("2d"), ratio = pixelRatio();
   const width = strip.width / ratio, height = strip.height / ratio, foot = height - 15;
-  const { first, last } = frame, span = Math.max(last - first, 300);
-  const x = (period) => STRIP_LEFT + (width - STRIP_LEFT - STRIP_RIGHT) * (period - first) / span;
+  const { last } = frame, span = Math.max(last, 300);
+  const x = (period) => STRIP_LEFT + (width - STRIP_LEFT - STRIP_RIGHT) * period / span;
   const y = (progress) => foot - (foot - STRIP_TOP) * progress;
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, width, height);
   context.font = "11px " + getComputedStyle(document.body).fontFamily;
   context.fillStyle = colours.soft;
   if (hello.success !== null) drawThreshold(context, x(last), y(hello.success), width);
-  drawAxes(context, x, y, { first, span, width, height, foot });
+  drawAxes(context, x, y, { span, width, height, foot });
   for (const panel of panels) drawProgress(context, panel, x, y);
   scene.drawLine(context, [[x(last), 2], [x(last), foot]], { stroke: colours.ink, lineWidth: 1.5 });
-  scene.drawCircle(context, x(last), y(panels[0].progress.get(last) ?? 0), 4, { fill: colours.card, stroke: colours.ink, lineWidth: 1.5 });
+  scene.drawCircle(context, x(last), y(panels[0].progress.at(-1) ?? 0), 4, { fill: colours.card, stroke: colours.ink, lineWidth: 1.5 });
   $("clock").textContent = `${(last / hello.hz).toFixed(1)} s`;
 }
 
@@ -30,14 +30,14 @@ function drawThreshold(context, played, y, width) {
   if (played < right - context.measureText(threshold).width - 12) context.fillText(threshold, right, y + 13);   // or it would cover the curve
 }
 
-function drawAxes(context, x, y, { first, span, width, height, foot }) {
+function drawAxes(context, x, y, { span, width, height, foot }) {
   context.textAlign = "right";
   for (const value of [0, hello.success ?? 1]) context.fillText(percent(value), STRIP_LEFT - 6, y(value) + 4);
   context.textAlign = "center";
   context.beginPath();
   context.moveTo(STRIP_LEFT, foot + 0.5);
   context.lineTo(width - STRIP_RIGHT, foot + 0.5);
-  const seconds = ticks(first / hello.hz, (first + span) / hello.hz, (width - STRIP_LEFT) / 60), texts = labels(seconds);
+  const seconds = ticks(0, span / hello.hz, (width - STRIP_LEFT) / 60), texts = labels(seconds);
   for (const [k, second] of seconds.entries()) {
     const at = x(second * hello.hz), text = `${texts[k]} s`, half = context.measureText(text).width / 2;
     context.moveTo(Math.round(at) + 0.5, foot);
@@ -48,7 +48,7 @@ function drawAxes(context, x, y, { first, span, width, height, foot }) {
 }
 
 function drawProgress(context, panel, x, y) {
-  const known = [...panel.progress].sort((a, b) => a[0] - b[0]).map(([period, value]) => [x(period), y(value)]);
+  const known = panel.progress.flatMap((value, period) => [[x(period), y(value)]]);     // skips periods without a frame
   if (!known.length) return;
   const colour = colourOf(panel), two = panels.length === 2;
   if (!two) {

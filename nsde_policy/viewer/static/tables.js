@@ -23,7 +23,7 @@ function buildPanels() {
   panels = state.panels.map((name, i) => {
     const old = box.children[i]?.panel;
     const panel = old?.name === name ? old : makePanel(name, i);
-    return Object.assign(panel, { samples: [], progress: new Map(), data: null, previous: null });
+    return Object.assign(panel, { samples: [], progress: [], data: null, previous: null });
   });
   box.replaceChildren(...panels.map((panel) => panel.element));
   frame = null;
@@ -87,22 +87,21 @@ function describeSuccess({ solved_at, released_at }) {
   return `${released_at === null ? "solved" : "recovered"} in ${((solved_at - released_at) / hello.hz).toFixed(1)} s`;
 }
 
-function showStatus({ data, name }, place) {
+function showStatus({ data }, place) {
   if (hello.mode === "collect") {
     place.textContent = state.phase === "done" && !data.solved ? `${data.failed ? hello.texts.failed : "time limit reached"}: keep or discard the episode` : phaseTexts()[state.phase];
     return;
   }
   const facts = [], count = data.compared?.length;
   if (count !== undefined) facts.push(`<b data-on="${count > 0}">${count ? `comparing ${count} plans` : "one plan"}</b>`);
-  const over = data.solved || data.failed, planning = data.thinking && !over && !frame.paused;
-  if (planning || !data.latency) facts.push(planning ? "planning…" : over ? "episode over" : "no plan yet");
+  const planning = data.thinking && !data.ended && !frame.paused, timedOut = data.ended && !data.solved && !data.failed;
+  if (timedOut) facts.push("time limit reached");
+  else if (planning || !data.latency) facts.push(planning ? "planning…" : data.ended ? "episode over" : "no plan yet");
   else {
-    const { ms, actions, calls } = data.latency;
+    const { ms, actions } = data.latency;
     facts.push(`${ms.toFixed(1)} ms to plan ${plural(actions, "action")}`);
     const sigma = data.fan && data.fan.sigma.reduce((sum, row) => sum + row[0], 0) / data.fan.sigma.length;
     if (sigma) facts.push(`σ ${(sigma * hello.unit[1]).toFixed(1)} ${hello.unit[0]}`);
-    const row = $("results").querySelector(`[data-method="${CSS.escape(name)}"]`);
-    if (row) { row.cells[2].textContent = calls; row.cells[3].textContent = ms.toFixed(1); }
   }
   place.innerHTML = facts.map((fact) => `<span>${fact}</span>`).join("");
 }
@@ -124,8 +123,7 @@ function onFrame(message) {
     panel.samples.splice(0, panel.samples.length - 60);
     panel.previous = jump ? data : panel.data ?? data;
     panel.data = data;
-    panel.progress.set(frame.last, data.progress);
-    for (const k of panel.progress.keys()) if (k > frame.last || k < frame.first) panel.progress.delete(k);
+    panel.progress[frame.last] = data.progress;
     showPanel(panel);
   });
   updateSigmaScale();
