@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -279,9 +280,8 @@ def test_time_stands_still_while_nobody_watches():
             receive(client, "frame")
         viewer_server.wait_for("left")
         ticks = app.ticks
-        assert ticks > 0
-        with viewer_server.connect() as client:
-            assert receive(client, "frame")["ticks"] in (ticks, ticks + 1)
+        time.sleep(20 * app.period_s)
+        assert app.ticks <= ticks + 1, "one may have been in progress"
 
 
 LONG_PLANS = """
