@@ -70,8 +70,9 @@ class Controls(BaseConfig):
     @property
     def camera(self) -> CameraCondition:
         """What happens to the camera's picture."""
-        occluder = "moving" if self.camera_moving else "square"
-        return CameraCondition(occlusion=self.camera_occlusion, occluder=occluder)
+        return CameraCondition(
+            occlusion=self.camera_occlusion, occluder="moving" if self.camera_moving else "square"
+        )
 
     def sampling_for(self, policy: Policy) -> Sampling:
         """Return the sampling settings of a policy, with the controls applied that it has."""
