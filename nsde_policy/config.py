@@ -239,7 +239,7 @@ class TrainConfig(BaseConfig):
     steps: Count = 30_000
     """Optimiser steps."""
     batch_size: Annotated[int, Meta(ge=1, le=2**20)] = 1024
-    """Samples per step (transitions, windows or frames), drawn with replacement."""
+    """Samples per step (transitions, windows or frames), chosen with replacement."""
     learning_rate: Positive = 1e-3
     """Largest learning rate; cosine decay to 0."""
     warmup: Annotated[float, Meta(ge=0, le=1)] = 0.03

@@ -22,7 +22,7 @@ from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import Graph
 from nsde_policy.encoders.keypoints.model import KeypointModel
 from nsde_policy.eval.latency import device_name
-from nsde_policy.methods.base import Draws
+from nsde_policy.methods.base import BatchRng
 from nsde_policy.policy.loading import build_encoder, build_model
 from nsde_policy.policy.policy import Policy
 from nsde_policy.run_config import RunConfig
@@ -74,7 +74,7 @@ def _list_state_jobs(policy: Policy, folder: Path) -> dict[str, Job]:
     record = RunDirectory(SHIPPED_POLICY).read_record()
     record = replace(record, config=get_task("pusht").preset("default", "diffusion"))
     baseline = build_model(record).eval()
-    tensor, draws = torch.from_numpy(states)[None], Draws([torch.Generator().manual_seed(0)])
+    tensor, rng = torch.from_numpy(states)[None], BatchRng([torch.Generator().manual_seed(0)])
     return {
         "onnx, graph": chunk.run,
         "onnx, graph, first action": first.run,
@@ -84,7 +84,7 @@ def _list_state_jobs(policy: Policy, folder: Path) -> dict[str, Job]:
         "torch, plan_from": lambda: policy.plan_from(states, steps=ACTIONS, seed=0),
         "torch, plan_from, first action": lambda: policy.plan_from(states, steps=1, seed=0),
         **(_list_selection_jobs(policy, folder / "policy.select.onnx") if policy.candidates > 1 else {}),
-        BASELINE: lambda: baseline.plan(tensor, steps=ACTIONS, draws=draws),
+        BASELINE: lambda: baseline.plan(tensor, steps=ACTIONS, rng=rng),
     }
 
 

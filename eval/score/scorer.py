@@ -17,7 +17,7 @@ from nsde_policy.data import Demonstrations
 from nsde_policy.data.angles import wrap_columns
 from nsde_policy.errors import ConfigError
 from nsde_policy.interface.checks import round_binary
-from nsde_policy.methods.base import Draws
+from nsde_policy.methods.base import BatchRng
 from nsde_policy.policy.policy import Policy
 
 from .episodes import (
@@ -124,7 +124,7 @@ def score_episodes(
     return Score(name, policy.record, context, scorer.scale, scorer.sums())
 
 
-class BatchDraws(Draws):
+class SharedRng(BatchRng):
     """Random numbers of all rows from one generator on the CPU, equal for every device of the model."""
 
     def __init__(self, rows: int, generator: torch.Generator, device: str) -> None:
@@ -135,11 +135,11 @@ class BatchDraws(Draws):
         return self._rows
 
     def normal(self, *shape: int) -> Tensor:
-        """Draw standard normal numbers, (rows, *shape)."""
+        """Sample standard normal numbers, (rows, *shape)."""
         return torch.randn((self._rows, *shape), generator=self._generator).to(self._device)
 
     def uniform(self, *shape: int) -> Tensor:
-        """Draw uniform numbers in [0, 1), (rows, *shape)."""
+        """Sample uniform numbers in [0, 1), (rows, *shape)."""
         return torch.rand((self._rows, *shape), generator=self._generator).to(self._device)
 
 
@@ -203,9 +203,9 @@ class FrameScorer:
     def _add_errors(self, batch: FrameBatch, states: Tensor) -> None:
         recorded, actions, n = batch.recorded[..., None], batch.actions, len(states)
         rows = states.repeat_interleave(self._samples, 0)
-        draws = BatchDraws(len(rows), self._generator, self._device)
+        rng = SharedRng(len(rows), self._generator, self._device)
         with torch.no_grad():
-            planned = self._model.plan(rows, steps=self._horizon, draws=draws, sampling=self._sampling)
+            planned = self._model.plan(rows, steps=self._horizon, rng=rng, sampling=self._sampling)
         plans = planned.double().cpu().numpy().reshape(n, self._samples, self._horizon, -1)
         plans = round_binary(plans, self._spec)
         middle = plans[:, 0] + self._wrap(plans - plans[:, :1]).mean(1)

@@ -5,7 +5,7 @@ Randomness is explicit: initial weights and dropout masks come from the generato
 
 import abc
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, cast
 
@@ -37,7 +37,7 @@ class Outputs(NamedTuple):
 
 def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
     """Build a linear layer with PyTorch's default initialisation, sampled from `generator`."""
-    layer = nn.Linear(inputs, outputs, device="meta")  # draws no weights
+    layer = nn.Linear(inputs, outputs, device="meta")  # without initial weights
     bound = 1 / math.sqrt(inputs)
     layer.weight = nn.Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound, generator=generator))
     layer.bias = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound, generator=generator))
@@ -51,11 +51,38 @@ def get_affine(module: nn.Module) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def weights_from(generator: torch.Generator) -> Iterator[None]:
-    """Draw initial weights of modules built inside the context from `generator`."""
+    """Sample initial weights of modules built inside the context from `generator`."""
     with torch.random.fork_rng(devices=[]):
         torch.random.set_rng_state(generator.get_state())
         yield
         generator.set_state(torch.random.get_rng_state())
+
+
+class Dropout(nn.Module):
+    """Dropout whose masks come from a generator that is passed in.
+
+    One random byte decides each element, so the probability is rounded to 1/256.
+    """
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.keep = 1 - probability
+
+    def sample_mask(
+        self, shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None
+    ) -> Tensor | None:
+        """Sample a mask of 0 and 1/keep, in the dtype and on the device of `like`; None outside training."""
+        if not self.training or self.keep == 1:
+            return None
+        if generator is None:
+            raise ConfigError("dropout in training needs a random generator")
+        # One random number makes eight bytes: on a CPU, this is many times faster than one per byte.
+        count = math.prod(shape)
+        words = torch.empty(-(-count // 8), dtype=torch.int64, device=generator.device)
+        random_bytes = words.random_(-(2**63), None, generator=generator).view(torch.uint8)[:count]
+        threshold = min(max(round(self.keep * 256), 1), 256)
+        mask = random_bytes.reshape(shape) <= threshold - 1  # a byte is at most 255
+        return mask.to(like.dtype).mul_(256 / threshold)
 
 
 class MLP(nn.Module):
@@ -69,7 +96,7 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         self.width = config.width
-        self.keep = 1 - config.dropout
+        self.dropout = Dropout(config.dropout)
         sizes = [inputs, *[self.width] * (config.depth - 1)]
         self.layers = nn.ModuleList(linear(size, self.width, generator) for size in sizes)
         self.norms = nn.ModuleList(nn.LayerNorm(self.width) for _ in sizes if config.layer_norm)
@@ -78,7 +105,8 @@ class MLP(nn.Module):
 
     def forward(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Map (..., inputs) to (..., outputs); in training, dropout masks come from `generator`."""
-        masks = self._dropout_masks(features, generator)
+        shape = (len(self.layers), *features.shape[:-1], self.width)
+        masks = self.dropout.sample_mask(shape, features, generator)
         layers = [get_affine(layer) for layer in self.layers]
         norms = [get_affine(norm) for norm in self.norms]
         h = features
@@ -92,37 +120,6 @@ class MLP(nn.Module):
                 h = h * masks[i]
         output: Tensor = self.output(h)
         return output
-
-    def _dropout_masks(self, features: Tensor, generator: torch.Generator | None) -> Tensor | None:
-        """Draw the masks of all layers at once: 0 or 1/keep, (depth, ..., width)."""
-        if not self.training or self.keep == 1:
-            return None
-        shape = (len(self.layers), *features.shape[:-1], self.width)
-        return dropout_mask(shape, self.keep, features, generator)
-
-
-def draw_bytes(shape: Sequence[int], *, generator: torch.Generator) -> Tensor:
-    """Draw random bytes on the device of the generator.
-
-    Eight bytes come from one draw, which is many times faster on a CPU than one draw per byte.
-    """
-    count = math.prod(shape)
-    words = torch.empty(-(-count // 8), dtype=torch.int64, device=generator.device)
-    return words.random_(-(2**63), None, generator=generator).view(torch.uint8)[:count].reshape(shape)
-
-
-def dropout_mask(
-    shape: tuple[int, ...], keep: float, like: Tensor, generator: torch.Generator | None
-) -> Tensor:
-    """Draw a mask: 0 with probability 1 − keep, else 1/keep, in the dtype and on the device of `like`.
-
-    One random byte decides each element, so `keep` is rounded to 1/256.
-    """
-    if generator is None:
-        raise ConfigError("dropout in training needs a random generator")
-    threshold = min(max(round(keep * 256), 1), 256)
-    mask = draw_bytes(shape, generator=generator) <= threshold - 1  # a byte is at most 255
-    return mask.to(like.dtype).mul_(256 / threshold)
 
 
 class AbstractNetworks(nn.Module, abc.ABC):

@@ -91,7 +91,7 @@ class StepLogProb(NamedTuple):
     """log p(next observation, action | states), (rows,); None for methods that predict actions only."""
 
 
-class Draws:
+class BatchRng:
     """Random numbers for a batch in which each row has its own generator."""
 
     def __init__(self, generators: Sequence[torch.Generator], device: torch.device | str = "cpu") -> None:
@@ -100,18 +100,18 @@ class Draws:
     def __len__(self) -> int:
         return len(self._generators)
 
-    def repeat(self, rows: Sequence[int], times: int) -> "Draws":
-        """Return draws for some of the rows, each of them several times in succession."""
+    def repeat(self, rows: Sequence[int], times: int) -> "BatchRng":
+        """Return the generators of some rows, each several times in succession."""
         generators = [self._generators[row] for row in rows for _ in range(times)]
-        return Draws(generators, self._device)
+        return BatchRng(generators, self._device)
 
     def normal(self, *shape: int) -> Tensor:
-        """Draw standard normal numbers, (rows, *shape)."""
+        """Sample standard normal numbers, (rows, *shape)."""
         rows = [torch.randn(shape, generator=generator) for generator in self._generators]
         return torch.stack(rows).to(self._device)
 
     def uniform(self, *shape: int) -> Tensor:
-        """Draw uniform numbers in [0, 1), (rows, *shape)."""
+        """Sample uniform numbers in [0, 1), (rows, *shape)."""
         rows = [torch.rand(shape, generator=generator) for generator in self._generators]
         return torch.stack(rows).to(self._device)
 
@@ -145,10 +145,10 @@ class PolicyModel(TrainableModel[Batch]):
         return Objective(self.losses, tuple(self.parameters()))
 
     @abc.abstractmethod
-    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
+    def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:
         """Plan actions in their own units, (rows, steps, act_dim), from states (rows, history, d).
 
-        A row's plan depends on that row and its own draws alone. `sampling` replaces `config.sampling`.
+        A row's plan depends on that row and its own generator alone. `sampling` replaces `config.sampling`.
         """
 
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
@@ -156,7 +156,7 @@ class PolicyModel(TrainableModel[Batch]):
         return 1
 
     def sample_futures(
-        self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None
+        self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None
     ) -> Tensor:
         """Sample one path of states per row, the present state first, (rows, steps + 1, d)."""
         raise self._lacks("predict states", "foresees_states")
@@ -197,7 +197,7 @@ class PolicyModel(TrainableModel[Batch]):
     def fold_for_export(self, sampling: Sampling) -> nn.Module | None:
         """Return a module that plans faster than `plan` once exported; None to export `plan`.
 
-        Its inputs are states (rows, history, d) and the tensors that `plan` draws. Its outputs are the
+        Its inputs are states (rows, history, d) and the tensors that `plan` samples. Its outputs are the
         actions and, from methods that predict states, the paths and the standard deviation of each action.
         """
         return None

@@ -16,7 +16,7 @@ from nsde_policy.errors import ConfigError
 from nsde_policy.interface.calibration import Calibration
 from nsde_policy.interface.checks import check_plan
 from nsde_policy.interface.planner import History, Plan
-from nsde_policy.methods.base import Draws
+from nsde_policy.methods.base import BatchRng
 from nsde_policy.run_directory import RunDirectory, RunRecord
 from nsde_policy.selection.rule import Choice, SelectionRule
 from nsde_policy.selection.selector import PlanSelector
@@ -148,7 +148,7 @@ class Policy(BasePolicy[torch.Generator]):
         resized = [torch.from_numpy(resize_frames(camera, encoder.size)) for camera in frames]
         inputs = [torch.from_numpy(values).to(torch.float32), *resized]
 
-        def encode(tensors: Sequence[Tensor], _: Draws) -> tuple[Tensor, ...]:
+        def encode(tensors: Sequence[Tensor], _: BatchRng) -> tuple[Tensor, ...]:
             features, summary = encoder.summarize(*tensors)
             return features, *([] if encoder.visibility is None else [encoder.visibility(summary)])
 
@@ -190,7 +190,7 @@ class Policy(BasePolicy[torch.Generator]):
         """
         return self._sampler.sample(
             np.stack([history.states() for history in histories]),
-            Draws(generators, self.device),
+            BatchRng(generators, self.device),
             steps=self.check_steps(steps or self.chunk),
             sampling=sampling,
             candidates=candidates,
@@ -233,8 +233,6 @@ class Policy(BasePolicy[torch.Generator]):
         plans: list[Plan] = []
         for first in range(0, len(rows), size):
             batch = slice(first, first + size)
-            draws = Draws([self._make_generator(seed) for seed in seeds[batch]], self.device)
-            plans += self._sampler.sample(
-                rows[batch], draws, steps=steps, candidates=candidates, with_std=True
-            )
+            rng = BatchRng([self._make_generator(seed) for seed in seeds[batch]], self.device)
+            plans += self._sampler.sample(rows[batch], rng, steps=steps, candidates=candidates, with_std=True)
         return plans

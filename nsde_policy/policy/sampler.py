@@ -10,11 +10,11 @@ from torch import Tensor
 
 from nsde_policy.config import Sampling
 from nsde_policy.interface.planner import Plan
-from nsde_policy.methods.base import Draws
+from nsde_policy.methods.base import BatchRng
 from nsde_policy.selection.rule import SUPPORT_NOISE, SelectionRule
 from nsde_policy.selection.selector import PlanSelector
 
-from .graphs import NO_DRAWS, Function, GraphCache
+from .graphs import NO_NOISE, Function, GraphCache
 from .loading import LoadedModel
 from .torch_threads import use_threads
 
@@ -59,7 +59,7 @@ class PlanSampler:
     def sample(
         self,
         states: np.ndarray,
-        draws: Draws,
+        rng: BatchRng,
         *,
         steps: int,
         sampling: Sampling | None = None,
@@ -86,7 +86,7 @@ class PlanSampler:
             rows = [row for row, number in enumerate(counts) if number == count]
             plan = partial(self._plan, steps=steps, sampling=sampling, count=count, with_std=with_std)
             key = self.rule, steps, sampling, count, with_std
-            outputs = self.compute(key, plan, [inputs[rows]], draws.repeat(rows, count))
+            outputs = self.compute(key, plan, [inputs[rows]], rng.repeat(rows, count))
             arrays = (output.double().cpu().numpy() for output in outputs)
             names = fields if count == 1 else [*fields, "candidates"]
             for row, *values in zip(rows, *arrays, strict=True):
@@ -96,7 +96,7 @@ class PlanSampler:
     def _plan(
         self,
         tensors: Sequence[Tensor],
-        draws: Draws,
+        rng: BatchRng,
         *,
         steps: int,
         sampling: Sampling,
@@ -110,11 +110,11 @@ class PlanSampler:
         """
         (states,) = tensors
         if count == 1:
-            actions, *paths = self._sample(states, draws, steps, sampling)
+            actions, *paths = self._sample(states, rng, steps, sampling)
             ends: tuple[Tensor, ...] = ()
         else:
             repeated = states.repeat_interleave(count, dim=0)
-            actions, *paths = self._sample(repeated, draws, self.find_horizon(steps), sampling)
+            actions, *paths = self._sample(repeated, rng, self.find_horizon(steps), sampling)
             assert self.selector is not None
             led_to, costs = self.selector.compare(repeated, actions, count)
             best = self.selector.choose(costs) + count * torch.arange(len(states), device=states.device)
@@ -125,21 +125,21 @@ class PlanSampler:
         std = self.model.futures_std(states, paths[0], sampling=sampling)[..., self._obs_dim :]
         return actions, *paths, std, *ends
 
-    def _sample(self, states: Tensor, draws: Draws, steps: int, sampling: Sampling) -> tuple[Tensor, ...]:
+    def _sample(self, states: Tensor, rng: BatchRng, steps: int, sampling: Sampling) -> tuple[Tensor, ...]:
         """Sample actions, and the path if the method has it."""
         if not self.model.foresees_states:
-            return (self.model.plan(states, steps=steps, draws=draws, sampling=sampling),)
-        paths = self.model.sample_futures(states, steps=steps, draws=draws, sampling=sampling)
+            return (self.model.plan(states, steps=steps, rng=rng, sampling=sampling),)
+        paths = self.model.sample_futures(states, steps=steps, rng=rng, sampling=sampling)
         return paths[:, 1:, self._obs_dim :], paths
 
     def compute(
-        self, name: Hashable, function: Function, tensors: Sequence[Tensor], draws: Draws = NO_DRAWS
+        self, name: Hashable, function: Function, tensors: Sequence[Tensor], rng: BatchRng = NO_NOISE
     ) -> tuple[Tensor, ...]:
         """Call a function of tensors with independent rows; `name` stands for it and its settings."""
         with self._computing():
             if self._graphs is None:
-                return function(tensors, draws)
-            return self._graphs.call(name, function, tensors, draws)
+                return function(tensors, rng)
+            return self._graphs.call(name, function, tensors, rng)
 
     @contextmanager
     def _computing(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ from nsde_policy.data.statistics import DemoStatistics, measure_statistics
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import CheckpointError
 from nsde_policy.files import read_json, replace_file
-from nsde_policy.methods.base import Draws
+from nsde_policy.methods.base import BatchRng
 from nsde_policy.policy.loading import load_model
 from nsde_policy.policy.selection import RULE_FILE
 from nsde_policy.run_config import RunConfig
@@ -149,8 +149,8 @@ def write_rule(run: RunDirectory, selection: SelectionTraining | None) -> None:
     pairs = build_transitions(demos, config.demos, history=config.model.history)
     trials = sample_rows(pairs.x, TRIALS, seed=record.seed)
     trials = trials.reshape(-1, config.model.history, record.spec.dim).to(device)
-    draws = Draws([torch.Generator().manual_seed(record.seed)] * len(trials), device)
-    plans = policy.to(device).plan(trials, steps=config.horizon, draws=draws)
+    rng = BatchRng([torch.Generator().manual_seed(record.seed)] * len(trials), device)
+    plans = policy.to(device).plan(trials, steps=config.horizon, rng=rng)
     distance = selector.support_distance(dynamics.predict(trials, plans)).amax(1)
     threshold = float(distance.quantile(SUPPORTED_FRACTION))
     rule = replace(rule, threshold=threshold, kind=selection.kind)

@@ -16,7 +16,7 @@ from nsde_policy.methods.baselines.l1_flow import L1FlowConfig
 from nsde_policy.methods.baselines.lstm_gmm import LSTMGMMConfig
 from nsde_policy.methods.baselines.mip import MIPConfig
 from nsde_policy.methods.baselines.regression import RegressionConfig
-from nsde_policy.policy.graphs import BufferedDraws
+from nsde_policy.policy.graphs import BufferedNoise
 from nsde_policy.run_directory import fingerprint
 from tests.helpers.exported_policies import DDIM, SMALL, build_policy, draw_states, make_neural_sde_config
 
@@ -58,8 +58,8 @@ def test_onnx_graph_equals_the_plan_of_each_method(method, tmp_path, onnx_operat
         states, noise = draw_states(config.history, seed=seed), noise_for(record, seed)
         names = [given.name for given in record.inputs]
         answer = session.run(["actions"], dict(zip(names, [states, *noise], strict=True)))[0]
-        draws = BufferedDraws(1, "cpu", [torch.from_numpy(values)[None] for values in noise])
-        expected = policy.model.plan(torch.from_numpy(states)[None], steps=chunk, draws=draws)[0]
+        rng = BufferedNoise(1, "cpu", [torch.from_numpy(values)[None] for values in noise])
+        expected = policy.model.plan(torch.from_numpy(states)[None], steps=chunk, rng=rng)[0]
         np.testing.assert_allclose(answer, expected, rtol=0, atol=1e-4)
     assert record.spec.method == method
     assert record.fingerprint == fingerprint(policy.model.state_dict())

@@ -13,7 +13,7 @@ from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import Graph
 from nsde_policy.errors import CheckpointError, NsdePolicyError
 from nsde_policy.methods.baselines.flow import StreamingFlowConfig, StreamingFlowSampling
-from nsde_policy.policy.graphs import BufferedDraws
+from nsde_policy.policy.graphs import BufferedNoise
 from tests.helpers.exported_policies import (
     GOAL,
     SMALL,
@@ -63,7 +63,7 @@ def assert_equal_plans(policy, graph):
         with torch.no_grad():
             expected = policy._sampler._plan(
                 [states[None]],
-                BufferedDraws(1, "cpu", noise),
+                BufferedNoise(1, "cpu", noise),
                 steps=STEPS,
                 sampling=policy.sampling,
                 count=policy.candidates,

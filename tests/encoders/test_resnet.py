@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from nsde_policy.core.image_norm import ImageNorm
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.resnet.config import ResNetConfig
 from nsde_policy.encoders.resnet.model import ResNet18, ResNetModel
@@ -29,7 +28,7 @@ def test_trunk_is_resnet_18():
         trunk = ResNet18(64)
         assert trunk(torch.empty(2, 3, 84, 84)).shape == (2, 512, 3, 3)
     assert sum(p.numel() for p in trunk.parameters()) == 11_176_512  # torchvision's, without its last layer
-    assert [m.num_groups for m in trunk.modules() if isinstance(m, ImageNorm)][::5] == [4, 8, 16, 32]
+    assert [m.num_groups for m in trunk.modules() if isinstance(m, torch.nn.GroupNorm)][::5] == [4, 8, 16, 32]
 
 
 def test_training_crops_are_parts_of_their_frames_and_differ():

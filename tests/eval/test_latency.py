@@ -10,7 +10,7 @@ from torch import Tensor
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.config import Sampling
 from nsde_policy.eval.latency import Contender, measure_latency
-from nsde_policy.methods.base import Draws
+from nsde_policy.methods.base import BatchRng
 from nsde_policy.methods.baselines.regression import Regression, RegressionConfig
 from nsde_policy.policy.policy import Policy
 from nsde_policy.run_directory import RunDirectory
@@ -23,10 +23,10 @@ class Counting(Regression):
     log: list[tuple[int, int]]
     number = 0
 
-    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
+    def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:
         assert torch.get_num_threads() == 1
         self.log.append((self.number, steps))
-        return super().plan(states, steps=steps, draws=draws, sampling=sampling)
+        return super().plan(states, steps=steps, rng=rng, sampling=sampling)
 
 
 def counting(number: int, log: list[tuple[int, int]], *, horizon: int = 9, chunk: int = 8) -> Contender:

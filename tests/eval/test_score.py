@@ -20,7 +20,7 @@ from nsde_policy.eval.score.episodes import ScoredEpisodes, choose_frames
 from nsde_policy.eval.score.result import Score
 from nsde_policy.eval.score.scorer import ScoreConfig, score_episodes
 from nsde_policy.eval.score.sums import EpisodeSums, estimate_difference
-from nsde_policy.methods.base import Draws, LossParts, PolicyModel, StepLogProb, StepPrediction
+from nsde_policy.methods.base import BatchRng, LossParts, PolicyModel, StepLogProb, StepPrediction
 from nsde_policy.methods.baselines.lstm_gmm import LSTMGMM, LSTMGMMConfig, LSTMGMMSampling
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.policy.policy import Policy
@@ -57,8 +57,8 @@ class LinearGaussian(PolicyModel[Transitions]):
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
         return steps
 
-    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
-        action, noise, path = states[:, 0, 2:], self.std * draws.normal(steps, 1), []
+    def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:
+        action, noise, path = states[:, 0, 2:], self.std * rng.normal(steps, 1), []
         for k in range(steps):
             action = RHO * action + noise[:, k]
             path.append(action)
@@ -191,7 +191,7 @@ def test_deterministic_plans_have_no_coverage(linear_demos: Demonstrations):
         reports_std = has_likelihood = False
 
         def plan(
-            self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None
+            self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None
         ) -> Tensor:
             return states[:, :1, 2:].expand(-1, steps, -1)
 
@@ -212,7 +212,7 @@ def test_angles_of_actions_are_compared_on_the_circle():
         reports_std = has_likelihood = False
 
         def plan(
-            self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None
+            self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None
         ) -> Tensor:
             ahead = 12 / 39 * torch.arange(steps)[:, None]
             return states[:, :1, :1] + ahead + 4 * math.pi + 0.01

@@ -13,12 +13,12 @@ from nsde_policy.methods.baselines.bet import (
     BehaviourTransformer,
     BehaviourTransformerConfig,
     CausalTransformer,
-    draw_bins,
     find_bin,
     focal_loss,
     k_means,
+    sample_bins,
 )
-from tests.helpers.rng import make_draws, make_rng
+from tests.helpers.rng import make_batch_rng, make_rng
 from tests.helpers.toy_problems import WITH_ANGLE, make_random_windows
 
 SMALL = {"bins": 5, "width": 12, "depth": 2, "heads": 3}
@@ -84,7 +84,7 @@ def test_bins_are_clusters_of_current_actions_and_the_loss_of_the_true_bin_and_o
 def test_bins_are_sampled_by_their_probabilities():
     n, logits = 20_000, torch.tensor([1.0, -torch.inf, 0.0, 2.0, -1.0])
     uniform = torch.rand(n, 1, generator=make_rng())
-    share = torch.bincount(draw_bins(logits.expand(n, -1), uniform), minlength=5) / n
+    share = torch.bincount(sample_bins(logits.expand(n, -1), uniform), minlength=5) / n
     p = logits.softmax(-1)
     assert torch.all((share - p).abs() <= 4 * (p * (1 - p) / n).sqrt())
 
@@ -93,7 +93,7 @@ def test_plan_is_a_sampled_centre_plus_its_offset():
     model, states = enlarge_outputs(build()), make_random_windows(1, 3).states.expand(300, -1, -1)
     offsets = model._predict(states[:1])[1][0, -1]
     possible = model.layout.from_unit(model.centres + offsets)
-    plan = model.plan(states, steps=1, draws=make_draws(300))[:, 0]
+    plan = model.plan(states, steps=1, rng=make_batch_rng(300))[:, 0]
     assert torch.cdist(plan, possible).amin(dim=1).max() < 1e-3
     assert torch.cdist(plan, possible).argmin(dim=1).unique().numel() > 1
 
@@ -125,7 +125,7 @@ def test_attention_equals_that_of_pytorch():
     q, k, v = (part.unflatten(-1, (3, 4)).transpose(1, 2) for part in block.query_key_value(h).chunk(3, -1))
     attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     expected = block.attended(attended.transpose(1, 2).flatten(-2))
-    torch.testing.assert_close(block._attend(h, net.causal, None), expected)
+    torch.testing.assert_close(block._attend(h, net.causal), expected)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from nsde_policy.methods.baselines.diffusion.model import (
     noise_schedule,
 )
 from nsde_policy.methods.baselines.diffusion.networks import ConditionalUNet
-from tests.helpers.rng import make_draws, make_rng
+from tests.helpers.rng import make_batch_rng, make_rng
 
 LAYOUT = StateSpec(
     obs_dim=3, act_dim=2, circular=(2,), low=(0.0, 0.0, -9.0, 0.0, -1.0), high=(10.0, 10.0, 9.0, 10.0, 1.0),
@@ -91,7 +91,7 @@ def test_plan_equals_diffusers_with_the_same_network_and_noise():
     model, rows = build(UNET), make_batch(UNET, 3)
     scheduler = DDPMScheduler(num_train_timesteps=LEVELS, beta_schedule="squaredcos_cap_v2")
     scheduler.set_timesteps(LEVELS)
-    noise = make_draws(3).normal(LEVELS, 8, 2)
+    noise = make_batch_rng(3).normal(LEVELS, 8, 2)
     x = noise[:, 0]
     with torch.no_grad():
         for k, t in enumerate(scheduler.timesteps):
@@ -101,7 +101,7 @@ def test_plan_equals_diffusers_with_the_same_network_and_noise():
                 std = scheduler._get_variance(t) ** 0.5
                 mean = mean + std * (noise[:, k + 1] - torch.randn(x.shape, generator=make_rng(9)))
             x = mean
-    ours = model.plan(rows.states, steps=7, draws=make_draws(3))
+    ours = model.plan(rows.states, steps=7, rng=make_batch_rng(3))
     torch.testing.assert_close(ours, model.layout.from_unit(x)[:, 1:], atol=1e-2, rtol=0)
 
 

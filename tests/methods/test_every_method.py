@@ -31,7 +31,7 @@ from nsde_policy.policy.loading import load_model
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import fingerprint
 from nsde_policy.training.train import TrainOptions, train_run
-from tests.helpers.rng import make_draws, make_rng
+from tests.helpers.rng import make_batch_rng, make_rng
 from tests.helpers.state_pairs import pair_states
 from tests.helpers.toy_problems import WITH_ANGLE, make_robot_demos
 
@@ -165,10 +165,12 @@ def test_losses_under_bfloat16_autocast_are_float32(name: str):
 def test_a_plan_depends_only_on_its_row_and_its_seed(case: Case):
     model, states = build(case).eval(), make_states(case.config, 5)
     before = torch.random.get_rng_state()
-    whole = model.plan(states, steps=case.steps, draws=make_draws(5))
+    whole = model.plan(states, steps=case.steps, rng=make_batch_rng(5))
     assert whole.shape == (5, case.steps, 2)
-    assert torch.equal(whole, model.plan(states, steps=case.steps, draws=make_draws(5)))
-    alone = [model.plan(row[None], steps=case.steps, draws=make_draws(1, i)) for i, row in enumerate(states)]
+    assert torch.equal(whole, model.plan(states, steps=case.steps, rng=make_batch_rng(5)))
+    alone = [
+        model.plan(row[None], steps=case.steps, rng=make_batch_rng(1, i)) for i, row in enumerate(states)
+    ]
     torch.testing.assert_close(whole, torch.cat(alone), rtol=1e-3, atol=1e-3)
     assert torch.equal(torch.random.get_rng_state(), before)
 
@@ -178,7 +180,7 @@ def test_a_plan_makes_the_declared_number_of_network_calls(case: Case):
     model, calls = build(case).eval(), []
     if case.network:
         model.get_submodule(case.network).register_forward_hook(lambda *_: calls.append(1))
-    model.plan(make_states(case.config), steps=case.steps, draws=make_draws(12))
+    model.plan(make_states(case.config), steps=case.steps, rng=make_batch_rng(12))
     assert len(calls) == model.network_calls(case.steps)
 
 
@@ -187,7 +189,7 @@ def test_some_methods_do_not_see_past_actions(name: str):
     case = CASES[name]
     model, states = build(case).eval(), make_states(case.config)
     acted = states + torch.tensor([0.0, 0.0, 1.0, 50.0])
-    one, two = (model.plan(x, steps=case.steps, draws=make_draws(12)) for x in (states, acted))
+    one, two = (model.plan(x, steps=case.steps, rng=make_batch_rng(12)) for x in (states, acted))
     assert torch.equal(one, two)
 
 
@@ -197,7 +199,9 @@ def test_sampling_settings_of_another_method_raise(method: str):
     if type(case.config.sampling) is Sampling:
         return
     with pytest.raises(ConfigError, match=r"is sampled with \w+, got Sampling"):
-        build(case).eval().plan(make_states(case.config), steps=1, draws=make_draws(12), sampling=Sampling())
+        build(case).eval().plan(
+            make_states(case.config), steps=1, rng=make_batch_rng(12), sampling=Sampling()
+        )
 
 
 @EVERY_METHOD

@@ -18,7 +18,7 @@ from nsde_policy.methods.baselines.flow import (
     interpolate_trajectory,
     stabilise_velocity,
 )
-from tests.helpers.rng import make_draws, make_rng
+from tests.helpers.rng import make_batch_rng, make_rng
 from tests.helpers.toy_problems import LINE, RecordingNetwork, make_ramps, make_states
 
 NETWORK = NetworkConfig(width=64, depth=2, dropout=0.0)
@@ -63,7 +63,7 @@ def test_plan_starts_at_the_previous_action_and_makes_the_declared_number_of_cal
     model, sampling = build(), StreamingFlowSampling(substeps=substeps)
     model.network = recorder = RecordingNetwork(1, 0.5)  # type: ignore[assignment]
     states = make_states(torch.zeros(2), 2, previous=4.0)
-    plan = model.plan(states, steps=3, draws=make_draws(2), sampling=sampling)
+    plan = model.plan(states, steps=3, rng=make_batch_rng(2), sampling=sampling)
     dt = 1 / (5 * substeps)
     period = substeps * 0.5 * 20 * dt / (1 + 0.5 * model.config.gain * dt)
     torch.testing.assert_close(plan[0, :, 0], 4.0 + period * torch.arange(1.0, 4.0))
@@ -89,8 +89,8 @@ def test_midpoint_solver_follows_a_trajectory_and_errors_decay_exponentially(sub
     model.network = ExactField(knots, gain)  # type: ignore[assignment]
     sampling = StreamingFlowSampling(substeps=substeps)
     on, off = (make_states(torch.zeros(1), 2, previous=previous) for previous in (0.0, 2.0))
-    exact = model.plan(on, steps=5, draws=make_draws(1), sampling=sampling)
+    exact = model.plan(on, steps=5, rng=make_batch_rng(1), sampling=sampling)
     torch.testing.assert_close(exact[0], 20 * knots[0, 1:], atol=1e-4, rtol=1e-4)
-    error = model.plan(off, steps=5, draws=make_draws(1), sampling=sampling) - exact
+    error = model.plan(off, steps=5, rng=make_batch_rng(1), sampling=sampling) - exact
     decay = 2 * torch.exp(-gain * torch.arange(1, 6) / 5)
     torch.testing.assert_close(error[0, :, 0], decay, atol=0.03, rtol=0)

@@ -13,7 +13,7 @@ from nsde_policy.core.targets import Windows
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.baselines.gpi import GPI, GPIConfig, GPISampling, rotate
 from nsde_policy.tasks import get_task
-from tests.helpers.rng import make_draws, make_rng
+from tests.helpers.rng import make_batch_rng, make_rng
 from tests.helpers.toy_problems import LINE, make_states
 
 PLANE = StateSpec(
@@ -39,7 +39,7 @@ def make_demonstration(n: int = 30) -> Windows:
 
 def plan(model: GPI, states: Tensor, steps: int = 4, **sampling: Any) -> Tensor:
     chosen = GPISampling(**{"noise": 0.0, **sampling})
-    return model.plan(states, steps=steps, draws=make_draws(len(states)), sampling=chosen)
+    return model.plan(states, steps=steps, rng=make_batch_rng(len(states)), sampling=chosen)
 
 
 @pytest.mark.parametrize("neighbours", [1, 3])

@@ -22,7 +22,7 @@ from nsde_policy.methods.baselines.knn import (
 from nsde_policy.policy.loading import load_model
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.training.train import train_run
-from tests.helpers.rng import make_draws, make_rng
+from tests.helpers.rng import make_batch_rng, make_rng
 from tests.helpers.toy_problems import make_robot_demos
 
 LAYOUT = StateSpec(
@@ -55,7 +55,7 @@ def compute_features(states: Tensor) -> Tensor:
 def test_plan_is_that_of_the_nearest_found_by_brute_force(seed: int):
     data, model = make_windows(), build()
     query = torch.randn(3, 2, 4, generator=make_rng(seed)) * 2
-    for row, plan in zip(query, model.plan(query, steps=3, draws=make_draws(3)), strict=True):
+    for row, plan in zip(query, model.plan(query, steps=3, rng=make_batch_rng(3)), strict=True):
         distances = [(compute_features(row) - compute_features(known)).norm().item() for known in data.states]
         nearest = min(range(len(distances)), key=distances.__getitem__)
         torch.testing.assert_close(plan, data.actions[nearest, 1:4])
@@ -65,9 +65,9 @@ def test_relative_actions_are_offsets_from_the_previous_action():
     data, model = make_windows(), build(actions="relative")
     moved = data.states.clone()
     moved[:, 0, 2] += 1e-3
-    plan = model.plan(moved, steps=4, draws=make_draws(40))
+    plan = model.plan(moved, steps=4, rng=make_batch_rng(40))
     torch.testing.assert_close(plan, data.actions[:, 1:] + torch.tensor([1e-3, 0.0]))
-    torch.testing.assert_close(build().plan(moved, steps=4, draws=make_draws(40)), data.actions[:, 1:])
+    torch.testing.assert_close(build().plan(moved, steps=4, rng=make_batch_rng(40)), data.actions[:, 1:])
 
 
 CONFIG = RunConfig(model=NearestNeighboursConfig(), train=TrainConfig(steps=7), demos=DemoConfig())
@@ -78,7 +78,7 @@ def test_loaded_run_replays_a_demonstration_and_damaged_weights_raise(tmp_path: 
     saved = train_run(demos, CONFIG, tmp_path / "run", seed=0)
     _, model = load_model(saved)
     states = np.concatenate([demos.obs[5:7], demos.act[4:6]], axis=-1)[::-1].copy()
-    plan = model.plan(torch.from_numpy(states)[None], steps=8, draws=make_draws(1))
+    plan = model.plan(torch.from_numpy(states)[None], steps=8, rng=make_batch_rng(1))
     np.testing.assert_array_equal(plan[0].numpy(), demos.act[6:14])
     weights = saved.read_weights()
     actions = weights.pop("actions")

@@ -7,9 +7,9 @@ import torch
 
 from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.core.targets import Windows
-from nsde_policy.methods.baselines.l1_flow import L1Flow, L1FlowConfig, draw_times
+from nsde_policy.methods.baselines.l1_flow import L1Flow, L1FlowConfig, sample_times
 from nsde_policy.training.fit import fit
-from tests.helpers.rng import make_draws, make_rng
+from tests.helpers.rng import make_batch_rng, make_rng
 from tests.helpers.toy_problems import LINE, RecordingNetwork, make_states, make_two_modes
 
 NETWORK = NetworkConfig(width=32, depth=2, dropout=0.0)
@@ -35,7 +35,7 @@ def test_training_points_lie_between_noise_and_actions():
 
 
 def test_training_times_are_logit_normal_with_a_uniform_share():
-    times = draw_times(200_000, make_rng())
+    times = sample_times(200_000, make_rng())
     assert bool(((times > 0) & (times < 1)).all())
     for limit, logit in ((0.1, -2.1972), (0.5, 0.0), (0.9, 2.1972)):
         normal = torch.special.ndtr(torch.tensor(logit)).item()
@@ -45,10 +45,10 @@ def test_training_times_are_logit_normal_with_a_uniform_share():
 def test_plan_makes_two_calls_and_the_second_starts_between_noise_and_the_first_result():
     model = build(time=0.4)
     model.network = recorder = RecordingNetwork(4, 0.5)  # type: ignore[assignment]
-    plan = model.plan(make_states(torch.zeros(3), 2), steps=2, draws=make_draws(3))
+    plan = model.plan(make_states(torch.zeros(3), 2), steps=2, rng=make_batch_rng(3))
     assert len(recorder.inputs) == model.network_calls(2) == 2
     first, second = (inputs[:, 4:] for inputs in recorder.inputs)
-    noise = make_draws(3).normal(4)
+    noise = make_batch_rng(3).normal(4)
     torch.testing.assert_close(first, torch.cat([noise, torch.zeros(3, 1)], dim=-1))
     torch.testing.assert_close(second, torch.cat([0.6 * noise + 0.4 * 0.5, torch.full((3, 1), 0.4)], dim=-1))
     torch.testing.assert_close(plan, torch.full((3, 2, 1), 10.0))
@@ -64,5 +64,5 @@ def test_prediction_from_noise_is_the_conditional_median():
     seen = torch.linspace(-0.8, 0.8, 40)
     features = model.layout.features(make_states(seen, 1)).flatten(-2)
     with torch.no_grad():
-        found = model.network(torch.cat([features, make_draws(40).normal(1), torch.zeros(40, 1)], dim=-1))
+        found = model.network(torch.cat([features, make_batch_rng(40).normal(1), torch.zeros(40, 1)], dim=-1))
     assert (20 * found[:, 0] - 2 * seen).abs().mean().item() < 0.8

@@ -12,7 +12,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.targets import Windows
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.baselines.lstm_gmm import LSTMGMM, LSTMGMMConfig, LSTMGMMSampling, Mixture
-from tests.helpers.rng import make_draws, make_rng
+from tests.helpers.rng import make_batch_rng, make_rng
 from tests.helpers.toy_problems import WITH_ANGLE, make_random_windows
 
 SMALL = {"history": 4, "horizon": 4, "hidden": 12}
@@ -78,7 +78,7 @@ def test_full_noise_has_mean_and_variance_of_the_mixture():
     mean = (weight * predicted.mean[0]).sum(0)
     variance = (weight * (predicted.std[0].square() + (predicted.mean[0] - mean).square())).sum(0)
     states = make_random_windows(1, 4).states.expand(n, -1, -1)
-    found = model.plan(states, steps=1, draws=make_draws(n), sampling=LSTMGMMSampling(noise="full"))
+    found = model.plan(states, steps=1, rng=make_batch_rng(n), sampling=LSTMGMMSampling(noise="full"))
     unit = model.layout.to_unit(found[:, 0])
     assert torch.all((unit.mean(0) - mean).abs() < 4 * (variance / n).sqrt())
     torch.testing.assert_close(unit.var(0), variance, rtol=0.1, atol=0)
@@ -88,7 +88,7 @@ def test_invalid_settings_and_longer_plans_raise():
     with pytest.raises(ConfigError, match="need horizon == history"):
         LSTMGMMConfig(horizon=11)
     with pytest.raises(ConfigError, match="one action, got steps 2"):
-        build().plan(make_random_windows(2, 4).states, steps=2, draws=make_draws(2))
+        build().plan(make_random_windows(2, 4).states, steps=2, rng=make_batch_rng(2))
 
 
 def test_the_default_has_the_original_size():

@@ -8,7 +8,7 @@ import torch
 from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.methods.baselines.mip import MIP, MIPConfig
 from nsde_policy.training.fit import fit
-from tests.helpers.rng import make_draws, make_rng
+from tests.helpers.rng import make_batch_rng, make_rng
 from tests.helpers.toy_problems import LINE, RecordingNetwork, make_states, make_two_modes
 
 NETWORK = NetworkConfig(width=32, depth=2, dropout=0.0)
@@ -40,7 +40,7 @@ def test_second_call_gets_actions_scaled_by_t_star_with_noise():
 def test_plan_makes_two_calls_and_the_second_gets_the_first_result():
     model = build()
     model.network = recorder = RecordingNetwork(4, 0.5)  # type: ignore[assignment]
-    plan = model.plan(make_states(torch.zeros(3), 2), steps=2, draws=make_draws(3))
+    plan = model.plan(make_states(torch.zeros(3), 2), steps=2, rng=make_batch_rng(3))
     assert len(recorder.inputs) == model.network_calls(2) == 2
     assert bool((recorder.inputs[0][:, 4:] == 0).all())
     torch.testing.assert_close(recorder.inputs[1][:, 4:], torch.tensor([0.45] * 4 + [0.9]).expand(3, -1))

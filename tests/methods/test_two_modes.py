@@ -17,7 +17,7 @@ from nsde_policy.methods.baselines.lstm_gmm import LSTMGMMConfig
 from nsde_policy.methods.baselines.regression import RegressionConfig
 from nsde_policy.methods.registry import get_method
 from nsde_policy.training.fit import fit
-from tests.helpers.rng import make_draws, make_rng
+from tests.helpers.rng import make_batch_rng, make_rng
 from tests.helpers.toy_problems import LINE, make_states, make_two_modes
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ def plan(config: WindowConfig, train: TrainConfig = FIT) -> Tensor:
     model.prepare(data)
     fit(model, data, train, seed=0)
     states = make_states(torch.zeros(200), config.history)
-    found: Tensor = model.plan(states, steps=config.longest_chunk, draws=make_draws(200))
+    found: Tensor = model.plan(states, steps=config.longest_chunk, rng=make_batch_rng(200))
     return found[..., 0]
 
 

@@ -4,23 +4,23 @@ import numpy as np
 import pytest
 import torch
 
-from nsde_policy.methods.base import Draws
+from nsde_policy.methods.base import BatchRng
 from nsde_policy.policy.graphs import GraphCache
 from nsde_policy.policy.policy import Policy
 
 pytestmark = pytest.mark.gpu
 
 
-def draw(count: int) -> Draws:
-    return Draws([torch.Generator().manual_seed(seed) for seed in range(count)], "cuda")
+def draw(count: int) -> BatchRng:
+    return BatchRng([torch.Generator().manual_seed(seed) for seed in range(count)], "cuda")
 
 
 def test_replays_compute_the_rows_and_draws_they_are_given():
     cache, calls = GraphCache(), []
 
-    def add(tensors, draws):
+    def add(tensors, rng):
         calls.append(len(tensors[0]))
-        noise, share = (drawn.unflatten(0, (-1, 2)) for drawn in (draws.normal(3), draws.uniform()))
+        noise, share = (drawn.unflatten(0, (-1, 2)) for drawn in (rng.normal(3), rng.uniform()))
         return tensors[0] + noise.sum(1), share
 
     for rows in (5, 7, 8, 3):

@@ -11,7 +11,7 @@ from nsde_policy.assets import find_demos
 from nsde_policy.data import load_demonstrations
 from nsde_policy.interface.planner import History, Plan
 from nsde_policy.policy.policy import Policy
-from tests.helpers.rng import make_draws, make_rng
+from tests.helpers.rng import make_batch_rng, make_rng
 
 DEMO = load_demonstrations(find_demos("pusht"), angles=(4,))[0]
 NEAR, FAR = (np.concatenate([DEMO.obs[i], DEMO.act[i]])[None].repeat(2, 0) for i in (-1, 0))
@@ -78,9 +78,9 @@ def test_fewer_candidates_are_compared_on_request(policy: Policy):
     one, none = (policy.plan_from(NEAR, steps=8, seed=3, candidates=most) for most in (1, 0))
     assert one.candidates is None
     assert_equal(one, none)
-    draws, states = make_draws(1, seed=3), torch.from_numpy(NEAR[None]).float()
+    rng, states = make_batch_rng(1, seed=3), torch.from_numpy(NEAR[None]).float()
     sampling = policy.model.learned_sampling()  # as candidates are sampled
-    expected = policy.model.plan(states, steps=8, draws=draws, sampling=sampling)[0]
+    expected = policy.model.plan(states, steps=8, rng=rng, sampling=sampling)[0]
     assert np.array_equal(one.actions, expected.detach().double())
 
 

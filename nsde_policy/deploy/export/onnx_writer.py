@@ -39,7 +39,7 @@ class TracedFunction:
     reference: Callable[..., tuple[Tensor, ...]]
     """What the graph is compared with: takes the inputs of the graph, and returns its outputs."""
     draw_inputs: Callable[[int], Iterator[list[np.ndarray]]]
-    """Draws inputs of the graph for a number of cases."""
+    """Samples inputs of the graph for a number of cases."""
     scales: Mapping[str, np.ndarray]
     """Unit of the difference of each output, by name."""
     tolerance: float

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nsde_policy.config import Sampling
 from nsde_policy.errors import NsdePolicyError
 from nsde_policy.interface.planner import PolicySpec
-from nsde_policy.policy.graphs import BufferedDraws
+from nsde_policy.policy.graphs import BufferedNoise
 from nsde_policy.policy.loading import LoadedModel
 from nsde_policy.policy.policy import Policy
 from nsde_policy.selection.selector import PlanSelector
@@ -53,12 +53,12 @@ class PlanModule(nn.Module):
 
         Methods that predict states add these, (rows, steps + 1, d), and σ of each action.
         """
-        draws = BufferedDraws(len(states), states.device, noise)
+        rng = BufferedNoise(len(states), states.device, noise)
         if self.model.foresees_states:
-            paths = self.model.sample_futures(states, steps=self.steps, draws=draws, sampling=self.sampling)
+            paths = self.model.sample_futures(states, steps=self.steps, rng=rng, sampling=self.sampling)
             std = self.model.futures_std(states, paths, sampling=self.sampling)
             return paths[:, 1:, self.obs_dim :], paths, std[..., self.obs_dim :]
-        return (self.model.plan(states, steps=self.steps, draws=draws, sampling=self.sampling),)
+        return (self.model.plan(states, steps=self.steps, rng=rng, sampling=self.sampling),)
 
 
 class SinglePlan(nn.Module):
@@ -123,13 +123,13 @@ def trace_plan(
             f"{horizon} actions take {calls} network calls, a graph has at most {MAX_TRACED_CALLS}; "
             "use fewer --steps, or --sampling scheduler=ddim steps=10"
         )
-    draws = BufferedDraws(1, policy.device)
-    with torch.no_grad():  # plan once to find the noise that a plan draws
-        model.plan(torch.zeros(1, spec.history, spec.dim), steps=horizon, draws=draws, sampling=settings)
+    rng = BufferedNoise(1, policy.device)
+    with torch.no_grad():  # plan once to find the noise that a plan samples
+        model.plan(torch.zeros(1, spec.history, spec.dim), steps=horizon, rng=rng, sampling=settings)
     plain = PlanModule(model, horizon, settings, spec.obs_dim)
     both: list[nn.Module] = [plain, model.fold_for_export(settings) or plain]
     reference, module = map(SinglePlan, both)
-    buffers = enumerate(draws.buffers)
+    buffers = enumerate(rng.buffers)
     inputs = [GraphInput(f"{kind}_{i}", kind, tuple(noise.shape[1:])) for i, (kind, noise) in buffers]
     if selects:
         assert selector is not None

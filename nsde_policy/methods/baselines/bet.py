@@ -14,12 +14,12 @@ from torch.nn import functional
 
 from nsde_policy.bounds import Fraction, Length, NonNegative, Positive, Size
 from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, require
-from nsde_policy.core.networks import dropout_mask, weights_from
+from nsde_policy.core.networks import Dropout, weights_from
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 
-from ..base import Draws, LossParts, PolicyModel
+from ..base import BatchRng, LossParts, PolicyModel
 from ..registry import register_method
 
 INITIAL_STD = 0.02
@@ -125,11 +125,11 @@ class BehaviourTransformer(PolicyModel[Windows]):
         )
 
     @torch.no_grad()
-    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
-        """Draw a bin at the current state and return its centre plus offset."""
+    def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:
+        """Sample a bin at the current state and return its centre plus offset."""
         require(self, steps == 1, f"a plan holds one action, got steps {steps}")
         logits, offsets = (output[:, -1] for output in self._predict(states))
-        bins = draw_bins(logits, draws.uniform(1))
+        bins = sample_bins(logits, rng.uniform(1))
         return self.layout.from_unit(self.centres[bins] + select_offset(offsets, bins)).unsqueeze(1)
 
     def _predict(self, states: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
@@ -153,25 +153,22 @@ class TransformerBlock(nn.Module):
         self.widen = nn.Linear(width, 4 * width)
         self.narrow = nn.Linear(4 * width, width)
 
-    def forward(self, h: Tensor, causal: Tensor, masks: Sequence[Tensor | None]) -> Tensor:
+    def forward(self, h: Tensor, causal: Tensor, masks: Sequence[Tensor] | None = None) -> Tensor:
         """Map (rows, length, width) to the same shape; `causal` (length, length) is −∞ for masked pairs.
 
         Dropout masks are those of attention weights, (rows, heads, length, length), and of the outputs of
         attention and MLP, (rows, length, width).
         """
-        weights, attended, narrowed = masks
-        new = self._attend(self.before_attention(h), causal, weights)
-        h = h + (new if attended is None else new * attended)
+        weights, attended, narrowed = (1.0, 1.0, 1.0) if masks is None else masks
+        h = h + self._attend(self.before_attention(h), causal, weights) * attended
         out: Tensor = self.narrow(functional.gelu(self.widen(self.before_mlp(h))))
-        return h + (out if narrowed is None else out * narrowed)
+        return h + out * narrowed
 
-    def _attend(self, h: Tensor, causal: Tensor, mask: Tensor | None) -> Tensor:
+    def _attend(self, h: Tensor, causal: Tensor, mask: Tensor | float = 1.0) -> Tensor:
         shape = (*h.shape[:2], 3, self.heads, -1)
         query, key, value = self.query_key_value(h).reshape(shape).permute(2, 0, 3, 1, 4)
         scores = query @ key.mT / query.shape[-1] ** 0.5
-        weight = (scores + causal).softmax(-1)
-        if mask is not None:
-            weight = weight * mask
+        weight = (scores + causal).softmax(-1) * mask
         out: Tensor = self.attended((weight @ value).transpose(1, 2).flatten(-2))
         return out
 
@@ -186,7 +183,7 @@ class CausalTransformer(nn.Module):
     ) -> None:
         super().__init__()
         self.heads = config.heads
-        self.keep = 1 - config.dropout
+        self.dropout = Dropout(config.dropout)
         length = config.history
         width = config.width
         with weights_from(generator):
@@ -195,39 +192,34 @@ class CausalTransformer(nn.Module):
             self.blocks = nn.ModuleList(TransformerBlock(width, config.heads) for _ in range(config.depth))
             self.norm = nn.LayerNorm(width)
             self.output = nn.Linear(width, outputs, bias=False)
-        self._draw_weights(generator)
+        self._initialize_weights(generator)
         ahead = torch.full((length, length), -torch.inf).triu(1)
         self.register_buffer("causal", ahead, persistent=False)
 
     def forward(self, tokens: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Apply the transformer; in training, dropout masks come from `generator`."""
         h = self.embed(tokens) + self.place
-        first, rest = self._dropout_masks(h, generator)
-        if first is not None:
-            h = h * first
-        for block, masks in zip(self.blocks, rest, strict=True):
-            h = block(h, self.causal, masks)
+        rows, length, _ = h.shape
+        depth = len(self.blocks)
+        shape = (depth, rows, self.heads, length, length)
+        attention = self.dropout.sample_mask(shape, h, generator)
+        outputs = self.dropout.sample_mask((2 * depth + 1, *h.shape), h, generator)
+        if attention is None or outputs is None:
+            for block in self.blocks:
+                h = block(h, self.causal)
+        else:
+            h = h * outputs[-1]
+            for i, block in enumerate(self.blocks):
+                h = block(h, self.causal, (attention[i], outputs[2 * i], outputs[2 * i + 1]))
         out: Tensor = self.output(self.norm(h))
         return out
 
-    def _draw_weights(self, generator: torch.Generator) -> None:
+    def _initialize_weights(self, generator: torch.Generator) -> None:
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=INITIAL_STD, generator=generator)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-
-    def _dropout_masks(
-        self, h: Tensor, generator: torch.Generator | None
-    ) -> tuple[Tensor | None, list[Sequence[Tensor | None]]]:
-        """Draw the masks of the embedding and of each block."""
-        depth = len(self.blocks)
-        if not self.training or self.keep == 1:
-            return None, [[None] * 3] * depth
-        rows, length, _ = h.shape
-        attention = dropout_mask((depth, rows, self.heads, length, length), self.keep, h, generator)
-        outputs = dropout_mask((2 * depth + 1, *h.shape), self.keep, h, generator)
-        return outputs[-1], [(attention[i], outputs[2 * i], outputs[2 * i + 1]) for i in range(depth)]
 
 
 def k_means(points: Tensor, bins: int, *, generator: torch.Generator) -> Tensor:
@@ -253,7 +245,7 @@ def k_means(points: Tensor, bins: int, *, generator: torch.Generator) -> Tensor:
 
 
 def _initialize_centres(points: Tensor, bins: int, generator: torch.Generator) -> Tensor:
-    """Initialise k-means++: draw each centre from the points by squared distance to the earlier ones."""
+    """Initialise k-means++: sample each centre from the points by squared distance to the earlier ones."""
     first = torch.randint(len(points), (), generator=generator)
     centres = points[first].unsqueeze(0)
     distance = torch.full((len(points),), torch.inf, dtype=points.dtype)
@@ -282,7 +274,7 @@ def select_offset(offsets: Tensor, bins: Tensor) -> Tensor:
     return offsets.gather(-2, index).squeeze(-2)
 
 
-def draw_bins(logits: Tensor, uniform: Tensor) -> Tensor:
-    """Draw bins (...) with `uniform` numbers in [0, 1), (..., 1), from logits (..., bins)."""
+def sample_bins(logits: Tensor, uniform: Tensor) -> Tensor:
+    """Sample bins (...) with `uniform` numbers in [0, 1), (..., 1), from logits (..., bins)."""
     below = logits.softmax(-1).cumsum(-1)[..., :-1]
     return (uniform >= below).sum(-1)

@@ -22,7 +22,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 
-from ..base import ChunkConfig, Draws, LossParts, PolicyModel, choose_sampling
+from ..base import BatchRng, ChunkConfig, LossParts, PolicyModel, choose_sampling
 from ..registry import register_method
 
 TIME_OCTAVES = 4
@@ -108,19 +108,19 @@ class StreamingFlow(PolicyModel[Windows]):
         return LossParts({"velocity": (velocity.float() - target).square().mean()})
 
     @torch.no_grad()
-    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
+    def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:
         """Integrate the flow, one action per control period.
 
         Deviation: at every action two straight pieces of ξ meet and the network outputs the mean of their
         velocities, which is where Euler steps of one period evaluate it. Here the velocity is evaluated in
         the middle of a step, v̄ = v(a + v̄ Δt/2, t + Δt/2), solved with ∂v/∂a = −k of the flow around one
         trajectory. It is exact on trajectories and needs the same single call. The first point is the last
-        action itself, as in the authors' code; `start` = 1 draws it as in the paper.
+        action itself, as in the authors' code; `start` = 1 samples it as in the paper.
         """
         settings = choose_sampling(self.config.sampling, sampling)
         features = self._encode(states)
         action = self.layout.to_unit(self._last_action(states))[:, 0]
-        action = action + settings.start * self.config.noise * draws.normal(action.shape[-1])
+        action = action + settings.start * self.config.noise * rng.normal(action.shape[-1])
         dt = 1 / (self.config.longest_chunk * settings.substeps)
         step = dt / (1 + 0.5 * self.config.gain * dt)
         path = []

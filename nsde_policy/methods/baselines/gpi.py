@@ -26,7 +26,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import wrap_circular
 from nsde_policy.core.targets import Windows
 
-from ..base import Draws, choose_sampling
+from ..base import BatchRng, choose_sampling
 from ..registry import register_method
 from .knn import StoredWindows
 
@@ -80,11 +80,11 @@ class GPI(StoredWindows):
         self.actions = self._enter_frame(data.states, self.actions)
 
     @torch.no_grad()
-    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
+    def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:
         """Follow the nearest recorded states from the last action; noise may change which they are."""
         settings = choose_sampling(self.config.sampling, sampling)
         query = self._encode(states)
-        noisy = query + settings.noise * draws.normal(query.shape[-1])
+        noisy = query + settings.noise * rng.normal(query.shape[-1])
         distance, nearest = self._find_nearest(noisy, settings.neighbours)
         weight = distance.clamp_min(1e-8).log().neg().softmax(-1)[..., None, None]
         circular = self.layout.is_circular[self.layout.spec.obs_dim :]

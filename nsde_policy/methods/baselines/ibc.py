@@ -6,7 +6,7 @@ derivative-free search. The network is that of Diffusion Policy's low-dimensiona
 half ranges.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from nsde_policy.bounds import Fraction, Length, NonNegative, Positive, Size
 from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig
-from nsde_policy.core.networks import dropout_mask, linear
+from nsde_policy.core.networks import Dropout, linear
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 
-from ..base import Draws, LossParts, PolicyModel, choose_sampling
+from ..base import BatchRng, LossParts, PolicyModel, choose_sampling
 from ..registry import register_method
 
 Energy = Callable[[Tensor], Tensor]
@@ -41,7 +41,7 @@ class ImplicitBCSampling(Sampling):
     shrink: Positive = 0.5
     """Factor on `noise` after each iteration."""
     answer: Literal["sample", "best"] = "sample"
-    """Draw one of the last candidates by energy, or take the one of lowest energy."""
+    """Sample one of the last candidates by energy, or take the one of lowest energy."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class EnergyNetwork(nn.Module):
         self, obs_size: int, action_size: int, config: ImplicitBCConfig, *, generator: torch.Generator
     ) -> None:
         super().__init__()
-        self.width, self.keep = config.width, 1 - config.dropout
+        self.width, self.dropout = config.width, Dropout(config.dropout)
         self.observation = linear(obs_size, config.width, generator)
         self.action = linear(action_size, config.width, generator)
         hidden = (linear(config.width, config.width, generator) for _ in range(config.depth - 1))
@@ -87,20 +87,13 @@ class EnergyNetwork(nn.Module):
         with torch.autocast(actions.device.type, enabled=False):
             h = self.observation(obs)[:, None] + self.action(actions)
         layers = [nn.Identity(), *self.hidden]
-        for layer, mask in zip(layers, self._masks(obs, generator), strict=True):
+        masks = self.dropout.sample_mask((len(layers), len(obs), 1, self.width), obs, generator)
+        for i, layer in enumerate(layers):
             h = layer(h).relu()
-            h = h if mask is None else h * mask.to(h.dtype)
+            h = h if masks is None else h * masks[i].to(h.dtype)
         with torch.autocast(actions.device.type, enabled=False):
             energy: Tensor = self.output(h.float())[..., 0]
         return energy
-
-    def _masks(self, obs: Tensor, generator: torch.Generator | None) -> Sequence[Tensor | None]:
-        """Draw one mask per layer, (rows, 1, width); None outside training."""
-        layers = len(self.hidden) + 1
-        if not self.training or self.keep == 1:
-            return [None] * layers
-        shape = (layers, len(obs), 1, self.width)
-        return dropout_mask(shape, self.keep, obs, generator).unbind()
 
 
 def info_nce(energy: Tensor) -> Tensor:
@@ -109,7 +102,7 @@ def info_nce(energy: Tensor) -> Tensor:
 
 
 def resample(energy: Tensor, uniform: Tensor) -> Tensor:
-    """Draw indices (rows, m) of candidates with replacement, with probability ∝ e^(−E), E (rows, n).
+    """Sample indices (rows, m) of candidates with replacement, with probability ∝ e^(−E), E (rows, n).
 
     `uniform` numbers (rows, m) in [0, 1) select from the cumulative sum, so that rows are independent.
     """
@@ -185,13 +178,13 @@ class ImplicitBC(PolicyModel[Windows]):
         return LossParts({"info_nce": info_nce(energy)})
 
     @torch.no_grad()
-    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
+    def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:
         """Start from uniform candidates, move them to low energies and return one."""
         settings, obs = choose_sampling(self.config.sampling, sampling), self._encode(states)
         act_dim, n = self.layout.spec.act_dim, settings.samples
         size, moves = self.config.longest_chunk * act_dim, settings.iterations - 1
-        uniform = draws.uniform(n * (size + moves) + 1)
-        noise = draws.normal(moves, n, size)
+        uniform = rng.uniform(n * (size + moves) + 1)
+        noise = rng.normal(moves, n, size)
         candidates = 2 * uniform[:, : n * size].reshape(len(states), n, size) - 1
         picks = uniform[:, n * size : -1].reshape(len(states), moves, n)
         energy: Energy = partial(self.network, obs)

@@ -16,7 +16,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 
-from ..base import Draws, LossParts, PolicyModel, choose_sampling
+from ..base import BatchRng, LossParts, PolicyModel, choose_sampling
 from ..registry import register_method
 
 
@@ -105,7 +105,7 @@ class NearestNeighbours(StoredWindows):
     config: NearestNeighboursConfig
 
     @torch.no_grad()
-    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
+    def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:
         """Return the actions of the nearest recorded state; deterministic."""
         nearest = self._find_nearest(self._encode(states), 1)[1][:, 0]
         actions = self.actions[nearest, :steps]

@@ -18,7 +18,7 @@ from nsde_policy.bounds import Length
 from nsde_policy.config import Sampling
 from nsde_policy.core.targets import Windows
 
-from ..base import Draws, LossParts
+from ..base import BatchRng, LossParts
 from ..registry import register_method
 from .mip import MIP, MIPConfig
 
@@ -51,19 +51,19 @@ class L1Flow(MIP):
         features = self.layout.features(batch.states).flatten(-2)
         actions = self.layout.to_unit(batch.actions).flatten(-2)
         noise = torch.randn(actions.shape, generator=generator, device=actions.device)
-        times = draw_times(len(actions), generator)
+        times = sample_times(len(actions), generator)
         shown = times * actions + (1 - times) * noise
         output = self.network(torch.cat([features, shown, times], dim=-1), generator)
         return LossParts({"absolute": (output.float() - actions).abs().mean()})
 
     @torch.no_grad()
-    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
+    def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:
         """Integrate the flow from noise to t* in one step, then predict the actions."""
-        return self._predict_twice(states, draws.normal(self.chunk), steps)
+        return self._predict_twice(states, rng.normal(self.chunk), steps)
 
 
-def draw_times(n: int, generator: torch.Generator) -> Tensor:
-    """Draw training times (n, 1) from a logit-normal distribution mixed with a uniform one."""
+def sample_times(n: int, generator: torch.Generator) -> Tensor:
+    """Sample training times (n, 1) from a logit-normal distribution mixed with a uniform one."""
     middle = torch.randn((n, 1), generator=generator, device=generator.device).sigmoid()
     uniform, choice = torch.rand((2, n, 1), generator=generator, device=generator.device)
     return torch.where(choice < UNIFORM_FRACTION, uniform, middle)

@@ -15,12 +15,12 @@ from torch.nn import functional
 
 from nsde_policy.bounds import Fraction, Length, NonNegative, Positive, Size
 from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, require
-from nsde_policy.core.networks import dropout_mask, linear, weights_from
+from nsde_policy.core.networks import Dropout, linear, weights_from
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows, blur
 
-from ..base import Draws, LossParts, PolicyModel, StepLogProb, choose_sampling
+from ..base import BatchRng, LossParts, PolicyModel, StepLogProb, choose_sampling
 from ..registry import register_method
 
 LOW_NOISE = 1e-4
@@ -32,7 +32,7 @@ class LSTMGMMSampling(Sampling):
     """Sampling from the mixture."""
 
     noise: Literal["low", "full"] = "low"
-    """Draw a component and take its mean (to 1e-4), or sample from the component."""
+    """Sample a component and take its mean (to 1e-4), or sample from the component."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Mixture(NamedTuple):
         return (self.logits.log_softmax(-1) + log_density).logsumexp(-1)
 
     def sample(self, uniform: Tensor, normal: Tensor) -> Tensor:
-        """Draw points (..., dim): `uniform` (..., 1) selects the component, `normal` the point within it."""
+        """Sample points (..., dim): `uniform` (..., 1) selects the component, `normal` the point in it."""
         below = self.logits.softmax(-1).cumsum(-1)[..., :-1]
         index = (uniform >= below).sum(-1)[..., None, None].expand_as(self.mean[..., :1, :])
         mean, std = (values.gather(-2, index).squeeze(-2) for values in (self.mean, self.std))
@@ -123,6 +123,7 @@ class LSTMGMM(PolicyModel[Windows]):
         sizes = [self.layout.obs_feature_dim, *[config.hidden] * (config.layers - 1)]
         with weights_from(generator):
             self.lstm = nn.ModuleList(nn.LSTM(size, config.hidden, batch_first=True) for size in sizes)
+        self.dropout = Dropout(config.dropout)
         self.head = linear(config.hidden, config.modes * (1 + 2 * spec.act_dim), generator)
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
@@ -134,11 +135,11 @@ class LSTMGMM(PolicyModel[Windows]):
         return LossParts({"nll": -mixture.log_likelihood(self.layout.to_unit(batch.actions)).mean()})
 
     @torch.no_grad()
-    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
-        """Draw one action from the mixture at the current state."""
+    def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:
+        """Sample one action from the mixture at the current state."""
         require(self, steps == 1, f"a plan holds one action, got steps {steps}")
         mixture = self._sampled_mixture(states, sampling)
-        action = mixture.sample(draws.uniform(1), draws.normal(self.layout.spec.act_dim))
+        action = mixture.sample(rng.uniform(1), rng.normal(self.layout.spec.act_dim))
         return self.layout.from_unit(action).unsqueeze(1)
 
     @torch.no_grad()
@@ -166,7 +167,7 @@ class LSTMGMM(PolicyModel[Windows]):
     def _run_lstm(self, states: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Return the output of the last layer at each state, oldest first, (rows, history, hidden)."""
         h = self.layout.obs_features(states.flip(1))
-        masks = self._dropout_masks(h, generator)
+        masks = self.dropout.sample_mask((len(self.lstm), *h.shape[:-1], self.config.hidden), h, generator)
         for i, layer in enumerate(self.lstm):
             h = layer(h)[0]
             if masks is not None:
@@ -182,10 +183,3 @@ class LSTMGMM(PolicyModel[Windows]):
             mean.unflatten(-1, (modes, dim)).tanh(),
             functional.softplus(std.unflatten(-1, (modes, dim))) + self.config.min_std,
         )
-
-    def _dropout_masks(self, features: Tensor, generator: torch.Generator | None) -> Tensor | None:
-        """Draw the masks of all layers, (layers, rows, history, hidden)."""
-        if not self.training or self.config.dropout == 0:
-            return None
-        shape = (self.config.layers, *features.shape[:-1], self.config.hidden)
-        return dropout_mask(shape, 1 - self.config.dropout, features, generator)

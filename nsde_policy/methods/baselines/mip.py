@@ -17,7 +17,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 
-from ..base import ChunkConfig, Draws, LossParts, PolicyModel
+from ..base import BatchRng, ChunkConfig, LossParts, PolicyModel
 from ..registry import register_method
 
 
@@ -60,7 +60,7 @@ class MIP(PolicyModel[Windows]):
         return LossParts({"first": first.mean(), "second": second.mean()})
 
     @torch.no_grad()
-    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
+    def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:
         """Return the output of the second call; deterministic."""
         return self._predict_twice(states, states.new_zeros(len(states), self.chunk), steps)
 

@@ -14,7 +14,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 
-from ..base import ChunkConfig, Draws, LossParts, PolicyModel
+from ..base import BatchRng, ChunkConfig, LossParts, PolicyModel
 from ..registry import register_method
 
 
@@ -46,7 +46,7 @@ class Regression(PolicyModel[Windows]):
         return LossParts({"square": error.square().mean()})
 
     @torch.no_grad()
-    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
+    def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:
         """Return the predicted actions; deterministic."""
         present = self.config.history - 1
         return self.layout.from_unit(self._actions(states)[:, present : present + steps])

@@ -16,7 +16,7 @@ from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Transitions, sample_flow_target, sample_noise, stack_history
 
 from ..base import (
-    Draws,
+    BatchRng,
     LossParts,
     PolicyModel,
     StepLogProb,
@@ -108,17 +108,17 @@ class NeuralSDE(PolicyModel[Transitions]):
             drift = drift + sampling.alpha * full_correction * score
         return Coefficients(drift, sampling.diffusion * diffusion)
 
-    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
+    def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:
         """Return the actions of one sampled path per row."""
-        paths = self.sample_futures(states, steps=steps, draws=draws, sampling=sampling)
+        paths = self.sample_futures(states, steps=steps, rng=rng, sampling=sampling)
         return paths[:, 1:, self.layout.spec.obs_dim :]
 
     def sample_futures(
-        self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None
+        self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None
     ) -> Tensor:
         """Sample one path per row, the present state first, (rows, steps + 1, d)."""
         sampling = choose_sampling(self.config.sampling, sampling)
-        noise = draws.normal(steps * sampling.substeps, self.dim).transpose(0, 1)
+        noise = rng.normal(steps * sampling.substeps, self.dim).transpose(0, 1)
         x0 = states.flatten(-2)
         return self.sample_paths(x0, steps=steps, noise=noise, sampling=sampling).transpose(0, 1)
 

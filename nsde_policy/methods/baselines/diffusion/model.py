@@ -22,7 +22,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 
-from ...base import Draws, LossParts, PolicyModel, choose_sampling
+from ...base import BatchRng, LossParts, PolicyModel, choose_sampling
 from ...registry import register_method
 from .networks import ConditionalUNet, UNetConfig
 
@@ -131,11 +131,11 @@ class Diffusion(PolicyModel[Windows]):
         return alpha_bar.sqrt() * clean + (1 - alpha_bar).sqrt() * noise
 
     @torch.no_grad()
-    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
+    def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:
         """Sample one chunk per row with the denoising chain."""
         chain = build_chain(choose_sampling(self.config.sampling, sampling))
         noisy = sum(step.noise_std > 0 for step in chain)
-        noise = draws.normal(1 + noisy, self.config.horizon, self.layout.spec.act_dim).transpose(0, 1)
+        noise = rng.normal(1 + noisy, self.config.horizon, self.layout.spec.act_dim).transpose(0, 1)
         x, remaining = noise[0], iter(noise[1:])
         context = self.network.embed_observations(self._observations(states))
         times = torch.stack([states.new_full((), step.t) for step in chain])  # without a copy to a GPU
