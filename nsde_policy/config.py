@@ -19,15 +19,15 @@ from nsde_policy.bounds import Count, Fraction, Length, Natural, NonNegative, Po
 from nsde_policy.errors import ConfigError, suggest
 from nsde_policy.files import parse_json
 
-WITHDRAWN = (
-    ("denoiser", "constant"),
-    ("learned_strength", False),
-    ("objective", "decoupled"),
-    ("quiet_end", True),
-    ("schedule", "together"),
-    ("window_mb", 0),
-)
-"""Settings in files of version 0.2 that are no choice any more, with the value that is left."""
+WITHDRAWN = {
+    "denoiser": "constant",
+    "learned_strength": False,
+    "objective": "decoupled",
+    "quiet_end": True,
+    "schedule": "together",
+    "window_mb": ...,
+}
+"""Settings in files of version 0.2 that are no choice any more: the value that is left, or `...` for any."""
 RENAMED = {"masked_steps": "occlusion_steps"}
 """Settings that files of earlier versions name differently."""
 
@@ -77,7 +77,7 @@ class BaseConfig:
         fields = dataclasses.fields(cls)
         names = [f.name for f in fields]
         values = {RENAMED.get(name, name): value for name, value in values.items()}
-        values = {n: v for n, v in values.items() if n in names or (n, v) not in WITHDRAWN}
+        values = {n: v for n, v in values.items() if n in names or not _is_withdrawn(n, v)}
         check_names(cls, values, names)
         for f in fields:
             if f.default is f.default_factory is dataclasses.MISSING and f.name not in values:
@@ -88,6 +88,10 @@ class BaseConfig:
     def from_json(cls, text: str) -> Self:
         """Read what `to_json` returned."""
         return cls.from_dict(parse_json(text, name=cls.__name__, error=ConfigError))
+
+
+def _is_withdrawn(name: str, value: object) -> bool:
+    return name in WITHDRAWN and WITHDRAWN[name] in (value, ...)
 
 
 def check_bounds(settings: object) -> None:
@@ -108,7 +112,7 @@ def _is_bounded(hint: object) -> bool:
     """Return whether a type has bounds or choices; an optional one if its value has, a tuple if all have."""
     if typing.get_origin(hint) is Annotated:
         inner, *annotations = typing.get_args(hint)
-        return any(isinstance(each, Meta) for each in annotations) or _is_bounded(inner)
+        return any(isinstance(annotation, Meta) for annotation in annotations) or _is_bounded(inner)
     if typing.get_origin(hint) is Literal:
         return True
     parts = [part for part in typing.get_args(hint) if part not in (type(None), ...)]
@@ -124,10 +128,10 @@ def check_value(name: str, value: object, hint: object, *, owner: type | None = 
     try:
         return msgspec.convert(plain, hint)
     except msgspec.ValidationError as error:
-        kind, _, bound = str(error).removeprefix("Expected `").partition("`")
+        expected, _, bound = str(error).removeprefix("Expected `").partition("`")
         if typing.get_origin(hint) is Literal:
-            kind = f"one of {', '.join(map(repr, typing.get_args(hint)))}"
-        rule = f"need {name}{bound}" if bound.startswith(" ") else f"{name} must be {kind}"
+            expected = f"one of {', '.join(map(repr, typing.get_args(hint)))}"
+        rule = f"need {name}{bound}" if bound.startswith(" ") else f"{name} must be {expected}"
         start = "" if owner is None else f"{owner.__name__}: "
         raise ConfigError(f"{start}{rule}, got {value!r:.80}") from None
 

@@ -32,37 +32,37 @@ class Registry(Generic[Plugin]):
     """Plug-ins of one kind, imported on demand.
 
     Modules of `packages` but their `helpers` are the built-in ones. Those of other packages are entry points
-    in the group `nsde_policy.` and the last part of the first package's name. Messages call them `kind`.
+    in the group `nsde_policy.` and the last part of the first package's name. Messages call them `noun`.
     """
 
     def __init__(
         self,
-        kind: str,
+        noun: str,
         *packages: str,
         helpers: Collection[str] = ("base", "registry"),
     ) -> None:
-        self.kind = kind
+        self.noun = noun
         self._packages = packages
         self._group = "nsde_policy." + packages[0].rsplit(".", 1)[-1]
         self._helpers = helpers
-        self._found: dict[str, Plugin] = {}
+        self._plugins: dict[str, Plugin] = {}
         self._broken: dict[str, str] = {}
         """What is wrong with modules that cannot be imported, by name."""
 
     def add(self, name: str, plugin: Plugin) -> None:
         """Register a plug-in; raise `ConfigError` if another one has this name already."""
-        registered = self._found.get(name)
+        registered = self._plugins.get(name)
         if registered is not None and getattr(registered, "__module__", None) != getattr(
             plugin, "__module__", None
         ):
             raise ConfigError(
-                f"the {self.kind} {name!r} is registered already, by {registered!r}: rename one"
+                f"the {self.noun} {name!r} is registered already, by {registered!r}: rename one"
             )
-        self._found[name] = plugin
+        self._plugins[name] = plugin
 
     def names(self) -> list[str]:
         """List the names of all modules and registered plug-ins, built-in ones first, importing none."""
-        return list(dict.fromkeys([*self._modules, *self._found]))
+        return list(dict.fromkeys([*self._modules, *self._plugins]))
 
     def __contains__(self, name: str) -> bool:
         """Return whether a plug-in or its module has this name; imports all modules if they may define it."""
@@ -78,22 +78,24 @@ class Registry(Generic[Plugin]):
             except PluginError as error:
                 self._broken[name] = str(error)
                 logger.warning("left out: %s", error)
-        return {name: self._found[name] for name in self.names() if name in self._found}
+        return {name: self._plugins[name] for name in self.names() if name in self._plugins}
 
     def get(self, name: str) -> Plugin:
         """Return a plug-in by name, importing its module on first use; raise `PluginError` if that fails."""
-        if name not in self._found and name in self._modules:
+        if name not in self._plugins and name in self._modules:
             self._import(name)
-        if name not in self._found and name not in self.load_all():
+        if name not in self._plugins and name not in self.load_all():
             raise PluginError(self._describe_unknown(name))
-        return self._found[name]
+        return self._plugins[name]
 
     @cached_property
     def _modules(self) -> dict[str, str]:
         """Dotted names of built-in modules, then of entry points, by the name of the plug-in."""
         folders = {package: importlib.import_module(package).__path__ for package in self._packages}
-        names = {each.name: package for package in folders for each in pkgutil.iter_modules(folders[package])}
-        modules = {name: f"{names[name]}.{name}" for name in sorted(names) if name not in self._helpers}
+        packages = {
+            module.name: package for package in folders for module in pkgutil.iter_modules(folders[package])
+        }
+        modules = {name: f"{packages[name]}.{name}" for name in sorted(packages) if name not in self._helpers}
         for point in metadata.entry_points(group=self._group):
             modules.setdefault(point.name, point.module)
         return modules
@@ -108,14 +110,14 @@ class Registry(Generic[Plugin]):
         except BaseException as error:  # another package may raise anything, and call sys.exit
             what = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
             raise PluginError(
-                f"the {self.kind} {name!r} cannot be imported from {module}: {what}{summarize_error(error)}"
+                f"the {self.noun} {name!r} cannot be imported from {module}: {what}{summarize_error(error)}"
             ) from error
 
     def _describe_unknown(self, name: str) -> str:
         """Return the error message for a name that is not registered, with names like it."""
-        close = difflib.get_close_matches(name, self._found, n=5, cutoff=0.0)
+        close = difflib.get_close_matches(name, self._plugins, n=5, cutoff=0.0)
         unavailable = "".join(f"; unavailable: {why}" for why in self._broken.values())
         return (
-            f"unknown {self.kind} {name!r}; the closest are {', '.join(close)}{unavailable}. If another "
+            f"unknown {self.noun} {name!r}; the closest are {', '.join(close)}{unavailable}. If another "
             f"package provides it, install that package (entry points '{self._group}')"
         )

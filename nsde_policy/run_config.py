@@ -82,13 +82,6 @@ class DemoConfig(BaseConfig):
                 f"{list(self.images)}: name more with --images, or leave it out"
             )
 
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Read what `to_dict` returned; version 0.2 also wrote `window_mb`, which nothing uses any more."""
-        if isinstance(values, dict):
-            values = {name: value for name, value in values.items() if name != "window_mb"}
-        return super().from_dict(values)
-
     def open_store(self, path: Path) -> "Source":
         """Open a store of demonstrations, resampled if the settings say so."""
         from nsde_policy.data.readers import open_source

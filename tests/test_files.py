@@ -63,30 +63,6 @@ def test_replace_file_creates_folders_and_leaves_no_partial_file(tmp_path):
     assert [(p.name, p.read_bytes()) for p in (tmp_path / "new").iterdir()] == [("a", b"2")]
 
 
-def test_processes_that_replace_one_file_never_fail_and_never_leave_a_mixture(tmp_path):
-    target, rounds = tmp_path / "a", 60
-    versions = [bytes([number]) * 50_000 for number in range(3)]
-    replace_file(target, versions[2])
-    children = []
-    for content in versions[:2]:
-        if (child := os.fork()) == 0:
-            try:
-                for _ in range(rounds):
-                    replace_file(target, content)
-            except BaseException:
-                os._exit(1)
-            os._exit(0)
-        children.append(child)
-    seen = [target.read_bytes()]
-    while len(children) > 1 or os.waitpid(children[0], os.WNOHANG) == (0, 0):
-        seen.append(target.read_bytes())
-        if len(children) > 1 and (ended := os.waitpid(children[1], os.WNOHANG)) != (0, 0):
-            assert ended[1] == 0
-            children.pop()
-    assert {*seen, target.read_bytes()} <= {*versions}
-    assert [file.name for file in tmp_path.iterdir()] == ["a"]
-
-
 def test_failed_replacement_leaves_the_old_file_and_nothing_else(tmp_path):
     """A limit of the file size has the effect of a full disk."""
     target = tmp_path / "a"

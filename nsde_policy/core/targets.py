@@ -124,7 +124,7 @@ def sample_flow_target(
     return FlowTarget(x=point, velocity=increment / dt, unit_noise=unit_noise)
 
 
-def noise_scale(noise: float, kind: NoiseKind, increment_std: Tensor) -> Tensor:
+def noise_scale(noise: float, unit: NoiseKind, increment_std: Tensor) -> Tensor:
     """Return σ of the blur in each dimension, state units, (d,).
 
     "absolute" is the paper's σ² I (Appendix B); "relative" takes `noise` times the spread of each dimension's
@@ -132,19 +132,19 @@ def noise_scale(noise: float, kind: NoiseKind, increment_std: Tensor) -> Tensor:
 
     Deviation: one σ for all dimensions hides the slow ones and lowers scores sharply; hence "relative".
     """
-    return noise * increment_std if kind == "relative" else torch.full_like(increment_std, noise)
+    return noise * increment_std if unit == "relative" else torch.full_like(increment_std, noise)
 
 
-def sample_noise(like: Tensor, *, history: int, kind: HistoryNoise, generator: torch.Generator) -> Tensor:
+def sample_noise(like: Tensor, *, history: int, older: HistoryNoise, generator: torch.Generator) -> Tensor:
     """Sample standard normal numbers for states (n, d) and their history, newest first, (n, history·d).
 
     The noise of older states is "independent" of the newest, so that the denoiser learns a score of the whole
     history; or "shared", the same for all, which preserves their differences (the denoiser then learns the
     slope along that common shift).
     """
-    width = like.shape[1] * (history if kind == "independent" else 1)
+    width = like.shape[1] * (history if older == "independent" else 1)
     noise = torch.randn((len(like), width), generator=generator, dtype=like.dtype, device=like.device)
-    return noise.repeat(1, history) if kind == "shared" else noise
+    return noise.repeat(1, history) if older == "shared" else noise
 
 
 def blur(states: Tensor, std: Tensor, generator: torch.Generator) -> Tensor:

@@ -8,7 +8,6 @@ import logging
 import operator
 from collections import deque
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any, Generic, Literal, SupportsIndex, TypeVar
 
 import numpy as np
@@ -98,24 +97,11 @@ class BasePolicy(Planner, Generic[Generator]):
         return encoded.reshape(*values.shape[:-1], -1), visible
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(self._list_facts())})"
-
-    def _repr_html_(self) -> str:
-        """Return what `repr` does, as a list for notebooks."""
-        facts = "".join(f"<li>{escape(fact)}</li>" for fact in self._list_facts())
-        return f"<b>{type(self).__name__}</b><ul>{facts}</ul>"
-
-    def _list_facts(self) -> list[str]:
         spec, rate_hz = self.spec, self.calibration.rate_hz
-        sizes = ((each.name.rpartition(".")[2], each.width, each.height) for each in spec.cameras)
-        cameras = ", ".join(f"{name} {width}×{height}" for name, width, height in sizes)
-        return [
-            spec.method,
-            f"{spec.plain_dim} → {spec.act_dim}",
-            f"{rate_hz:g} Hz" if rate_hz else "unknown rate",
-            f"chunk {spec.chunk}",
-            *([f"cameras {cameras}"] if cameras else []),
-        ]
+        rate = f"{rate_hz:g} Hz" if rate_hz else "unknown rate"
+        cameras = f", {len(spec.cameras)} cameras" if spec.cameras else ""
+        sizes = f"{spec.plain_dim} → {spec.act_dim}"
+        return f"{type(self).__name__}({spec.method}, {sizes}, {rate}, chunk {spec.chunk}{cameras})"
 
     @property
     def obs_dim(self) -> int:

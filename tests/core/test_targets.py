@@ -73,9 +73,9 @@ def test_noise_is_absolute_or_relative_to_the_increments_of_each_dimension():
     torch.testing.assert_close(noise_scale(0.7, "absolute", spread), torch.tensor([0.7, 0.7]))
 
 
-@pytest.mark.parametrize(("kind", "correlation"), [("independent", 0.0), ("shared", 1.0)])
-def test_history_noise_is_independent_or_shared(kind: HistoryNoise, correlation: float):
-    noise = sample_noise(torch.zeros(5000, 2), history=3, kind=kind, generator=make_rng())
+@pytest.mark.parametrize(("older", "correlation"), [("independent", 0.0), ("shared", 1.0)])
+def test_history_noise_is_independent_or_shared(older: HistoryNoise, correlation: float):
+    noise = sample_noise(torch.zeros(5000, 2), history=3, older=older, generator=make_rng())
     now, before = noise[:, :2], noise[:, 2:4]
     assert noise.shape == (5000, 6)
     assert now.std().item() == pytest.approx(1, abs=0.05)

@@ -16,7 +16,6 @@ from nsde_policy.core.targets import Windows
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.baselines.diffusion.model import (
     LEVELS,
-    PRESETS,
     Diffusion,
     DiffusionConfig,
     DiffusionSampling,
@@ -24,7 +23,6 @@ from nsde_policy.methods.baselines.diffusion.model import (
     build_chain,
     noise_schedule,
 )
-from nsde_policy.methods.baselines.diffusion.networks import ConditionalUNet
 from tests.helpers.rng import make_batch_rng, make_rng
 
 LAYOUT = StateSpec(
@@ -127,18 +125,6 @@ def test_loss_is_the_mean_squared_error_of_the_noise():
     noisy = model.add_noise(model.layout.to_unit(rows.actions), noise, t)
     error = estimate_noise(model, noisy, t, rows.states) - noise
     torch.testing.assert_close(model.loss(rows, make_rng(7)).parts["noise"], error.square().mean())
-
-
-@pytest.mark.parametrize(
-    ("preset", "low", "high"),
-    [("default", 62e6, 68e6), ("small", 2e6, 6e6), ("fast", 0.2e6, 2e6)],
-)
-def test_presets_have_the_expected_numbers_of_parameters(preset: str, low: float, high: float):
-    config = PRESETS[preset].model
-    assert isinstance(config, DiffusionConfig)
-    with torch.device("meta"):
-        parameters = sum(p.numel() for p in ConditionalUNet(config.unet, 2, 12).parameters())
-    assert low < parameters < high
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,6 @@ UNET = UNetConfig(channels=(8, 16, 16), kernel=3, groups=4, step_embedding=8)
 DDIM = DiffusionSampling("ddim", 5)
 SMALL_IBC: dict[str, Any] = {"width": 32, "depth": 3, "negatives": 32, "horizon": 3}
 SEARCH = ImplicitBCSampling(samples=64)
-BEST = replace(SEARCH, answer="best")
 
 
 class Case(NamedTuple):

@@ -16,7 +16,6 @@ SPEC = StateSpec(
     obs_dim=3, act_dim=1, circular=(1,), low=(0.0, 0.0, -5.0, -1.0), high=(9.0, 6.3, 5.0, 1.0),
     increment_std=(0.5, 0.1, 0.2, 0.3),
 )  # fmt: skip
-LINEAR = replace(SPEC, circular=())
 
 
 def build(layout: StateSpec = SPEC, **changes: object) -> NeuralSDE:
@@ -27,17 +26,12 @@ def build(layout: StateSpec = SPEC, **changes: object) -> NeuralSDE:
 
 MODELS = [
     build(),
-    build(LINEAR),
-    build(history=1),
-    build(history=3, dt=0.1),
-    build(sampling=SamplingConfig(alpha=0.7, diffusion=0.5)),
+    build(replace(SPEC, circular=())),
+    build(history=3, dt=0.1, sampling=SamplingConfig(alpha=0.7, diffusion=0.5)),
     build(sampling=SamplingConfig(alpha=0.0, diffusion=0.3)),
-    build(sampling=SamplingConfig(diffusion=0.0)),
-    build(history=1, sampling=SamplingConfig(substeps=3)),
+    build(history=1, sampling=SamplingConfig(substeps=3, diffusion=0.0)),
     build(noise_kind="absolute", noise=0.05, variance_floor=0.3),
-    build(network=NetworkConfig(width=16, depth=2, layer_norm=False, activation="tanh")),
-    build(network=NetworkConfig(width=16, depth=1, activation="relu")),
-    build(network=NetworkConfig(width=16, depth=2, activation="silu")),
+    build(network=NetworkConfig(width=16, depth=1, layer_norm=False, activation="relu")),
 ]
 
 

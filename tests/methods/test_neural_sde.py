@@ -150,19 +150,6 @@ def test_interpolation_takes_the_shorter_way_around_the_circle():
     assert float(sine.min()) < -0.01 < 0.01 < float(sine.max())  # points on both sides of π
 
 
-@pytest.mark.parametrize(("kind", "correlation"), [("independent", 0.0), ("shared", 1.0)])
-def test_history_noise_options(kind: Any, correlation: float):
-    model, seen = build(history=2, history_noise=kind, noise=0.5), []
-    still = torch.zeros(2, 4000, 3) + torch.tensor([5.0, 0.0, 0.0])
-    hook = model.learned.networks.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    model.loss(pair_states(still, history=2), make_rng())
-    hook.remove()
-    now, before = seen[0][:, 0], seen[0][:, 4]  # the first dimension of both states, scaled by 2/10
-    assert now.std().item() == pytest.approx(0.5 * 0.5 * 0.2, rel=0.05)
-    together = torch.corrcoef(torch.stack([now, before]))[0, 1].item()
-    assert together == pytest.approx(correlation, abs=0.05)
-
-
 def test_the_denoiser_adds_alpha_sigma_squared_times_the_score():
     model, x = build(noise=0.7), make_path()[0]
     out = model.learned.outputs(model.learned.features(x))

@@ -1,4 +1,4 @@
-"""Tests for inference/base_policy.py: one policy in torch, as an ONNX graph and behind a server."""
+"""Tests for policy/base_policy.py: one policy in torch, as an ONNX graph and behind a server."""
 
 import inspect
 from collections.abc import Iterator

@@ -9,6 +9,7 @@ shifts the history exactly, and several lag it by the same time.
 """
 
 import math
+from functools import partial
 from typing import cast
 
 import torch
@@ -37,14 +38,13 @@ class LearnedSDE(nn.Module):
         self.layout = StateLayout(spec)
         noise_std = noise_scale(config.noise, config.noise_kind, self.layout.increment_std)
         self.register_buffer("noise_std", noise_std * _expand_factors(config, spec))
+        inputs, d = config.history * self.layout.feature_dim, self.layout.dim
+        build_mlp = partial(MLP, inputs, config=config.network, generator=generator)
         self.networks: AbstractNetworks
-        d = self.layout.dim
         if config.network.kind == "shared":
-            trunk = build_state_mlp(config, self.layout, None, generator)
-            self.networks = SharedTrunk(trunk, d, generator=generator)
+            self.networks = SharedTrunk(build_mlp(outputs=None), d, generator=generator)
         else:
-            separate = (build_state_mlp(config, self.layout, d, generator) for _ in range(3))
-            self.networks = SeparateNetworks(*separate)
+            self.networks = SeparateNetworks(*(build_mlp(outputs=d) for _ in range(3)))
         if config.step_inputs:
             self._add_step_inputs(config.step_inputs, generator)
 
@@ -119,10 +119,3 @@ def _expand_factors(config: NeuralSDEConfig, spec: StateSpec) -> Tensor:
         )
     ones = [1.0] * (spec.obs_dim - len(factors))
     return torch.tensor([*factors, *ones, *[config.action_noise] * spec.act_dim])
-
-
-def build_state_mlp(
-    config: NeuralSDEConfig, layout: StateLayout, outputs: int | None, generator: torch.Generator
-) -> MLP:
-    """Build a network whose input is a state with history."""
-    return MLP(config.history * layout.feature_dim, outputs, config.network, generator=generator)

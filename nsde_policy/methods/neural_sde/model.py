@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from nsde_policy.config import Sampling
 from nsde_policy.core import losses
-from nsde_policy.core.networks import MLP, Outputs, SharedTrunk
+from nsde_policy.core.networks import MLP, SharedTrunk
 from nsde_policy.core.sde import Coefficients, euler_maruyama, increment_log_prob
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
@@ -67,31 +67,24 @@ class NeuralSDE(PolicyModel[Transitions]):
             interpolation=config.interpolation,
             noise_std=sde.noise_std.repeat(config.history),
             unit_noise=sample_noise(
-                batch.x_next, history=config.history, kind=config.history_noise, generator=generator
+                batch.x_next, history=config.history, older=config.history_noise, generator=generator
             ),
             generator=generator,
         )
         out = sde.outputs(sde.features(target.x), generator)
         velocity = target.velocity[:, :d] * (config.dt / self.layout.increment_std)
-        weight = batch.weight * self.dimension_weight
-        parts = self._coefficient_losses(out, velocity, batch.dt / config.dt, weight)
+        dt, weight = batch.dt / config.dt, batch.weight * self.dimension_weight
+        delta = config.delta if config.flow_loss == "log" else math.inf
+        parts = {"flow": losses.flow_loss(out.drift, velocity, delta=delta, weight=weight)}
+        if config.diffusion_loss == "nll":
+            parts["diffusion"] = losses.diffusion_nll(out.log_variance, out.drift, velocity, dt, weight)
+        else:
+            variance = out.log_variance.exp()
+            parts["diffusion"] = losses.diffusion_squared_loss(variance, out.drift, velocity, dt, weight)
         if config.denoiser:
             unit_noise = target.unit_noise[:, :d]
             parts["denoiser"] = losses.denoiser_loss(out.score, unit_noise, self.dimension_weight)
         return LossParts(parts)
-
-    def _coefficient_losses(
-        self, out: Outputs, velocity: Tensor, dt: Tensor, weight: Tensor
-    ) -> dict[str, Tensor]:
-        config = self.config
-        delta = config.delta if config.flow_loss == "log" else math.inf
-        flow = losses.flow_loss(out.drift, velocity, delta=delta, weight=weight)
-        if config.diffusion_loss == "nll":
-            diffusion = losses.diffusion_nll(out.log_variance, out.drift, velocity, dt, weight)
-        else:
-            variance = out.log_variance.exp()
-            diffusion = losses.diffusion_squared_loss(variance, out.drift, velocity, dt, weight)
-        return {"flow": flow, "diffusion": diffusion}
 
     def coefficients(self, x: Tensor, sampling: Sampling | None = None) -> Coefficients:
         """Return f(x) + α d(x) and g(x) as they are sampled (Eq. 22), for states (..., history·d).
