@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 import nsde_policy
-from nsde_policy.eval.latency import device_name
+from nsde_policy.eval.machine import device_name
 from nsde_policy.files import replace_file
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))

@@ -28,11 +28,12 @@ from nsde_policy.data.angles import wrap_columns
 from nsde_policy.data.split import split_episodes
 from nsde_policy.data.statistics import DemoStatistics, measure_statistics
 from nsde_policy.errors import ConfigError
-from nsde_policy.eval.latency import device_name
+from nsde_policy.eval.machine import device_name
 from nsde_policy.eval.score.episodes import ScoredEpisodes, choose_frames, choose_stride
 from nsde_policy.eval.score.result import COVERAGE_LEVELS, Score
 from nsde_policy.eval.score.scorer import ScoreConfig, score_episodes
-from nsde_policy.eval.score.sums import EpisodeSums, FloatArray, estimate_difference
+from nsde_policy.eval.score.sums import EpisodeSums, estimate_difference
+from nsde_policy.eval.statistics import FloatArray
 from nsde_policy.files import replace_file
 from nsde_policy.policy.policy import Policy
 from nsde_policy.run_config import RunConfig

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from experiment import Training
 
-from nsde_policy.eval.latency import device_name
+from nsde_policy.eval.machine import device_name
 from nsde_policy.files import replace_file
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.recorder import TrainingProgress

@@ -6,12 +6,21 @@ python benchmarks/robustness.py [--out docs/images]
 import argparse
 from itertools import chain, cycle
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from nsde_policy.eval.compare.plots import MARKERS, REFERENCE_COLOUR, ROW_COLOURS, draw_estimate
+from nsde_policy.eval.compare.entries import Setting
 from nsde_policy.eval.compare.result import Comparison, read_comparison
 from nsde_policy.eval.compare.row import Row
-from nsde_policy.eval.render.plotting import make_figure, plot_style, save_figures
+from nsde_policy.eval.render.plotting import encode_figure, make_figure, plot_style
+from nsde_policy.eval.statistics import Estimate
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+REFERENCE_COLOUR = "#0072B2"
+ROW_COLOURS = ("#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
+"""Okabe and Ito's colours, safe for colour-blind readers, and a grey."""
+MARKERS = "sD^vph<>"
 RESULT = Path(__file__).parent / "results/pusht.json"
 AXIS_LABELS = {
     "latency_steps": "delay of plans, control periods",
@@ -20,23 +29,50 @@ AXIS_LABELS = {
 }
 
 
+def base_setting(comparison: Comparison, name: str) -> Setting:
+    """Return the setting by which a name is compared: undisturbed, most demonstrations, first."""
+    own = [entry.setting for entry in comparison.entries if entry.name == name]
+    undisturbed = [setting for setting in own if not any(setting[3:])]
+    return max(undisturbed, key=lambda setting: setting.demos)
+
+
+def list_main_rows(comparison: Comparison) -> list[Row]:
+    """Return one row per name, at its base setting, the most successful first."""
+    return [row for row in comparison.rows if row.first.setting == base_setting(comparison, row.name)]
+
+
 def sweep(comparison: Comparison, axis: str) -> dict[str, dict[float, Row]]:
     """Return rows that differ from the base setting along one axis only, by name and value.
 
-    Includes names with several values and, with demonstrations, those trained only on fewer.
+    Includes names with several values.
     """
     swept: dict[str, dict[float, Row]] = {}
-    most = max(setting.demos for setting in comparison.rows)
-    for name in comparison.names:
-        base = comparison.base_setting(name)
+    for name in dict.fromkeys(entry.name for entry in comparison.entries):
+        base = base_setting(comparison, name)
         rows = {
-            getattr(setting, axis): row
-            for setting, row in comparison.rows.items()
-            if setting._replace(**{axis: getattr(base, axis)}) == base
+            getattr(row.first.setting, axis): row
+            for row in comparison.rows
+            if row.first.setting._replace(**{axis: getattr(base, axis)}) == base
         }
-        if len(rows) > 1 or (axis == "demos" and base.demos < most):
+        if len(rows) > 1:
             swept[name] = dict(sorted(rows.items()))
     return swept
+
+
+def draw_estimate(axis: "Axes", x: float, score: Estimate, colour: str, marker: str) -> None:
+    """Draw a marker at the score and a line over its interval."""
+    axis.errorbar(
+        x,
+        score.value,
+        yerr=[[score.value - score.low], [score.high - score.value]],
+        fmt=marker,
+        color=colour,
+        elinewidth=1.0,
+        markersize=4.8,
+        markeredgecolor="white",
+        markeredgewidth=0.5,
+        zorder=3,
+    )
 
 
 def draw_robustness(comparison: Comparison, out: Path) -> None:
@@ -45,6 +81,7 @@ def draw_robustness(comparison: Comparison, out: Path) -> None:
     names = list(dict.fromkeys(name for rows in swept.values() for name in rows))
     colours = dict(zip(names, chain([REFERENCE_COLOUR], cycle(ROW_COLOURS)), strict=False))
     markers = dict(zip(names, chain("o", cycle(MARKERS)), strict=False))
+    labels = {row.name: row.label for row in comparison.rows}
     with plot_style():
         figure, axes = make_figure(1, len(swept), (2.6 * len(swept) + 1.5, 2.5), sharey=True)
         for panel, (axis, by_name) in zip(axes[0], swept.items(), strict=True):
@@ -53,14 +90,13 @@ def draw_robustness(comparison: Comparison, out: Path) -> None:
                 values = [each.value for each in estimates.values()]
                 panel.plot(list(rows), values, color=colours[name], linewidth=1.0)
                 for value, each in estimates.items():
-                    draw_estimate(panel, value, each, colours[name], markers[name], "_")
+                    draw_estimate(panel, value, each, colours[name], markers[name])
             panel.set_xlabel(AXIS_LABELS[axis])
         axes[0, 0].set_ylabel(comparison.column_title("success"))
         for name, colour in colours.items():
-            label = comparison.rows[comparison.base_setting(name)].label
-            axes[0, -1].plot([], [], f"{markers[name]}-", color=colour, label=label)
+            axes[0, -1].plot([], [], f"{markers[name]}-", color=colour, label=labels[name])
         figure.legend(loc="outside right center", frameon=False, fontsize=6.5)
-        save_figures({"comparison_robustness": figure}, out)
+        (out / "comparison_robustness.png").write_bytes(encode_figure(figure, "png"))
 
 
 def main() -> None:

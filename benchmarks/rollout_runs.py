@@ -1,4 +1,4 @@
-"""Train the policies of an experiment, roll them out and time them: see benchmarks/suite.py."""
+"""Train the policies of an experiment and roll them out: see benchmarks/suite.py."""
 
 import argparse
 import json
@@ -14,19 +14,17 @@ from typing import Any
 
 import msgspec
 import torch
-from experiment import MAIN, REPORTED, SMOKE, TUNING, Rollouts, Training, list_rollouts
+from experiment import REPORTED, SMOKE, TUNING, Rollouts, Training, list_rollouts
 from gpu_sharing import share_gpu
 from policy_training import DEVICE_FILE, train_policy
 
 from nsde_policy.errors import ConfigError, MissingDependencyError
 from nsde_policy.eval.compare.result import Comparison, merge_comparisons, read_comparison
-from nsde_policy.eval.compare.run import EntryCache, add_latency
+from nsde_policy.eval.compare.run import EntryCache
 from nsde_policy.eval.compare.table import format_comparison
 from nsde_policy.eval.demonstrator import CollectConfig, collect_demonstrations
-from nsde_policy.eval.latency import Contender, LatencyRow, measure_latency
-from nsde_policy.eval.rollouts.runner import RolloutConfig, change_sampling
+from nsde_policy.eval.rollouts.runner import RolloutConfig
 from nsde_policy.files import replace_file
-from nsde_policy.policy.policy import Policy
 from nsde_policy.run_directory import RunDirectory
 
 
@@ -197,31 +195,7 @@ class Suite:
             entries = [msgspec.structs.replace(entry, train_s=None) for entry in entries]
         notes = self.run_path(training).parent.glob(f"*/{DEVICE_FILE}")
         machine = {"train": " and ".join(sorted({note.read_text() for note in notes})), **merged.machine}
-        merged = msgspec.structs.replace(merged, entries=tuple(entries), machine=machine)
-        latency = self._latency_file(training)
-        if not latency.exists():
-            return merged
-        return add_latency(merged, msgspec.json.decode(latency.read_bytes(), type=list[LatencyRow]))
-
-    def _latency_file(self, training: Training) -> Path:
-        path: Path = self.args.out / f"latency-{Path(training.folder).parent.name}.json"
-        return path
-
-    def time_plans(self) -> None:
-        """Time the first training of every row on one CPU thread, in turns."""
-        for first in {each.task.name: each for each in self.trainings.values()}.values():
-            contenders = dict[str, Contender]()
-            for row in self.rows:
-                run = RunDirectory(self.run_path(row.training))
-                is_own = row.training.task == first.task and row.part == MAIN
-                if is_own and row.training.seed == 0 and run.model.exists():
-                    policy = Policy.from_pretrained(run.path).use_selection(row.select)
-                    sampling = change_sampling(policy.sampling, row.sampling)
-                    contenders[row.name] = Contender(row.name, policy, sampling)
-            if contenders:
-                rows = measure_latency([*contenders.values()], rounds=3 if self.args.smoke else 30)
-                replace_file(self._latency_file(first), msgspec.json.encode(rows))
-        self.write()
+        return msgspec.structs.replace(merged, entries=tuple(entries), machine=machine)
 
 
 def play_row(row: Rollouts, how: tuple[EntryCache, Path], file: Path) -> None:
@@ -247,7 +221,7 @@ def play_row(row: Rollouts, how: tuple[EntryCache, Path], file: Path) -> None:
 
 
 def run_rollouts(values: dict[str, Any], args: argparse.Namespace) -> None:
-    """Collect, train, roll out and time, as the flags say; print the tables."""
+    """Collect, train and roll out, as the flags say; print the tables."""
     suite = Suite(values, args)
     if not suite.rows:
         raise ConfigError(f"no row is chosen by --rows, --parts, --tasks; rows: {'; '.join(suite.order)}")
@@ -259,7 +233,5 @@ def run_rollouts(values: dict[str, Any], args: argparse.Namespace) -> None:
                 is_done = suite.train_and_play()
             if not is_done:
                 os._exit(0)  # do not wait for unfinished rollouts
-        if "latency" in args.only:
-            suite.time_plans()
     for comparison in suite.write().values():
         print(f"{format_comparison(comparison)}\n")

@@ -1,8 +1,7 @@
-"""Run an experiment of benchmarks/experiments: train its methods, roll them out on the same seeds, time them.
+"""Run an experiment of benchmarks/experiments: train its methods, roll them out on the same seeds.
 
     python benchmarks/suite.py pusht --demos ../shared/demos --out out/pusht
     python benchmarks/suite.py pusht --out out/pusht --table           # the tables of the results so far
-    python benchmarks/suite.py avoiding --only latency                 # plans of every row on one CPU thread
     python benchmarks/suite.py avoiding --smoke --device cpu           # all of it, tiny, to see that it works
 
 Final averaged weights are rolled out, nothing is selected. Settings are chosen on seeds 200000 and up, and
@@ -28,8 +27,8 @@ from experiment import list_experiments, read_experiment
 
 from nsde_policy.errors import NsdePolicyError
 
-STAGES = ("collect", "train", "play", "latency")
-"""What a call does; all but the last by default."""
+STAGES = ("collect", "train", "play")
+"""What a call does."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -42,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("experiment", choices=list_experiments())
     add("--demos", type=Path, help="folder of the stores of demonstrations")
     add("--out", type=Path, help="folder of runs and results; default: out/EXPERIMENT")
-    add("--only", nargs="+", default=STAGES[:3], choices=STAGES)
+    add("--only", nargs="+", default=STAGES, choices=STAGES)
     add("--rows", nargs="+", default=["*"], help="rows, such as 'diffusion*'")
     add("--parts", nargs="+", help="parts of the experiment, such as main or push")
     add("--tasks", nargs="+", help="tasks of the experiment")

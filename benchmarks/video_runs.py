@@ -23,7 +23,7 @@ import torch
 from experiment import SMOKE, change_config, make_name
 from video_results import collect_results
 
-from nsde_policy.eval.latency import device_name
+from nsde_policy.eval.machine import device_name
 from nsde_policy.files import replace_file
 from nsde_policy.video.frame_scores import FIGURES, make_predictor, score_predictors
 from nsde_policy.video.next_frame import stack_state, to_unit

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nsde_policy.eval.render.plotting import make_figure, plot_style, save_figures
+from nsde_policy.eval.render.plotting import encode_figure, make_figure, plot_style
 from nsde_policy.eval.statistics import Estimate, mean, proportion
 from nsde_policy.eval.tables import format_markdown
 
@@ -205,9 +205,14 @@ class Pictures:
             self.shares[row["label"], row["density"]] = f"up {upper:.0f}  down {lower:.0f}  off {off:.0f} %"
         densities = sorted({density for _, density in self.paths})
         with plot_style():
-            trajectories = self.draw_trajectories(methods, densities)
-            ablated = self.draw_ablation(ablation, densities[-1])
-            save_figures({"trajectories": trajectories, "ablation": ablated}, out)
+            figures = {
+                "trajectories": self.draw_trajectories(methods, densities),
+                "ablation": self.draw_ablation(ablation, densities[-1]),
+            }
+            out.mkdir(parents=True, exist_ok=True)
+            for name, figure in figures.items():
+                for kind in ("png", "svg"):
+                    (out / f"{name}.{kind}").write_bytes(encode_figure(figure, kind))
 
     def draw_trajectories(self, methods: list[str], densities: list[int]) -> "Figure":
         """Draw one row per density and one column per method."""

@@ -5,11 +5,12 @@ from functools import cache
 from typing import Any
 
 import msgspec
-from robustness import sweep
+import numpy as np
+from robustness import list_main_rows, sweep
 
 from nsde_policy.eval.compare.result import Comparison, read_comparison
-from nsde_policy.eval.compare.row import Row
-from nsde_policy.eval.compare.table import format_costs
+from nsde_policy.eval.compare.row import Row, choose_reference
+from nsde_policy.eval.compare.table import format_count, format_duration
 from nsde_policy.eval.statistics import mean
 from result_tables.files import NONE, RESULTS, by_seed, group, markdown, pool, pool_success, read
 
@@ -38,15 +39,20 @@ def pusht_methods() -> str:
     """Tabulate every method on Push-T, the most successful first."""
     read("pusht")
     comparison = _read_pusht()
-    rows = comparison.main_rows()
+    rows = list_main_rows(comparison)
     most = max(row.first.demos for row in rows)
-    reference = comparison.reference()
-    head = ["method", "calls", "parameters", "training", "latency, ms", "score", "success", "n"]
+    reference = choose_reference(rows, None)
+    head = ["method", "calls", "parameters", "training", "score", "success", "n"]
     lines = []
     for row in rows:
         if row.first.demos == most and not row.label.endswith(UNCOMPARED):
             seeds = ", ".join(f"{value:.3f}" for value in row.means_by_seed("success").values())
-            cells = [row.label, *format_costs(row), row.score, row.success, row.episodes, seeds]
+            costs = [
+                f"{row.calls_per_chunk:g}",
+                format_count(row.first.parameters),
+                format_duration(row.train_s),
+            ]
+            cells = [row.label, *costs, row.score, row.success, row.episodes, seeds]
             lines.append([*cells, _format_difference(row, reference)])
     return markdown([*head, "by training", "success − Neural SDE"], lines)
 
@@ -54,7 +60,7 @@ def pusht_methods() -> str:
 def pusht_treatments() -> str:
     """Tabulate the Neural SDE and Diffusion Policy on Push-T, treated alike."""
     read("pusht")
-    rows = {row.name: row for row in _read_pusht().main_rows()}
+    rows = {row.name: row for row in list_main_rows(_read_pusht())}
     treatments = {
         "aligned ends, plan selection": ("neural_sde", "diffusion, aligned ends"),
         "aligned ends": ("neural_sde, one plan", "diffusion, aligned ends, one plan"),
@@ -130,28 +136,37 @@ def pixels_disturbances() -> str:
 def avoiding_methods() -> str:
     """Tabulate success and modes on obstacle avoidance, the largest success × entropy first."""
     head = ["method", "training steps", "n", "success", "modes", "entropy", "success × entropy"]
-    head += ["− Neural SDE", "calls", "latency, ms"]
+    head += ["− Neural SDE", "calls"]
     lines = []
     comparisons = [msgspec.convert(read(file)["avoiding"], Comparison) for file in ("tasks", "tasks_equal")]
-    reference = comparisons[0].reference()
+    reference = choose_reference(list_main_rows(comparisons[0]), None)
     for comparison in comparisons:
-        for row in comparison.main_rows():
-            modes = ", ".join(str(each.observed) for each in row.outcomes)
-            cells = [row.label, f"{row.first.train_steps:,}", row.episodes, row.success, modes]
-            calls, _, _, latency = format_costs(row)
+        for row in list_main_rows(comparison):
+            modes = ", ".join(str(each.distinct_modes) for each in row.trainings)
+            estimates = [row.success, row.entropy or NONE, row.product]
+            if _repeats_one_path(row):
+                estimates = [each if each == NONE else f"{each.value:.3f}" for each in estimates]
+            success, entropy, product = estimates
+            cells = [row.label, f"{row.first.train_steps:,}", row.episodes, success, modes]
             difference = _format_difference(row, reference, "product")
-            cells += [row.entropy or NONE, row.product, difference, calls, latency]
+            cells += [entropy, product, difference, f"{row.calls_per_chunk:g}"]
             lines.append((row.product.value if row.product else 0.0, cells))
     unique = {tuple(map(str, cells[:7])): (value, cells) for value, cells in reversed(lines)}
     ordered = sorted(unique.values(), key=lambda line: -line[0])
     return markdown(head, [cells for _, cells in ordered])
 
 
+def _repeats_one_path(row: Row) -> bool:
+    """Return whether all episodes of each training are the same, so that an interval would mean nothing."""
+    paths = [each.paths.unpack(len(each)) for each in row.trainings if each.paths is not None]
+    return all(np.ptp(path, axis=0).max() == 0 for path in paths)
+
+
 def adroit_methods() -> str:
     """Tabulate success of every method on the four Adroit tasks."""
     stored = read("tasks")
     tasks = {name: msgspec.convert(stored[f"adroit-{name}"], Comparison) for name in ADROIT}
-    rows = {name: {row.label: row for row in each.main_rows()} for name, each in tasks.items()}
+    rows = {name: {row.label: row for row in list_main_rows(each)} for name, each in tasks.items()}
     lines = []
     for label in rows["door"]:
         if not label.endswith(UNCOMPARED):
@@ -167,13 +182,12 @@ def metaworld() -> str:
     comparisons = [msgspec.convert(stored, Comparison) for stored in read("metaworld").values()]
     lines: list[Sequence[Any]] = []
     for comparison in comparisons:
-        (row,) = comparison.main_rows()
+        (row,) = list_main_rows(comparison)
         seeds = ", ".join(f"{value:.2f}" for value in row.means_by_seed("success").values())
         lines.append([comparison.task.partition(":")[2], row.success, seeds])
-    trainings = [entry.episodes for each in comparisons for entry in each.entries]
-    success = [value for columns in trainings for value in columns.success]
-    seeds_of_episodes = [seed for columns in trainings for seed in columns.seed]
-    lines.append(["**mean**", mean(success, groups=seeds_of_episodes), ""])
+    # All tasks are rolled out on the same seeds, so seeds are resampled with their episodes in all tasks.
+    success = [entry.episodes.success for each in comparisons for entry in each.entries]
+    lines.append(["**mean**", mean(np.mean(success, axis=0)), ""])
     return markdown(["task", "success", "by training"], lines)
 
 
@@ -206,7 +220,7 @@ def tuned() -> str:
     """Tabulate what `tune` found, against settings that were tuned by hand."""
     lines = []
     for task, stored in read("tune").items():
-        rows = msgspec.convert(stored, Comparison).main_rows()
+        rows = list_main_rows(msgspec.convert(stored, Comparison))
         by_hand = next(row for row in rows if row.name == "by hand")
         for row in rows:
             scores = {"success × entropy": row.product, "success": row.success, "return": row.score}

@@ -21,7 +21,7 @@ from nsde_policy.deploy.export.plan_module import trace_plan
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import Graph
 from nsde_policy.encoders.keypoints.model import KeypointModel
-from nsde_policy.eval.latency import device_name
+from nsde_policy.eval.machine import device_name
 from nsde_policy.methods.base import BatchRng
 from nsde_policy.policy.loading import build_encoder, build_model
 from nsde_policy.policy.policy import Policy

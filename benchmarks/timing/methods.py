@@ -7,10 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from nsde_policy.assets import EMBEDDED_DEMOS, SHIPPED_POLICY
-from nsde_policy.eval.latency import Contender, measure_latency
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.policy.loading import build_model
 from nsde_policy.policy.policy import Policy
@@ -20,6 +17,7 @@ from nsde_policy.training.dataset import build_training_data
 from nsde_policy.training.demos import find_mirror, load_training_demos
 from nsde_policy.training.training_set import TrainingSet
 from timing.common import Options
+from timing.contenders import Contender, measure_latency
 
 BUDGET_S = 12.0
 """Seconds for each method; slow ones take fewer turns."""
@@ -52,6 +50,6 @@ def measure_methods(options: Options) -> list[dict[str, Any]]:
     contenders = [*build_contenders(options.device)]
     contenders.append(Contender("neural_sde, selected", Policy.from_pretrained(options.run)))
     rounds, budget_s = (3, 0.1) if options.smoke else (options.rounds, BUDGET_S)
-    rows = [msgspec.to_builtins(row) for row in measure_latency(contenders, rounds=rounds, budget_s=budget_s)]
+    rows = measure_latency(contenders, rounds=rounds, budget_s=budget_s)
     ours = next(row["median_ms"] for row in rows if row["method"] == "neural_sde")
     return [{**row, "ratio": float(f"{row['median_ms'] / ours:.5g}")} for row in rows]

@@ -22,7 +22,7 @@ from nsde_policy.deploy.protocol import (
     decode,
     encode,
 )
-from nsde_policy.eval.latency import device_name
+from nsde_policy.eval.machine import device_name
 from nsde_policy.policy.policy import Policy
 from timing.common import Options
 from timing.servers import make_states

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nsde_policy.eval.latency import device_name
+from nsde_policy.eval.machine import device_name
 from nsde_policy.eval.rollouts.runner import RolloutConfig
 from nsde_policy.eval.rollouts.scores import score_rollouts
 from nsde_policy.run_directory import RunDirectory

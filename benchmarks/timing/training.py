@@ -10,7 +10,7 @@ import torch
 
 from nsde_policy.data import Demonstrations
 from nsde_policy.data.statistics import measure_statistics
-from nsde_policy.eval.latency import device_name
+from nsde_policy.eval.machine import device_name
 from nsde_policy.tasks import get_task
 from nsde_policy.training.train import TrainOptions, train_run
 from timing.common import MB, Options, peak_memory, run_fresh

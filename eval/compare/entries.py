@@ -13,8 +13,7 @@ from nsde_policy.tasks import Task
 
 from ..rollouts.disturbances import Condition
 from ..rollouts.episode import EpisodeResult
-from ..rollouts.paths import PackedPaths, number_paths
-from .modes import ModeOutcomes
+from ..rollouts.paths import PackedPaths
 
 DECIMALS = 5
 """Decimal places of numbers in result files."""
@@ -23,7 +22,7 @@ Score = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 Cost = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
-class Episodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Episodes(msgspec.Struct, frozen=True, omit_defaults=True):
     """Outcomes of one run in columns, one value per seed, in the order of the seeds."""
 
     seed: tuple[Natural, ...]
@@ -38,15 +37,13 @@ class Episodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """Number of modes of the task; 0 if it has none."""
     mode: tuple[Annotated[int, msgspec.Meta(ge=-1)], ...] | None = None
     """Mode of each episode from 0, -1 if unknown; None if the task has none."""
-    path: tuple[Natural, ...] | None = None
-    """Number of the distinct path of each episode, see `number_paths`; None if all are different."""
     paths: PackedPaths | None = None
     """Where the episodes went, if the task says what to draw."""
     success_step: tuple[Natural | None, ...] | None = None
     """Actions before the first success of each episode, None without; None if all end with their success."""
 
     def __post_init__(self) -> None:
-        names = ("seed", "score", "success", "steps", "mode", "path", "success_step")
+        names = ("seed", "score", "success", "steps", "mode", "success_step")
         columns = {name: getattr(self, name) for name in names}
         columns |= self.metrics
         sizes = {name: len(column) for name, column in columns.items() if column is not None}
@@ -58,16 +55,28 @@ class Episodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     def __len__(self) -> int:
         return len(self.seed)
 
-    def unpack_paths(self) -> np.ndarray | None:
-        """Return where the episodes went, (episodes, moments, 2); None if unknown."""
-        return None if self.paths is None else self.paths.unpack(len(self))
+    @property
+    def succeeded(self) -> np.ndarray:
+        """Whether each episode succeeded, (episodes,) bool; all did if successes are not reported."""
+        return np.ones(len(self), bool) if self.success is None else np.array(self.success)
 
     @property
-    def outcomes(self) -> ModeOutcomes | None:
-        """Successes by mode; None if the task has no modes."""
-        if self.mode is None:
-            return None
-        return ModeOutcomes.from_columns(self.modes, self.mode, self.success)
+    def modes_taken(self) -> np.ndarray:
+        """Whether each episode succeeded in each mode, (episodes, modes) of 0 and 1."""
+        taken = np.array(self.mode)[:, None] == np.arange(self.modes)
+        counted: np.ndarray = taken * self.succeeded[:, None] * 1.0
+        return counted
+
+    @property
+    def successes_by_mode(self) -> np.ndarray:
+        """Number of successes in each mode, (modes,)."""
+        counts: np.ndarray = self.modes_taken.sum(axis=0).astype(int)
+        return counts
+
+    @property
+    def distinct_modes(self) -> int:
+        """Number of modes with at least one success."""
+        return int((self.successes_by_mode > 0).sum())
 
     @classmethod
     def from_results(
@@ -75,15 +84,14 @@ class Episodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     ) -> "Episodes":
         """Make columns from episodes in any order; a task adds its modes and paths.
 
-        Scores have so many decimal places; None for all. Success is known if any episode says something of
-        it: some environments report it only when it happens.
+        Scores are rounded to so many decimal places; None leaves them as they are. Success is known if any
+        episode says something of it: some environments report it only when it happens.
         """
         ordered = sorted(results, key=lambda result: result.seed)
         common = [name for name in ordered[0].metrics if all(name in r.metrics for r in ordered)]
         reports_success = any(r.success is not None for r in ordered)
-        paths = [r.path for r in ordered if r.path is not None]
-        path = number_paths(paths) if len(paths) == len(ordered) else None
         modes = 0 if task is None else task.reporting.modes
+        paths = [r.path for r in ordered if r.path is not None]
         needed = tuple(r.steps_to_success for r in ordered)
         goes_on = any(k not in (None, r.steps) for k, r in zip(needed, ordered, strict=True))
 
@@ -100,17 +108,9 @@ class Episodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
             steps=tuple(int(r.steps) for r in ordered),
             modes=modes,
             mode=tuple(-1 if r.mode is None else r.mode for r in ordered) if modes else None,
-            path=path if len({*(path or ())}) < len(ordered) else None,
-            paths=PackedPaths.pack(paths) if path and task is not None and task.drawing.path_of else None,
+            paths=PackedPaths.pack(paths) if paths else None,
             success_step=needed if goes_on else None,
         )
-
-
-class Latency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Time from one observation to eight actions, milliseconds."""
-
-    median: Cost
-    p99: Cost
 
 
 class Setting(NamedTuple):
@@ -124,7 +124,7 @@ class Setting(NamedTuple):
     push: float = 0.0
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One trained run, rolled out under one setting."""
 
     name: Annotated[str, msgspec.Meta(min_length=1)]
@@ -145,13 +145,12 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     train_s: Cost | None
     """Training time in seconds, if the run had the device to itself."""
     calls_per_chunk: Cost
-    """Sequential network calls for eight actions."""
-    latency_ms: Latency | None
+    """Sequential network calls for eight actions, the mean over plans."""
     episodes: Episodes
     select: Kind = "none"
     """Rule by which plans were selected."""
-    selected_share: Cost = 0.0
-    """Share of plans that were selected among several."""
+    frames: str = ""
+    """Observations of all episodes for the player of a report page, see `encode_frames`."""
 
     @property
     def setting(self) -> Setting:

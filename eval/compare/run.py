@@ -1,9 +1,10 @@
-"""Roll out runs from the same seeds and time them in turns: from run directories to a comparison."""
+"""Roll out runs from the same seeds: from run directories to a comparison."""
 
 import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import msgspec
 import torch
 
 from nsde_policy.assets import get_shipped_name
-from nsde_policy.errors import ComparisonError, ConfigError
+from nsde_policy.errors import ComparisonError
 from nsde_policy.files import replace_file
 from nsde_policy.methods.registry import get_method
 from nsde_policy.policy.policy import Policy
@@ -25,12 +26,12 @@ from nsde_policy.run_directory import (
     fingerprint,
 )
 
-from ..latency import MIN_ROUNDS, Contender, LatencyRow, device_name, measure_latency
+from ..machine import device_name
 from ..rollouts.disturbances import Condition
-from ..rollouts.episode import EpisodeResult
+from ..rollouts.recordings import encode_frames
 from ..rollouts.runner import RolloutConfig, change_sampling
 from ..rollouts.scores import score_rollouts
-from .entries import DECIMALS, Entry, Episodes, Latency
+from .entries import DECIMALS, Entry, Episodes
 from .result import ACTIONS, Comparison, merge_comparisons, read_comparison
 
 
@@ -47,6 +48,8 @@ class EntryCache:
     workers: int = 0
     device: str = "cpu"
     ray: str | None = None
+    with_frames: bool = False
+    """Whether entries hold the frames of their episodes, if the task has a scene to draw them in."""
 
     def path(self, run: Path, record: RunRecord) -> Path:
         """Return the file of a run's entry; its name depends on weights, settings and seeds."""
@@ -70,22 +73,27 @@ class EntryCache:
     def get(self, run: Path, record: RunRecord) -> Comparison:
         """Return a comparison with the run's entry only, from the cache if possible."""
         file = self.path(run, record)
-        try:
-            return read_comparison(file)
-        except ComparisonError:  # not rolled out yet, or the file is damaged
-            self.roll_out(run, record)
-        return read_comparison(file)
+        with suppress(ComparisonError):  # not rolled out yet, or the file is damaged
+            cached = read_comparison(file)
+            if cached.entries[0].frames or not self._needs_frames(record):
+                return cached
+        comparison = self._roll_out(run, record)
+        replace_file(file, comparison.to_json())
+        return comparison
 
-    def roll_out(self, run: Path, record: RunRecord, *, traced: bool = False) -> list[EpisodeResult]:
-        """Roll out a run, cache its entry and return the episodes, with their traces if `traced`."""
-        task = self.config.find_task(record)
+    def _needs_frames(self, record: RunRecord) -> bool:
+        return self.with_frames and self.config.find_task(record).drawing.scene() is not None
+
+    def _roll_out(self, run: Path, record: RunRecord) -> Comparison:
+        """Roll out a run and return a comparison with its entry."""
+        needs_frames = self._needs_frames(record)
         scores = score_rollouts(
-            run, self.config, workers=self.workers, device=self.device, traced=traced, ray=self.ray
+            run, self.config, workers=self.workers, device=self.device, traced=needs_frames, ray=self.ray
         )
+        task, config = self.config.find_task(record), record.config
         policy = Policy.from_pretrained(run).use_selection(self.config.select)
-        config = record.config
-        sampling = change_sampling(policy.sampling, self.config.sampling)
         chunk = self.config.chunk or config.chunk
+        scene = task.drawing.scene() if needs_frames else None
         entry = Entry(
             name=config.method,
             title=get_method(config.method).title,
@@ -94,29 +102,30 @@ class EntryCache:
             train_seed=record.seed,
             demos=record.demos.episodes,
             chunk=chunk,
-            sampling=sampling.to_dict(),
+            sampling=change_sampling(policy.sampling, self.config.sampling).to_dict(),
             condition=Condition(),
             parameters=policy.count_parameters(),
             train_steps=config.train.steps,
             train_s=read_training_time(RunDirectory(run)),
             calls_per_chunk=round(scores.network_calls_per_chunk * ACTIONS / chunk, DECIMALS),
-            latency_ms=None,
             episodes=Episodes.from_results(scores.episodes, task),
             select=scores.rule,
-            selected_share=round(scores.selected_share, DECIMALS),
+            frames="" if scene is None else encode_frames([each.trace for each in scores.episodes], scene),
         )
-        seeds = (self.config.seeds[0], self.config.seeds[-1])
-        machine = {"play": "Ray" if self.ray else device_name(self.device), "torch": str(torch.__version__)}
-        env_kwargs = task.training.without_observations(task.env_kwargs)
-        comparison = Comparison(task.name, env_kwargs, seeds, machine, (entry,))
-        replace_file(self.path(run, record), comparison.to_json())
-        return scores.episodes
+        return Comparison(
+            task=task.name,
+            env_kwargs=task.training.without_observations(task.env_kwargs),
+            seeds=(self.config.seeds[0], self.config.seeds[-1]),
+            machine={
+                "play": "Ray" if self.ray else device_name(self.device),
+                "torch": str(torch.__version__),
+            },
+            entries=(entry,),
+        )
 
 
-def compare_runs(runs: Sequence[Path], cache: EntryCache, *, rounds: int = 30) -> Comparison:
-    """Roll out every run from the same seeds, then time all in turns on the CPU, unless `rounds` is 0."""
-    if rounds and rounds < MIN_ROUNDS:
-        raise ConfigError(f"timing takes at least {MIN_ROUNDS} rounds, got {rounds}; 0 leaves it out")
+def compare_runs(runs: Sequence[Path], cache: EntryCache) -> Comparison:
+    """Roll out every run from the same seeds, or read its entry from the cache."""
     records = load_records(runs, cache.config)
     names = choose_names(records)
     parts = []
@@ -125,12 +134,7 @@ def compare_runs(runs: Sequence[Path], cache: EntryCache, *, rounds: int = 30) -
         preset = names[run].partition(", ")[2] or "default"
         entry = msgspec.structs.replace(comparison.entries[0], name=names[run], preset=preset)
         parts.append(msgspec.structs.replace(comparison, entries=(entry,)))
-    comparison = merge_comparisons(parts)
-    if not rounds:
-        return comparison
-    first = {name: run for run, name in reversed(names.items())}  # latency does not depend on the weights
-    contenders = [Contender(name, Policy.from_pretrained(run)) for name, run in first.items()]
-    return add_latency(comparison, measure_latency(contenders, rounds=rounds))
+    return merge_comparisons(parts)
 
 
 def load_records(runs: Sequence[Path], config: RolloutConfig) -> dict[Path, RunRecord]:
@@ -174,41 +178,22 @@ def read_training_time(run: RunDirectory) -> float | None:
     return round(total, DECIMALS) if logged else None
 
 
-def add_latency(comparison: Comparison, rows: Sequence[LatencyRow]) -> Comparison:
-    """Return a comparison with the latencies of all entries that have the name and chunk of a row."""
-    latencies = {(row.method, row.chunk): Latency(row.median_ms, row.p99_ms) for row in rows}
-    entries = tuple(
-        msgspec.structs.replace(entry, latency_ms=latencies.get((entry.name, entry.chunk), entry.latency_ms))
-        for entry in comparison.entries
-    )
-    machines = dict.fromkeys(row.machine for row in rows)
-    machine = {**comparison.machine, "latency": " and ".join(machines)}
-    return msgspec.structs.replace(comparison, entries=entries, machine=machine)
-
-
 def choose_names(records: Mapping[Path, RunRecord]) -> dict[Path, str]:
-    """Name each run; runs that differ only in seed and number of demonstrations get the same name.
-
-    Runs on as many, but other, demonstrations have different names.
-    """
+    """Name each run; runs that differ only in their training seed get the same name, and are pooled."""
     names: dict[Path, str] = {}
-    settings: dict[str, RunConfig] = {}
-    data: dict[tuple[str, int], str] = {}
-    owners: dict[tuple[str, int, int], Path] = {}
+    settings: dict[str, tuple[str, RunConfig]] = {}
+    owners: dict[tuple[str, int], Path] = {}
     for path, record in records.items():
-        # how many demonstrations, and what training measures on them, makes no other name
-        demo_config = replace(record.config.demos, episodes=0, first_action=(), accept_omitted_chunks=False)
-        config, demos = replace(record.config, demos=demo_config), record.demos
-        alike = (name for name, other in settings.items() if other == config)
-        same = (n for n in alike if data.get((n, demos.episodes), demos.fingerprint) == demos.fingerprint)
-        name = next(same, None)
+        # What training measures on the demonstrations depends on the episodes that the seed holds out.
+        demos = replace(record.config.demos, first_action=(), accept_omitted_chunks=False)
+        own = record.demos.fingerprint, replace(record.config, demos=demos)
+        name = next((name for name, others in settings.items() if others == own), None)
         if name is None:
             name = ", ".join(filter(None, [record.config.method, _find_detail(path, record)]))
             name = f"{name} ({path})" if name in settings else name
-            settings[name] = config
+            settings[name] = own
         names[path] = name
-        data[name, demos.episodes] = demos.fingerprint
-        other = owners.setdefault((name, demos.episodes, record.seed), path)
+        other = owners.setdefault((name, record.seed), path)
         if other != path:
             raise ComparisonError(
                 f"{other} and {path} cannot be told apart: same settings, training seed and demonstrations; "

@@ -1,15 +1,12 @@
 """Style, backend and reproducible files of matplotlib figures."""
 
 import io
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from nsde_policy.errors import import_optional
-from nsde_policy.files import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,16 +60,3 @@ def encode_figure(figure: "Figure", kind: str) -> bytes:
     metadata = {"png": {"Software": None}, "svg": {"Date": None}}[kind]
     figure.savefig(buffer, format=kind, dpi=140, metadata=metadata)
     return buffer.getvalue()
-
-
-def save_figures(figures: "Mapping[str, Figure | None]", out: Path) -> list[Path]:
-    """Write figures as PNG and SVG, atomically and without dates, close them, and return the paths."""
-    paths = []
-    for name, figure in figures.items():
-        if figure is None:
-            continue
-        for kind in ("png", "svg"):
-            replace_file(out / f"{name}.{kind}", encode_figure(figure, kind))
-            paths.append(out / f"{name}.{kind}")
-        pyplot().close(figure)
-    return paths

@@ -3,21 +3,22 @@
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from importlib import resources
+from pathlib import Path
 from string import Template
 from typing import NamedTuple
 
 from nsde_policy import __version__
-from nsde_policy.run_directory import find_versions
+from nsde_policy.run_directory import RunRecord, find_versions
 from nsde_policy.tasks import Task
 
-from ..compare.plots import render_paths
+from ..compare.entries import Entry
+from ..compare.plots import draw_paths
 from ..compare.result import Comparison
 from ..compare.table import list_tables
-from .content import ReportRun
 from .tables import COLOURS, MARKS, format_settings_table, format_table
 
 
@@ -26,7 +27,7 @@ class ShownRun(NamedTuple):
 
     row: int
     label: str
-    run: ReportRun
+    entry: Entry
 
 
 class Section(NamedTuple):
@@ -39,16 +40,19 @@ class Section(NamedTuple):
 
 def format_page(
     comparison: Comparison,
-    runs: Sequence[ReportRun],
+    records: Mapping[Path, RunRecord],
     *,
     title: str | None = None,
     reference: str | None = None,
 ) -> str:
-    """Format the result of `collect_report` as HTML; others are compared with the row `reference`."""
-    shown = _list_shown_runs(runs, comparison)
-    task, rows = comparison.task_info, comparison.main_rows()
-    seeds = comparison.reference(reference).first.episodes.seed
-    sections = [each for each in _list_sections(comparison, shown, reference) if each.body]
+    """Format a comparison as HTML; others are compared with the row `reference`.
+
+    `records` has the settings of each run by its directory, in the order of the entries.
+    """
+    shown = _list_shown_runs(comparison)
+    task, rows = comparison.task_info, comparison.rows
+    seeds = comparison.entries[0].episodes.seed
+    sections = [each for each in _list_sections(comparison, shown, records, reference) if each.body]
     style, script = _read_page_file("page.css"), _join_scripts(task)
     best, deciding = rows[0], comparison.columns[-1]
     policies = f"{len(rows)} polic{'y' if len(rows) == 1 else 'ies'}"
@@ -67,77 +71,82 @@ def format_page(
             f'<section id="{name}">\n<h2>{title}</h2>\n{body}\n</section>' for name, title, body in sections
         ),
         made=escape(f"nsde-policy {__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"),
-        data=encode_json(_build_data(comparison, shown, seeds)),
+        data=encode_json(_build_data(comparison, shown)),
         frames="".join(
-            f'<script type="text/plain" id="frames-{i}">{each.run.replays.encode()}</script>\n'
+            f'<script type="text/plain" id="frames-{i}">{each.entry.frames}</script>\n'
             for i, each in enumerate(shown)
-            if each.run.replays is not None
+            if each.entry.frames
         ),
     )
 
 
-def _list_sections(comparison: Comparison, shown: Sequence[ShownRun], reference: str | None) -> list[Section]:
-    task, rows = comparison.task_info, comparison.main_rows()
-    numbers = {row.label: number for number, row in enumerate(rows)}
+def _list_shown_runs(comparison: Comparison) -> list[ShownRun]:
+    shown = []
+    for number, row in enumerate(comparison.rows):
+        for entry in row.entries:
+            seed = f", seed {entry.train_seed}" if len(row.entries) > 1 else ""
+            shown.append(ShownRun(number, row.label + seed, entry))
+    return shown
+
+
+def _list_sections(
+    comparison: Comparison,
+    shown: Sequence[ShownRun],
+    records: Mapping[Path, RunRecord],
+    reference: str | None,
+) -> list[Section]:
+    drawing = comparison.task_info.drawing
+    numbers = {row.label: number for number, row in enumerate(comparison.rows)}
     tables = {
         table.name: format_table(table, numbers) for table in list_tables(comparison, reference=reference)
     }
-    hidden = len(comparison.entries) - len(shown)
-    more = (
-        f'<p class="note">{hidden} more were rolled out under other settings or disturbances, which '
-        "<code>nsde-policy compare</code> shows.</p>"
-    )
     explorer = Template(_read_page_file("explorer.html")).substitute(
-        progress=escape(task.drawing.progress_name.capitalize())
+        progress=escape(drawing.progress_name.capitalize())
     )
     return [
-        Section("scores", "Scores", tables["scores"] + (more if hidden else "")),
+        Section("scores", "Scores", tables["scores"]),
         Section("paths", "Paths", _format_paths(comparison)),
-        Section("explorer", "Episodes", explorer if task.drawing.scene() else ""),
+        Section("explorer", "Episodes", explorer if drawing.scene() else ""),
         Section("differences", "Differences", tables.get("differences", "<p>Only one policy.</p>")),
-        Section("settings", "Settings", _format_settings(comparison, shown)),
+        Section("settings", "Settings", _format_settings(comparison, shown, records)),
     ]
-
-
-def _list_shown_runs(runs: Sequence[ReportRun], comparison: Comparison) -> list[ShownRun]:
-    by_entry = {id(run.entry): run for run in runs}
-    shown = []
-    for number, row in enumerate(comparison.main_rows()):
-        for entry in row.entries:
-            seed = f", seed {entry.train_seed}" if len(row.entries) > 1 else ""
-            shown.append(ShownRun(number, row.label + seed, by_entry[id(entry)]))
-    return shown
 
 
 def _format_paths(comparison: Comparison) -> str:
     """Format a picture of all paths; empty if the task does not say what to draw."""
-    picture = render_paths(comparison)
+    picture = draw_paths(comparison)
     if picture is None:
         return ""
     source = base64.b64encode(picture).decode()
     return (
         '<div class="wide"><img class="plot" alt="Paths of all episodes, one panel per policy" '
         f'src="data:image/png;base64,{source}"></div>'
-        '<p class="note">Every distinct path, coloured by its mode; failures are grey and end in a cross.</p>'
+        '<p class="note">Every path, coloured by its mode; failures are grey and end in a cross.</p>'
     )
 
 
-def _format_settings(comparison: Comparison, shown: Sequence[ShownRun]) -> str:
+def _format_settings(
+    comparison: Comparison, shown: Sequence[ShownRun], records: Mapping[Path, RunRecord]
+) -> str:
     """Format the settings in which runs differ, machines and versions."""
-    recorded = {label: run for _, label, run in shown if run.record is not None}
+    labels = {id(entry): label for _, label, entry in shown}
+    own = {
+        labels[id(entry)]: run
+        for entry, run in zip(comparison.entries, records.items(), strict=bool(records))
+    }
     versions = ", ".join(" ".join(each) for each in find_versions().items())
     facts = [*comparison.machine.items(), ("this page", versions)]
     note = "; ".join(f"{role}: {device}" for role, device in facts)
-    return f'{format_settings_table(recorded)}\n<p class="note">{escape(note)}</p>'
+    return f'{format_settings_table(own)}\n<p class="note">{escape(note)}</p>'
 
 
-def _build_data(comparison: Comparison, shown: Sequence[ShownRun], seeds: Sequence[int]) -> dict[str, object]:
+def _build_data(comparison: Comparison, shown: Sequence[ShownRun]) -> dict[str, object]:
     """Build what the page's scripts read: the scene, and the outcomes of every run."""
     task = comparison.task_info
     scene = task.drawing.scene()
     runs = []
-    for number, label, run in shown:
-        episodes = run.entry.episodes
+    for number, label, entry in shown:
+        episodes = entry.episodes
         values = {
             "label": label,
             "row": number,
@@ -145,7 +154,8 @@ def _build_data(comparison: Comparison, shown: Sequence[ShownRun], seeds: Sequen
             "score": episodes.score,
             "steps": episodes.steps,
             "success_step": episodes.success_step or episodes.steps,
-            "lengths": run.replays.lengths if run.replays else None,
+            # one frame before each action, and the last one
+            "lengths": [steps + 1 for steps in episodes.steps] if entry.frames else None,
         }
         runs.append(values)
     return {
@@ -156,7 +166,7 @@ def _build_data(comparison: Comparison, shown: Sequence[ShownRun], seeds: Sequen
         "score": task.score_name.split("_")[-1],
         "hz": task.rate_hz,
         "scales": scene.scales if scene else [],
-        "seeds": seeds,
+        "seeds": comparison.entries[0].episodes.seed,
         "runs": runs,
     }
 

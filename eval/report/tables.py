@@ -3,12 +3,15 @@
 import json
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 
 import numpy as np
 
-from ..statistics import MIN_PAIRS, NO_DIFFERENCE, Difference, Estimate
+from nsde_policy.assets import get_shipped_name
+from nsde_policy.run_directory import RunRecord
+
+from ..statistics import NO_DIFFERENCE, Difference, Estimate
 from ..tables import EMPTY_CELL, Cell, Table
-from .content import ReportRun
 
 MARKS = ("●", "■", "◆", "▲", "▼", "★", "✚", "◇", "○")
 """Marks of the rows, so that they can be told apart without colours, or if colours repeat."""
@@ -73,8 +76,7 @@ def _format_cell(cell: Cell, scale: tuple[float, float], number: int | None) -> 
 def _draw_interval(score: Estimate, low: float, high: float, number: int) -> str:
     """Draw a dot with its interval, if it has one, on a line from low to high, as SVG."""
     is_difference = isinstance(score, Difference)
-    is_known = score.n >= (MIN_PAIRS if is_difference else 2)
-    ends = (score.low, score.high) if is_known else (score.value, score.value)
+    ends = (score.low, score.high) if score.has_interval else (score.value, score.value)
     left, middle, right = (100 * (value - low) / (high - low) for value in (ends[0], score.value, ends[1]))
     zero = '<path class="zero" d="M50 0V12"/>' if is_difference else ""
     return (
@@ -84,13 +86,16 @@ def _draw_interval(score: Estimate, low: float, high: float, number: int) -> str
     )
 
 
-def format_settings_table(runs: Mapping[str, ReportRun]) -> str:
+def format_settings_table(runs: Mapping[str, tuple[Path, RunRecord]]) -> str:
     """Format the settings in which runs differ, by label; empty without any."""
     columns = [
-        {"run": run.path, **_flatten({**run.record.config.to_dict(), "seed": run.record.seed})}
-        | {"demos.fingerprint": run.record.demos.fingerprint[:12]}
-        for run in runs.values()
-        if run.record is not None
+        {
+            "run": get_shipped_name(path) or str(path),
+            **_flatten(record.config.to_dict()),
+            "seed": record.seed,
+            "demos.fingerprint": record.demos.fingerprint[:12],
+        }
+        for path, record in runs.values()
     ]
     lines = []
     for name in dict.fromkeys(name for settings in columns for name in settings):

@@ -85,7 +85,7 @@ class EpisodeResult:
     success_step: int | None = None
     """Number of actions before the first success; None for all, or without success."""
     path: np.ndarray | None = field(default=None, compare=False, repr=False)
-    """Where it went, at few moments, see `shorten_path`."""
+    """Where it went, if the task says what to draw, see `shorten_path`."""
     trace: Trace = field(default_factory=Trace, compare=False, repr=False)
     """What happened, step by step; `RolloutPool` returns it on demand only."""
 
@@ -170,6 +170,7 @@ class EpisodeLog:
             outcome = self._task.outcome(self._rewards, self._infos)
             mode = read_episode_mode(self._task, self._infos[-1])
         progress = [value for value in self.trace.progress if value is not None]
+        columns = self._task.drawing.path_of
         return EpisodeResult(
             seed=self._seed,
             success=outcome.success,
@@ -182,6 +183,6 @@ class EpisodeLog:
             planning_s=self._planning_s,
             mode=mode,
             success_step=outcome.success_step,
-            path=shorten_path(self.trace.obs, self._task),
+            path=None if columns is None else shorten_path(self.trace.obs, columns),
             trace=self.trace,
         )

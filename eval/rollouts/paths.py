@@ -1,8 +1,4 @@
-"""Paths of episodes: where an episode went, at few moments, and which episodes repeat a path.
-
-A deterministic policy repeats one path if it starts in one place. Such episodes are not independent, so
-intervals count distinct paths.
-"""
+"""Paths of episodes: where an episode went, at few moments and in few bytes."""
 
 import base64
 import binascii
@@ -14,54 +10,24 @@ import msgspec
 import numpy as np
 
 from nsde_policy.errors import ComparisonError
-from nsde_policy.tasks import Task
 
 PATH_POINTS = 32
 """Moments of an episode that are kept, evenly spread over its time."""
-SAME_PATH = 1e-3
-"""Two paths are the same if they differ by no more than this fraction of the extent of all paths, in every
-component at every moment kept: more than rounding errors, less than the noise of a stochastic policy."""
-
 PATH_STEPS = 4095
 """Steps from the smallest to the largest value in a file."""
 
 
-def shorten_path(states: Sequence[np.ndarray], task: Task) -> np.ndarray:
-    """Return the states of an episode at `PATH_POINTS` moments, (PATH_POINTS, components).
+def shorten_path(states: Sequence[np.ndarray], columns: tuple[int, int]) -> np.ndarray:
+    """Return two components of the states of an episode at `PATH_POINTS` moments, (PATH_POINTS, 2).
 
-    The components are those that the task draws, `Drawing.path_of`, or else all. Between two states, values
-    are interpolated.
+    Between two states, values are interpolated.
     """
-    columns = slice(None) if task.drawing.path_of is None else list(task.drawing.path_of)
-    values = np.asarray(states, dtype=float)[:, columns]
-    at = np.linspace(0, len(values) - 1, PATH_POINTS)
-    before = np.minimum(at.astype(int), max(len(values) - 2, 0))
-    after = np.minimum(before + 1, len(values) - 1)
-    path: np.ndarray = values[before] + (at - before)[:, None] * (values[after] - values[before])
-    return path
+    values = np.asarray(states, dtype=float)[:, list(columns)]
+    moments = np.linspace(0, len(values) - 1, PATH_POINTS)
+    return np.stack([np.interp(moments, np.arange(len(values)), column) for column in values.T], axis=1)
 
 
-def number_paths(paths: Sequence[np.ndarray] | np.ndarray) -> tuple[int, ...]:
-    """Return a number for each path of `shorten_path`; paths that are the same have the same number."""
-    points = np.asarray(paths)
-    extent = points.max(axis=(0, 1)) - points.min(axis=(0, 1))
-    moving = extent > 1e-9 * (1.0 + np.abs(points).max(axis=(0, 1)))
-    scaled = (points[..., moving] / extent[moving]).reshape(len(points), -1)
-    if not scaled.size:
-        return (0,) * len(points)
-    numbers: list[int] = []
-    distinct, count = np.empty_like(scaled), 0
-    for path in scaled:
-        near = np.flatnonzero(np.abs(distinct[:count, -1] - path[-1]) <= SAME_PATH)
-        same = near[np.abs(distinct[near] - path).max(axis=1) <= SAME_PATH]
-        numbers.append(int(same[0]) if same.size else count)
-        if not same.size:
-            distinct[count] = path
-            count += 1
-    return tuple(numbers)
-
-
-class PackedPaths(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PackedPaths(msgspec.Struct, frozen=True):
     """Paths of episodes in few bytes, about 100 each, for pictures."""
 
     low: tuple[float, float]

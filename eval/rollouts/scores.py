@@ -87,11 +87,11 @@ class RolloutScores(Summary):
             "ms_per_action": self.ms_per_action,
             "network_calls_per_chunk": self.network_calls_per_chunk,
             **({"selected_share": self.selected_share} if self.rule != "none" else {}),
-            "distinct_paths": self.distinct_paths,
             "episodes": [episode.to_dict(self.score_name) for episode in self.episodes],
         }
-        for outcomes in self.outcomes:
-            values |= {"modes": len(outcomes.counts), "successes_by_mode": outcomes.counts.tolist()}
+        if self.columns.modes:
+            values["modes"] = self.columns.modes
+            values["successes_by_mode"] = self.columns.successes_by_mode.tolist()
         plain = {
             key: asdict(value) if isinstance(value, Estimate) else value for key, value in values.items()
         }
@@ -100,14 +100,11 @@ class RolloutScores(Summary):
     def as_text(self) -> str:
         """Return a table for a terminal, one line per figure."""
         rows: dict[str, object] = {"episodes": len(self.episodes)}
-        if (count := self.distinct_paths) < len(self.episodes):
-            samples = "1 distinct path" if count == 1 else f"{count} distinct paths"
-            rows["distinct paths"] = f"{count}: episodes repeat paths, so intervals have n = {samples}"
         rows |= self._list_figures()
         if self.outside_share:
             rows["out of distribution"] = f"{100 * self.outside_share:.2g} % of the observations"
-        for outcomes in self.outcomes:
-            rows["distinct modes"] = f"{outcomes.observed} of {len(outcomes.counts)}"
+        if self.columns.modes:
+            rows["distinct modes"] = f"{self.columns.distinct_modes} of {self.columns.modes}"
         if self.success is not None:
             steps = self.mean_steps_to_success
             rows["steps to success"] = EMPTY_CELL if steps is None else f"{steps:.0f}"

@@ -9,12 +9,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from ..statistics import Estimate
-
-FloatArray = npt.NDArray[np.float64]
-RESAMPLES = 2000
+from ..statistics import Estimate, FloatArray, resample
 
 
 class Intervals(NamedTuple):
@@ -55,14 +51,12 @@ class EpisodeSums:
             return np.asarray(whole)
         with np.errstate(invalid="ignore", divide="ignore"):
             figure: FloatArray = np.tensordot(weights, self.total, 1) / np.tensordot(weights, self.count, 1)
-            if self.root:
-                figure = np.sqrt(figure)
-        return figure
+            return np.sqrt(figure) if self.root else figure
 
     @functools.cached_property
     def intervals(self) -> Intervals:
         """The figures with their 95 % intervals; one episode gives no interval."""
-        return find_intervals(self.compute(), self.compute(resample(len(self.total))), len(self.total))
+        return _find_intervals(self.compute(), self.compute(resample(len(self.total))), len(self.total))
 
     def at(self, *index: int) -> Estimate:
         """Return one of the figures with its interval."""
@@ -83,28 +77,19 @@ def estimate_difference(a: EpisodeSums, b: EpisodeSums) -> Intervals:
     Both are computed on the same resampled episodes, so that what an episode does to both cancels.
     """
     weights = resample(len(a.total))
-    return find_intervals(a.compute() - b.compute(), a.compute(weights) - b.compute(weights), len(a.total))
+    return _find_intervals(a.compute() - b.compute(), a.compute(weights) - b.compute(weights), len(a.total))
 
 
-@functools.lru_cache(maxsize=4)
-def resample(episodes: int) -> FloatArray:
-    """Return how often each episode is in each resample, (RESAMPLES, episodes)."""
-    rng = np.random.default_rng(0)
-    return rng.multinomial(episodes, np.full(episodes, 1 / episodes), RESAMPLES).astype(float)
-
-
-def find_intervals(value: FloatArray, resampled: FloatArray, episodes: int) -> Intervals:
+def _find_intervals(value: FloatArray, resampled: FloatArray, episodes: int) -> Intervals:
     """Return values (...) with the 95 % percentile interval of their resamples (resamples, ...)."""
     unknown = np.full_like(value, np.nan)
     if episodes < 2:
         return Intervals(value, unknown, unknown)
-    finite = np.isfinite(resampled)
-    if finite.all():  # much faster than with NaN
+    if np.isfinite(resampled).all():  # much faster than with NaN
         return Intervals(value, *np.quantile(resampled, [0.025, 0.975], axis=0))
-    has_any = finite.any(axis=0)
-    resampled = np.where(finite, resampled, np.where(has_any, np.nan, 0.0))
-    bounds = np.nanquantile(resampled, [0.025, 0.975], axis=0)
-    return Intervals(value, *np.where(has_any, bounds, np.nan))
+    # A resample may hold no episode that counts. A figure without any episode has no interval.
+    low, high = np.nanquantile(np.where(np.isfinite(value), resampled, 0.0), [0.025, 0.975], axis=0)
+    return Intervals(value, *np.where(np.isfinite(value), [low, high], np.nan))
 
 
 def replace_nan(values: object) -> object:

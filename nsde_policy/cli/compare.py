@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import tyro
 
 from nsde_policy.assets import resolve_run
-from nsde_policy.bounds import Natural
 from nsde_policy.errors import ConfigError
 
 from .shared import options
@@ -27,12 +26,8 @@ class ComparisonFlags:
     seed_start: options.SeedStartFlag = 100_000
     env: options.EnvFlag = None
     env_kwargs: options.EnvKwargsFlag = None
-    from_json: tuple[Path, ...] = ()
-    """Files of earlier comparisons on the same seeds to include; without runs, nothing is evaluated."""
     reference: str | None = None
     """Row to compare the others with; default neural_sde."""
-    latency_rounds: Natural = 30
-    """Timed plans per method, on one CPU thread; 0 for none."""
     workers: options.WorkersFlag = 0
     device: options.DeviceFlag = "cpu"
     ray: options.RayFlag = None
@@ -44,26 +39,27 @@ class ComparisonFlags:
 
     def list_runs(self) -> list[Path]:
         """Return the run directories; raise `ConfigError` if there is nothing to compare."""
-        if not (self.runs or self.from_json):
-            raise ConfigError("nothing to compare: give run directories, or --from-json FILE")
+        if not self.runs:
+            raise ConfigError("nothing to compare: give run directories")
         return [resolve_run(path) for path in self.runs]
 
-    def make_cache(self, folder: Path) -> "EntryCache":
+    def make_cache(self, folder: Path, *, with_frames: bool = False) -> "EntryCache":
         """Return what rolls out the runs, or reads their entries from a folder."""
         from nsde_policy.eval.compare.run import EntryCache
         from nsde_policy.eval.rollouts.runner import RolloutConfig
 
         env_kwargs = options.parse_env_kwargs(self.env_kwargs)
         config = RolloutConfig(self.env, env_kwargs, self.episodes, self.seed_start)
-        return EntryCache(folder, config, self.workers, self.device, self.ray)
+        return EntryCache(folder, config, self.workers, self.device, ray=self.ray, with_frames=with_frames)
 
 
 @dataclass(frozen=True)
 class Compare(ComparisonFlags):
     """Evaluate runs on the same seeds and compare them seed by seed.
 
-    Reports scores with 95 % intervals, paired differences, network calls and latency; writes comparison.json,
-    comparison.md and plots. Finished evaluations are cached: run the same command again to resume.
+    Reports scores with 95 % intervals, paired differences and network calls; writes comparison.json,
+    comparison.md and, for tasks that draw paths, paths.png. Finished evaluations are cached: run the same
+    command again to resume.
     """
 
     device: options.DeviceFlag = "auto"
@@ -73,26 +69,20 @@ class Compare(ComparisonFlags):
 
     def run(self) -> None:
         """Compare, write the results and print the table."""
-        from nsde_policy.eval.compare.plots import draw_comparison
-        from nsde_policy.eval.compare.result import merge_comparisons, read_comparison
+        from nsde_policy.eval.compare.plots import draw_paths
         from nsde_policy.eval.compare.run import compare_runs
         from nsde_policy.eval.compare.table import format_comparison
-        from nsde_policy.eval.render.plotting import pyplot
         from nsde_policy.files import check_writable, replace_file
 
         runs = self.list_runs()
-        cache = self.make_cache(self.out / "entries")
-        pyplot()  # fail before the work starts, not after it
         check_writable(self.out / "comparison.json")
-        parts = [read_comparison(path) for path in self.from_json]
-        if runs:
-            parts.append(compare_runs(runs, cache, rounds=self.latency_rounds))
-        comparison = merge_comparisons(parts)
+        comparison = compare_runs(runs, self.make_cache(self.out / "entries"))
         text = format_comparison(comparison, reference=self.reference)
         replace_file(self.out / "comparison.json", comparison.to_json())
         replace_file(self.out / "comparison.md", f"{text}\n")
-        draw_comparison(comparison, self.out, reference=self.reference)
         options.print_results(self.json, comparison.to_json(), text)
+        if (picture := draw_paths(comparison)) is not None:
+            replace_file(self.out / "paths.png", picture)
         print(f"wrote {self.out}", file=sys.stderr)
 
 
@@ -119,20 +109,16 @@ class ReportCommand(ComparisonFlags):
         if self.demos is not None:
             self._write_recorded(self.demos)
             return
-        from nsde_policy.eval.compare.result import read_comparison
-        from nsde_policy.eval.report.content import collect_report
+        from nsde_policy.eval.compare.run import compare_runs, load_records
         from nsde_policy.eval.report.page import format_page
         from nsde_policy.files import check_writable, replace_file
 
-        chosen = self.list_runs()
+        runs = self.list_runs()
         check_writable(self.out)
-        comparison, runs = collect_report(
-            chosen,
-            self.make_cache(self.cache),
-            earlier=[read_comparison(path) for path in self.from_json],
-            rounds=self.latency_rounds,
-        )
-        replace_file(self.out, format_page(comparison, runs, title=self.title, reference=self.reference))
+        cache = self.make_cache(self.cache, with_frames=True)
+        comparison = compare_runs(runs, cache)
+        records = load_records(runs, cache.config)
+        replace_file(self.out, format_page(comparison, records, title=self.title, reference=self.reference))
         print(f"wrote {self.out}, {self.out.stat().st_size / 1e6:.1f} MB", file=sys.stderr)
 
     def _write_recorded(self, demos: Path) -> None:

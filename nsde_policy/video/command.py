@@ -106,7 +106,7 @@ class VideoEval:
 
     def run(self) -> None:
         """Print a table with intervals over videos."""
-        from nsde_policy.eval.latency import device_name
+        from nsde_policy.eval.machine import device_name
 
         from .frame_scores import cut_windows, make_predictor, score_predictors
         from .video_run import VideoRecord, load_video_model

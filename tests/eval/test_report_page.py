@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
-from nsde_policy.eval.report.content import Replays, ReportRun
+from nsde_policy.eval.compare.result import read_comparison
 from nsde_policy.eval.report.page import format_page
 from tests.helpers.browser import DESKTOP, MonitoredPage, check_layout, open_page, wait_until
 from tests.helpers.comparisons import make_entry, without_success
+from tests.helpers.recordings import decode_frames
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -28,7 +29,7 @@ def folder(
 ) -> Path:
     """Write a report on the shipped policy and a barely trained one; keep its intermediate files."""
     folder = tmp_path_factory.mktemp("report")
-    play = ["--episodes", str(EPISODES), "--workers", "1", "--latency-rounds", "3"]
+    play = ["--episodes", str(EPISODES), "--workers", "1"]
     play += ["--seed-start", str(FIRST), "--env-kwargs", '{"max_episode_steps": 80}']
     files = ["--out", str(folder / "report.html"), "--cache", str(folder / "kept")]
     assert main(["report", "shipped", str(quick_runs[2]), *play, *files]) == 0
@@ -79,13 +80,12 @@ def test_clicking_a_seed_shows_every_run_and_its_outcome(browser: "Browser", fol
 def test_page_plays_the_recorded_episodes(browser: "Browser", folder: Path):
     monitored = open_report(browser, folder)
     for number, method in enumerate(("neural_sde", "regression")):
-        (file,) = (folder / "kept").glob(f"{method}*.npz")
-        recorded = Replays.from_bytes(file.read_bytes())
-        episodes = np.split(recorded.frames, np.cumsum(recorded.lengths)[:-1])
-        for k in range(EPISODES):
+        (file,) = (folder / "kept").glob(f"{method}*.json")
+        (entry,) = read_comparison(file).entries
+        for k, frames in enumerate(decode_frames(entry)):
             shown = monitored.page.evaluate(f"loadEpisode({number}, {k})")
             scales = np.array(monitored.page.evaluate("DATA.scales"))
-            np.testing.assert_allclose(shown, episodes[k] / scales)
+            np.testing.assert_allclose(shown, frames / scales)
 
 
 def test_episodes_play_pause_and_scrub(browser: "Browser", folder: Path):
@@ -121,7 +121,7 @@ def test_episodes_play_pause_and_scrub(browser: "Browser", folder: Path):
 
 def test_page_with_a_scene_works_without_successes(browser: "Browser", tmp_path: Path):
     found = msgspec.structs.replace(without_success(make_entry(), make_entry("knn")), task="pusht")
-    (tmp_path / "report.html").write_text(format_page(found, [ReportRun(each) for each in found.entries]))
+    (tmp_path / "report.html").write_text(format_page(found, {}))
     opened = open_page(browser.new_context(viewport=DESKTOP))
     opened.page.goto((tmp_path / "report.html").as_uri())
     wait_until(opened.page, "state.episodes.length === 2")

@@ -1,6 +1,5 @@
 """Tests for eval/statistics.py: against brute force, closed forms and simulated experiments."""
 
-import itertools
 import math
 
 import numpy as np
@@ -10,25 +9,15 @@ from nsde_policy.eval.statistics import (
     NO_DIFFERENCE,
     Difference,
     Estimate,
-    mcnemar,
     paired_difference,
+    proportion,
     verdict,
 )
 
 
-def outcomes(only_a: int, only_b: int, both: int = 2, neither: int = 3) -> tuple[list[bool], list[bool]]:
-    a = [True] * only_a + [False] * only_b + [True] * both + [False] * neither
-    b = [False] * only_a + [True] * only_b + [True] * both + [False] * neither
-    return a, b
-
-
-@pytest.mark.parametrize(("only_a", "only_b"), [(0, 0), (1, 0), (0, 5), (3, 3), (7, 2), (1, 9)])
-def test_mcnemar_matches_enumeration(only_a: int, only_b: int):
-    n, gap = only_a + only_b, abs(only_a - only_b)
-    falls = [abs(2 * sum(coins) - n) for coins in itertools.product((0, 1), repeat=n)]
-    expected = sum(fall >= gap for fall in falls) / 2**n
-    found = mcnemar(*outcomes(only_a, only_b))
-    assert found == (only_a, only_b, pytest.approx(expected))
+def test_proportions_have_wilsons_interval():
+    assert str(proportion(6, 6)) == "1.000 [0.610, 1.000]"
+    assert str(proportion(0, 6)) == "0.000 [0.000, 0.390]"
 
 
 def test_bootstrap_interval_approaches_the_normal_interval():
@@ -63,15 +52,13 @@ def test_differences_have_signs_and_need_enough_pairs():
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "p", "expected"),
+    ("low", "high", "n", "expected"),
     [
-        (0.01, 0.2, None, "ours ahead"),
-        (-0.2, -0.01, 0.001, "theirs ahead"),
-        (-0.1, 0.1, 0.001, NO_DIFFERENCE),
-        (0.0, 0.1, None, NO_DIFFERENCE),
-        (0.01, 0.2, 0.05, NO_DIFFERENCE),
+        (0.01, 0.2, 6, "ours ahead"),
+        (-0.2, -0.01, 6, "theirs ahead"),
+        (0.0, 0.1, 100, NO_DIFFERENCE),
+        (0.01, 0.2, 5, NO_DIFFERENCE),
     ],
 )
-def test_ahead_requires_interval_and_p_value(low, high, p, expected):
-    difference = Estimate((low + high) / 2, low, high, 100)
-    assert verdict(difference, a="ours", b="theirs", p=p) == expected
+def test_ahead_requires_an_interval_without_zero_and_enough_pairs(low, high, n, expected):
+    assert verdict(Difference((low + high) / 2, low, high, n), a="ours", b="theirs") == expected

@@ -34,7 +34,7 @@ ENCODER = {
     "occlusion-steps": 0,
 }
 UNSTABLE = {"run", "demos", "source", "selection", "versions", "trained_with", "machine", "train_s"}
-UNSTABLE |= {"planning_s", "ms_per_action"}
+UNSTABLE |= {"planning_s", "ms_per_action", "latency_ms"}
 """Names in JSON files whose values depend on machine, time or place."""
 
 
@@ -121,7 +121,7 @@ def score(run: Path, file: Path) -> Any:
 
 
 def compare(runs: list[Path], folder: Path, *options: object) -> Path:
-    """Compare runs, or files of earlier comparisons with `--from-json`; return the written file."""
+    """Compare runs; return the written file."""
     run_command("compare", *runs, *options, "--out", folder)
     return folder / "comparison.json"
 

@@ -56,7 +56,7 @@ def make_all(folder: Path) -> None:
     write("plans", {"torch": behaviour.plan(Policy.from_pretrained(run)), "onnx": behaviour.plan(graph)})
     write("evaluation", behaviour.evaluate(folder / "evaluation.json"))
     write("score", behaviour.score(run, folder / "score.json"))
-    options = ("--episodes", 2, "--workers", 1, "--latency-rounds", 0, "--device", "cpu")
+    options = ("--episodes", 2, "--workers", 1, "--device", "cpu")
     shutil.copy(behaviour.compare([run], folder / "comparison", *options), DATA / "comparison.json")
     policy = Policy.from_pretrained(run)
     write("sessions", {name: run_script(script, policy) for name, script in SCRIPTS.items()})

@@ -120,5 +120,5 @@ def test_a_run_of_an_own_class_is_played_if_the_command_line_names_it(tmp_path, 
     assert main(["eval", str(run), *flags]) == 2
     assert f"name it yourself with --env {env}" in capsys.readouterr().err
     assert main(["eval", str(run), "--env", env, *flags]) == 0
-    compare = ["compare", str(run), "--env", env, *flags, "--latency-rounds", "0"]
+    compare = ["compare", str(run), "--env", env, *flags]
     assert main([*compare, "--out", str(tmp_path / "compared")]) == 0

@@ -17,7 +17,7 @@ from nsde_policy.cli.main import main
 from nsde_policy.config import TrainConfig
 from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.errors import CheckpointError
-from nsde_policy.eval.latency import device_name
+from nsde_policy.eval.machine import device_name
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.video.settings import NeuralSDEVideoConfig, UnrollConfig, UViTConfig, VideoConfig
 from nsde_policy.video.video_run import FIRST_STAGE_FOLDER, load_video_model, train_video

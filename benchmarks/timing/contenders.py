@@ -3,41 +3,22 @@
 Every policy plans once per round, so that other load on the machine affects all of them alike.
 """
 
-import platform
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 
 from nsde_policy.config import Sampling
+from nsde_policy.eval.compare.result import ACTIONS
+from nsde_policy.eval.machine import device_name
 from nsde_policy.interface.planner import Plan
 from nsde_policy.policy.policy import Policy
 from nsde_policy.policy.torch_threads import use_threads
 
-from .compare.result import ACTIONS
-
 MIN_ROUNDS = 3
 """Fewest timed plans of a policy."""
-
-
-class LatencyRow(msgspec.Struct, frozen=True):
-    """Latency of one contender, milliseconds."""
-
-    method: str
-    """Name of the contender."""
-    chunk: int
-    """Actions of one plan."""
-    calls_per_chunk: int
-    """Sequential network calls for all actions."""
-    parameters: int
-    machine: str
-    median_ms: float
-    p99_ms: float
-    first_action_ms: float
-    n: int
 
 
 class Contender:
@@ -97,7 +78,7 @@ class Contender:
 @torch.no_grad()
 def measure_latency(
     contenders: Sequence[Contender], *, rounds: int = 30, budget_s: float = 20.0
-) -> list[LatencyRow]:
+) -> list[dict[str, Any]]:
     """Time `ACTIONS` actions of all contenders in turns, after a warm-up.
 
     A contender that would take more than `budget_s` skips some rounds, evenly, but takes part in at least
@@ -117,17 +98,17 @@ def measure_latency(
                     chunks[i].append(contender.measure(ACTIONS))
                     firsts[i].append(contender.measure(1))
     return [
-        LatencyRow(
-            method=each.name,
-            chunk=each.policy.chunk,
-            calls_per_chunk=count,
-            parameters=each.policy.count_parameters(),
-            machine=device_name(each.device),
-            median_ms=_to_milliseconds(float(np.median(chunk))),
-            p99_ms=_to_milliseconds(float(np.percentile(chunk, 99))),
-            first_action_ms=_to_milliseconds(float(np.median(first))),
-            n=len(chunk),
-        )
+        {
+            "method": each.name,
+            "chunk": each.policy.chunk,
+            "calls_per_chunk": count,
+            "parameters": each.policy.count_parameters(),
+            "machine": device_name(each.device),
+            "median_ms": _to_milliseconds(float(np.median(chunk))),
+            "p99_ms": _to_milliseconds(float(np.percentile(chunk, 99))),
+            "first_action_ms": _to_milliseconds(float(np.median(first))),
+            "n": len(chunk),
+        }
         for each, count, chunk, first in zip(contenders, calls, chunks, firsts, strict=True)
     ]
 
@@ -135,16 +116,3 @@ def measure_latency(
 def _to_milliseconds(seconds: float) -> float:
     """Return milliseconds with five significant digits."""
     return float(f"{1e3 * seconds:.5g}")
-
-
-def device_name(device: str) -> str:
-    """Return the name of the processor behind a torch device."""
-    if device.startswith("cuda"):
-        name: str = torch.cuda.get_device_name(device)
-        return name
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or platform.machine() or "CPU"
