@@ -1,7 +1,6 @@
-"""Roll out the shipped policy in a session in simulated time, with slow planning or at several rates.
+"""Roll out the shipped policy in a session at 10 Hz in simulated time, with slow planning.
 
-    python benchmarks/control_loop.py delays [--episodes 100] [--seed-start 100000]
-    python benchmarks/control_loop.py rates  [--episodes 100] [--seed-start 200000]
+    python benchmarks/control_loop.py [--episodes 100] [--seed-start 100000]
 
 Results do not depend on the machine. --json FILE adds the results to a file.
 """
@@ -28,24 +27,15 @@ from simulated_robot import SimulatedPushT  # noqa: E402
 from tests.helpers.simulated_time import DelayedPlanner, InlineWorker, SimulatedWorker  # noqa: E402
 
 PERIOD = 0.1
-FIRST_SEEDS = {"delays": 100_000, "rates": 200_000}
+RATE_HZ = 10.0
 
 
 class Setting(NamedTuple):
     """How a session is run."""
 
-    rate_hz: float = 10.0
     delay_s: float = 0.0
     """Time that planning takes."""
     ahead: bool = False
-
-
-def list_settings(what: str) -> list[Setting]:
-    """Return the settings of an experiment."""
-    if what == "delays":
-        slow = [Setting(10.0, n * PERIOD, ahead) for n in (1, 2, 3, 4) for ahead in (True, False)]
-        return [Setting(), *slow]
-    return [Setting(rate, ahead=ahead) for rate in (10.0, 50.0, 125.0) for ahead in (False, True)]
 
 
 def roll_out(policy: Policy, seed: int, how: Setting) -> dict[str, float]:
@@ -58,13 +48,13 @@ def roll_out(policy: Policy, seed: int, how: Setting) -> dict[str, float]:
 
     planner: Planner = policy if how.ahead else DelayedPlanner(policy, how.delay_s, sleep=robot.advance)
     worker = SimulatedWorker(clock, delay_s=how.delay_s) if how.ahead else InlineWorker()
-    config = SessionConfig(rate_hz=how.rate_hz, plan_ahead=how.ahead, seed=seed)
+    config = SessionConfig(rate_hz=RATE_HZ, plan_ahead=how.ahead, seed=seed)
     session = Session(planner, config, calibration=policy.calibration, clock=clock, worker=worker)
     tick = 0
     while not robot.ended:
         robot.send(session.step(robot.observe(), robot.time))
-        tick = max(tick + 1, math.floor(robot.time * how.rate_hz + 1e-6))
-        robot.advance(max(tick / how.rate_hz - robot.time, 0.0))
+        tick = max(tick + 1, math.floor(robot.time * RATE_HZ + 1e-6))
+        robot.advance(max(tick / RATE_HZ - robot.time, 0.0))
     session.close()
     return {"max_reward": round(robot.max_reward, 5), "won": robot.success}
 
@@ -73,21 +63,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=[*FIRST_SEEDS])
     parser.add_argument("--run", type=Path, help="run directory; default: the shipped policy")
     parser.add_argument("--episodes", type=int, default=100)
-    parser.add_argument("--seed-start", type=int)
+    parser.add_argument("--seed-start", type=int, default=100_000)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
     policy = Policy.from_pretrained(args.run)
-    first, rows = args.seed_start or FIRST_SEEDS[args.what], list[dict[str, Any]]()
-    for how in list_settings(args.what):
+    first, rows = args.seed_start, list[dict[str, Any]]()
+    slow = [Setting(n * PERIOD, ahead) for n in (1, 2, 3, 4) for ahead in (True, False)]
+    for how in (Setting(), *slow):
         rolled = [roll_out(policy, seed, how) for seed in range(first, first + args.episodes)]
         reward = mean([each["max_reward"] for each in rolled])
         success = proportion(sum(bool(each["won"]) for each in rolled), len(rolled))
         print(
-            f"{how.rate_hz:g} Hz, planning takes {how.delay_s / PERIOD:g} periods, ahead {how.ahead}: "
+            f"planning takes {how.delay_s / PERIOD:g} periods, ahead {how.ahead}: "
             f"reward {reward}, success {success}",
             flush=True,
         )
@@ -96,7 +86,7 @@ def main() -> None:
         rows.append({**how._asdict(), "seeds": [first, first + args.episodes - 1], **figures, **columns})
     if args.json is not None:
         known = json.loads(args.json.read_text()) if args.json.exists() else {}
-        args.json.write_text(json.dumps({**known, args.what: rows}) + "\n")
+        args.json.write_text(json.dumps({**known, "delays": rows}) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 tasks = ["pusht"]                   # or a table: settings of each task, which override those below
 demos = "pusht_cchi_v7_replay.zarr" # in the folder --demos; without it, the demonstrations of the package
-episodes = 200                      # rolled out per row; seeds start at 100000 (tuning = true: 200000)
+episodes = 200                      # rolled out per row; seeds start at 100000
 examples = 12.8e6                   # training examples of each method; without it, the steps of the presets
 
 [trainings.NAME]                    # all optional: method (default: the name), preset, seeds, change
@@ -39,8 +39,6 @@ from nsde_policy.tasks import Task, get_task, with_observations
 from nsde_policy.training.presets import resolve_preset
 
 FOLDER = Path(__file__).with_name("experiments")
-REPORTED, TUNING = 100_000, 200_000
-"""First seeds of reported rollouts, and of rollouts that settings are chosen by."""
 MAIN = "main"
 """Part of rows without variations."""
 SMOKE = {"steps": 3, "episodes": 1, "periods": 12}
@@ -109,9 +107,7 @@ class Training:
     @property
     def folder(self) -> str:
         """Folder below the runs of the suite."""
-        demos = self.change.get("demos", {}).get("episodes", 0)
-        parts = [self.row, f"{demos} demos" if demos else "", str(self.seed)]
-        return f"{make_name(self.task.name)}/{make_name('-'.join(filter(None, parts)))}"
+        return f"{make_name(self.task.name)}/{make_name(f'{self.row}-{self.seed}')}"
 
     def make_config(self, demos: Path) -> RunConfig:
         """Return the settings: those of the preset, changed as the file says."""
@@ -162,7 +158,7 @@ class Rollouts:
 
 
 def list_trainings(values: Mapping[str, Any], *, smoke: bool = False) -> Iterator[Training]:
-    """List every training of an experiment: all tasks, seeds and numbers of demonstrations."""
+    """List every training of an experiment: all tasks and seeds."""
     shared = {key: values[key] for key in TaskSetting.__dataclass_fields__ if key in values}
     given = values["tasks"]
     tasks = given if isinstance(given, dict) else {name: {} for name in given}
@@ -173,10 +169,7 @@ def list_trainings(values: Mapping[str, Any], *, smoke: bool = False) -> Iterato
             seeds = settings.pop("seeds", 1)
             numbers = range(seeds) if isinstance(seeds, int) else seeds
             for seed in numbers[:1] if smoke else numbers:
-                for demos in values.get("numbers_of_demos", [0]):
-                    few = {"demos": {"episodes": demos}} if demos else {}
-                    change = {**settings.get("change", {}), **few}
-                    yield Training(setting, seed=seed, smoke=smoke, **{**settings, "change": change})
+                yield Training(setting, seed=seed, smoke=smoke, **settings)
 
 
 def list_rollouts(values: Mapping[str, Any], *, smoke: bool = False) -> list[Rollouts]:

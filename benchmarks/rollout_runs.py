@@ -7,15 +7,13 @@ import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed, wait
-from contextlib import nullcontext
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
-from experiment import REPORTED, SMOKE, TUNING, Rollouts, Training, list_rollouts
-from gpu_sharing import share_gpu
+from experiment import SMOKE, Rollouts, Training, list_rollouts
 from policy_training import DEVICE_FILE, train_policy
 
 from nsde_policy.errors import ConfigError, MissingDependencyError
@@ -38,8 +36,6 @@ class Suite:
         self.rows = [row for row in rows if self._is_chosen(row)]
         self.order = list(dict.fromkeys(row.name for row in rows))
         self.trainings = {row.training.folder: row.training for row in self.rows}
-        first = TUNING if values.get("tuning") else REPORTED
-        self.first_seed = first if args.seed_start is None else args.seed_start
         periods = {"max_episode_steps": SMOKE["periods"]} if args.smoke else {}
         self.env_kwargs = {**values.get("env_kwargs", {}), **args.env_kwargs, **periods}
 
@@ -65,7 +61,8 @@ class Suite:
     def seeds(self, training: Training) -> range:
         """Return the seeds that a training is rolled out on."""
         usual = SMOKE["episodes"] if self.args.smoke else training.task.episodes
-        return range(self.first_seed, self.first_seed + (self.args.episodes or usual))
+        first: int = self.args.seed_start
+        return range(first, first + (self.args.episodes or usual))
 
     def entry_folder(self, training: Training) -> Path:
         """Return the folder of the rows of a task on the seeds and in the environment of this call."""
@@ -94,8 +91,7 @@ class Suite:
     def train(self) -> Iterator[str]:
         """Yield the folders of trained runs: finished, small, large ones, then ones with cameras.
 
-        With MPS, small runs, large ones and ones with cameras train at the same time. Runs that use the
-        encoder of another one come last.
+        Runs that use the encoder of another one come last.
         """
         found, args = self.trainings, self.args
         done = [folder for folder, each in found.items() if (self.run_path(each) / DEVICE_FILE).exists()]
@@ -103,10 +99,6 @@ class Suite:
         todo = [folder for folder in found if folder not in done] if "train" in args.only else []
         later = [folder for folder in todo if found[folder].encoder_of]  # need an encoder of the others
         todo = [folder for folder in todo if folder not in later]
-        if args.mps:
-            yield from self._train_group(todo, args.parallel)
-            yield from self._train_group(later, args.parallel)
-            return
         cameras = [folder for folder in todo if found[folder].task.obs]
         states = [folder for folder in todo if folder not in cameras]
         yield from self._train_group([f for f in states if not found[f].large], args.parallel)
@@ -228,10 +220,7 @@ def run_rollouts(values: dict[str, Any], args: argparse.Namespace) -> None:
     if not args.table:
         if "collect" in args.only:
             suite.collect()
-        if {"train", "play"} & {*args.only}:
-            with share_gpu() if args.mps else nullcontext():
-                is_done = suite.train_and_play()
-            if not is_done:
-                os._exit(0)  # do not wait for unfinished rollouts
+        if {"train", "play"} & {*args.only} and not suite.train_and_play():
+            os._exit(0)  # do not wait for unfinished rollouts
     for comparison in suite.write().values():
         print(f"{format_comparison(comparison)}\n")

@@ -2,7 +2,7 @@
 
     python benchmarks/speed.py                                  # the cases
     python benchmarks/speed.py latency --json out/latency.json
-    python benchmarks/speed.py serve --seconds 60
+    python benchmarks/speed.py robots --seconds 8
 
 Contenders of a case take turns, so that other load of the machine falls on all of them. Compare figures of
 one run with each other, not with those of another machine.
@@ -25,10 +25,7 @@ CASES = {
     ),
     "training": ("training", "time and memory of training by the size of the state and of the data"),
     "short": ("short_training", "a short training on Push-T, from the start of the program, and its score"),
-    "fleet": ("fleets", "episodes on two processes, and on two local nodes of Ray"),
     "loop": ("loops", "a session at several rates in real time"),
-    "cameras": ("camera_loops", "a session at 50 Hz with two cameras, next to four busy processes"),
-    "serve": ("servers", "--requests of eight clients to the policy server, without a pause"),
     "robots": ("robots", "--robots at --rate over websockets; without a number, how many the server holds"),
 }
 """Module of `timing` with the function `measure_CASE`, and what it measures."""
@@ -46,7 +43,6 @@ def main() -> None:
     add("--device", default="cpu")
     add("--rounds", type=int, default=30, help="turns of each contender")
     add("--seconds", type=float, default=20.0, help="length of each phase")
-    add("--requests", type=int, default=20_000, help="requests of all clients together")
     add("--robots", type=int, help="simulated robots; default: search the largest number in time")
     add("--rate", type=float, default=10.0, help="plans per second of each robot")
     add("--deadline", type=float, default=0.05, help="deadline of a plan, seconds")

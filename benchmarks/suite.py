@@ -4,11 +4,11 @@
     python benchmarks/suite.py pusht --out out/pusht --table           # the tables of the results so far
     python benchmarks/suite.py avoiding --smoke --device cpu           # all of it, tiny, to see that it works
 
-Final averaged weights are rolled out, nothing is selected. Settings are chosen on seeds 200000 and up, and
-results are reported on seeds 100000 and up. Small runs train `--parallel` at a time on one GPU, large ones
-alone, while other processes roll out finished runs: `--players` rows at a time, on the device in batches or
-on the CPU with `--workers` processes each. With `--mps`, large runs train next to others too. Training times
-are reported with `--parallel 1` only.
+Final averaged weights are rolled out, nothing is selected. Settings are chosen on seeds 200000 and up
+(`--seed-start`), and results are reported on seeds 100000 and up. Small runs train `--parallel` at a time on
+one GPU, large ones alone, while other processes roll out finished runs: `--players` rows at a time, on the
+device in batches or on the CPU with `--workers` processes each. Training times are reported with
+`--parallel 1` only.
 
 Run it again to resume: finished runs and rows are kept, a stopped training continues, and `results.json` is
 written after every row. `--only`, `--rows`, `--parts`, `--tasks` and `--limit-s` divide the work; `--only
@@ -47,12 +47,11 @@ def build_parser() -> argparse.ArgumentParser:
     add("--tasks", nargs="+", help="tasks of the experiment")
     add("--train-seeds", nargs="+", type=int, help="training seeds; default: as the experiment declares")
     add("--episodes", type=int, default=0, help="rollouts per row; 0 for those of the experiment")
-    add("--seed-start", type=int, help="first seed; default: 100000, or 200000 of a tuning experiment")
+    add("--seed-start", type=int, default=100_000, help="first seed")
     add("--env-kwargs", type=json.loads, default={}, help="JSON, arguments of the environment")
     add("--device", default="cuda" if cuda else "cpu")
     add("--play-device", help="device of the rollouts; default: --device")
     add("--parallel", type=int, default=16 if cuda else 1, help="small runs trained at once")
-    add("--mps", action="store_true", help="train --parallel runs of any size at once, with CUDA MPS")
     add("--parallel-cameras", type=int, default=1, help="runs with cameras trained at once")
     add("--players", type=int, default=4 if cuda else max(cores - 2, 1), help="rows at once")
     add("--workers", type=int, default=1, help="processes of each row on a CPU")

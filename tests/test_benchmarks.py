@@ -125,10 +125,7 @@ def test_damaged_inputs_reveal_no_fault(tmp_path: Path):
         "latency",
         "training",
         "short",
-        "fleet",
         "loop",
-        "cameras",
-        "serve",
         "robots",
     ],
 )
@@ -201,17 +198,6 @@ def test_documented_flags_train_the_two_phases_of_the_experiment(
     configs = {job.variant: job.config for job in list_video_jobs(run_script, values)}
     assert found["flow_matching"] == configs["Flow Matching, unrolled"]
     assert found["interpolants"] == configs["PFI, unrolled"]
-
-
-def test_visible_shares_are_compared_with_errors(
-    run_script: RunScript, pixel_run: Path, capsys: pytest.CaptureFixture[str]
-):
-    demos = pixel_run.with_name("store.zarr")
-    run_script("visibility.py", str(pixel_run), "--demos", str(demos), "--frames=2")
-    title, _, *rows = capsys.readouterr().out.splitlines()
-    assert title == "episodes that only the encoder was trained on"
-    assert rows[0].split()[2] == "1.00", "features of clean frames are right"
-    assert [row[:20].strip() for row in rows][-2:] == ["shift 2 px", "all"]
 
 
 @pytest.mark.slow

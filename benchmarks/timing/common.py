@@ -72,9 +72,3 @@ def run_fresh(function: Callable[..., Any], *args: Any) -> Any:
 def peak_memory() -> float:
     """Return the largest resident size of this process so far, MB."""
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MB
-
-
-def own_memory(pid: int | str = "self", field: str = "RssAnon") -> float:
-    """Return the size of a process's own pages, or of all of its pages (`VmRSS`), MB."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition(f"{field}:")[2].split()[0]) * 1024 / MB

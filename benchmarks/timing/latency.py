@@ -1,8 +1,8 @@
-"""Latency of a chunk: the shipped policy as ONNX graph, pt2 graph and with torch, against Diffusion Policy.
+"""Latency of a chunk: the shipped policy exported to ONNX and with torch, against Diffusion Policy.
 
-With --run, another policy for Push-T; if it selects plans, "selected" compares candidates. Of a policy with
-cameras, "frames and chunk" encodes the frames of a history and plans. The frames show the run's background,
-seen by a camera in its place, or shifted by two pixels, which costs a second look.
+With --run, another policy for Push-T. Of a policy with cameras, "frames and chunk" encodes the frames of a
+history and plans. The frames show the run's background, seen by a camera in its place, or shifted by two
+pixels, which costs a second look.
 """
 
 import tempfile
@@ -17,9 +17,7 @@ import torch
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.deploy.export import export_policy
-from nsde_policy.deploy.export.plan_module import trace_plan
 from nsde_policy.deploy.runtime import RuntimePolicy
-from nsde_policy.deploy.runtime.graph import Graph
 from nsde_policy.encoders.keypoints.model import KeypointModel
 from nsde_policy.eval.machine import device_name
 from nsde_policy.methods.base import BatchRng
@@ -60,46 +58,20 @@ def measure_latency(options: Options) -> list[dict[str, Any]]:
 def _list_state_jobs(policy: Policy, folder: Path) -> dict[str, Job]:
     export_policy(policy, folder / "policy.onnx", steps=ACTIONS, cases=64)
     export_policy(policy, folder / "first.onnx", steps=1, cases=64)
-    plan = trace_plan(policy, ACTIONS)
-    archive = torch.export.export(plan.module, plan.draw_example(), strict=False).module()
     runtime, runtime_first = (RuntimePolicy.load(folder / name) for name in ("policy.onnx", "first.onnx"))
     memory = runtime.spec.new_history()
     memory.add_observation(OBS)
     states = memory.states()
-    chunk, first = (Graph.load(folder / name) for name in ("policy.onnx", "first.onnx"))
-    for graph in (chunk, first):
-        graph.inputs["states"][:] = states
-        graph.draw(np.random.default_rng(0))
-    inputs = [torch.from_numpy(array.copy()) for array in chunk.inputs.values()]
     record = RunDirectory(SHIPPED_POLICY).read_record()
     record = replace(record, config=get_task("pusht").preset("default", "diffusion"))
     baseline = build_model(record).eval()
     tensor, rng = torch.from_numpy(states)[None], BatchRng([torch.Generator().manual_seed(0)])
     return {
-        "onnx, graph": chunk.run,
-        "onnx, graph, first action": first.run,
         "onnx, plan_from": lambda: runtime.plan_from(states, steps=ACTIONS, seed=0),
         "onnx, plan_from, first action": lambda: runtime_first.plan_from(states, steps=1, seed=0),
-        "pt2, graph": lambda: archive(*inputs),
         "torch, plan_from": lambda: policy.plan_from(states, steps=ACTIONS, seed=0),
         "torch, plan_from, first action": lambda: policy.plan_from(states, steps=1, seed=0),
-        **(_list_selection_jobs(policy, folder / "policy.select.onnx") if policy.candidates > 1 else {}),
         BASELINE: lambda: baseline.plan(tensor, steps=ACTIONS, rng=rng),
-    }
-
-
-def _list_selection_jobs(policy: Policy, path: Path) -> dict[str, Job]:
-    """Return jobs that compare plans at the goal of a policy."""
-    graph = Graph.load(path)
-    rule, spec = graph.record.selection, policy.spec
-    assert rule is not None
-    states = np.repeat([0.5 * (np.array(spec.low) + np.array(spec.high))], spec.history, axis=0)
-    states[:, rule.columns] = rule.goal
-    graph.inputs["states"][:] = states
-    graph.draw(np.random.default_rng(0))
-    return {
-        f"onnx, graph, selected from {policy.candidates}": graph.run,
-        "torch, plan_from, selected": lambda: policy.plan_from(states, steps=ACTIONS, seed=0),
     }
 
 
@@ -112,14 +84,9 @@ def _list_camera_jobs(policy: Policy, folder: Path) -> dict[str, Job]:
         history.add_observation(runtime.encode(each))
     states = history.states()
 
-    def encode_last_and_plan() -> object:
-        runtime.encode(here[0])
-        return runtime.plan_from(states, steps=ACTIONS, seed=0)
-
     return {
         "onnx, frames and chunk": _make_chunk(runtime, here),
         "onnx, frames and chunk, camera shifted": _make_chunk(runtime, shifted),
-        "onnx, last frame and chunk": encode_last_and_plan,
         "onnx, one observation": lambda: runtime.encode(here[0]),
         "onnx, one observation, camera shifted": lambda: runtime.encode(shifted[0]),
         "onnx, plan_from": lambda: runtime.plan_from(states, steps=ACTIONS, seed=0),

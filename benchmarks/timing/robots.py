@@ -25,7 +25,6 @@ from nsde_policy.deploy.protocol import (
 from nsde_policy.eval.machine import device_name
 from nsde_policy.policy.policy import Policy
 from timing.common import Options
-from timing.servers import make_states
 
 HOLDS = 0.999
 """Share of plans that must be in time."""
@@ -85,6 +84,15 @@ def _read_health(url: str) -> dict[str, Any]:
     with urllib.request.urlopen(url.replace("ws:", "http:") + "/healthz", timeout=10) as response:
         found: dict[str, Any] = json.load(response)
     return found
+
+
+def make_states(policy: Policy, seed: int) -> np.ndarray:
+    """Return states in the range of the demonstrations."""
+    rng, spec, memory = np.random.default_rng(seed), policy.spec, policy.spec.new_history()
+    for _ in range(spec.history):
+        memory.add_observation(rng.uniform(spec.low, spec.high)[: spec.obs_dim])
+        memory.add_action(rng.uniform(spec.low, spec.high)[spec.obs_dim :])
+    return memory.states()
 
 
 def make_requests(options: Options) -> list[PlanRequest]:
