@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ComparisonFlags:
+class ComparisonFlags(options.RolloutCommand):
     """Runs to compare, and how they are evaluated."""
 
     runs: tyro.conf.Positional[tuple[options.RunPath, ...]] = ()

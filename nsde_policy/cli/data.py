@@ -34,7 +34,7 @@ OutFlag = Annotated[Path, Positional, arg(help="Folder to write; it appears when
 
 
 @dataclass(frozen=True)
-class StoreFlags:
+class StoreFlags(options.Command):
     """Flags of the commands that read any store of demonstrations."""
 
     path: StorePathFlag
@@ -188,7 +188,7 @@ class DataView(PageFlags):
 
 
 @dataclass(frozen=True)
-class DataConvert:
+class DataConvert(options.Command):
     """Write demonstrations of any format to a zarr store or a LeRobot data set, and check the result."""
 
     path: StorePathFlag
@@ -260,7 +260,7 @@ class DataEdit(DataConvert):
 
 
 @dataclass(frozen=True)
-class DataDownload:
+class DataDownload(options.Command):
     """Download a public set of demonstrations and verify the content."""
 
     name: Positional[Literal["pusht"]]

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from .shared.options import Command
+
 
 @dataclass(frozen=True)
-class Doctor:
+class Doctor(Command):
     """Print versions and devices, and check that the installation works."""
 
     def run(self) -> None:

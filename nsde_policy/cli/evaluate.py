@@ -18,7 +18,7 @@ from .shared import options
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate:
+class Evaluate(options.RolloutCommand):
     """Roll out a policy, print scores with 95 % intervals, write videos."""
 
     run_dir: options.RunFlag = None
@@ -98,7 +98,7 @@ class Evaluate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreCommand:
+class ScoreCommand(options.DeviceCommand):
     """Score policies on recorded episodes, without an environment.
 
     Prints the likelihood per step, action errors by horizon and the coverage of σ, with 95 % intervals, and

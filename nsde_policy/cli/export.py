@@ -10,7 +10,7 @@ from .shared import options
 
 
 @dataclass(frozen=True)
-class Export:
+class Export(options.Command):
     """Export a policy as one graph from states and noise to a chunk of actions.
 
     The graph is compared with the policy on random states and discarded if it differs. It runs without torch

@@ -141,29 +141,20 @@ def _describe_commands(commands: CommandTree) -> list[str]:
 def _report_error(error: BaseException, debug: bool) -> int:
     """Print why a command ended, and return its exit code."""
     if isinstance(error, BrokenPipeError):  # the reader of our output has closed it, as `| head` does
-        _discard_output()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest at exit
         return PIPE_CLOSED
     if isinstance(error, KeyboardInterrupt):
         return _fail(str(error) or "interrupted", 130, debug)
     if isinstance(error, NsdePolicyError):
         return _fail(str(error), 2, debug)
     if isinstance(error, OSError):
-        _discard_output()  # perhaps it is what cannot be written
-        return _fail(f"{error.filename or 'the output'} cannot be used: {error.strerror or error}", 2, debug)
+        return _fail(f"{error.filename or 'a file'} cannot be used: {error.strerror or error}", 2, debug)
     if is_out_of_memory(error):
         return _fail(f"out of memory: {summarize_error(error)}; use smaller settings", 2, debug)
     missing = str(error.name).partition(".")[0] if isinstance(error, ModuleNotFoundError) else "nsde_policy"
     if missing != "nsde_policy":
         return _fail(f"this needs {missing}, which is not installed: pip install {missing}", 2, debug)
     return _fail(f"unexpected {type(error).__name__}: {error} (a bug; --debug shows where)", 1, debug)
-
-
-def _discard_output() -> None:
-    """Print what is left, or discard it: what Python fails to print at exit changes its code."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, code: int, debug: bool) -> int:

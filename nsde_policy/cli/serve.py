@@ -22,7 +22,7 @@ RARE_COLLECTIONS = 1000
 
 
 @dataclass(frozen=True)
-class Serve(ServeSettings):
+class Serve(ServeSettings, options.DeviceCommand):
     """Answer plan requests of other processes and machines.
 
     Speaks websockets, until SIGTERM or Ctrl-C. Events are logged to stderr as JSON lines.

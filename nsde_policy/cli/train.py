@@ -1,19 +1,19 @@
 """`nsde-policy train`: fit a policy to demonstrations."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass, replace
-from functools import cache, reduce
+from functools import reduce
 from inspect import getdoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import tyro
 
-from nsde_policy.assets import SHIPPED_TASK, USUAL_OBSERVATIONS, find_demos
+from nsde_policy.assets import SHIPPED_TASK, USUAL_OBSERVATIONS
 from nsde_policy.bounds import Fraction, SeedNumber
 from nsde_policy.errors import ConfigError
-from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.tasks import check_recorded_task, find_task, get_task, with_observations
+from nsde_policy.run_config import RunConfig
+from nsde_policy.tasks import get_task, with_observations
 from nsde_policy.tasks.training_defaults import AUTO_PRESET, CAMERA_PRESET
 from nsde_policy.training.presets import (
     SHORT_NAMES,
@@ -21,13 +21,13 @@ from nsde_policy.training.presets import (
     TrainingRequest,
     add_cameras,
     read_preset,
-    select_settings,
 )
 
 from .shared.flags import FLAG_RULES
 from .shared.foreign import refuse_foreign
 from .shared.options import (
     DemosPath,
+    DeviceCommand,
     DeviceFlag,
     EnvKwargsFlag,
     EnvName,
@@ -62,7 +62,7 @@ def expand_short_flags(args: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Train:
+class Train(DeviceCommand):
     """Fit a policy to demonstrations.
 
     Writes a run directory that `eval` and `Policy` load.
@@ -70,7 +70,6 @@ class Train:
 
     examples: ClassVar[str] = EXAMPLES
     uses_ranks: ClassVar[bool] = True
-    """Whether torchrun may start it in several processes."""
     demos: DemosPath | None = None
     """Demonstrations of any format; default: those of the task in this package. Flags for what
     they do not record: --obs-keys, --act-key, --images, --angles, --rate. --resample HZ changes the rate."""
@@ -99,19 +98,19 @@ class Train:
     """Fraction of the other episodes to hold out too, such as 0.1; σ is scaled to fit them."""
     dry_run: bool = False
     """Print the settings and do nothing else."""
-    settings: tyro.conf.Suppress[tyro.conf.Fixed[tuple[str, ...]]] = ()
-    """The other flags, which `run` parses: their defaults depend on the demonstrations."""
+    settings: tyro.conf.Suppress[tyro.conf.Fixed[Mapping[str, Any]]] = field(default_factory=dict)
+    """Values of the other flags by the path of their setting, such as train.steps."""
 
     @classmethod
     def parse(cls, args: Sequence[str], prog: str) -> Self:
-        """Parse the flags, those of the settings only to refuse unknown ones; exit after a help text."""
+        """Parse the flags; exit after a help text, or after saying what is wrong with them."""
         if args and not args[0].startswith("-"):
             raise ConfigError(f"{prog.split()[-1]} takes flags only: use --demos {args[0]}")
         refuse_foreign(args, cls, prog.split()[-1])
         if {"-h", "--help"} & {*args}:
             text = f"{getdoc(cls)}\n\n{cls.examples}"
             tyro.cli(cls, prog=prog, args=["--help"], description=text, registry=FLAG_RULES)
-        given, settings = tyro.cli(
+        command, flags = tyro.cli(
             cls,
             prog=prog,
             args=expand_short_flags(args),
@@ -119,18 +118,7 @@ class Train:
             add_help=False,
             registry=FLAG_RULES,
         )
-        command = replace(given, settings=tuple(settings))
-        command.parse_settings()
-        return command
-
-    def parse_settings(self) -> dict[str, Any]:
-        """Return the values of the flags of settings by their path.
-
-        Exit after printing the help text, or what is wrong with the flags.
-        """
-        command: Any = type(self)
-        preset, task = self.preset or AUTO_PRESET, self.env or self.task
-        return _parse_settings(command, self.policy, preset, task, self.obs, self.settings)
+        return replace(command, settings=_parse_settings(command, flags))
 
     def prepare(self) -> PreparedTraining:
         """Return the task, keyword arguments of its environment, and name and settings of the preset."""
@@ -141,7 +129,7 @@ class Train:
             demos=self.demos,
             preset=self.preset,
             method=self.policy,
-            settings=self.parse_settings(),
+            settings=self.settings,
             task=self.task,
             obs=self.obs,
             env=self.env,
@@ -171,55 +159,32 @@ class Train:
         return train_request(self._make_request(), self.out, resume=self.resume, scale_std=self.scale_std)
 
     def check(self) -> None:
-        """Refuse cameras and arrays that the demonstrations do not have, before torch is imported."""
-        from nsde_policy.data.readers import open_source
-        from nsde_policy.data.roles import find_camera, find_keys
-
+        """Refuse a file of settings that is damaged or of another method."""
         read_preset(self.preset, self.policy)
-        changes = select_settings(self.parse_settings(), "demos.")
-        selection = DemoConfig().change(changes)
-        if self.preset == CAMERA_PRESET and self.obs == USUAL_OBSERVATIONS and not selection.images:
-            raise ConfigError(
-                "pixels-fast is for camera frames, but no images are named: add --obs pixels or --images"
-            )
-        if self.demos is not None:
-            with open_source(self.demos) as source:
-                for camera in selection.images:
-                    source.open_episodes(find_camera(source, camera))
-                if selection.obs_keys != DemoConfig.obs_keys:
-                    find_keys(source, selection.obs_keys, selection.act_key)
-        name = find_task(self.demos).name if self.task == "auto" else self.task
-        task = with_observations(get_task(self.env or name), self.obs)
-        demos = task.training.demos.change(changes)
-        with demos.open_store(self.demos or find_demos(task.name)) as source:
-            find_keys(source, demos.obs_keys, demos.act_key)
-        if self.demos is not None:
-            check_recorded_task(task, self.demos)
 
 
-@cache
-def _parse_settings(
-    command: Any, method: str, preset: str, task: str, obs: str, flags: tuple[str, ...]
-) -> dict[str, Any]:
-    """Return the values of flags by the path of their setting, as `Train.parse_settings` does.
+def _parse_settings(command: Train, flags: Sequence[str]) -> dict[str, Any]:
+    """Return the values of flags of settings by the path of their setting; exit after a help text.
 
     The flags that there are depend on the method and on the encoder, so these are found first.
     """
     if not flags:
         return {}
-    is_missing = preset.endswith(".json") and not Path(preset).exists()  # `check` refuses it
-    name = "default" if preset in (AUTO_PRESET, CAMERA_PRESET) or is_missing else preset
-    chosen = with_observations(get_task(SHIPPED_TASK if task == "auto" else task), obs)
-    config = read_preset(name, method) or chosen.preset(name, method)
+    config = _find_defaults(command)
     encoder = _find_words(flags, "--demos.encoder") or [config.demos.encoder]
     images = tuple(_find_words(flags, "--demos.images")) or config.demos.images
     config = add_cameras(config, replace(config.demos, images=images, encoder=encoder[0]))
-    whole = _add_settings(command)
+    whole: Any = make_dataclass(
+        type(command).__name__,
+        [("config", Annotated[RunConfig, tyro.conf.arg(name="")], field(kw_only=True))],
+        bases=(type(command),),
+        frozen=True,
+    )
     parsed = tyro.cli(
         whole,
         default=whole(config=config),
         args=["--help"] if HELP_ALL in flags else flags,  # tyro omits given flags
-        prog=f"nsde-policy {command.__name__.lower()}",
+        prog=f"nsde-policy {type(command).__name__.lower()}",
         description=getdoc(command),
         registry=FLAG_RULES,
     )
@@ -230,6 +195,15 @@ def _parse_settings(
         last = last if hasattr(part, last) else last.removeprefix("no_")
         values[".".join([*groups, last])] = getattr(part, last)
     return values
+
+
+def _find_defaults(command: Train) -> RunConfig:
+    """Return the settings to start from; what `auto` measures is not known yet."""
+    preset, name = command.preset or AUTO_PRESET, command.env or command.task
+    if preset in (AUTO_PRESET, CAMERA_PRESET):
+        preset = "default"
+    task = with_observations(get_task(SHIPPED_TASK if name == "auto" else name), command.obs)
+    return read_preset(preset, command.policy) or task.preset(preset, command.policy)
 
 
 def _find_words(flags: Sequence[str], name: str) -> list[str]:
@@ -244,11 +218,3 @@ def _find_words(flags: Sequence[str], name: str) -> list[str]:
         elif is_inside:
             words.append(word)
     return words
-
-
-def _add_settings(command: type[Train]) -> Any:
-    """Return a command whose flags are its own and all settings of a run."""
-    config = Annotated[RunConfig, tyro.conf.arg(name="")]
-    return make_dataclass(
-        command.__name__, [("config", config, field(kw_only=True))], bases=(command,), frozen=True
-    )

@@ -3,6 +3,7 @@
 import json
 import shlex
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -14,7 +15,7 @@ from nsde_policy.errors import import_optional
 from nsde_policy.tasks import get_task
 from nsde_policy.training.presets import PRESET_FILE
 
-from .shared.options import JsonFileFlag, list_flags, print_results
+from .shared.options import JsonFileFlag, print_results
 from .train import Train
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Tune(Train):
     """Not a flag: a search always continues."""
 
     def check(self) -> None:
-        """Refuse missing packages and demonstrations before torch is imported."""
+        """Refuse missing packages before torch is imported."""
         import_optional("optuna", "tune")
         super().check()
 
@@ -132,3 +133,13 @@ class Tune(Train):
             episodes=self.episodes if has_env else 0,
             seed=self.seed,
         )
+
+
+def list_flags(settings: Mapping[str, object]) -> list[str]:
+    """Return values by the name of their flag as words of a command; None leaves a flag out."""
+    return [
+        word
+        for name, value in settings.items()
+        if value is not None
+        for word in (f"--{name.replace('_', '-')}", str(value))
+    ]

@@ -120,6 +120,10 @@ class TrainingRequest:
         preset = preset or choose_preset(task, self.method)
         if preset == AUTO_PRESET and selection.images and self.device == "cpu":
             preset = CAMERA_PRESET
+        if preset == CAMERA_PRESET and self.obs == USUAL_OBSERVATIONS and not selection.images:
+            raise ConfigError(
+                "pixels-fast is for camera frames, but no images are named: add --obs pixels or --images"
+            )
         name, config = resolve_preset(
             task,
             preset,

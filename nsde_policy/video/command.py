@@ -12,7 +12,9 @@ from nsde_policy.bounds import Count, SeedNumber
 from nsde_policy.cli.shared.flags import FLAG_RULES
 from nsde_policy.cli.shared.options import (
     Check,
+    Command,
     DemosPath,
+    DeviceCommand,
     DeviceFlag,
     JsonFileFlag,
     check_run,
@@ -34,7 +36,7 @@ class VideoPresetFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VideoTrain(VideoPresetFlags):
+class VideoTrain(VideoPresetFlags, DeviceCommand):
     """Train a model that predicts the next frames of videos; writes a run directory."""
 
     data: Annotated[DemosPath, Positional, arg(help="Store of videos.")]
@@ -83,7 +85,7 @@ class VideoTrain(VideoPresetFlags):
 
 
 @dataclass(frozen=True)
-class VideoEval:
+class VideoEval(DeviceCommand):
     """Score a video model against the true frames; another row repeats the last frame."""
 
     model: Annotated[
@@ -142,7 +144,7 @@ class VideoEval:
 
 
 @dataclass(frozen=True)
-class VideoData:
+class VideoData(Command):
     """Turn a folder of videos into a store for training.
 
     Any store of demonstrations with images is one already. An interrupted conversion continues with the same

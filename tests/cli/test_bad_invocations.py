@@ -1,6 +1,5 @@
 """Bad invocations: flags, numbers, devices and paths that no command can use."""
 
-import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
@@ -43,17 +42,9 @@ def test_invalid_flags_are_explained_with_exit_code_2(args, expected, capsys):
     assert expected in output.err
 
 
-DEVICE_COMMANDS = (
-    *("train", "eval", "score --demos STORE", "compare shipped", "report shipped", "serve"),
-    *("video train STORE", "video eval shipped"),
-)
-
-
-@pytest.mark.parametrize("command", DEVICE_COMMANDS)
-def test_a_device_that_torch_cannot_use_is_refused_before_the_work(command, capsys, tmp_path):
-    store, sizes = tmp_path / "store.npz", {"state": (9, 5), "action": (9, 2), "img": (9, 8, 8, 3)}
-    np.savez(store, episode_ends=[9], **{name: np.zeros(size, np.uint8) for name, size in sizes.items()})
-    error = refuse([*command.replace("STORE", str(store)).split(), "--device", "cuda:99"], capsys)
+@pytest.mark.parametrize("command", ["train", "eval", "compare shipped", "serve"])
+def test_a_device_that_torch_cannot_use_is_refused_before_the_work(command, capsys):
+    error = refuse([*command.split(), "--device", "cuda:99"], capsys)
     assert "device 'cuda:99' cannot be used here" in error
     assert "--device cpu" in error
 
@@ -83,22 +74,10 @@ def test_invalid_values_are_refused_in_one_line(args, expected, capsys):
     assert expected in refuse(args.split(), capsys)
 
 
-def test_a_preset_file_with_unknown_settings_is_refused(capsys, tmp_path):
-    path = tmp_path / "mine.json"
-    path.write_text('{"widht": 64}')
-    error = refuse(["train", "--preset", str(path), "--dry-run"], capsys)
-    assert f"{path} is not a preset: RunConfig has no setting 'widht'" in error
-
-
 @pytest.mark.parametrize(
-    "settings",
-    [
-        *('{"method": 5}', '{"method": []}', '{"method": null}', '{"method": "tardis"}', "[]"),
-        *('{"model": 3}', '{"train": 5}', '{"demos": null}', '{"encoder": 1}', '{"chunk": "x"}'),
-        '{"demos": {"encoder": 3}}',
-    ],
+    "settings", ['{"widht": 64}', '{"method": "tardis"}', "[]", '{"model": 3}', '{"demos": {"encoder": 3}}']
 )
-def test_a_preset_file_of_other_types_is_refused(settings, capsys, tmp_path):
+def test_a_preset_file_with_other_settings_is_refused(settings, capsys, tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(settings)
     error = refuse(["train", "--preset", str(path), "--dry-run"], capsys)
@@ -115,8 +94,8 @@ def test_a_preset_file_of_other_types_is_refused(settings, capsys, tmp_path):
         ),
         ("train --epochs 3 --batch_size=8", "use --steps (of the optimiser), --batch-size 8"),
         ("train --dataset.root data/arm", "no flag --dataset.root: use --demos data/arm"),
-        ("train --policy act", "the nearest is --policy regression"),
-        ("tune --policy=dp", "the nearest is --policy diffusion"),
+        ("train --policy act --epochs 3", "use --policy regression (the nearest method), --steps"),
+        ("tune --policy=dp", "tune has no method dp: use --policy diffusion"),
         ("eval --policy.path=me/arm", "`nsde-policy eval RUN`"),
         ("eval shipped --demos arm", "use `nsde-policy score RUN --demos arm`"),
     ],

@@ -69,17 +69,6 @@ def test_the_default_run_folder_is_named_after_the_demonstrations():
     assert {path: name_demos(Path(path)) for path in names} == names
 
 
-def test_progress_of_a_method_without_training_shows_no_loss(
-    arm_demos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    out = tmp_path / "run"
-    args = ["--demos", str(arm_demos), "--task", "none", "--out", str(out), "--device", "cpu"]
-    assert main(["train", "--policy", "knn", *args]) == 0
-    *_, line = capsys.readouterr().err.splitlines()
-    assert line.startswith("training step 1/1, ")
-    assert line.endswith(": nothing to fit")
-
-
 def test_flag_overrides_the_preset(arm_demos: Path, tmp_path: Path):
     out = tmp_path / "run"
     args = ["--demos", str(arm_demos), "--task", "none", "--preset=paper", "--chunk", "3", "--out", str(out)]
@@ -110,17 +99,9 @@ def test_running_out_of_memory_exits_with_code_2(
     arm_demos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     args = ["--demos", str(arm_demos), "--task", "none", "--out", str(tmp_path / "run")]
-    monkeypatch.setattr(TableSource, "draw", lambda *_: torch.empty(2**60))  # more than addresses can reach
+    monkeypatch.setattr(TableSource, "sample", lambda *_: torch.empty(2**60))  # more than addresses can reach
     assert main(["train", *args]) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith("nsde-policy: out of memory")
-
-
-def test_observations_are_not_suggested_as_actions(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    names = ("data/state", "data/action", "data/keypoint", "data/img")
-    arrays = {"data/qpos": np.ones((40, 3)), "data/ctrl": np.ones((40, 2))}
-    store = write_store(tmp_path / "arm.zarr", {**dict.fromkeys(names), **arrays})
-    assert main(["train", "--demos", str(store), "--obs-keys", "qpos", "--out", str(tmp_path / "run")]) == 2
-    assert "; use --act-key ctrl\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -141,9 +122,7 @@ def test_observations_are_not_suggested_as_actions(tmp_path: Path, capsys: pytes
         (["--task", "pusht", "--preset", "pixels-fast"], "add --obs pixels or --images"),
         (["--task", "avoiding", "--env-kwargs", '{"start": 3}'], "start must be one of 'fixed', 'varied'"),
         (["--demos", "ARM", "--demos.first-action-from", "9", "1", "2"], "observation columns"),
-        (["--demos", "ARM", "--encoder", "kepoints"], "unknown encoder 'kepoints'"),
         (["--demos", "ARM", "--seed=-1", "--validation", "0.5"], "need --seed >= 0, got -1"),
-        (["--demos", "ARM", "--policy", "regression", "--model.horizon", "100000"], "need horizon <= 4096"),
         (["--demos", "ARM", "--model.network.width", "65536"], "make more than 536870912 parameters"),
     ],
 )
@@ -165,7 +144,6 @@ def test_bad_input_exits_with_code_2(
         (["--preset", "auto"], "cpu", "pixels-fast", 64, 1000, 666),
         ([], "cuda", "auto", 96, 2430, 666),
         (["--steps", "500"], "cpu", "pixels-fast", 64, 250, 166),
-        (["--steps=9000"], "cpu", "pixels-fast", 64, 1000, 666),
         (["--steps", "500", "--encoder.train.steps", "7"], "cpu", "pixels-fast", 64, 7, 166),
         (["--encoder", "resnet", "--policy", "regression"], "cpu", "pixels-fast", None, None, 15_000),
     ],
@@ -213,8 +191,3 @@ def test_a_wrong_camera_lists_the_cameras_there_are(tmp_path: Path, capsys: pyte
     assert main(["train", "--demos", str(store), "--images", "topp"]) == 2
     assert "no camera 'topp' in " in (found := capsys.readouterr().err)
     assert found.endswith("; did you mean top?; it has: top, wrist\n")
-
-
-def test_the_preset_for_cameras_needs_some(arm_demos: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["train", "--demos", str(arm_demos), "--task", "none", "--preset", "pixels-fast"]) == 2
-    assert "add --obs pixels or --images" in capsys.readouterr().err

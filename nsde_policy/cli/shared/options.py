@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args, get_type_hints
 
 from tyro.conf import Positional, arg
 
@@ -104,47 +104,73 @@ JsonFileFlag = Annotated[
 JsonAddressFlag = Annotated[bool, arg(help="Print the address as one line of JSON.")]
 
 
-class Command(Protocol):
-    """Flags of a command as fields of a frozen dataclass.
+class Command:
+    """Flags of a command as fields of a frozen dataclass."""
 
-    A method `check` may refuse them before torch is imported.
-    """
+    uses_ranks: ClassVar[bool] = False
+    """Whether torchrun may start it in several processes."""
+
+    def check(self) -> None:
+        """Refuse flags that do not fit together, before torch is imported."""
+
+    def resolve_device(self) -> Self:
+        """Return the command with a device that torch can use."""
+        return self
 
     def run(self) -> None:
         """Do what the command is for."""
+        raise NotImplementedError
 
 
-CommandT = TypeVar("CommandT", bound=Command)
+class DeviceCommand(Command):
+    """A command with the flag --device."""
+
+    device: str
+
+    def resolve_device(self) -> Self:
+        """Return the command with a device that torch can use; raise `ConfigError` if it cannot."""
+        if self.device == "cpu":
+            return self
+        from nsde_policy.training.train import pick_device
+
+        return self._set_device(pick_device(self.device))
+
+    def _set_device(self, device: str) -> Self:
+        return replace(self, device=device)  # type: ignore[type-var]
 
 
-def check_command(command: CommandT) -> CommandT:
+class RolloutCommand(DeviceCommand):
+    """A command that rolls out policies here or, with --ray, on a cluster."""
+
+    workers: int
+    ray: str | None
+
+    def resolve_device(self) -> Self:
+        """Return the command with its device; on a cluster, Ray chooses the GPU."""
+        if self.ray is None:
+            return super().resolve_device()
+        import_optional("ray", "ray")
+        if self.ray != "local" and self.workers:
+            raise ConfigError("--workers is for this machine: leave it out, or use --ray local")
+        if self.device not in ("auto", "cpu", "cuda"):
+            raise ConfigError(f"--device {self.device} does not fit --ray, which chooses the GPU: use cuda")
+        return self._set_device("cuda" if self.device == "cuda" else "cpu")
+
+
+def check_command(command: Command) -> Command:
     """Check numbers, paths and the device of any command; return it with a device that torch can use."""
-    if is_launched() and not getattr(command, "uses_ranks", False):
+    if is_launched() and not command.uses_ranks:
         raise ConfigError("torchrun is for `train`: start this command without it")
     for name, hint in get_bounded_fields(type(command)).items():
         check_value(f"--{name.replace('_', '-')}", getattr(command, name), hint)
     for name, hint in get_type_hints(type(command), include_extras=True).items():
-        value = getattr(command, name)
-        values = value if isinstance(value, tuple) else (value,)
         for check in _find_checks(hint):
-            for each in values:
-                if each is not None:
-                    check.function(each)
-    if hasattr(command, "check"):
-        command.check()
-    device = getattr(command, "device", "cpu")
-    if (ray := getattr(command, "ray", None)) is not None:
-        import_optional("ray", "ray")
-        if ray != "local" and getattr(command, "workers", 0):
-            raise ConfigError("--workers is for this machine: leave it out, or use --ray local")
-        if device not in ("auto", "cpu", "cuda"):
-            raise ConfigError(f"--device {device} does not fit --ray, which chooses the GPU: use cuda")
-        return replace(command, device="cuda" if device == "cuda" else "cpu")  # type: ignore[type-var]
-    if device == "cpu":
-        return command
-    from nsde_policy.training.train import pick_device
-
-    return replace(command, device=pick_device(device))  # type: ignore[type-var]
+            value = getattr(command, name)
+            for path in value if isinstance(value, tuple) else (value,):
+                if path is not None:
+                    check.function(path)
+    command.check()
+    return command.resolve_device()
 
 
 def _find_checks(hint: object) -> list[Check]:
@@ -165,21 +191,6 @@ def choose_run(run: Path | None, obs: str) -> Path | None:
 def parse_env_kwargs(text: str | None) -> dict[str, Any]:
     """Parse the JSON object of `--env-kwargs`; an absent flag gives no arguments."""
     return {} if text is None else parse_json(text, name="--env-kwargs", error=ConfigError)
-
-
-def list_flags(settings: dict[str, object]) -> list[str]:
-    """Return keyword arguments as flags of a command; None, and no values, leave one out."""
-    flags: list[str] = []
-    for name, value in settings.items():
-        group, _, last = name.replace("_", "-").rpartition(".")
-        prefix = f"--{group}." if group else "--"
-        if isinstance(value, bool):
-            flags += [f"{prefix}{last}" if value else f"{prefix}no-{last}"]
-        elif isinstance(value, list | tuple):
-            flags += [f"{prefix}{last}", *map(str, value)] if value else []
-        elif value is not None:
-            flags += [f"{prefix}{last}", str(value)]
-    return flags
 
 
 def warn_if_unfinished(run: Path | None) -> None:

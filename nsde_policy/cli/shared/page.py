@@ -15,7 +15,7 @@ from msgspec import Meta
 from nsde_policy.deploy.server.settings import Address, is_loopback
 from nsde_policy.errors import ConfigError
 
-from .options import JsonAddressFlag, TokenFileFlag, read_token
+from .options import Command, JsonAddressFlag, TokenFileFlag, read_token
 
 if TYPE_CHECKING:
     from nsde_policy.deploy.server.policy_server import PolicyServer
@@ -29,7 +29,7 @@ PageSeed = Annotated[int, Meta(ge=0, lt=2**32)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PageFlags(Address):
+class PageFlags(Address, Command):
     """Flags of the commands that serve a web page."""
 
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000
