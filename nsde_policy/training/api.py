@@ -8,6 +8,7 @@ from typing import Any
 
 from nsde_policy.data.convert import check_output
 from nsde_policy.data.types import Demonstrations
+from nsde_policy.errors import CheckpointError
 from nsde_policy.log import show_log
 from nsde_policy.policy.policy import Policy
 from nsde_policy.run_config import RunConfig
@@ -112,6 +113,8 @@ def train_request(
         about = task if task != NO_TASK or request.demos is None else name_demos(request.demos)
         name = f"{about}-{config.method}-{preset}-{request.seed}"
         out = Path("runs") / re.sub(r"[^\w.-]", "_", name)
+        if isinstance(request.demos, Path) and not resume:
+            refuse_other_store(RunDirectory(out), request.demos)
     if isinstance(request.demos, Path):
         check_output(request.demos, out)
     options = TrainOptions(request.device, resume=resume, validation=request.validation, scale_std=scale_std)
@@ -128,6 +131,13 @@ def train_request(
     if overfitting := describe_overfitting(run):
         logger.warning(overfitting)
     return run
+
+
+def refuse_other_store(run: RunDirectory, demos: Path) -> None:
+    """Raise `CheckpointError` if a run is of another store, which has the same name in another folder."""
+    if run.config.exists() and Path(run.read_record().demos.source).resolve() != demos.resolve():
+        source = run.read_record().demos.source
+        raise CheckpointError(f"{run.path} holds a run of {source}: give the run of {demos} another --out")
 
 
 def name_demos(demos: Path | Demonstrations) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,21 @@ def test_the_default_run_folder_is_named_after_the_demonstrations():
         ".hidden": ".hidden",
     }
     assert {path: name_demos(Path(path)) for path in names} == names
+
+
+def test_stores_of_the_same_name_do_not_share_a_run(
+    arm_demos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("a", "b"):
+        shutil.copytree(arm_demos, tmp_path / folder / "arm.zarr")
+    args = ["train", "--policy", "knn", "--device", "cpu", "--demos"]
+    assert main([*args, "a/arm.zarr"]) == 0
+    assert main([*args, "b/arm.zarr"]) == 2
+    expected = "runs/arm-knn-auto-0 holds a run of a/arm.zarr: give the run of b/arm.zarr another --out"
+    assert expected in capsys.readouterr().err
+    assert main([*args, "a/arm.zarr"]) == 2
+    assert "already holds a run; continue with --resume" in capsys.readouterr().err
 
 
 def test_flag_overrides_the_preset(arm_demos: Path, tmp_path: Path):

@@ -161,9 +161,10 @@ def check_command(command: Command) -> Command:
     """Check numbers, paths and the device of any command; return it with a device that torch can use."""
     if is_launched() and not command.uses_ranks:
         raise ConfigError("torchrun is for `train`: start this command without it")
-    for name, hint in get_bounded_fields(type(command)).items():
+    kind: type = type(command)
+    for name, hint in get_bounded_fields(kind).items():
         check_value(f"--{name.replace('_', '-')}", getattr(command, name), hint)
-    for name, hint in get_type_hints(type(command), include_extras=True).items():
+    for name, hint in get_type_hints(kind, include_extras=True).items():
         for check in _find_checks(hint):
             value = getattr(command, name)
             for path in value if isinstance(value, tuple) else (value,):
