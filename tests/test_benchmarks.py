@@ -1,7 +1,6 @@
 """Tests of benchmarks: pages of results, declared experiments, documented commands, and tiny runs."""
 
 import argparse
-import importlib
 import json
 import re
 import runpy
@@ -93,16 +92,11 @@ def test_an_experiment_is_trained_rolled_out_and_resumed(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "command",
-    [
-        "suite.py video_scaling --smoke --device cpu --rows width?32 --out OUT",
-    ],
-)
-def test_the_smallest_case_runs(command: str, run_script: RunScript, tmp_path: Path):
-    script, *flags = shlex.split(command.replace("OUT", str(tmp_path)))
-    run_script(script, *flags)
-    assert "suite" not in script or (tmp_path / "results.json").exists()
+def test_a_video_experiment_is_trained_and_scored(run_script: RunScript, tmp_path: Path):
+    run_script(
+        "suite.py", "video_scaling", "--smoke", "--device=cpu", "--rows=width?32", "--out", str(tmp_path)
+    )
+    assert json.loads((tmp_path / "results.json").read_text())["runs"][0]["reduced_loss"] > 0
 
 
 @pytest.mark.parametrize("script", sorted(path.name for path in BENCHMARKS.glob("*.py")))
@@ -116,22 +110,6 @@ def test_damaged_inputs_reveal_no_fault(tmp_path: Path):
     attack = subprocess.run(command, capture_output=True, text=True)
     assert attack.returncode == 0, attack.stdout + attack.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        "methods",
-        "latency",
-        "training",
-        "short",
-        "loop",
-        "robots",
-    ],
-)
-def test_every_case_of_speed_has_a_function(case: str, run_script: RunScript):
-    module, _ = run_script("speed.py", name="speed")["CASES"][case]
-    assert callable(getattr(importlib.import_module(f"timing.{module}"), f"measure_{case}"))
 
 
 @pytest.mark.parametrize(
@@ -202,27 +180,17 @@ def test_documented_flags_train_the_two_phases_of_the_experiment(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_samples")
-def test_presets_for_cameras_are_trained_scored_and_driven(
+def test_cameras_of_two_sizes_are_lost_in_turn(
     run_script: RunScript, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    flags = ["--episodes=3", "--steps=3", "--trials=1", "--out", str(tmp_path)]
+    flags = ["--episodes=3", "--steps=10", "--trials=1", "--dropout=0.3", "--out", str(tmp_path)]
     run_script("camera_presets.py", *flags)
     name, _, printed = capsys.readouterr().out.partition(": ")
     found = json.loads(printed)
     assert name == "pixels-fast"
     assert found["cpu_seconds"] > 0
     assert found["verdict"][-1].startswith("Scored: the 1 of 3 episodes")
-    assert found["delivered"][1] == 1
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("few_samples")
-def test_cameras_of_two_sizes_are_lost_in_turn(
-    run_script: RunScript, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    flags = ["--episodes=3", "--steps=10", "--trials=1", "--dropout=0.3", "--out", str(tmp_path)]
-    run_script("camera_presets.py", *flags)
-    lost = json.loads(capsys.readouterr().out.partition(": ")[2])["lost"]
+    lost = found["lost"]
     assert [each["without_camera"] > 200 for each in lost.values()] == [False, True, True]
     assert all(each["outside"] == 0 for each in lost.values())
     assert "lost at 3.00 s by missing_frame" in " ".join(lost["top"]["last_report"])

@@ -55,7 +55,3 @@ def test_paths_take_both_branches(minimal):
         left, right = minimal.main(paths=300)
     assert min(left, right) > 50
     assert left + right > 270
-
-
-def test_it_fits_on_a_page():
-    assert len(FILE.read_text().splitlines()) <= 120

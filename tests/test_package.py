@@ -41,12 +41,6 @@ def test_the_version_is_the_same_everywhere():
     assert newest[1] in (__version__, "Unreleased")
 
 
-def test_the_core_install_stays_small():
-    names = {re.split(r"[^\w-]", d)[0] for d in PROJECT["dependencies"]}
-    required = {"torch", "gymnasium", "pymunk", "pygame", "zarr", "diffusers", "numpy"}
-    assert names - required == {"msgspec", "pooch", "requests", "safetensors", "tqdm", "tyro", "websockets"}
-
-
 def test_the_oldest_versions_in_ci_are_the_minimums_of_the_package():
     extras = PROJECT["optional-dependencies"]
     required = [
@@ -55,12 +49,6 @@ def test_the_oldest_versions_in_ci_are_the_minimums_of_the_package():
     ]
     oldest = [line for line in (ROOT / ".ci/oldest.txt").read_text().splitlines() if line[0] != "#"]
     assert oldest == sorted({each.replace(">=", "==") for each in required})
-
-
-def test_ruff_has_the_same_version_in_pre_commit_and_in_the_package():
-    (pinned,) = (each for each in PROJECT["optional-dependencies"]["dev"] if each.startswith("ruff=="))
-    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
-    assert f"rev: v{pinned.removeprefix('ruff==')} " in hooks
 
 
 def test_public_names_are_imported_on_first_use():
@@ -81,20 +69,14 @@ def wheel(shared_folder):
 
 
 @pytest.mark.slow
-def test_the_wheel_installs_one_import_name(wheel):
-    with zipfile.ZipFile(wheel) as archive:
-        top = {name.split("/")[0] for name in archive.namelist()}
-    assert top == {"nsde_policy", f"nsde_policy-{__version__}.dist-info"}
-    assert "nsde_policy/assets/pusht/model.safetensors" in archive.namelist()
-
-
-@pytest.mark.slow
 def test_every_module_imports_from_the_wheel_outside_the_checkout(wheel, tmp_path):
     venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
     python = tmp_path / "venv" / "bin" / "python"
     site = next((tmp_path / "venv").glob("lib/python*/site-packages"))
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
+        top = {name.split("/")[0] for name in archive.namelist()}
+        assert top == {"nsde_policy", f"nsde_policy-{__version__}.dist-info"}
         modules = [n for n in archive.namelist() if n.startswith("nsde_policy/") and n.endswith(".py")]
         assert "nsde_policy/py.typed" in archive.namelist()
     names = [n.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for n in modules]

@@ -128,28 +128,14 @@ BROKEN = {
     "encoders": "1 / 0",
 }
 """Modules of a package whose plug-ins cannot be imported, by the end of their group."""
-RUDE_READER = """
-import sys
-from nsde_policy.data.readers.registry import register_reader
-from nsde_policy.data.readers.zarr import ZarrReader
-
-@register_reader
-class RudeReader(ZarrReader):
-    name = "rude_reader"
-
-    def probe(self, path):
-        sys.exit(0)
-"""
 
 
 def test_broken_plug_ins_matter_only_to_those_who_ask_for_them(tmp_path: Path):
     site = tmp_path / "site"
     points = {f"nsde_policy.{group}": {f"broken_{group}": f"broken_{group}"} for group in BROKEN}
-    points["nsde_policy.readers"] |= {"rude_reader": "rude_reader", "empty_reader": "json"}
     write_package(site, "broken", "1.0", points)
     for group, content in BROKEN.items():
         (site / f"broken_{group}.py").write_text(content)
-    (site / "rude_reader.py").write_text(RUDE_READER)
     write_reaches(tmp_path / "demos.zarr")
     good = [
         "data info demos.zarr",
