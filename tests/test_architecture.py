@@ -32,17 +32,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli",),
     ("__main__",),
 )
-HEAVY = {
-    "torch",
-    "diffusers",
-    "gymnasium",
-    "zarr",
-    "pygame",
-    "pymunk",
-    "numpy",
-    "matplotlib",
-    "websockets",
-}
 
 
 def modules():
@@ -130,16 +119,6 @@ def test_a_robot_needs_no_training_code(folder):
 def test_a_control_loop_needs_no_torch():
     code = "import sys, nsde_policy.control; assert not {'torch', 'zarr', 'gymnasium'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
-
-
-def test_in_envs_only_drawing_imports_pygame():
-    users = {p.name for p in (ROOT / "envs").rglob("*.py") if any(n.startswith("pygame") for n in imports(p))}
-    assert users == {"drawing.py"}
-
-
-@pytest.mark.parametrize("path", [path for path in modules() if room_of(path) == "cli"])
-def test_parsing_the_command_line_imports_nothing_heavy(path):
-    assert not {name.split(".")[0] for name in imports(path, top_level_only=True)} & HEAVY
 
 
 def test_global_random_generators_are_not_used():

@@ -128,6 +128,12 @@ def test_class_names_are_defined(page):
 
 
 @each_page
+def test_names_in_core_modules_are_defined(page):
+    for module, name in re.findall(r"`(sde|targets|losses|networks|state)\.(\w+)`", page.read_text()):
+        assert name == "py" or hasattr(importlib.import_module(f"nsde_policy.core.{module}"), name), name
+
+
+@each_page
 def test_commands_parse(page):
     plugins = {"linear", "reach"}  # of the package in extending.md, which another test runs
     for command in find_commands(page):
