@@ -61,9 +61,9 @@ class LazyFrames:
         return rounded.astype(np.uint8)
 
 
-def open_images(path: Path | str, *, key: str = "img", accept_omitted_chunks: bool = False) -> LazyFrames:
+def open_images(path: Path | str, *, key: str = "img") -> LazyFrames:
     """Open the image array `key`; its files are checked for existence, not decoded."""
-    return open_images_from(open_source(path, accept_omitted_chunks=accept_omitted_chunks), key)
+    return open_images_from(open_source(path), key)
 
 
 def open_images_from(source: Source, key: str) -> LazyFrames:

@@ -1,10 +1,11 @@
 """Show the log of the package on standard error, without breaking progress bars."""
 
 import logging
-import os
 import sys
 import threading
 from contextlib import suppress
+
+from nsde_policy.ranks import get_launched_rank
 
 logger = logging.getLogger("nsde_policy")
 
@@ -34,5 +35,4 @@ def show_log() -> None:
     """Print the log of the package to stderr; of the processes of torchrun, only the first one's."""
     if not any(isinstance(handler, ProgressBarHandler) for handler in logger.handlers):
         logger.addHandler(ProgressBarHandler())
-        is_first = "TORCHELASTIC_RUN_ID" not in os.environ or os.environ["RANK"] == "0"
-        logger.setLevel(logging.INFO if is_first else logging.ERROR)
+        logger.setLevel(logging.INFO if get_launched_rank() == 0 else logging.ERROR)

@@ -277,13 +277,13 @@ class RunDirectory:
         except OSError as error:
             raise NsdePolicyError(f"{self.metrics} cannot be written: {error.strerror}") from error
 
-    def read_tensors(self, path: Path, *, advice: str = "the run is incomplete") -> dict[str, Tensor]:
-        """Read a file of tensors and check that they are finite; `advice` ends the message if it cannot."""
+    def read_tensors(self, path: Path) -> dict[str, Tensor]:
+        """Read a file of tensors and check that they are finite."""
         try:
             _read_metadata(path)  # refuses a sparse file of gigabytes before it is read
             tensors: dict[str, Tensor] = load(read_file(path, MAX_TENSOR_BYTES, error=CheckpointError))
         except (CheckpointError, SafetensorError, ValueError) as error:
-            raise CheckpointError(f"cannot read {path}: {error}; {advice}") from None
+            raise CheckpointError(f"cannot read {path}: {error}; the run is incomplete") from None
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 raise CheckpointError(f"{path}: {name} holds values that are not finite; the file is damaged")

@@ -15,6 +15,7 @@ import tyro
 from nsde_policy import __version__
 from nsde_policy.errors import ConfigError, NsdePolicyError, is_out_of_memory, suggest, summarize_error
 from nsde_policy.log import show_log
+from nsde_policy.ranks import get_launched_rank, is_launched
 from nsde_policy.video.command import VideoData, VideoEval, VideoTrain
 
 from . import data
@@ -28,7 +29,6 @@ from .serve import Serve
 from .shared.flags import FLAG_RULES
 from .shared.foreign import refuse_foreign
 from .shared.options import Command, check_command
-from .shared.ranks import get_rank, is_launched
 from .train import Train
 from .tune import Tune
 
@@ -161,6 +161,6 @@ def _fail(message: str, code: int, debug: bool) -> int:
     line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
     if debug:
         traceback.print_exc()
-    name = f"nsde-policy (rank {get_rank()})" if is_launched() else "nsde-policy"
+    name = f"nsde-policy (rank {get_launched_rank()})" if is_launched() else "nsde-policy"
     print(f"{name}: {line}", file=sys.stderr)
     return code

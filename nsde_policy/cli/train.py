@@ -12,6 +12,7 @@ import tyro
 from nsde_policy.assets import SHIPPED_TASK, USUAL_OBSERVATIONS
 from nsde_policy.bounds import Fraction, SeedNumber
 from nsde_policy.errors import ConfigError
+from nsde_policy.ranks import get_launched_rank
 from nsde_policy.run_config import RunConfig
 from nsde_policy.tasks import get_task, with_observations
 from nsde_policy.tasks.training_defaults import AUTO_PRESET, CAMERA_PRESET
@@ -34,7 +35,6 @@ from .shared.options import (
     MethodName,
     parse_env_kwargs,
 )
-from .shared.ranks import get_rank
 
 if TYPE_CHECKING:
     from nsde_policy.run_directory import RunDirectory
@@ -147,7 +147,7 @@ class Train(DeviceCommand):
         from nsde_policy.training.curves import plot_training
 
         run = self.train()
-        if get_rank() != 0:
+        if get_launched_rank() != 0:
             return
         picture = plot_training(run)
         print(f"trained {run.path}" + (f", curves in {picture}" if picture else ""))

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from nsde_policy.errors import CheckpointError, ConfigError, NsdePolicyError
 from nsde_policy.files import read_file, replace_file
+from nsde_policy.ranks import is_launched
 from nsde_policy.run_directory import MAX_TENSOR_BYTES
 
 logger = logging.getLogger(__name__)
@@ -27,11 +28,6 @@ LONGEST_WAIT = timedelta(minutes=30)
 """Time after which a rank gives up waiting for the others, which may decode frames for minutes."""
 COPIED = (".json", ".safetensors")
 """Suffixes of the files of a run that are needed to resume it."""
-
-
-def _is_launched() -> bool:
-    """Return whether torchrun started this process."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def is_distributed() -> bool:
@@ -50,7 +46,7 @@ def use_own_gpu(device: str) -> None:
     Raises:
         ConfigError: If the device has a number, or there are fewer GPUs than processes.
     """
-    if not _is_launched() or device == "cpu" or not torch.cuda.is_available():
+    if not is_launched() or device == "cpu" or not torch.cuda.is_available():
         return
     if ":" in device:
         raise ConfigError(f"torchrun gives each process its own GPU: use --device cuda, not {device}")
@@ -69,7 +65,7 @@ def join_ranks(path: Path, batches: Mapping[str, int], *, device: str, resume: b
     Raises:
         ConfigError: If one of the `batches`, sizes by their flags, cannot be divided evenly.
     """
-    if not _is_launched():
+    if not is_launched():
         return path
     if not dist.is_initialized():
         backend = "nccl" if torch.device(device).type == "cuda" else "gloo"

@@ -16,9 +16,8 @@ from nsde_policy.config import check_value, get_bounded_fields
 from nsde_policy.errors import CheckpointError, ConfigError, DemoError, import_optional, suggest
 from nsde_policy.files import check_writable, parse_json, read_file, read_json, replace_file
 from nsde_policy.methods.registry import METHODS
+from nsde_policy.ranks import is_launched
 from nsde_policy.tasks import NO_TASK, OWN_ROBOT
-
-from .ranks import is_launched
 
 if TYPE_CHECKING:
     MethodName = str

@@ -1,4 +1,4 @@
-"""The rank that torchrun gave this process; only rank 0 prints."""
+"""The processes that torchrun started, by its environment variables; torch is not imported."""
 
 import os
 
@@ -8,6 +8,6 @@ def is_launched() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def get_rank() -> int:
+def get_launched_rank() -> int:
     """Return the number of this process on all machines; 0 without torchrun."""
     return int(os.environ["RANK"]) if is_launched() else 0
