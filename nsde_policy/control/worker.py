@@ -6,7 +6,6 @@ The control session, the policy server and the viewer plan in such a thread. No 
 import atexit
 import queue
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -25,14 +24,11 @@ class _JobLoop(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="nsde-policy planner", daemon=True)
         self.jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self.busy_since: float | None = None
 
     def run(self) -> None:
         """Run jobs until the queue holds None."""
         while (job := self.jobs.get()) is not None:
-            self.busy_since = time.monotonic()
             job()
-            self.busy_since = None
             del job  # a result that the caller has dropped is not kept alive until the next job
 
 
@@ -70,12 +66,6 @@ class PlannerThread:
                 _started.add(self._thread)
             self._thread.jobs.put(partial(_run_job, function, future))
         return future
-
-    @property
-    def busy_s(self) -> float:
-        """How long the current job has been running, seconds; 0 while idle."""
-        since = self._thread.busy_since
-        return 0.0 if since is None else time.monotonic() - since
 
     def close(self, timeout_s: float = 0.0) -> bool:
         """End the thread after the jobs in the queue; return whether it ended within the timeout."""
