@@ -15,9 +15,6 @@ from typing import Any
 
 import pytest
 
-from nsde_policy.cli.main import main
-from nsde_policy.video.command import VideoTrain
-
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 PAGES = sorted((ROOT / "docs/results").glob("*.md"))
@@ -158,24 +155,6 @@ def test_documented_commands_parse(command: str, run_script: RunScript, monkeypa
     script, *flags = shlex.split(command)
     with pytest.raises(ParsedError):
         run_script(Path(script).name, *flags)
-
-
-def test_documented_flags_train_the_two_phases_of_the_experiment(
-    monkeypatch: pytest.MonkeyPatch, run_script: RunScript, tmp_path: Path
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.zarr").mkdir()
-    found = {}
-    monkeypatch.setattr(VideoTrain, "check", lambda self: None)  # of the store, which is empty
-    monkeypatch.setattr(VideoTrain, "run", lambda self: found.update({self.method: self.config}))
-    text = (ROOT / "docs/results/video.md").read_text()
-    commands = re.findall(r"`(video train train.zarr --method \S+ [^`]*--unroll.frames 4[^`]*)`", text)
-    assert len(commands) == 2
-    assert all(main(shlex.split(command)) == 0 for command in commands)
-    values = tomllib.loads((BENCHMARKS / "experiments/video.toml").read_text())
-    configs = {job.variant: job.config for job in list_video_jobs(run_script, values)}
-    assert found["flow_matching"] == configs["Flow Matching, unrolled"]
-    assert found["interpolants"] == configs["PFI, unrolled"]
 
 
 @pytest.mark.slow

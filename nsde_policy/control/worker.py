@@ -6,6 +6,7 @@ The control session, the policy server and the viewer plan in such a thread. No 
 import atexit
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future

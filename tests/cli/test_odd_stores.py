@@ -52,11 +52,3 @@ def test_repeats_single_episodes_and_unused_cameras_are_named(
         assert len(named) == bool(said)
         assert all(said in line for line in named)
         assert len([line for line in lines if CAMERA in line]) == (cameras and command[0] == "train")
-
-
-def test_an_empty_store_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    empty = {name: values[:0] for name, values in example_arrays().items()}
-    store = str(write_store(tmp_path / "demos.zarr", empty))
-    for command in (["data", "info", store], ["data", "check", store], ["train", "--demos", store]):
-        assert main(command) == 2
-        assert "holds 0 episodes" in "".join(capsys.readouterr())

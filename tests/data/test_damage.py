@@ -121,7 +121,6 @@ BLOSC = {"compressors": numcodecs.Blosc()}
 V3_BLOSC = {"zarr_format": 3, "compressors": BloscCodec()}
 META, ATTRIBUTES = "data/state/.zarray", "data/state/.zattrs"
 V3_META = "data/state/zarr.json"
-PICKLE = [{"id": "pickle"}]
 
 DAMAGES = [
     # the path

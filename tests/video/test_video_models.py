@@ -10,7 +10,6 @@ from torch import Tensor
 from nsde_policy.config import TrainConfig
 from nsde_policy.core import losses
 from nsde_policy.core.networks import Outputs
-from nsde_policy.errors import ConfigError
 from nsde_policy.training.fit import fit
 from nsde_policy.video.neural_sde import DELTA, NeuralSDEVideo
 from nsde_policy.video.next_frame import (
@@ -165,11 +164,6 @@ def test_methods_are_trained_on_equally_many_examples():
         second = two.unroll.frames * two.unroll.train.steps * two.unroll.train.batch_size
         assert one.train.steps * one.train.batch_size == two.train.steps * two.train.batch_size + second
         assert one.unroll.substeps == one.model.sampling.substeps == 2
-
-
-def test_a_denoiser_needs_noise():
-    with pytest.raises(ConfigError, match="noise > 0"):
-        NeuralSDEVideoConfig(noise=0.0)
 
 
 @pytest.mark.parametrize("method", MODELS)

@@ -111,14 +111,12 @@ def write_store(path: Path) -> None:
     ("args", "message"),
     [
         (["train", "nowhere.zarr"], "nowhere.zarr"),
-        (["train", "x.zarr", "--method", "magic"], "magic"),
         (
             ["train", "x.zarr", "--method", "flow_matching", "--preset", "paper"],
             "has no preset 'paper'; available: default, fast",
         ),
         (["train", "x.zarr", "--size", "60"], "size must be a multiple of 8"),
         (["eval", "nowhere"], "nowhere does not exist"),
-        (["eval", "a", "--substeps", "0"], "need --substeps >= 1, got 0"),
         (["eval", str(STORED_RUNS / "neural_sde"), "--steps", "13"], "holds no video of 17 frames"),
     ],
 )
