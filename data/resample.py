@@ -147,9 +147,8 @@ class ResampledSource(DerivedSource):
     @cached_property
     def _changes(self) -> list[int]:
         """Action columns that are changes per period."""
-        demos = load_from(
-            self._source, obs_keys=self._obs_keys, act_key=self._act_key, episodes=self._measured
-        )
+        demos = load_from(self._source, obs_keys=self._obs_keys, act_key=self._act_key)
+        demos = demos.select(self._measured)
         columns = match_changes(demos, match_columns(demos))
         return [action for action, column in enumerate(columns) if column != NO_COLUMN]
 

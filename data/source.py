@@ -193,30 +193,16 @@ class Source(abc.ABC):
         self.close()
 
 
-def read_columns(array: SourceArray, ends: Ints, episodes: range | None = None) -> Floats:
-    """Read episodes, or all, of a low-dimensional array, flattened to (frames, columns), all finite.
-
-    Only if all are read, missing and damaged parts are looked for first.
-    """
+def read_columns(array: SourceArray, ends: Ints) -> Floats:
+    """Read a low-dimensional array, flattened to (frames, columns), all finite."""
     if array.width > MAX_COLUMNS:
         raise DemoError(
             f"{array.name} has {array.width} numbers a frame, too many to load; open_images reads it lazily"
         )
-    first = 0
-    if episodes is None:
-        values = array.read_checked(int(ends[-1]))
-    else:
-        first, last = find_span(ends, episodes)
-        array.check_bytes((last - first) * array.width, f"{last - first} frames")
-        values = array.read(first, last)
+    values = array.read_checked(int(ends[-1]))
     columns = convert_to_float32(values.reshape(-1, array.width), array.name)
-    check_finite(columns, array.name, ends, first)
+    check_finite(columns, array.name, ends)
     return columns
-
-
-def find_span(ends: Ints, episodes: range) -> tuple[int, int]:
-    """Return the first frame of consecutive episodes, and one past their last."""
-    return int(ends[episodes[0] - 1]) if episodes[0] else 0, int(ends[episodes[-1]])
 
 
 class Columns(NamedTuple):
@@ -228,12 +214,12 @@ class Columns(NamedTuple):
     angles: tuple[int, ...]
 
 
-def join_columns(arrays: Sequence[SourceArray], ends: Ints, episodes: range | None = None) -> Columns:
-    """Read episodes of arrays, or all, and put them side by side."""
+def join_columns(arrays: Sequence[SourceArray], ends: Ints) -> Columns:
+    """Read arrays and put them side by side."""
     values, angles = [], []
     names: list[str] = []
     for array in arrays:
-        values.append(read_columns(array, ends, episodes))  # which refuses arrays of very many columns
+        values.append(read_columns(array, ends))  # which refuses arrays of very many columns
         angles += [len(names) + column for column in array.angles]
         names += array.columns or [
             f"{array.name.rpartition('/')[2]}[{column}]" for column in range(array.width)

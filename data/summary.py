@@ -11,9 +11,10 @@ from .action_columns import describe_changes, format_matches, match_changes, mat
 from .angles import find_wrapped_columns
 from .oddities import find_oddities
 from .readers import open_source
+from .readers.registry import load_from
 from .roles import find_roles, is_camera, is_colour
-from .source import MAX_COLUMNS, Source, SourceArray, join_columns, read_columns
-from .types import Demonstrations, Ints
+from .source import MAX_COLUMNS, Source, SourceArray, read_columns
+from .types import Ints
 
 SHOWN_COLUMNS = 8
 """Maximum number of columns that the text lists one by one."""
@@ -108,13 +109,13 @@ class StoreSummary:
 
     def _describe_roles(self) -> Iterator[str]:
         """Describe what training would take from the store, one line each."""
-        is_low_dimensional = self.observations or self.actions
-        if is_low_dimensional or not self.videos:
+        has_numbers = bool(self.observations or self.actions)
+        if has_numbers or not self.videos:
             yield f"can be observations: --obs-keys {' '.join(self.observations) or '(none)'}"
             yield f"can be actions: --act-key {' or '.join(self.actions) or '(none)'}"
-        if self.videos and is_low_dimensional:
+        if self.videos and has_numbers:
             yield f"can be cameras: --images {' '.join(self.videos)}"
-        if self.videos:
+        elif self.videos:
             yield f"for `nsde-policy video train`: {' or '.join(self.videos)}"
         if self.positions is not None:
             matches = format_matches(self.positions)
@@ -133,7 +134,8 @@ def summarize(path: Path | str, *, accept_omitted_chunks: bool = False) -> Store
         shapes = {name: array.shape for name, array in zip(names, arrays, strict=True)}
         observations, actions = find_roles(shapes)
         observations = [name for name in observations if name not in source.resolve("action")]
-        demos = _load_default(source, observations, actions)
+        obs_keys, act_key, train_flags = _choose_keys(source, observations, actions)
+        demos = load_from(source, obs_keys=obs_keys, act_key=act_key) if obs_keys and act_key else None
         positions = None if demos is None else match_columns(demos)
         return StoreSummary(
             path=str(path),
@@ -150,33 +152,26 @@ def summarize(path: Path | str, *, accept_omitted_chunks: bool = False) -> Store
             changes=None if demos is None else match_changes(demos, positions or ()),
             oddities=source.notes + (() if demos is None else tuple(find_oddities(demos))),
             attributes=dict(source.attributes),
-            train_flags=_name_keys(source, observations, actions),
+            train_flags=train_flags,
         )
 
 
-def _name_keys(source: Source, observations: Sequence[str], actions: Sequence[str]) -> str:
-    """Return the flags of `train` that name arrays, or nothing if its defaults exist."""
-    names, flags = set(source.find_arrays()), ""
-    if not names.issuperset(source.resolve("state")):
-        flags += f" --obs-keys {' '.join(name for name in observations if name not in actions[:1])}"
-    if actions and not names.issuperset(source.resolve("action")):
-        flags += f" --act-key {actions[0] if len(actions) == 1 else 'ARRAY'}"
-    return flags
-
-
-def _load_default(
+def _choose_keys(
     source: Source, observations: Sequence[str], actions: Sequence[str]
-) -> Demonstrations | None:
-    """Load what training takes by default; None without observations or actions."""
-    names = source.find_arrays()
-    action, state = source.resolve("action"), source.resolve("state")
-    action = action if set(action) <= set(names) else tuple(actions[:1])
-    state = state if set(state) <= set(names) else tuple(name for name in observations if name not in action)
-    if not state or not action:
-        return None
-    ends, arrays = source.open_episodes([*state, *action])
-    obs, act = join_columns(arrays[: len(state)], ends), join_columns(arrays[len(state) :], ends)
-    return Demonstrations(obs.values, act.values, ends, obs_names=obs.names, act_names=act.names)
+) -> tuple[tuple[str, ...], str, str]:
+    """Return the arrays of observations and actions, and the flags of `train` that name them.
+
+    They are the defaults of `train`, or what can take their place; empty if nothing can.
+    """
+    names = set(source.find_arrays())
+    obs_keys, act_key, flags = ("state",), "action", ""
+    if not names.issuperset(source.resolve("state")):
+        obs_keys = tuple(name for name in observations if name not in actions[:1])
+        flags += f" --obs-keys {' '.join(obs_keys)}"
+    if not names.issuperset(source.resolve("action")):
+        act_key = actions[0] if actions else ""
+        flags += f" --act-key {act_key if len(actions) == 1 else 'ARRAY'}" if actions else ""
+    return obs_keys, act_key, flags
 
 
 def _summarize_array(array: SourceArray, ends: Ints) -> ArraySummary:

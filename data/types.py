@@ -242,17 +242,16 @@ def check_angles(angles: Sequence[int], width: int, name: str) -> tuple[int, ...
     return tuple(sorted(int(column) for column in angles))
 
 
-def check_finite(values: Floats, name: str, ends: Ints, first: int = 0) -> None:
-    """Raise `DemoError` for NaN, infinity and numbers above `MAX_VALUE`; `first` is the first frame."""
+def check_finite(values: Floats, name: str, ends: Ints) -> None:
+    """Raise `DemoError` for NaN, infinity and numbers above `MAX_VALUE`."""
     bad = ~(np.abs(values) <= MAX_VALUE)
     if not bad.any():
         return
-    row, column = divmod(int(np.argmax(bad)), bad.shape[1])
-    frame = first + row
+    frame, column = divmod(int(np.argmax(bad)), bad.shape[1])
     episode = int(np.searchsorted(ends, frame, side="right"))
     step = frame - (ends[episode - 1] if episode else 0)
     raise DemoError(
-        f"{values[row, column]:g} in {name}[{column}] at frame {frame} (episode {episode}, step {step}), "
+        f"{values[frame, column]:g} in {name}[{column}] at frame {frame} (episode {episode}, step {step}), "
         f"{bad.sum()} values in total are not within ±{MAX_VALUE:g}; repair or drop the episode"
     )
 

@@ -16,7 +16,7 @@ from nsde_policy.files import PARTIAL
 from nsde_policy.registry import Registry
 
 from ..roles import find_keys
-from ..source import Source, check_array_count, find_span, join_columns
+from ..source import Source, check_array_count, join_columns
 from ..types import Demonstrations
 from .base import Reader
 
@@ -108,16 +108,12 @@ def load_from(
     angles: Sequence[int] | None = None,
     act_angles: Sequence[int] | None = None,
     rate_hz: float | None = None,
-    episodes: range | None = None,
 ) -> Demonstrations:
-    """Load the low-dimensional part of an open source, or some episodes of it; see `load_demonstrations`."""
+    """Load the low-dimensional part of an open source; see `load_demonstrations`."""
     obs_names, act_names = find_keys(source, obs_keys, act_key)
     ends, arrays = source.open_episodes([*obs_names, *act_names])
     split = len(obs_names)
-    obs, act = (join_columns(part, ends, episodes) for part in (arrays[:split], arrays[split:]))
-    if episodes is not None:
-        first, _ = find_span(ends, episodes)
-        ends = ends[episodes.start : episodes.stop] - first
+    obs, act = (join_columns(part, ends) for part in (arrays[:split], arrays[split:]))
     limits = source.act_limits
     if limits is not None and len(limits[0]) != act.values.shape[1]:
         raise DemoError(

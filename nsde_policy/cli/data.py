@@ -265,8 +265,8 @@ class DataDownload(options.Command):
 
     name: Positional[Literal["pusht"]]
     """pusht: 206 human demonstrations of Push-T, 32 MB (Chi et al., RSS 2023; MIT licence)."""
-    out: Path = Path("pusht.zarr")
-    """Zarr directory to create; a complete one is kept."""
+    out: Path = Path("pusht.zarr.zip")
+    """Zip of a zarr store to write; a complete one is kept."""
     url: str | None = None
     """Download the zip file from this address instead; its content must be the same."""
 

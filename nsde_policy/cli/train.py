@@ -50,7 +50,7 @@ EXAMPLES = """Examples:
   nsde-policy train --preset fast                        # Push-T on a CPU
   nsde-policy train --demos my_robot --validation 0.2    # LeRobot, HDF5, zarr, …
   nsde-policy train --demos my_robot --images top wrist  # with cameras
-  nsde-policy train --demos pusht.zarr --policy diffusion --steps 50000
+  nsde-policy train --demos pusht.zarr.zip --policy diffusion --steps 50000
 
 Often changed settings: --steps, --batch-size, --lr, --width, --chunk. --help-all lists all."""
 

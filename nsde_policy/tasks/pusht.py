@@ -181,7 +181,6 @@ class PushTTraining(TrainingDefaults):
             url="https://diffusion-policy.cs.columbia.edu/data/training/pusht.zip",
             fingerprint="a98719ddbca719f849bae2e010cd285d84124c955a00f22c862dfe7ba73778a7",
             angles=self.demos.angles,
-            max_bytes=256 * 2**20,
             frames=25_650,
         )
 

@@ -28,7 +28,7 @@ def test_info_prints_text_and_json(store: Path, capsys: pytest.CaptureFixture[st
     for part in (
         "3 episodes, 40 frames, 10 Hz, 4 s",
         "10 to 15 frames, median 15",
-        "\ncan be cameras: --images img\nfor `nsde-policy video train`: img\n",
+        "\ncan be cameras: --images img\n",
         "ada",
         "[4] jumps by 2π",
     ):

@@ -3,7 +3,7 @@
 import io
 import shutil
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,20 +73,13 @@ def read_files(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def zip_files(
-    files: Mapping[str, bytes],
-    *,
-    inside: str = INSIDE,
-    extra: Iterable[tuple[str | zipfile.ZipInfo, bytes]] = (),
-) -> bytes:
-    """Return a zip of files in a folder, followed by further members."""
+def zip_files(files: Mapping[str, bytes]) -> bytes:
+    """Return a zip of files in a folder."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("pusht/", b"")
         for name, content in files.items():
-            archive.writestr(inside + name, content)
-        for member, content in extra:
-            archive.writestr(member, content)
+            archive.writestr(INSIDE + name, content)
     return buffer.getvalue()
 
 
