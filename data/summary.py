@@ -164,7 +164,8 @@ def _choose_keys(
     They are the defaults of `train`, or what can take their place; empty if nothing can.
     """
     names = set(source.find_arrays())
-    obs_keys, act_key, flags = ("state",), "action", ""
+    obs_keys: tuple[str, ...] = ("state",)
+    act_key, flags = "action", ""
     if not names.issuperset(source.resolve("state")):
         obs_keys = tuple(name for name in observations if name not in actions[:1])
         flags += f" --obs-keys {' '.join(obs_keys)}"

@@ -100,6 +100,8 @@ def test_readers_of_other_formats_need_not_know_of_omitted_chunks(monkeypatch: p
     }
 
     class OtherReader:
+        name = "other"
+
         def open(self, path):
             return MemorySource(path, "other", arrays, [4, 9], conventions={"state": ("joints",)})
 
