@@ -10,7 +10,7 @@ from torch import Tensor
 from nsde_policy.methods.base import BatchRng
 
 Distribution = Literal["normal", "uniform"]
-Function = Callable[[Sequence[Tensor], BatchRng], tuple[Tensor, ...]]
+Function = Callable[[Sequence[Tensor], BatchRng], dict[str, Tensor]]
 
 NO_NOISE = BatchRng([])
 """For functions without random numbers."""
@@ -75,14 +75,14 @@ class _Graph:
         with torch.cuda.graph(self._graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             self._outputs = function(self._inputs, self._noise)
 
-    def replay(self, tensors: Sequence[Tensor], rng: BatchRng) -> tuple[Tensor, ...]:
+    def replay(self, tensors: Sequence[Tensor], rng: BatchRng) -> dict[str, Tensor]:
         """Compute up to as many rows as were captured."""
         rows = len(tensors[0])
         for buffer, tensor in zip(self._inputs, tensors, strict=True):
             buffer[:rows] = tensor
         self._noise.fill(rng)
         self._graph.replay()
-        return tuple(output[:rows].clone() for output in self._outputs)
+        return {name: output[:rows].clone() for name, output in self._outputs.items()}
 
 
 class GraphCache:
@@ -94,7 +94,7 @@ class GraphCache:
 
     def call(
         self, name: Hashable, function: Function, tensors: Sequence[Tensor], rng: BatchRng
-    ) -> tuple[Tensor, ...]:
+    ) -> dict[str, Tensor]:
         """Compute rows of tensors with their random numbers, of which each row may have several.
 
         A name stands for one function and its settings. The first call of a size captures it; what waits for

@@ -148,13 +148,15 @@ class Policy(BasePolicy[torch.Generator]):
         resized = [torch.from_numpy(resize_frames(camera, encoder.size)) for camera in frames]
         inputs = [torch.from_numpy(values).to(torch.float32), *resized]
 
-        def encode(tensors: Sequence[Tensor], _: BatchRng) -> tuple[Tensor, ...]:
+        def encode(tensors: Sequence[Tensor], _: BatchRng) -> dict[str, Tensor]:
             features, summary = encoder.summarize(*tensors)
-            return features, *([] if encoder.visibility is None else [encoder.visibility(summary)])
+            if encoder.visibility is None:
+                return {"features": features}
+            return {"features": features, "visible": encoder.visibility(summary)}
 
         outputs = self._sampler.compute("encode", encode, [tensor.to(self.device) for tensor in inputs])
-        features, *visible = (output.double().cpu().numpy() for output in outputs)
-        return features, visible[0] if visible else None
+        arrays = {name: output.double().cpu().numpy() for name, output in outputs.items()}
+        return arrays["features"], arrays.get("visible")
 
     def _make_generator(self, seed: int) -> torch.Generator:
         return torch.Generator().manual_seed(seed)

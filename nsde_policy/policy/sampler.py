@@ -74,24 +74,25 @@ class PlanSampler:
         inputs = torch.from_numpy(states).to(self.device, torch.float32)
         sampling = self.sampling if sampling is None else sampling
         with_std = with_std and self.model.reports_std and self.model.foresees_states
-        most = self.rule.candidates
-        most = most if candidates is None else max(1, min(candidates, most))
-        counts = [1] * len(inputs)
-        if self.selector is not None and most > 1:
-            with self._computing():
-                counts = [most if compares else 1 for compares in self.selector.compares(inputs).tolist()]
-        fields = ["actions", *["states"] * self.model.foresees_states, *["std"] * with_std]
-        plans: list[Plan | None] = [None] * len(inputs)
+        counts = self._count_candidates(inputs, candidates)
+        plans: dict[int, Plan] = {}
         for count in sorted({*counts}):
             rows = [row for row, number in enumerate(counts) if number == count]
             plan = partial(self._plan, steps=steps, sampling=sampling, count=count, with_std=with_std)
             key = self.rule, steps, sampling, count, with_std
             outputs = self.compute(key, plan, [inputs[rows]], rng.repeat(rows, count))
-            arrays = (output.double().cpu().numpy() for output in outputs)
-            names = fields if count == 1 else [*fields, "candidates"]
-            for row, *values in zip(rows, *arrays, strict=True):
-                plans[row] = Plan(**dict(zip(names, values, strict=True)))
-        return [plan for plan in plans if plan is not None]
+            arrays = {name: output.double().cpu().numpy() for name, output in outputs.items()}
+            for i, row in enumerate(rows):
+                plans[row] = Plan(**{name: values[i] for name, values in arrays.items()})
+        return [plans[row] for row in range(len(inputs))]
+
+    def _count_candidates(self, states: Tensor, most: int | None) -> list[int]:
+        """Return how many plans, at most `most`, are compared for each row of states."""
+        allowed = self.rule.candidates if most is None else max(1, min(most, self.rule.candidates))
+        if self.selector is None or allowed == 1:
+            return [1] * len(states)
+        with self._computing():
+            return [allowed if compares else 1 for compares in self.selector.compares(states).tolist()]
 
     def _plan(
         self,
@@ -102,39 +103,36 @@ class PlanSampler:
         sampling: Sampling,
         count: int,
         with_std: bool,
-    ) -> tuple[Tensor, ...]:
-        """Return actions (rows, steps, act_dim) of the best of `count` plans for each row of states.
-
-        Methods that foresee states add the path (rows, steps + 1, d) and, with `with_std`, the standard
-        deviation of each action. Where several plans are compared, the states to which they lead follow.
-        """
+    ) -> dict[str, Tensor]:
+        """Return the best of `count` plans for each row of states, by the fields of `Plan`."""
         (states,) = tensors
         if count == 1:
-            actions, *paths = self._sample(states, rng, steps, sampling)
-            ends: tuple[Tensor, ...] = ()
+            plan = self._sample(states, rng, steps, sampling)
         else:
-            repeated = states.repeat_interleave(count, dim=0)
-            actions, *paths = self._sample(repeated, rng, self.find_horizon(steps), sampling)
             assert self.selector is not None
-            led_to, costs = self.selector.compare(repeated, actions, count)
+            repeated = states.repeat_interleave(count, dim=0)
+            plans = self._sample(repeated, rng, self.find_horizon(steps), sampling)
+            led_to, costs = self.selector.compare(repeated, plans["actions"], count)
             best = self.selector.choose(costs) + count * torch.arange(len(states), device=states.device)
-            actions, paths = actions[best, :steps], [path[best, : steps + 1] for path in paths]
-            ends = (led_to[:, : steps + 1].reshape(len(states), count, steps + 1, -1),)
-        if not with_std:
-            return actions, *paths, *ends
-        std = self.model.futures_std(states, paths[0], sampling=sampling)[..., self._obs_dim :]
-        return actions, *paths, std, *ends
+            plan = {"actions": plans["actions"][best, :steps]}
+            if "states" in plans:
+                plan["states"] = plans["states"][best, : steps + 1]
+            plan["candidates"] = led_to[:, : steps + 1].reshape(len(states), count, steps + 1, -1)
+        if with_std:
+            std = self.model.futures_std(states, plan["states"], sampling=sampling)
+            plan["std"] = std[..., self._obs_dim :]
+        return plan
 
-    def _sample(self, states: Tensor, rng: BatchRng, steps: int, sampling: Sampling) -> tuple[Tensor, ...]:
-        """Sample actions, and the path if the method has it."""
+    def _sample(self, states: Tensor, rng: BatchRng, steps: int, sampling: Sampling) -> dict[str, Tensor]:
+        """Sample one plan for each row of states: its actions, and its states if the method foresees them."""
         if not self.model.foresees_states:
-            return (self.model.plan(states, steps=steps, rng=rng, sampling=sampling),)
+            return {"actions": self.model.plan(states, steps=steps, rng=rng, sampling=sampling)}
         paths = self.model.sample_futures(states, steps=steps, rng=rng, sampling=sampling)
-        return paths[:, 1:, self._obs_dim :], paths
+        return {"actions": paths[:, 1:, self._obs_dim :], "states": paths}
 
     def compute(
         self, name: Hashable, function: Function, tensors: Sequence[Tensor], rng: BatchRng = NO_NOISE
-    ) -> tuple[Tensor, ...]:
+    ) -> dict[str, Tensor]:
         """Call a function of tensors with independent rows; `name` stands for it and its settings."""
         with self._computing():
             if self._graphs is None:
