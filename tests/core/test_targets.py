@@ -53,20 +53,6 @@ def test_interpolated_points_lie_between_the_two_states():
     torch.testing.assert_close(target.velocity, torch.full((1000, 1), 2.0))
 
 
-def test_subtracting_the_unit_noise_restores_the_state():
-    x, sigma, z = torch.ones(50, 2), torch.tensor([0.1, 3.0]), torch.randn(50, 2, generator=make_rng())
-    target = sample_flow_target(
-        x,
-        torch.zeros(50, 2),
-        torch.ones(50, 1),
-        interpolation="none",
-        noise_std=sigma,
-        unit_noise=z,
-        generator=make_rng(),
-    )
-    torch.testing.assert_close(target.x - sigma * target.unit_noise, x)
-
-
 def test_noise_is_absolute_or_relative_to_the_increments_of_each_dimension():
     spread = torch.tensor([0.01, 5.0])
     torch.testing.assert_close(noise_scale(0.7, "relative", spread), 0.7 * spread)

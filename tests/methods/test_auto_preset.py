@@ -65,11 +65,6 @@ def test_demonstrations_of_obstacle_avoidance_get_the_settings_for_branches(task
     )
 
 
-def test_human_demonstrations_of_push_t_keep_half_of_the_noise(human_demos):
-    _, config = resolve_preset(get_task("pusht"), "auto", "neural_sde", demos=human_demos, selection={})
-    assert (config.model.noise, config.model.sampling.diffusion) == (0.7, 0.5)
-
-
 @pytest.mark.parametrize(("dim", "width"), [(32, 256), (54, 512), (428, 1024)])
 def test_width_grows_with_the_state(dim, width):
     assert get_method("neural_sde").auto_preset(replace(SCRIPTED, dim=dim)).model.network.width == width

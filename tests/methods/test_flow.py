@@ -58,18 +58,6 @@ def test_training_points_are_drawn_from_the_marginals():
     torch.testing.assert_close(loss, (slope - 2.0 * error).square().mean(), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("substeps", [1, 3])
-def test_plan_starts_at_the_previous_action_and_makes_the_declared_number_of_calls(substeps: int):
-    model, sampling = build(), StreamingFlowSampling(substeps=substeps)
-    model.network = recorder = RecordingNetwork(1, 0.5)  # type: ignore[assignment]
-    states = make_states(torch.zeros(2), 2, previous=4.0)
-    plan = model.plan(states, steps=3, rng=make_batch_rng(2), sampling=sampling)
-    dt = 1 / (5 * substeps)
-    period = substeps * 0.5 * 20 * dt / (1 + 0.5 * model.config.gain * dt)
-    torch.testing.assert_close(plan[0, :, 0], 4.0 + period * torch.arange(1.0, 4.0))
-    assert len(recorder.inputs) == model.network_calls(3, sampling) == 3 * substeps
-
-
 class ExactField(nn.Module):
     """The stabilised velocity field around one trajectory, in place of a trained network."""
 

@@ -88,12 +88,6 @@ def test_plans_turn_and_move_with_the_object():
     torch.testing.assert_close(plan(model, moved), expected, rtol=0, atol=1e-5)
 
 
-def test_rotation_is_counterclockwise():
-    torch.testing.assert_close(
-        rotate(torch.tensor([1.0, 0.0]), torch.tensor(math.pi / 2)), torch.tensor([0.0, 1.0])
-    )
-
-
 def test_angles_of_actions_are_followed_the_shorter_way_round():
     """A demonstration that turns from −3.1 by 0.1 per period, seen from the same angle plus one turn."""
     spec = StateSpec(

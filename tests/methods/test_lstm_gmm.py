@@ -89,9 +89,3 @@ def test_invalid_settings_and_longer_plans_raise():
         LSTMGMMConfig(horizon=11)
     with pytest.raises(ConfigError, match="one action, got steps 2"):
         build().plan(make_random_windows(2, 4).states, steps=2, rng=make_batch_rng(2))
-
-
-def test_the_default_has_the_original_size():
-    pusht = StateSpec(5, 2, (4,), (0.0,) * 7, (512.0,) * 7, (1.0,) * 7)
-    model = LSTMGMM(LSTMGMMConfig(), pusht, generator=make_rng())
-    assert sum(p.numel() for p in model.parameters()) == 4 * 400 * (6 + 3 * 400 + 4) + 401 * 25

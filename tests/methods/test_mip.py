@@ -7,7 +7,6 @@ import torch
 
 from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.methods.baselines.mip import MIP, MIPConfig
-from nsde_policy.training.fit import fit
 from tests.helpers.rng import make_batch_rng, make_rng
 from tests.helpers.toy_problems import LINE, RecordingNetwork, make_states, make_two_modes
 
@@ -45,17 +44,3 @@ def test_plan_makes_two_calls_and_the_second_gets_the_first_result():
     assert bool((recorder.inputs[0][:, 4:] == 0).all())
     torch.testing.assert_close(recorder.inputs[1][:, 4:], torch.tensor([0.45] * 4 + [0.9]).expand(3, -1))
     torch.testing.assert_close(plan, torch.full((3, 2, 1), 10.0))
-
-
-@pytest.mark.slow
-def test_second_call_keeps_the_mode_of_its_input():
-    """The posterior mean of ±a given t*(±a) + noise is ±a; the first call, without one, returns 0."""
-    model = build()
-    fit(model, make_two_modes(4000, model.config), SHORT, seed=0)
-    features = model.layout.features(make_states(torch.zeros(2), 2)).flatten(-2)
-    side = torch.tensor([[1.0], [-1.0]]).expand(-1, 4)
-    second_input = torch.cat([features, 0.9 * 0.4 * side, torch.full((2, 1), 0.9)], dim=-1)
-    with torch.no_grad():
-        torch.testing.assert_close(model.network(second_input), 0.5 * side, atol=0.05, rtol=0)
-        first_input = torch.cat([features, torch.zeros(2, 5)], dim=-1)
-        torch.testing.assert_close(model.network(first_input), torch.zeros(2, 4), atol=0.05, rtol=0)

@@ -179,14 +179,6 @@ def test_variance_stays_above_its_floor():
     assert lowest.min().item() == pytest.approx(0.2, rel=1e-3)
 
 
-def test_all_results_stay_on_the_device():
-    model, walk = build(history=2).to("meta"), make_path().to("meta")
-    x0 = stack_history(walk, 2)[0]
-    noise = torch.zeros(3, *walk.shape[1:], device="meta")
-    assert model.sample_paths(x0, steps=3, noise=noise).is_meta
-    assert all(part.is_meta for part in model.predict_step(x0.unflatten(-1, (2, 3))))
-
-
 @pytest.mark.parametrize("network", [SHARED, SEPARATE], ids=["shared", "separate"])
 def test_step_inputs_respond_to_steps_and_to_nothing_else(network: NetworkConfig):
     wide = replace(network, width=256)
