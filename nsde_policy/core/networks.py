@@ -3,10 +3,10 @@
 Randomness is explicit: initial weights and dropout masks come from the generator that is passed in.
 """
 
-import abc
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple, cast
 
 import torch
@@ -122,45 +122,26 @@ class MLP(nn.Module):
         return output
 
 
-class AbstractNetworks(nn.Module, abc.ABC):
-    """Drift, log variance and score behind one call."""
+class Networks(nn.Module):
+    """Drift, log variance and score of a state: one trunk with three linear heads, or three networks.
 
-    drift: nn.Module
-    log_variance: nn.Module
-    score: nn.Module
-
-    @abc.abstractmethod
-    def forward(self, features: Tensor, generator: torch.Generator | None = None) -> Outputs:
-        """Map features (..., inputs) to three outputs (..., d)."""
-
-
-class SeparateNetworks(AbstractNetworks):
-    """Three separate networks, as in the paper."""
-
-    def __init__(self, drift: MLP, log_variance: MLP, score: MLP) -> None:
-        super().__init__()
-        self.drift, self.log_variance, self.score = drift, log_variance, score
-
-    def forward(self, features: Tensor, generator: torch.Generator | None = None) -> Outputs:
-        """Evaluate all three networks."""
-        return Outputs(*(net(features, generator) for net in (self.drift, self.log_variance, self.score)))
-
-
-class SharedTrunk(AbstractNetworks):
-    """One trunk with three linear heads.
-
-    Deviation: the paper trains separate networks. One trunk needs a third of the network calls
-    and scored higher on the benchmark; in return the three losses share the same features.
+    Deviation: the paper trains separate networks. One trunk needs a third of the network calls and scored
+    higher on the benchmark; in return the three losses share the same features.
     """
 
-    def __init__(self, trunk: MLP, dim: int, *, generator: torch.Generator) -> None:
+    def __init__(self, inputs: int, dim: int, config: NetworkConfig, *, generator: torch.Generator) -> None:
         super().__init__()
-        self.trunk = trunk
-        self.drift = linear(trunk.width, dim, generator)
-        self.log_variance = linear(trunk.width, dim, generator)
-        self.score = linear(trunk.width, dim, generator)
+        self.trunk: MLP | None = None
+        build_head: Callable[[], nn.Module] = partial(MLP, inputs, dim, config, generator=generator)
+        if config.kind == "shared":
+            self.trunk = MLP(inputs, None, config, generator=generator)
+            build_head = partial(linear, config.width, dim, generator)
+        self.drift, self.log_variance, self.score = build_head(), build_head(), build_head()
 
     def forward(self, features: Tensor, generator: torch.Generator | None = None) -> Outputs:
-        """Evaluate the trunk once, then the heads."""
+        """Map features (..., inputs) to three outputs (..., dim)."""
+        heads = (self.drift, self.log_variance, self.score)
+        if self.trunk is None:
+            return Outputs(*(network(features, generator) for network in heads))
         h = self.trunk(features, generator)
-        return Outputs(self.drift(h), self.log_variance(h), self.score(h))
+        return Outputs(*(head(h) for head in heads))

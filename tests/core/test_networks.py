@@ -1,13 +1,14 @@
 """Tests for nsde_policy/core/networks.py."""
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
 from torch import nn
 
 from nsde_policy.config import NetworkConfig
-from nsde_policy.core.networks import MLP, AbstractNetworks, SeparateNetworks, SharedTrunk, weights_from
+from nsde_policy.core.networks import MLP, Networks, weights_from
 from tests.helpers.rng import make_rng
 
 
@@ -35,16 +36,10 @@ def test_dropout_depends_only_on_the_generator_and_keeps_the_mean():
     assert torch.equal(mean, net(x, make_rng(2))[0])
 
 
-def build_networks(kind: str) -> AbstractNetworks:
-    if kind == "shared":
-        return SharedTrunk(build_mlp(None), 3, generator=make_rng(1))
-    return SeparateNetworks(build_mlp(), build_mlp(), build_mlp())
-
-
 @pytest.mark.parametrize("kind", ["shared", "separate"])
-def test_one_call_returns_drift_variance_and_score(kind: str):
-    out = build_networks(kind)(torch.ones(4, 5))
-    assert [part.shape for part in out] == [(4, 3)] * 3
+def test_one_call_returns_drift_variance_and_score(kind: Literal["shared", "separate"]):
+    networks = Networks(5, 3, NetworkConfig(kind=kind, width=16, dropout=0.0), generator=make_rng())
+    assert [part.shape for part in networks(torch.ones(4, 5))] == [(4, 3)] * 3
 
 
 def test_weights_from_uses_the_generator_and_keeps_the_global_random_state():

@@ -9,13 +9,12 @@ shifts the history exactly, and several lag it by the same time.
 """
 
 import math
-from functools import partial
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from nsde_policy.core.networks import MLP, AbstractNetworks, Outputs, SeparateNetworks, SharedTrunk
+from nsde_policy.core.networks import MLP, Networks, Outputs
 from nsde_policy.core.sde import Terms
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
@@ -38,13 +37,8 @@ class LearnedSDE(nn.Module):
         self.layout = StateLayout(spec)
         noise_std = noise_scale(config.noise, config.noise_kind, self.layout.increment_std)
         self.register_buffer("noise_std", noise_std * _expand_factors(config, spec))
-        inputs, d = config.history * self.layout.feature_dim, self.layout.dim
-        build_mlp = partial(MLP, inputs, config=config.network, generator=generator)
-        self.networks: AbstractNetworks
-        if config.network.kind == "shared":
-            self.networks = SharedTrunk(build_mlp(outputs=None), d, generator=generator)
-        else:
-            self.networks = SeparateNetworks(*(build_mlp(outputs=d) for _ in range(3)))
+        inputs = config.history * self.layout.feature_dim
+        self.networks = Networks(inputs, self.layout.dim, config.network, generator=generator)
         if config.step_inputs:
             self._add_step_inputs(config.step_inputs, generator)
 

@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from nsde_policy.core.networks import SharedTrunk
+from nsde_policy.core.networks import MLP
 from nsde_policy.core.state import StateLayout
 
 from .config import SamplingConfig
@@ -28,7 +28,7 @@ class FoldedPlan(nn.Module):
     spread: Tensor
     """Factor from √(v₀ + exp(network output)) to g, (d,)."""
 
-    def __init__(self, learned: LearnedSDE, networks: SharedTrunk, sampling: SamplingConfig) -> None:
+    def __init__(self, learned: LearnedSDE, sampling: SamplingConfig) -> None:
         super().__init__()
         self.layout = learned.layout
         self.substeps = sampling.substeps
@@ -36,20 +36,20 @@ class FoldedPlan(nn.Module):
         dt = learned.period / sampling.substeps
         std = self.layout.increment_std.double()
         self.register_buffer("spread", (std * (sampling.diffusion / math.sqrt(sampling.substeps))).float())
-        self.networks = copy.deepcopy(networks)
-        first = cast(nn.Linear, networks.trunk.layers[0])
-        self.networks.trunk.layers[0] = _fold_inputs(first, self.layout, learned.history)
-        drift = cast(nn.Linear, networks.drift)
+        self.trunk = copy.deepcopy(cast(MLP, learned.networks.trunk))
+        first = cast(nn.Linear, self.trunk.layers[0])
+        self.trunk.layers[0] = _fold_inputs(first, self.layout, learned.history)
+        self.log_variance = learned.networks.log_variance
+        drift = cast(nn.Linear, learned.networks.drift)
         flow = std / learned.period * dt
         weight = drift.weight.double() * flow[:, None]
         bias = drift.bias.double() * flow
         if sampling.alpha:
-            score = cast(nn.Linear, networks.score)
+            score = cast(nn.Linear, learned.networks.score)
             correction = sampling.alpha * learned.noise_std.double() / learned.period * dt
             weight = weight + score.weight.double() * correction[:, None]
             bias = bias + score.bias.double() * correction
-        self.networks.drift = _build_linear(weight, bias)
-        del self.networks.score
+        self.drift = _build_linear(weight, bias)
 
     @torch.no_grad()
     def forward(self, states: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -63,17 +63,17 @@ class FoldedPlan(nn.Module):
         now = blocks[0]
         path, std = [now], []
         for k, unit_noise in enumerate(torch.split(noise.flatten(1), self.layout.dim, dim=-1)):
-            h = self.networks.trunk(torch.cat(features, dim=-1))
+            h = self.trunk(torch.cat(features, dim=-1))
             # √(v₀ + e^l) equals exp(½ (log v₀ + softplus(l − log v₀))), the formula of `LearnedSDE.outputs`
-            sigma = (self.variance_floor + self.networks.log_variance(h).exp()).sqrt() * self.spread
-            now = now + self.networks.drift(h) + sigma * unit_noise
+            sigma = (self.variance_floor + self.log_variance(h).exp()).sqrt() * self.spread
+            now = now + self.drift(h) + sigma * unit_noise
             features = [self._features(now), *features[:-1]]
             if k % self.substeps == 0:
                 std.append(sigma)
             if (k + 1) % self.substeps == 0:
                 path.append(now)
         whole, spread = (
-            torch.cat(each, dim=-1).reshape(len(now), -1, self.layout.dim) for each in (path, std)
+            torch.cat(steps, dim=-1).reshape(len(now), -1, self.layout.dim) for steps in (path, std)
         )
         return whole[:, 1:, obs_dim:], whole, spread[..., obs_dim:] * math.sqrt(self.substeps)
 

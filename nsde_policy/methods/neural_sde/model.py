@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from nsde_policy.config import Sampling
 from nsde_policy.core import losses
-from nsde_policy.core.networks import MLP, SharedTrunk
+from nsde_policy.core.networks import MLP
 from nsde_policy.core.sde import Coefficients, euler_maruyama, increment_log_prob
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
@@ -118,11 +118,10 @@ class NeuralSDE(PolicyModel[Transitions]):
     def fold_for_export(self, sampling: Sampling) -> nn.Module | None:
         """Return the solver with its constants in the weights; None if the equation does not allow it."""
         sampling = choose_sampling(self.config.sampling, sampling)
-        networks = self.learned.networks
         lags = self.config.history > 1 and sampling.substeps > 1
-        if lags or not isinstance(networks, SharedTrunk):
+        if lags or self.config.network.kind != "shared":
             return None
-        return FoldedPlan(self.learned, networks, sampling)
+        return FoldedPlan(self.learned, sampling)
 
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """Count one call per solver step."""
