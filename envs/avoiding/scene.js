@@ -2,7 +2,7 @@
 // Draw obstacle avoidance on a 2D canvas. The live page loads this file, a report inlines it.
 // The canvas has pixels of the page, y down. A frame of a report is
 // [commanded x, commanded y, actual x, actual y, ...] in metres, y up; a frame of the live page is [x, y] in
-// pixels. The interface of a task's scene is documented in nsde_policy/tasks/base.py.
+// pixels. The interface of a task's scene is documented in envs/scene.py.
 
 class Scene extends BaseScene {
   constructor({ side, radius, scale, origin, obstacles, finish }) {

@@ -2,7 +2,7 @@
 // Draw Push-T on a 2D canvas. The live page loads this file, a report inlines it.
 // Lengths are pixels of the table, angles radians, y points down. A pose of the block is [x, y, angle];
 // a frame is [agent x, agent y, block x, block y, block angle, ...]. The interface of a task's scene is
-// documented in nsde_policy/tasks/base.py.
+// documented in envs/scene.py.
 
 const BLOCK_ANGLE = 4; // index in a frame
 

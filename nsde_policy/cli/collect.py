@@ -96,8 +96,8 @@ class Collect(PageFlags):
         """Return the task to demonstrate by hand; raise `ConfigError` if it has no page."""
         from nsde_policy.assets import SHIPPED_TASK
         from nsde_policy.tasks import get_task, with_env_kwargs
+        from nsde_policy.tasks.base import open_env
         from nsde_policy.tasks.environments import close_env
-        from nsde_policy.tasks.gym import open_env
 
         task, env_kwargs = get_task(self.env or SHIPPED_TASK), options.parse_env_kwargs(self.env_kwargs)
         task.live_table()

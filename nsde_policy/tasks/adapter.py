@@ -1,9 +1,8 @@
 """Environments as policies see them: one flat observation, one flat action, every value checked."""
 
-import logging
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cache
 from numbers import Real
 from typing import Any, NoReturn, Self
 
@@ -14,21 +13,13 @@ from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.encoder import IMAGE_KEY
 from nsde_policy.errors import EnvError
 
-from .base import Info, Task
+from .base import Info, Task, open_env
 from .environments import AnyEnv, close_env, run_env_code
-from .gym import open_env
-
-logger = logging.getLogger(__name__)
 
 MAX_STEPS = 20_000
 """An episode that takes longer is an error: most likely the environment never ends it."""
-REPORTED_STEPS = (500, 2_000, 5_000, 10_000)
-"""Steps at which a process reports that an episode goes on, if the environment declares no limit."""
-SET_LIMIT = """set a limit, --env-kwargs '{"max_episode_steps": 500}'"""
 LARGEST_NUMBER = float(np.finfo(np.float32).max)
 """Largest observation and reward: policies and stores hold float32."""
-LARGEST_FIGURE = 1e100
-"""Largest score; squares of larger ones overflow."""
 INSTALL_EGL = "apt-get install libegl1 libgl1-mesa-dri libopengl0"
 """Command that installs what MuJoCo needs to draw pictures without a display, and without a GPU."""
 RENDER_HINT = f"; leave out --render, or for MuJoCo without a display run: {INSTALL_EGL}"
@@ -70,8 +61,6 @@ class EnvAdapter:
         """Frames of the last observation by the name of the camera, (height, width, 3) uint8."""
         with self.guard("its observation_space or action_space"):
             self._read_spaces(env.observation_space, env.action_space, obs_keys, obs_dim)
-            limit = env.spec.max_episode_steps if env.spec else None  # `TimeLimit` may have no spec
-            self._has_limit = limit is not None or hasattr(env, "_max_episode_steps")
         self.cameras = self._find_cameras(cameras)
         """Which part of the observation is the frame of each camera, by the camera's name."""
 
@@ -129,7 +118,7 @@ class EnvAdapter:
     def step(self, action: np.ndarray, *, is_limited: bool = True) -> tuple[np.ndarray, float, bool, Info]:
         """Execute an action that `clip` returned; return observation, reward, whether it is over, and info.
 
-        If limited, more than `MAX_STEPS` steps are an error, and long episodes are logged.
+        If limited, more than `MAX_STEPS` steps are an error.
         """
         self._step += 1
         given = action.astype(self._action.dtype).reshape(self._action.shape)
@@ -141,9 +130,10 @@ class EnvAdapter:
                 self._fail(f"the reward must be finite as float32, found {reward}")
             ended = bool(terminated) or bool(truncated)
             if is_limited and not ended and self._step >= MAX_STEPS:
-                self._fail(f"the episode has not ended after {MAX_STEPS} steps: {SET_LIMIT}")
-            if is_limited and self._step in REPORTED_STEPS and not self._has_limit:
-                _report_steps(self.name, self._step)
+                self._fail(
+                    f"the episode has not ended after {MAX_STEPS} steps: set a limit, --env-kwargs "
+                    """'{"max_episode_steps": 500}'"""
+                )
             return self._flatten(obs), reward, ended, info
 
     def render(self) -> np.ndarray:
@@ -246,9 +236,8 @@ class EnvAdapter:
 
 
 def check_figure(what: str, value: Any) -> None:
-    """Raise `EnvError` if a figure of an episode is not a number that can be averaged and squared."""
-    is_number = isinstance(value, Real)
-    if not (is_number and abs(value) <= LARGEST_FIGURE):
+    """Raise `EnvError` if a figure of an episode is not a finite number."""
+    if not (isinstance(value, Real) and math.isfinite(value)):
         raise EnvError(f"{what} is {value!r:.60}, expected a finite number: correct the task or environment")
 
 
@@ -262,15 +251,3 @@ def _find_images(space: object) -> dict[str, tuple[int, ...]]:
 
 def _is_image(space: gym.spaces.Box) -> bool:
     return space.dtype == np.uint8 and len(space.shape) >= 3
-
-
-@cache
-def _report_steps(name: str, steps: int) -> None:
-    """Log, once in this process, that an episode goes on."""
-    logger.warning(
-        "environment %s declares no limit of steps, and an episode goes on after %d; %d are an error: %s",
-        name,
-        steps,
-        MAX_STEPS,
-        SET_LIMIT,
-    )

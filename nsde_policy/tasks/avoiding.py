@@ -11,7 +11,7 @@ from nsde_policy.envs.avoiding.dynamics import CONTROL_RATE_HZ, EPISODE_PERIODS
 from nsde_policy.run_config import DemoConfig
 
 from .base import Info, Outcome, Reporting, Task, read_number
-from .drawing import Drawing, Forecast, Scene
+from .drawing import Drawing, Forecast
 from .registry import register_task
 from .training_defaults import TrainingDefaults
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from nsde_policy.data import Mirror
     from nsde_policy.envs.live import LiveTable
+    from nsde_policy.envs.scene import Scene
     from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 
 
@@ -63,24 +64,11 @@ class AvoidingDrawing(Drawing):
             futures = np.concatenate([command, command + np.cumsum(forecast.actions, axis=0)])
         return drawing.draw_rod(obs.tolist(), size=size, futures=futures)
 
-    def scene(self) -> Scene:
-        """Return obstacles and finish; positions are stored in steps of 50 µm."""
-        from importlib import resources
+    def scene(self) -> "Scene":
+        """Return what web pages need to draw the table."""
+        from nsde_policy.envs.avoiding.scene import make_scene
 
-        from nsde_policy.envs.live import PAGE_SIDE
-
-        return Scene(
-            (resources.files("nsde_policy.envs.avoiding") / "scene.js").read_text(encoding="utf-8"),
-            {
-                "side": PAGE_SIDE,
-                "radius": geometry.ROD_RADIUS * geometry.PIXELS_PER_METRE,
-                "scale": geometry.PIXELS_PER_METRE,
-                "origin": (geometry.TABLE_LOW[0], geometry.TABLE_HIGH[1]),
-                "obstacles": geometry.OBSTACLES,
-                "finish": geometry.FINISH_Y,
-            },
-            scales=(20_000, 20_000, 20_000, 20_000, 20_000),
-        )
+        return make_scene()
 
 
 class AvoidingTraining(TrainingDefaults):

@@ -16,7 +16,7 @@ from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import DemoConfig, RunConfig
 
 from .drawing import Drawing
-from .environments import AnyEnv, make_gym_env
+from .environments import AnyEnv, make_gym_env, run_env_code
 from .training_defaults import AUTO_PRESET, TrainingDefaults
 
 if TYPE_CHECKING:
@@ -143,6 +143,25 @@ class Task(abc.ABC):
         preset = presets[name]
         encoder = preset.encoder or defaults.encoders.get(name)
         return RunConfig.from_preset(replace(preset, encoder=encoder), defaults.demos)
+
+
+def open_env(task: Task, env_kwargs: Mapping[str, object] | None = None) -> AnyEnv:
+    """Make the environment of a task; raise `EnvError` whatever its code raises."""
+    with run_env_code(f"environment {task.env_id or task.name}: make_env"):
+        return task.make_env(**(env_kwargs or {}))
+
+
+def find_rate(task: Task, env: AnyEnv) -> float | None:
+    """Return the control periods per second of an environment, None if unknown.
+
+    They are `task.rate_hz`, else 1 / `env.unwrapped.dt`, else `env.metadata["render_fps"]`.
+    """
+    if task.rate_hz:
+        return task.rate_hz
+    with run_env_code(f"environment {task.env_id or task.name}: its rate (dt, metadata)"):
+        if period := float(getattr(env.unwrapped, "dt", None) or 0.0):
+            return 1.0 / period
+        return float(env.metadata.get("render_fps") or 0.0) or None
 
 
 def read_number(info: Info, name: str) -> float:

@@ -30,8 +30,8 @@ class FoundTask:
 def find_task(demos: Path | None) -> FoundTask:
     """Find the task of demonstrations; None stands for those embedded in the package.
 
-    A store records its task in the root attribute `task`, `made_with` (as `nsde-policy collect` writes it),
-    `env_id` or `sessions`. Public demonstrations of a task are recognised by their content.
+    A store records its task in the root attribute `task`, `made_with` (as `nsde-policy collect` writes it) or
+    `env_id`. Public demonstrations of a task are recognised by their content.
     """
     if demos is None or demos == EMBEDDED_DEMOS:
         reason = f"task {SHIPPED_TASK}: the demonstrations of the package"
@@ -41,10 +41,8 @@ def find_task(demos: Path | None) -> FoundTask:
     with open_source(demos) as source:
         attributes, frames = source.attributes, int(source.read_ends().max(initial=0))
     made_with = _as_mapping(attributes.get("made_with"))
-    sessions = attributes.get("sessions")
-    session = sessions[0] if isinstance(sessions, list) and sessions else None
     records = (attributes.get("task"), made_with.get("task"), made_with.get("env"), attributes.get("env_id"))
-    recorded = next((r for r in (*records, _as_mapping(session).get("env")) if isinstance(r, str)), None)
+    recorded = next((record for record in records if isinstance(record, str)), None)
     if recorded is not None:
         try:
             task = get_recorded_task(recorded, _as_mapping(made_with.get("env_kwargs")))
@@ -87,10 +85,7 @@ def _as_mapping(value: object) -> Mapping[str, object]:
 
 def _is_public(task: Task, path: Path, frames: int) -> bool:
     """Return whether a store holds a task's public demonstrations; reads them only if their number fits."""
-    try:
-        public = task.training.public_demos
-    except (Exception, SystemExit):  # of another package, which matters only to its own demonstrations
-        return False
+    public = task.training.public_demos
     if public is None or frames != public.frames:
         return False
     from nsde_policy.data import load_demonstrations

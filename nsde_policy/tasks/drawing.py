@@ -11,6 +11,8 @@ from nsde_policy.errors import ConfigError
 if TYPE_CHECKING:
     import numpy as np
 
+    from nsde_policy.envs.scene import Scene
+
 
 @dataclass(frozen=True)
 class Forecast:
@@ -26,30 +28,6 @@ class Forecast:
     def skip(self, periods: int) -> Forecast:
         """Return what is still ahead after some control periods."""
         return Forecast(self.actions[periods:], None if self.obs is None else self.obs[periods:])
-
-
-@dataclass(frozen=True)
-class Scene:
-    """What a web page needs to draw recorded episodes of a task."""
-
-    script: str
-    """JavaScript that defines the class `Scene`, made by `new Scene(geometry)`; it may call `envs/canvas.js`.
-
-    It extends `BaseScene` of that file. The live page draws with pixels of the page and calls
-    `drawStill(context, colours)` for what does not move; a scene with `outline` has a block that can be
-    dragged. In a report, a frame is an array of the recorded values. Its page uses these members:
-
-    - `side`: width and height of a drawing, in the units that `drawFrame` draws in.
-    - `colours`: names of the CSS variables of `eval/report/page.css` that `drawFrame` takes from `palette`.
-    - `mixFrames(a, b, share)`: return the frame between two, for `share` from 0 to 1.
-    - `drawFrame(context, frame, {trail, start, colour, palette, width})`: draw a frame on a 2D canvas.
-      `trail` holds the frames up to it, `start` is the first of the episode, `colour` that of the policy,
-      `palette` maps names to colours, and lines are `width` times as wide as usual.
-    """
-    geometry: Mapping[str, object]
-    """Sizes and shapes, by the names that the page's scripts use."""
-    scales: tuple[int, ...]
-    """Steps per unit of each recorded value, which is stored in 16 bits: observations, then progress."""
 
 
 class Drawing:

@@ -11,7 +11,7 @@ from nsde_policy.encoders.keypoints.config import SMALL_ENCODER, KeypointConfig
 from nsde_policy.run_config import DemoConfig
 
 from .base import Info, Outcome, Reporting, Task, read_number
-from .drawing import Drawing, Forecast, Scene
+from .drawing import Drawing, Forecast
 from .registry import register_task
 from .training_defaults import ObservationChoice, TrainingDefaults
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nsde_policy.data.augmentation import RigidMotions
     from nsde_policy.data.download import PublicDemos
     from nsde_policy.envs.live import LiveTable
+    from nsde_policy.envs.scene import Scene
     from nsde_policy.methods.baselines.diffusion.model import DiffusionConfig
     from nsde_policy.methods.baselines.gpi import GPIConfig
     from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
@@ -117,23 +118,11 @@ class PushTDrawing(Drawing):
         ghosts = forecast.obs[-1, :_GHOSTS, 2:].tolist()
         return drawing.frame(agent, block, size=size, futures=forecast.obs[..., :2], ghosts=ghosts)
 
-    def scene(self) -> Scene:
-        """Return the table, block and goal; poses are in px, from −256 to 768, angles in rad."""
-        from importlib import resources
+    def scene(self) -> "Scene":
+        """Return what web pages need to draw the table."""
+        from nsde_policy.envs.pusht.scene import make_scene
 
-        from nsde_policy.envs.pusht import geometry
-
-        return Scene(
-            (resources.files("nsde_policy.envs.pusht") / "scene.js").read_text(encoding="utf-8"),
-            {
-                "side": geometry.SIDE,
-                "outline": geometry.OUTLINE,
-                "goal": geometry.GOAL_POSE,
-                "radius": geometry.AGENT_RADIUS,
-                "centre": geometry.CENTRE_OF_GRAVITY,
-            },
-            scales=(32, 32, 32, 32, 4096, 20_000),
-        )
+        return make_scene()
 
 
 class PushTTraining(TrainingDefaults):

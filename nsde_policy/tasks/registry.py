@@ -18,17 +18,25 @@ from typing import TYPE_CHECKING
 from nsde_policy.errors import ConfigError, PluginError
 from nsde_policy.registry import Registry
 
-from .base import Task, with_env_kwargs
+from .base import Reporting, Task, with_env_kwargs
 from .environments import is_env_id
-from .gym import GymTask
 
 if TYPE_CHECKING:
     from nsde_policy.run_directory import RunRecord
 
-_HELPERS = "adapter base detection drawing environments gym registry training_defaults"
+_HELPERS = "adapter base detection drawing environments registry training_defaults"
 TASKS: Registry[Task] = Registry("task", "nsde_policy.tasks", helpers=_HELPERS.split())
 _PLAIN_WORDS = re.compile(r"(?:[\w +-]|\.(?=\d))*")
 """Words and numbers: a dot is part of a number, not of a path or of a module's name."""
+
+
+class GymTask(Task):
+    """An environment without a task of its own: score is the return, success what its info says."""
+
+    reporting = Reporting(score_note="Return: the sum of an episode's rewards.")
+
+    def __init__(self, env_id: str) -> None:
+        self.name = self.env_id = env_id
 
 
 def register_task(cls: type[Task]) -> type[Task]:

@@ -24,8 +24,8 @@ from nsde_policy.encoders import get_encoder
 from nsde_policy.errors import ConfigError, EnvError, NsdePolicyError
 from nsde_policy.run_config import DemoConfig
 from nsde_policy.tasks import Task, check_recorded_task, find_rate, get_task
+from nsde_policy.tasks.base import open_env
 from nsde_policy.tasks.environments import close_env, run_env_code
-from nsde_policy.tasks.gym import open_env
 
 if TYPE_CHECKING:
     import gymnasium as gym

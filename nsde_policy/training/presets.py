@@ -14,8 +14,8 @@ from nsde_policy.files import read_json
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.tasks import NO_TASK, TASKS, Task, find_task, get_task, with_observations
+from nsde_policy.tasks.base import open_env
 from nsde_policy.tasks.environments import close_env
-from nsde_policy.tasks.gym import open_env
 from nsde_policy.tasks.training_defaults import AUTO_PRESET, CAMERA_PRESET
 
 if TYPE_CHECKING:

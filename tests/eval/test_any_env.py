@@ -137,23 +137,6 @@ def test_a_broken_environment_gives_one_clear_error(runs, fault, monkeypatch, ca
     assert [part for part in FAULTS[fault] if part not in said] == []
 
 
-@pytest.mark.parametrize(("kwargs", "lines"), [({}, 2), ({"max_episode_steps": 60}, 0)])
-def test_a_long_episode_without_a_limit_is_reported(kwargs, lines, monkeypatch, caplog):
-    monkeypatch.setattr(adapters, "MAX_STEPS", 50)
-    monkeypatch.setattr(adapters, "REPORTED_STEPS", (10, 20))
-    adapters._report_steps.cache_clear()
-    task = GymTask(f"{HERE}:BrokenEnv")
-    for seed in range(2):  # the second episode is not reported again
-        env = EnvAdapter.open(task, {"fault": "endless", **kwargs})
-        env.reset(seed)
-        for _ in range(30):
-            env.step(env.clip(np.zeros(2)))
-    assert len(caplog.messages) == lines
-    for steps, message in zip((10, 20), caplog.messages, strict=False):
-        assert f"goes on after {steps}; 50 are an error" in message
-        assert "max_episode_steps" in message
-
-
 def test_scores_that_overflow_are_refused():
     with pytest.raises(EnvError, match="its score is inf, expected a finite number"):
         EpisodeResult(1, None, sum([1e308, 1e308]), {}, None, 2, 1, 2, 1, 0.1)

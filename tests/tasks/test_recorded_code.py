@@ -42,10 +42,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "attributes",
     [
         {"env_id": CODE},
-        {"task": CODE},
         {"made_with": {"env": CODE}},
-        {"made_with": {"task": CODE}},
-        {"sessions": [{"env": CODE}]},
     ],
     ids=json.dumps,
 )
