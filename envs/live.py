@@ -66,7 +66,7 @@ class LiveTable(abc.ABC):
     limit_s: ClassVar[float] = 30.0
     """Time limit of an episode that a policy plays, seconds."""
     texts: ClassVar[Mapping[str, str]]
-    """Words of the page: agent, goal, progress, threshold, tagline, record, failed, help."""
+    """Words of the page: agent, goal, progress, threshold, tagline, record, failed."""
 
     @abc.abstractmethod
     def start(self, seed: int) -> tuple[np.ndarray, Mapping[str, object]]:

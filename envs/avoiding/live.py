@@ -30,8 +30,6 @@ class AvoidingTable(LiveTable):
         "tagline": "Drag the rod. Watch it find a way.",
         "record": "Lead the rod between the obstacles to the other side within nine seconds.",
         "failed": "touched",
-        "help": "Drag the rod with mouse or finger and it follows the pointer instead of its policy. After "
-        "it touches an obstacle, drag it away, and the policy controls it again.",
     }
 
     def __init__(self, start: StartRule) -> None:

@@ -28,8 +28,6 @@ class PushTTable(LiveTable):
         "tagline": "Drag the block away. Watch it recover.",
         "record": "Push the T onto its outline.",
         "failed": "failed",
-        "help": "Drag the block with mouse or finger; turn it with its round handle, the wheel or Shift. "
-        "Drag the agent and it follows the pointer instead of its policy.",
     }
 
     def __init__(self, reset_rule: ResetRule) -> None:

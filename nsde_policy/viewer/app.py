@@ -3,7 +3,6 @@
 import abc
 from typing import ClassVar, Literal
 
-from nsde_policy import __version__
 from nsde_policy.errors import ConfigError
 from nsde_policy.tasks.base import Task
 
@@ -41,7 +40,6 @@ class App(abc.ABC):
         return {
             "type": "hello",
             "mode": self.mode,
-            "version": __version__,
             **self.scene.geometry,
             "success": self._task.drawing.success_progress,
             "hz": self.rate_hz,

@@ -116,7 +116,7 @@ class EpisodePage:
         episodes = [{**page.read_episode(k), "frames": page._read_pictures(k)} for k in range(count)]
         files = {path.rpartition("/")[2]: body.decode() for path, (_, body) in load_files("").items()}
         style = files["style.css"] + files["episodes.css"]
-        script = files["theme.js"] + files["canvas.js"] + files["episodes.js"]
+        script = files["canvas.js"] + files["episodes.js"]
         data = encode_json({"title": title, "overview": page.overview, "episodes": episodes})
         policy = format_security_policy(style, script)
         head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>\n'

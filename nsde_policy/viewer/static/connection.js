@@ -1,11 +1,9 @@
 "use strict";
 // The websocket to the server: reconnect, receive, send. Loaded last: it starts the page.
 
-let socket = null, attempts = 0, retryTimer = 0;
+let socket = null;
 
 function connect() {
-  clearTimeout(retryTimer);
-  retryTimer = 0;
   const scheme = location.protocol === "https:" ? "wss:" : "ws:";
   socket = new WebSocket(`${scheme}//${location.host}/live${location.search}`);
   socket.onmessage = (event) => {
@@ -14,8 +12,7 @@ function connect() {
   };
   socket.onclose = () => {
     showConnection(false);
-    const wait = Math.min(3000, 400 * 2 ** attempts++);
-    retryTimer = setTimeout(connect, wait * (1 - 0.25 * Math.random()));
+    setTimeout(connect, 1000);
   };
 }
 
@@ -23,17 +20,12 @@ function send(message) {
   if (socket?.readyState === WebSocket.OPEN) socket.send(JSON.stringify(message));
 }
 
-function retryNow() { if (retryTimer) connect(); }
-$("retry").addEventListener("click", retryNow);
-addEventListener("online", retryNow);
-document.addEventListener("visibilitychange", () => { if (!document.hidden) retryNow(); });
-
 function showConnection(on) {
   $("live").dataset.on = on;
   document.body.dataset.offline = !on;
   showPhase();
   $("banner").hidden = on;
-  if (on) attempts = 0; else drag = null;
+  if (!on) drag = null;
 }
 
 function onHello(message) {
@@ -54,7 +46,7 @@ function onState(message) {
   showState();
 }
 
-addEventListener("themechange", loadColours);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", loadColours);
 loadColours();
 sizeObserver.observe($("panels"));
 sizeObserver.observe($("strip"));

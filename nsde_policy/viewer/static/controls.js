@@ -10,21 +10,17 @@ function showMode() {
   for (const element of document.querySelectorAll(".play-only")) element.toggleAttribute("hidden", collecting);
   for (const id of ["pause", "reset", "next", "compare"]) $(id).hidden = collecting;
   $("collect-card").hidden = $("collect-steps").hidden = !collecting;
-  const { agent, goal, help, record, tagline } = hello.texts, rate = Math.round(hello.hz);
-  PHASE_LABELS.recording = `recording at ${rate} Hz`;
+  const { agent, goal, record, tagline } = hello.texts;
+  PHASE_LABELS.recording = `recording at ${Math.round(hello.hz)} Hz`;
   $("tagline").textContent = collecting ? "Record demonstrations by hand." : tagline;
   $("legend-agent").textContent = collecting ? `${agent}: follows the pointer` : agent;
   $("legend-goal").textContent = goal;
   $("sigma-unit").textContent = hello.unit[0];
-  $("help-text").textContent = help;
   for (const place of document.querySelectorAll(".agent-name")) place.textContent = agent;
   if (collecting) {
     $("collect-goal").textContent = record;
-    $("help-title").textContent = "Record demonstrations";
-    $("help-text").textContent = `Bring the pointer to the ${agent} and it follows, ${rate} commands a second. ${record} Then keep or discard the episode.`;
     $("strip").removeAttribute("tabindex");
   } else buildSliders();
-  listKeys();
 }
 
 function showState() {
@@ -174,16 +170,9 @@ const actions = {
   keep: () => send({ do: "keep_episode" }),
   discard: () => send({ do: "discard" }),
   undo: () => { if (!refuseWhileRecording()) send({ do: "undo" }); },
-  method: () => {
-    const names = hello.methods.map((m) => m.name), k = names.indexOf(state.panels[0]);
-    send({ do: "select_methods", methods: [names[(k + 1) % names.length], ...state.panels.slice(1)] });
-  },
-  theme: () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"),
-  help: () => ($("help").open ? $("help").close() : $("help").showModal()),
 };
 for (const button of document.querySelectorAll("[data-action]")) {
-  const name = button.dataset.action;
-  button.addEventListener("click", () => { if (state || name === "theme" || name === "help") actions[name](); });
+  button.addEventListener("click", () => { if (state) actions[button.dataset.action](); });
 }
 
 $("seed").addEventListener("change", () => {
@@ -205,38 +194,19 @@ addEventListener("pointerdown", () => { usesPointer = true; }, true);
 addEventListener("keydown", () => { usesPointer = false; }, true);
 addEventListener("click", ({ target }) => {
   const clicked = target.closest?.("button, [type=checkbox]");
-  if (usesPointer && clicked && !clicked.closest("dialog")) clicked.blur();
+  if (usesPointer && clicked) clicked.blur();
 });
 
-const KEYS = {                           // label, help text, key, action
-  play: [
-    ["Space", "pause or play", " ", "pause"], ["R", "restart this seed", "r", "reset"],
-    ["N", "next seed", "n", "next"], ["M", "next method", "m", "method"],
-    ["S", "two methods side by side", "s", "compare"],
-  ],
-  collect: [
-    ["Enter", "keep the episode", "Enter", "keep"], ["⌫", "discard it and restart", "Backspace", "discard"],
-    ["U", "remove the last kept episode", "u", "undo"],
-  ],
-  both: [["T", "dark or light", "t", "theme"], ["?", "this help", "?", "help"]],
+const KEYS = {                           // the titles of the buttons name them
+  play: { " ": "pause", r: "reset", n: "next", s: "compare" },
+  collect: { Enter: "keep", Backspace: "discard", u: "undo" },
 };
-const activeKeys = () => [...KEYS[hello.mode], ...KEYS.both];
-
-function listKeys() {
-  $("keys").replaceChildren(...activeKeys().flatMap(([label, text]) => {
-    const dt = document.createElement("dt"), dd = document.createElement("dd"), kbd = document.createElement("kbd");
-    kbd.textContent = label;
-    dt.append(kbd);
-    dd.textContent = text;
-    return [dt, dd];
-  }));
-}
 
 addEventListener("keydown", (event) => {
   if (!hello || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.target.matches?.("#seed, select")) return;
-  const name = activeKeys().find(([, , key]) => key === event.key || key === event.key.toLowerCase())?.[3];
-  if (!name || ($("help").open && name !== "help" && name !== "theme")) return;
+  const name = KEYS[hello.mode][event.key.length === 1 ? event.key.toLowerCase() : event.key];
+  if (!state || !name) return;
   if (event.target.matches?.("button, [type=checkbox]") && (event.key === " " || event.key === "Enter")) return;
   event.preventDefault();
   if (!event.repeat) actions[name]();

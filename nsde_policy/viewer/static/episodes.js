@@ -32,9 +32,9 @@ async function readFrame(camera, from, at) {
   return new Blob([bytes], { type: "image/jpeg" });
 }
 
+const darkScheme = matchMedia("(prefers-color-scheme: dark)");
 function colour(index, count) {
-  const dark = document.documentElement.dataset.theme === "dark";
-  return `hsl(${Math.round((360 * index) / Math.max(count, 1) + 205) % 360} 65% ${dark ? 62 : 42}%)`;
+  return `hsl(${Math.round((360 * index) / Math.max(count, 1) + 205) % 360} 65% ${darkScheme.matches ? 62 : 42}%)`;
 }
 
 /** Make the chart of a group of columns, which share a scale, with its legend. */
@@ -236,10 +236,9 @@ const actions = {
   start: () => cut(frame, (cuts.get(episode) || [0, numbers.length])[1]),
   stop: () => cut((cuts.get(episode) || [0])[0], frame + 1),
   drop: () => { dropped.has(episode) ? dropped.delete(episode) : dropped.add(episode); showEdits(); },
-  theme: () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"),
   copy: () => navigator.clipboard.writeText($("command").textContent),
 };
-const keys = { " ": "play", "[": "start", "]": "stop", d: "drop", t: "theme" };
+const keys = { " ": "play", "[": "start", "]": "stop", d: "drop" };
 
 function listen() {
   for (const [id, act] of Object.entries(actions)) $(id).addEventListener("click", act);
@@ -252,7 +251,7 @@ function listen() {
     else return;
     event.preventDefault();
   });
-  addEventListener("themechange", draw);
+  darkScheme.addEventListener("change", draw);
 }
 
 async function begin() {

@@ -92,7 +92,7 @@ function moveDrag(panel, event) {
   panel.canvas.style.cursor = "grabbing";
   if (drag.what === "block") {
     const [cx, cy] = centreOf(drag.pose);
-    if (drag.handle || event.shiftKey) {
+    if (drag.handle) {
       drag.pose = clampPose(rotatePose(drag.pose, angleBetween(Math.atan2(drag.y - cy, drag.x - cx), Math.atan2(y - cy, x - cx))));
     } else drag.pose = clampPose([drag.pose[0] + x - drag.x, drag.pose[1] + y - drag.y, drag.pose[2]]);
   }
@@ -104,19 +104,6 @@ function endDrag(ended) {
   send({ do: "release" });
   Object.assign(ended, { id: null, released: true });
   setTimeout(() => { if (drag === ended) drag = null; }, RELEASE_MS);
-}
-
-function turnByWheel(panel, event) {
-  const [x, y] = toTable(panel, event), holding = drag && drag.id !== null && drag.what === "block";
-  if (!holding && hitTest(panel, x, y) !== "block") return;
-  event.preventDefault();
-  const angle = clamp(event.deltaY, -60, 60) * 0.004;
-  if (holding) { drag.pose = clampPose(rotatePose(drag.pose, angle)); sendDrag(true); return; }
-  const pose = clampPose(rotatePose(drag?.pose ?? panel.pose.slice(2), angle));
-  const turned = drag = { panel, id: null, what: "block", x, y, pose };
-  sendDrag(true);
-  clearTimeout(panel.wheelTimer);
-  panel.wheelTimer = setTimeout(() => endDrag(turned), 160);
 }
 
 /* ---- recording: the agent follows once the pointer has reached it ---- */
@@ -155,6 +142,5 @@ function addPointerHandlers(panel) {
       endDrag(drag);
     });
   }
-  canvas.addEventListener("wheel", (event) => { if (!collecting()) turnByWheel(panel, event); }, { passive: false });
   canvas.addEventListener("pointerleave", () => { panel.hover = false; pauseRecording(); });
 }
