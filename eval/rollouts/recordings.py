@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nsde_policy.tasks import Scene
+from nsde_policy.envs.scene import Scene
 
 from .episode import Trace
 
