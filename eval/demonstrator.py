@@ -29,8 +29,6 @@ from .rollouts.runner import RolloutConfig, change_sampling, make_adapter
 
 MAX_FAILURES = 100
 """Episodes in a row that may fail if only successes are kept."""
-MAX_UNKNOWN = 10
-"""Episodes without a word about success after which an environment counts as one that reports none."""
 SEEDS = 2**32
 """Number of seeds; larger ones are used for the noise of pictures."""
 
@@ -202,23 +200,18 @@ def _list_settings(task: Task, images: Mapping[str, str], config: CollectConfig)
 def _collect(collection: Collection, pool: RolloutPool, config: CollectConfig) -> None:
     held = collection.episodes
     first = held[-1].seed + 1 if held else config.seed_start
-    failed, reports_success = 0, any(episode.success is not None for episode in held)
+    failed = 0
     with tqdm(
         desc="collecting", total=config.episodes, initial=len(held), unit="episode", leave=False, disable=None
     ) as bar:
         for result in pool.run(itertools.count(first), traced=True):
-            reports_success = reports_success or result.success is not None
             if result.steps < MIN_STEPS or (config.only_success and not result.success):
                 failed += 1
-                if config.only_success and not reports_success and failed >= MAX_UNKNOWN:
-                    raise ConfigError(
-                        f"{failed} episodes say nothing of success (info['success'] or "
-                        "info['is_success']), so none can be selected by it: leave out --only-success"
-                    )
                 if failed >= MAX_FAILURES:
                     raise ConfigError(
                         f"{failed} episodes in a row failed, up to seed {result.seed}: this policy hardly "
-                        "ever succeeds; without --only-success its failures are recorded too"
+                        "ever succeeds, or its environment does not report success (info['success'] or "
+                        "info['is_success']); without --only-success all episodes are recorded"
                     )
                 continue
             failed, trace = 0, result.trace

@@ -31,9 +31,6 @@ from .result import (
 from .scorer import ScoreConfig, score_episodes
 from .sums import replace_nan
 
-BASELINE_PREDICTORS = ("repeat", "constant")
-"""Predictors that do not depend on the run."""
-
 
 @dataclass(frozen=True)
 class ScoreComparison:
@@ -79,11 +76,10 @@ class ScoreComparison:
         verdict = "\n".join(describe_score(self.reference))
         if len(self.runs) == 1 and not verbose:
             return f"{verdict}\n{self.note}; --verbose prints tables"
-        scores, note = self._tabulate_scores(), self._explain()
-        if len(self.runs) == 1:
-            return f"{verdict}\n\n{replace(scores, note=note).to_markdown()}"
-        differences = tabulate_differences(self.runs, self.reference, SCORE_COLUMNS, note=note)
-        return "\n\n".join([verdict, scores.to_markdown(), differences.to_markdown()])
+        tables = [self._tabulate_scores()]
+        if len(self.runs) > 1:
+            tables.append(tabulate_differences(self.runs, self.reference, SCORE_COLUMNS, note=""))
+        return "\n\n".join([verdict, *(table.to_markdown() for table in tables), self._explain()])
 
     def _explain(self) -> str:
         """Return how to read the tables."""
@@ -91,11 +87,10 @@ class ScoreComparison:
             f"Recorded episodes: {self.note}. Log-likelihood in nats per control period, with the learned "
             "spread. Error: root mean square of one sampled plan in standard deviations of each action, h "
             "control periods ahead, and as far as both runs plan for differences. Coverage: fraction of "
-            "recorded steps in the central "
-            f"{100 * COVERAGE_LEVELS[-1]:.0f} % interval. Intervals: 95 %, bootstrap over episodes; "
-            "differences are paired by episode. Ahead: the interval of the error's difference excludes 0, on "
-            f"at least {MIN_PAIRS} episodes; fewer give no verdict. {EMPTY_CELL}: the method has no such "
-            "figure, or samples without noise."
+            f"recorded steps in the central {COVERAGE_LEVELS[-1]:.0%} interval of σ. Intervals: 95 %, "
+            "bootstrap over episodes; differences are paired by episode. Ahead: the interval of the error's "
+            f"difference excludes 0, on at least {MIN_PAIRS} episodes; fewer give no verdict. {EMPTY_CELL}: "
+            "the method has no such figure."
         )
 
     def _tabulate_scores(self) -> Table:
@@ -111,10 +106,9 @@ class ScoreComparison:
             cells += [run.error("sample").at(h - 1) for h in shown]
             cells += [EMPTY_CELL if each is None else each.at(len(COVERAGE_LEVELS) - 1) for each in coverage]
             lines.append([run.label, *cells])
-        for name in BASELINE_PREDICTORS:
-            errors = [self.reference.error(name).at(h - 1) for h in shown]
-            empty = [EMPTY_CELL] * len(LOG_PROBS), [EMPTY_CELL] * len(COVERAGES)
-            lines.append([PREDICTORS[name], *empty[0], *errors, *empty[1]])
+        baseline = [self.reference.error("repeat").at(h - 1) for h in shown]
+        empty = [EMPTY_CELL] * len(LOG_PROBS), [EMPTY_CELL] * len(COVERAGES)
+        lines.append([PREDICTORS["repeat"], *empty[0], *baseline, *empty[1]])
         return Table("offline", head, lines, reference=self.reference.label if len(self.runs) > 1 else "")
 
 

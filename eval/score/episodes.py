@@ -37,8 +37,6 @@ MOST_IMPLAUSIBLE = 0.1
 """Fraction of implausible observations above which a warning is logged."""
 RATE_TOLERANCE = 0.01
 """Largest relative difference between the rates of a run and a store."""
-GROUP_FRAMES = 20_000
-"""Frames that are held in memory with their histories at once."""
 
 
 @dataclass(frozen=True)
@@ -197,24 +195,17 @@ def iterate_frames(
     demos: Demonstrations, record: RunRecord, scored: npt.NDArray[np.bool_], *, horizon: int, batch: int
 ) -> Iterator[FrameBatch]:
     """Iterate over the scored frames in batches, with histories that do not span two episodes."""
-    config, history = record.config.demos, record.config.model.history
-    groups = np.cumsum(demos.lengths) // GROUP_FRAMES
-    for number in np.unique(groups):
-        members = np.flatnonzero(groups == number).tolist()
-        first, group = members[0], demos.select(members)
-        pairs = build_transitions(group, config, history=history, final_action_weight=1.0)
-        episode = np.repeat(np.arange(len(group)), group.lengths)
-        frames = np.flatnonzero(scored[demos.starts[first] :][: len(episode)])
-        for rows in np.split(frames, range(batch, len(frames), batch)):
-            ahead = rows[:, None] + np.arange(horizon)
-            recorded = ahead < group.episode_ends[episode[rows]][:, None]
-            ahead = np.where(recorded, ahead, rows[:, None])
-            yield FrameBatch(
-                pairs[torch.from_numpy(rows)],
-                group.act[ahead].astype(np.float64),
-                recorded,
-                first + episode[rows],
-            )
+    pairs = build_transitions(
+        demos, record.config.demos, history=record.config.model.history, final_action_weight=1.0
+    )
+    episode = np.repeat(np.arange(len(demos)), demos.lengths)
+    frames = np.flatnonzero(scored)
+    for rows in np.split(frames, range(batch, len(frames), batch)):
+        ahead = rows[:, None] + np.arange(horizon)
+        recorded = ahead < demos.episode_ends[episode[rows]][:, None]
+        ahead = np.where(recorded, ahead, rows[:, None])
+        actions = demos.act[ahead].astype(np.float64)
+        yield FrameBatch(pairs[torch.from_numpy(rows)], actions, recorded, episode[rows])
 
 
 def open_recorded_images(

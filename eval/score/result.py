@@ -28,15 +28,10 @@ PREDICTORS = {
     "sample": "one sampled plan",
     "mean_plan": "mean of the plans",
     "repeat": "repeat the last action",
-    "constant": "mean action",
 }
-"""What is compared with recorded actions, and its titles; the last two are baselines."""
-COVERAGES = {
-    "coverage_actions": "action, σ",
-    "coverage_observations": "observation, σ",
-    "coverage_plans": "action, sampled plans",
-}
-"""Intervals whose coverage is measured, and their titles."""
+"""What is compared with recorded actions, and its titles; the last one is the baseline."""
+COVERAGES = {"coverage_actions": "action", "coverage_observations": "observation"}
+"""Parts of the next state in the intervals of σ, and their titles."""
 SMALLEST_SPREAD = 1e-6
 """An action whose standard deviation is below this fraction of its demonstrated range counts as constant."""
 SMALL_GAIN = 0.02

@@ -10,10 +10,9 @@ import json
 import logging
 import math
 import os
-import socket
 from collections.abc import Mapping
 from concurrent.futures import BrokenExecutor, wait
-from contextlib import redirect_stderr, suppress
+from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -62,9 +61,8 @@ ROUNDS, REDUCTION = 3, 3
 """Most trainings of a trial; one of how many trials goes on to the next one."""
 TUNING_SEED, FRESH_SEED = 200_000, 250_000
 """First seeds of the initial states that score trials, and of those that compare the best one at the end."""
-STARTED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
-FOLDER, IS_DEFAULT, HOST = "folder", "is_default", "host"
-"""Attributes of a trial: folder of the one it continues, if it has the starting settings, and its machine."""
+IS_DEFAULT = "is_default"
+"""Attribute of a trial: whether it has the starting settings."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ class Search:
         """Join the study with `workers` processes until it has enough trials, and compare the best trial.
 
         Return it, and the scores of new runs with its settings and with the starting ones, whose training
-        seed and initial states have chosen nothing; None if other processes will have that result.
+        seed and initial states have chosen nothing; None if another process compares.
         """
         is_new = self.join()
         sampler_seed = self.seed if is_new and workers == 1 else None  # equal seeds would repeat candidates
@@ -111,7 +109,11 @@ class Search:
                             bar.update()
                     for job in done:
                         job.result()
-                return self._compare(study, pool)
+                if not study.get_trials(deepcopy=False, states=[TrialState.COMPLETE]):
+                    raise ConfigError(
+                        "no trial has succeeded: continue with the same command and more --trials"
+                    )
+                return self._compare(study.best_trial, pool)
         except BrokenExecutor as error:
             raise NsdePolicyError(
                 "a process of the search has died, perhaps for lack of memory: continue with the same "
@@ -119,10 +121,7 @@ class Search:
             ) from error
 
     def join(self) -> bool:
-        """Start a study, or check that it is of this search and queue its lost trials again.
-
-        Return whether it is new.
-        """
+        """Start a study, or check that it is of this search; return whether it is new."""
         space = self._make_space()
         if not space:
             raise ConfigError(f"{self.config.method} has no settings to search: use train")
@@ -132,19 +131,17 @@ class Search:
         self.out.mkdir(parents=True, exist_ok=True)
         study = self.open_study()
         description, saved = self._describe(), study.user_attrs.get("search")
-        is_new = saved is None and not study.get_trials(deepcopy=False)
-        if is_new:
+        if saved is None:
             study.set_user_attr("search", description)
+            for i, values in enumerate(list_first_trials(space)):
+                study.enqueue_trial(dict(values), user_attrs={IS_DEFAULT: i == 0})
         elif saved != description:
-            difference = find_difference(saved, description) or "it is of another program or version"
+            difference = find_difference(saved, description) or "it is of another version"
             raise CheckpointError(
                 f"the study {study.study_name!r} is of another search ({difference}): use the same flags, or "
                 "another --out"
             )
-        for i, values in enumerate(list_first_trials(space)):
-            study.enqueue_trial(dict(values), user_attrs={IS_DEFAULT: i == 0}, skip_if_exists=True)
-        self._requeue_lost_trials(study)
-        return is_new
+        return saved is None
 
     def open_study(self, sampler_seed: int | None = None) -> optuna.Study:
         """Open the study in its storage; it is created if it does not exist."""
@@ -172,24 +169,22 @@ class Search:
             ) from error
 
     def run_trials(self, sampler_seed: int | None = None) -> None:
-        """Try settings until the study has enough trials: what each process of a search does."""
+        """Try settings until the study has enough trials: what each process of a search does.
+
+        Trials of processes that were killed do not count.
+        """
         study = self.open_study(sampler_seed)
         ranges = {path: values for path, (_, values) in self._make_space().items()}
-        while len(study.get_trials(deepcopy=False, states=STARTED)) < self.trials:
+        while len(list_finished(study)) < self.trials:
             trial = study.ask(ranges)
-            lock = lock_directory(self.find_folder(trial), error=CheckpointError)
-            trial.set_user_attr(HOST, socket.gethostname())
             try:
                 study.tell(trial, self._score_trial(trial))
             except optuna.TrialPruned:
                 study.tell(trial, state=TrialState.PRUNED)
-            finally:
-                os.close(lock)
 
     def find_folder(self, trial: Trial | FrozenTrial) -> Path:
         """Return the folder of a trial's runs and preset."""
-        name: str = trial.user_attrs.get(FOLDER, f"trial-{trial.number:02d}")
-        return self.out / name
+        return self.out / f"trial-{trial.number:02d}"
 
     def score_run(self, path: Path, config: RunConfig, seed: int, states: range) -> Estimate:
         """Train a run, if that is not done yet, and score it; higher scores are better.
@@ -237,23 +232,6 @@ class Search:
         whole: dict[str, Any] = json.loads(json.dumps(description))
         return whole
 
-    def _requeue_lost_trials(self, study: optuna.Study) -> None:
-        """Queue trials of this machine again if nobody holds the lock of their folder: their process is dead.
-
-        Some file systems of clusters do not show the locks of other machines.
-        """
-        for trial in study.get_trials(states=[TrialState.RUNNING]):
-            folder = self.find_folder(trial)
-            if trial.user_attrs.get(HOST) != socket.gethostname() or not folder.exists():
-                continue
-            with suppress(CheckpointError):  # a process holds the lock
-                lock = lock_directory(folder, error=CheckpointError)
-                if study.get_trials(deepcopy=False)[trial.number].state == TrialState.RUNNING:
-                    study.tell(trial.number, state=TrialState.FAIL)
-                    again = {FOLDER: folder.name, IS_DEFAULT: trial.user_attrs.get(IS_DEFAULT, False)}
-                    study.enqueue_trial(trial.params, user_attrs=again)
-                os.close(lock)
-
     def _score_trial(self, trial: Trial) -> float:
         """Return the mean score of a trial's runs; raise `TrialPruned` for settings that fail or fall behind.
 
@@ -279,30 +257,26 @@ class Search:
             raise optuna.TrialPruned from error
         return fmean(scores)
 
-    def _compare(
-        self, study: optuna.Study, pool: ProcessPool
-    ) -> tuple[FrozenTrial, Estimate, Estimate] | None:
+    def _compare(self, best: FrozenTrial, pool: ProcessPool) -> tuple[FrozenTrial, Estimate, Estimate] | None:
         """Write the preset of the best trial, and compare it with the starting settings in new runs."""
         try:
             lock = lock_directory(self.out, error=CheckpointError)
         except CheckpointError:  # another process compares
             return None
-        states = range(FRESH_SEED, FRESH_SEED + ROUNDS * self.episodes)
         try:
-            while study.get_trials(deepcopy=False, states=[TrialState.COMPLETE]):
-                best = study.best_trial
-                config = apply_values(self.config, best.params)
-                replace_file(self.out / PRESET_FILE, config.to_json())
-                runs = {self.out / f"best-{best.number:02d}": config, self.out / "default": self.config}
-                logger.info("trial %d is best: new runs compare it with the starting settings", best.number)
-                seed = self.seed + ROUNDS
-                jobs = [pool.submit(self.score_run, run, each, seed, states) for run, each in runs.items()]
-                tuned, default = (job.result() for job in jobs)
-                if study.best_trial.number == best.number:  # no other process has found a better one
-                    return best, tuned, default
+            config = apply_values(self.config, best.params)
+            replace_file(self.out / PRESET_FILE, config.to_json())
+            logger.info("trial %d is best: new runs compare it with the starting settings", best.number)
+            states = range(FRESH_SEED, FRESH_SEED + ROUNDS * self.episodes)
+            runs = {self.out / f"best-{best.number:02d}": config, self.out / "default": self.config}
+            jobs = [
+                pool.submit(self.score_run, run, settings, self.seed + ROUNDS, states)
+                for run, settings in runs.items()
+            ]
+            tuned, default = (job.result() for job in jobs)
+            return best, tuned, default
         finally:
             os.close(lock)
-        return None
 
 
 def list_finished(study: optuna.Study) -> list[FrozenTrial]:

@@ -34,7 +34,7 @@ class ComparisonFlags(options.RolloutCommand):
 
     def check(self) -> None:
         """Refuse runs without an environment before torch is imported."""
-        for run in self.runs if getattr(self, "demos", None) is None else ():
+        for run in self.runs:
             options.check_environment(run, self.env)
 
     def list_runs(self) -> list[Path]:
@@ -103,6 +103,11 @@ class ReportCommand(ComparisonFlags):
     """Title of the page; default: task, number of policies and number of seeds."""
     cache: Path = Path("out/report")
     """Cache directory of finished episodes."""
+
+    def check(self) -> None:
+        """Refuse runs without an environment, unless recorded episodes take its place."""
+        if self.demos is None:
+            super().check()
 
     def run(self) -> None:
         """Run the episodes and write the page."""

@@ -1,8 +1,6 @@
 """`nsde-policy eval` and `nsde-policy score`: score policies in an environment, or on recorded episodes."""
 
-import math
 import sys
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -10,8 +8,7 @@ from tyro.conf import Positional
 
 from nsde_policy.assets import resolve_run
 from nsde_policy.bounds import Count, Fraction, Natural, NonNegative, Occluder, PixelShift, SeedNumber
-from nsde_policy.errors import CheckpointError, ConfigError
-from nsde_policy.files import read_json
+from nsde_policy.errors import ConfigError
 from nsde_policy.selection.rule import Choice
 
 from .shared import options
@@ -126,20 +123,6 @@ class ScoreCommand(options.DeviceCommand):
     """Print the tables of a single run too."""
     json: options.JsonFileFlag = None
 
-    def check(self) -> None:
-        """Refuse demonstrations of another robot before torch is imported."""
-        from nsde_policy.data.readers import open_source
-        from nsde_policy.data.roles import check_robot, read_shapes
-
-        for run in self.runs:
-            record = read_json(resolve_run(run) / "config.json", error=CheckpointError)
-            with suppress(KeyError, TypeError), open_source(self.demos) as source:  # `run` reports the rest
-                demos, layout, shapes = record["config"]["demos"], record["layout"], read_shapes(source)
-                names = [[*map(source.resolve, keys)] for keys in (demos["obs_keys"], [demos["act_key"]])]
-                obs, act = (sum(math.prod(shapes[key][1:]) for key in sum(each, ())) for each in names)
-                if demos["encoder"] == "identity" and not demos["obs_columns"]:
-                    check_robot(self.demos, (obs, act), (layout["obs_dim"], layout["act_dim"]))
-
     def run(self) -> None:
         """Score and print the tables."""
         from nsde_policy.eval.score.comparison import compare_scores
@@ -155,7 +138,7 @@ class ScoreCommand(options.DeviceCommand):
             seed=self.seed,
             accept_omitted_chunks=self.accept_omitted_chunks,
         )
-        found = compare_scores(
+        comparison = compare_scores(
             runs,
             self.demos,
             config=config,
@@ -163,5 +146,5 @@ class ScoreCommand(options.DeviceCommand):
             reference=self.reference,
             device=self.device,
         )
-        results = found.to_json() if len(runs) > 1 else found.reference.to_json()
-        options.print_results(self.json, results, found.as_text(verbose=self.verbose))
+        results = comparison.to_json() if len(runs) > 1 else comparison.reference.to_json()
+        options.print_results(self.json, results, comparison.as_text(verbose=self.verbose))

@@ -38,7 +38,7 @@ class Tune(Train):
     """
 
     examples: ClassVar[str] = """Examples:
-  nsde-policy tune --demos pendulum.zarr --env Pendulum-v1 --dry-run    # prints the budget
+  nsde-policy tune --demos pendulum.zarr --env Pendulum-v1
   nsde-policy tune --demos my_robot --trials 12 --out out/arm           # again: continues
   nsde-policy tune --demos my_robot --steps 2000 --workers 2            # shorter trainings
   nsde-policy tune --demos my_robot --storage postgresql://HOST/tune    # on several machines
@@ -55,8 +55,6 @@ class Tune(Train):
     """Episodes that score a training."""
     workers: Natural = 0
     """Local processes that join; 0: one per core, at most 8, or 4 on a GPU. Results depend on it."""
-    dry_run: bool = False
-    """Print the budget and do nothing else."""
     json: JsonFileFlag = None
     resume: tyro.conf.Suppress[tyro.conf.Fixed[bool]] = False
     """Not a flag: a search always continues."""
@@ -69,28 +67,24 @@ class Tune(Train):
     def run(self) -> None:
         """Search, and print the best settings with their score."""
         from nsde_policy.eval.rollouts.pool import GPU_SHARE
-        from nsde_policy.eval.tune.search import ROUNDS, TUNING_SEED
+        from nsde_policy.eval.tune.search import ROUNDS
         from nsde_policy.eval.tune.space import format_values
         from nsde_policy.policy.torch_threads import count_cores
 
         search = self._make_search()
-        steps, episodes = (
-            search.config.train.steps,
-            f" and {search.episodes} episodes" * bool(search.episodes),
+        episodes = f" and {search.episodes} episodes" if search.episodes else ""
+        print(
+            f"budget: {self.trials} trials of 1 to {ROUNDS} trainings of about {search.config.train.steps} "
+            f"steps{episodes} each",
+            file=sys.stderr,
         )
-        cost = (
-            f"budget: {self.trials} trials of 1 to {ROUNDS} trainings of about {steps} steps{episodes} each"
-        )
-        print(cost, file=sys.stdout if self.dry_run else sys.stderr)
-        if self.dry_run:
-            return
         usual = min(count_cores(), MOST_WORKERS) if self.device == "cpu" else round(1 / GPU_SHARE)
         try:
             result = search.run(self.workers or usual)
         except KeyboardInterrupt:
             raise KeyboardInterrupt("interrupted; the same command continues") from None
         if result is None:
-            print("other processes still work on this search; this command shows the result", file=sys.stderr)
+            print("another process compares the best settings and shows the result", file=sys.stderr)
             return
         best, tuned, default = result
         results = {"settings": best.params, "trial": best.number, "best": tuned, "default": default}
@@ -98,17 +92,11 @@ class Tune(Train):
         print_results(self.json, json.dumps(results, indent=2, default=vars), table)
         if tuned.value <= default.value:
             print("the tuned settings are not better than the given ones on other seeds", file=sys.stderr)
-        flags = ("demos", "policy", "task", "env", "env_kwargs", "obs")
-        same = {name: getattr(self, name) for name in flags if getattr(self, name) != getattr(Tune, name)}
-        final = list_flags({**same, "preset": search.out / PRESET_FILE})
-        same |= {"validation": search.options.validation or None, "scale_std": self.scale_std or None}
-        same |= {"seed": self.seed, "device": self.device, "preset": search.find_folder(best) / PRESET_FILE}
-        states = f", then `eval RUN --seed-start {TUNING_SEED} --episodes {self.episodes}`"
+        names = ("demos", "policy", "task", "env", "env_kwargs", "obs")
+        flags = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(Tune, name)}
+        command = shlex.join(list_flags({**flags, "preset": search.out / PRESET_FILE}))
         print(
-            f"wrote {search.out}\n"
-            f"another run with these settings: nsde-policy train {shlex.join(final)}\n"
-            f"trial {best.number} again: nsde-policy train {shlex.join(list_flags(same))}"
-            f"{states if search.episodes else ''}",
+            f"wrote {search.out}\nanother run with these settings: nsde-policy train {command}",
             file=sys.stderr,
         )
 

@@ -177,7 +177,7 @@ def test_command_compares_several_runs(
     flags = ["--demos", store, "--samples", "2"]
     assert main(["score", *runs, *flags, "--json", str(file)]) == 0
     assert "| minus Neural SDE, sde | error |" in capsys.readouterr().out
-    assert [len(values["error_in_std"]) for values in json.loads(file.read_text())["runs"]] == [4, 4]
+    assert [len(values["error_in_std"]) for values in json.loads(file.read_text())["runs"]] == [3, 3]
     assert main(["score", *runs, *flags, "--reference", "nothing"]) == 2
     assert "no row 'nothing' to refer to" in capsys.readouterr().err
     assert main(["compare", *runs, "--out", str(tmp_path)]) == 2

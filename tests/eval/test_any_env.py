@@ -82,7 +82,6 @@ def test_eval_scores_a_policy_in_any_environment(runs, env, sizes, kwargs, tmp_p
     [
         (("state", "goal"), 5, [0.0, 0.1, 0.2, 0.3, 1.0]),
         (("goal",), None, [1.0]),
-        (("joints",), 5, [1.0, 0.0, 0.1, 0.2, 0.3]),
         (("state",), 5, [1.0, 0.0, 0.1, 0.2, 0.3]),  # the default name, for all that was recorded
         ((), None, [1.0, 0.0, 0.1, 0.2, 0.3]),
     ],
@@ -106,19 +105,10 @@ FAULTS = {
     "large_observation": ["observation has 5 values", "trained with 4", "--env"],
     "large_action": ["action has 3 values", "trained with 2"],
     "discrete_action": ["action space is Discrete(3)", "need a Box"],
-    "discrete_observation": ["observation is Discrete(4), expected a Box"],
     "reset": ["seed 100000, step 0", "reset raised ValueError: the arm is not homed"],
-    "no_info": ["reset returned ndarray, expected 2 values"],
-    "exit": ["seed 100000, step 3", "step raised SystemExit: 3"],
     "four_values": ["step 3", "step returned 4 values, expected 5"],
-    "no_step_info": ["step 3", "step returned 5 values, expected 5 values of which the last is a dict"],
     "text_success": ["info['success'] is str 'yes', expected True or False"],
     "nan_observation": ["step 3", "observation must be finite as float32, found [0.0, nan, 0.0, 0.0]"],
-    "wrong_shape": ["observation has shape (4, 1), but observation_space declares (4,)"],
-    "text_observation": ["step raised ValueError: could not convert string to float: 'left'"],
-    "text_reward": ["step raised ValueError", "'good'"],
-    "large_reward": ["reward must be finite as float32, found 1e+308"],
-    "two_ends": ["step raised ValueError: The truth value of an array"],
     "nan_reward": ["reward must be finite as float32, found nan"],
     "endless": ["has not ended after 50 steps", "max_episode_steps"],
 }
@@ -146,13 +136,9 @@ def test_scores_that_overflow_are_refused():
     ("flags", "message"),
     [
         (["--env", "Nowhere-v0"], "'Nowhere-v0' is not registered with Gymnasium"),
-        (["--env", "pendulum"], "needs its full name: a Gymnasium id such as Pendulum-v1"),
         (["--env", "no_such_module:Env"], "No module named 'no_such_module'"),
-        (["--env", f"{HERE}:Missing"], "has no environment 'Missing'"),
         (["--env", "Pendulum-v1", "--env-kwargs", '{"gravity": 1}'], "does not take these arguments"),
-        (["--env", "Pendulum-v1", "--env-kwargs", "g=9.8"], "--env-kwargs is not valid JSON"),
         (["--env", "os:getcwd"], "expected a gymnasium.Env: derive the class from it"),
-        (["--env", f"{HERE}:PixelEnv"], "expected a Box of numbers"),
         ([], "is of your own robot (no task) and has no environment to play in"),
     ],
 )
@@ -163,7 +149,7 @@ def test_an_environment_that_cannot_be_played_is_refused(runs, flags, message, c
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["eval", "play", "compare", "report", "collect --out x.zarr --policy"])
+@pytest.mark.parametrize("command", ["eval", "compare", "collect --out x.zarr --policy"])
 def test_the_run_of_a_robot_is_refused_before_torch_is_imported(runs, command, tmp_path):
     run = str(runs(4, 2))
     code = "import sys\nfrom nsde_policy.cli.main import main\n"

@@ -151,18 +151,13 @@ def test_only_success_keeps_what_the_environment_calls_a_success(
     assert "3 episodes of 6 tried, 3 successful" in capsys.readouterr().out
     quiet = ["--only-success", "--env-kwargs", '{"quiet": true}']
     assert collect(tmp_path / "b.zarr", "Gripper", *quiet, env=shelf) == 2
-    assert "10 episodes say nothing of success" in capsys.readouterr().err
+    assert "or its environment does not report success" in capsys.readouterr().err
     assert collect(tmp_path / "c.zarr", "Gripper", *quiet[1:], env=shelf) == 0
     assert "3 episodes of 3 tried, mean score 0.3333" in capsys.readouterr().out
 
 
 class Mute:
     """An expert without select_action, get_action or __call__."""
-
-
-class Picky:
-    def __init__(self, env: Any) -> None:
-        raise KeyError("gripper")
 
 
 def lost(obs: np.ndarray) -> np.ndarray:
@@ -179,11 +174,8 @@ def fragile(obs: np.ndarray) -> np.ndarray:
         ("Mute", [], "gives no actions; define select_action(obs)"),
         ("lost", [], "__call__ returned [nan], expected finite numbers"),
         ("fragile", [], "episode seed 7, step 0: __call__ raised ZeroDivisionError: no plan"),
-        ("Picky", [], "constructor raised KeyError"),
         ("Missing", [], f"{HERE} has no class 'Missing'; it has: "),
-        ("nowhere_at_all:Expert", [], "its module cannot be imported"),
         ("Swing", ["--chunk", "4"], "--chunk and --sampling are for trained policies"),
-        ("Swing", ["--env-kwargs", '{"wind": 1}'], "Pendulum-v1 does not take these arguments"),
     ],
 )
 def test_errors_of_experts_exit_with_code_2(
@@ -218,7 +210,6 @@ def test_replay_uses_the_environment_that_the_store_records(
         (["--policy", f"{HERE}:Swing"], "needs an environment: give one with --env"),
         (["--env", "Pendulum-v1"], "no live page: play episodes with eval --render, generate some with"),
         (["--env-kwargs", '{"reset_rule": "dice"}'], "dice"),
-        (["--env-kwargs", '{"obs_type": "state"}'], "recording by hand does not take obs_type"),
         (["--policy", "shipped", "--env", "Pendulum-v1"], "but the policy was trained with 5"),
     ],
 )

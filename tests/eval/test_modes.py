@@ -48,7 +48,7 @@ def test_mode_and_path_of_every_episode_are_recorded(runs: dict[str, Path]):
     assert {result.mode for result in play(runs["knn"], mode=np.array([2]))} == {2}
 
 
-@pytest.mark.parametrize("mode", [3, -2, 1.0, True, "left", np.array([0, 1])])
+@pytest.mark.parametrize("mode", [3, -2, "left"])
 def test_a_mode_that_the_task_does_not_have_is_an_error(runs: dict[str, Path], mode: Any):
     with pytest.raises(EnvError, match=r"Gates-v0: info\['mode'\] is .*from 0 to 2, or -1"):
         play(runs["knn"], mode=mode)
@@ -139,9 +139,7 @@ def test_paths_survive_a_file(compared: Path, runs: dict[str, Path]):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"modes": 0}, "below the number of modes 0"),
         ({"mode": [5] * 8}, "below the number of modes 3"),
-        ({"mode": [0]}, "columns must have the same length"),
         ({"paths": {"low": [0, 0], "high": [1, 1], "data": "?"}}, "cannot read paths"),
         ({"paths": {"low": [0, 0], "high": [1, 1], "data": "eJwDAAAAAAE="}}, "paths of 8 episodes"),
     ],

@@ -3,7 +3,6 @@
 import json
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,8 +16,6 @@ from nsde_policy.cli.main import main
 from nsde_policy.eval.rollouts import pool as pools
 from nsde_policy.eval.rollouts.pool import RolloutPool
 from nsde_policy.eval.rollouts.runner import RolloutConfig
-from nsde_policy.files import replace_file
-from nsde_policy.policy.policy import Policy
 from nsde_policy.run_directory import RunDirectory
 from tests.helpers.ray_fleet import KILL_AFTER, NOT_STARTED, find_session
 
@@ -82,23 +79,6 @@ def test_a_killed_node_changes_no_result(tmp_path):
     assert facts["peak_bytes"] <= MOST_BYTES
     assert main(["eval", *flags, str(tmp_path / "here.json")]) == 0
     assert read_without_times(tmp_path / "ray.json") == read_without_times(tmp_path / "here.json")
-
-
-@pytest.mark.parametrize("obs", SHIPPED_POLICIES)
-def test_a_policy_is_loaded_from_packed_files(obs, tmp_path):
-    shutil.copytree(SHIPPED_POLICIES[obs], tmp_path / "run")
-    (tmp_path / "run" / "training.safetensors").write_bytes(b"large")
-    files = RunDirectory(tmp_path / "run").pack()
-    assert "training.safetensors" not in files
-    for name, content in files.items():
-        replace_file(tmp_path / "unpacked" / name, content)
-    found, expected = (Policy.from_pretrained(tmp_path / name) for name in ("unpacked", "run"))
-    assert (found.record, found.rule, found.calibration) == (
-        expected.record,
-        expected.rule,
-        expected.calibration,
-    )
-    assert (found.encoder is None) == (expected.encoder is None)
 
 
 def test_a_process_of_a_cluster_needs_no_run_directory(tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -119,15 +118,3 @@ def test_what_cannot_be_written_fails_before_playing(monkeypatch, tmp_path, caps
     assert said.out == ""
     assert "pip install 'av>=15.0' 'imageio>=2.34' 'imageio-ffmpeg>=0.5'" in said.err
     assert not list(tmp_path.iterdir()), "no folder is made"
-
-
-def test_interrupted_video_leaves_no_file(film, tmp_path, monkeypatch):
-    def interrupted(*_):
-        yield film.frame(0, 64)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(RenderedEpisode, "frames", interrupted)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(KeyboardInterrupt):
-        rendering.encode_video(film)
-    assert not list(tmp_path.iterdir())

@@ -36,12 +36,6 @@ class DictEnv(gym.Env[Any, np.ndarray]):
         return {"goal": np.ones(1), "pixels": np.zeros((8, 8, 3), np.uint8), "state": state}
 
 
-class PixelEnv(DictEnv):
-    """The camera picture alone."""
-
-    observation_space = IMAGE
-
-
 class MatrixEnv(gym.Env[np.ndarray, np.ndarray]):
     """Observation and action are matrices, rewards are one; it can be rendered and never ends by itself."""
 
@@ -78,16 +72,12 @@ class BrokenEnv(gym.Env[Any, Any]):
         self.action_space = {
             "discrete_action": gym.spaces.Discrete(3),
             "large_action": gym.spaces.Box(-1.0, 1.0, (3,)),
-            "no_action_space": None,
         }.get(fault, ACTION)
-        if fault == "discrete_observation":
-            self.observation_space = gym.spaces.Discrete(4)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         if self._fault == "reset":
             raise ValueError("the arm is not homed")
-        obs = np.zeros(4)
-        return obs if self._fault == "no_info" else (obs, {})
+        return np.zeros(4), {}
 
     def step(self, action: np.ndarray) -> Any:
         self._steps += 1
@@ -95,21 +85,13 @@ class BrokenEnv(gym.Env[Any, Any]):
             return np.zeros(4), 0.0, False, False, {}
         faults: dict[str, Any] = {
             "four_values": (np.zeros(4), 0.0, False, {}),
-            "no_step_info": (np.zeros(4), 0.0, True, False, None),
             "text_success": (np.zeros(4), 0.0, True, False, {"success": "yes"}),
             "nan_observation": (np.array([0.0, np.nan, 0.0, 0.0]), 0.0, False, False, {}),
-            "wrong_shape": (np.zeros((4, 1)), 0.0, False, False, {}),
-            "text_observation": ("left", 0.0, False, False, {}),
-            "text_reward": (np.zeros(4), "good", False, False, {}),
-            "large_reward": (np.zeros(4), 1e308, False, False, {}),
-            "two_ends": (np.zeros(4), 0.0, np.array([True, False]), False, {}),
             "nan_reward": (np.zeros(4), float("nan"), False, False, {}),
             "endless": (np.zeros(4), 0.0, False, False, {}),
         }
         if self._fault == "step":
             raise ZeroDivisionError("division by zero")
-        if self._fault == "exit":
-            raise SystemExit(3)
         return faults.get(self._fault, (np.zeros(4), 0.0, True, False, {}))
 
 
