@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsde_policy.errors import DemoError
-
 from .types import Episode
 from .zarr_store.writer import INFO_PREFIX, DemoWriter, LazyRows
 
@@ -72,10 +70,6 @@ class Collection(DemoWriter):
         if not len(self):
             return
         stored = self.read_info()
-        if not {"seed", "success", "score"} <= stored.keys():
-            raise DemoError(
-                f"{self.path} has lost its episode information (meta/episode_seed, …); start a new store"
-            )
         columns = (stored[name].tolist() for name in ("seed", "success", "score"))
         for seed, success, score in zip(*columns, strict=True):
             outcome = None if success == _UNKNOWN else bool(success)

@@ -10,8 +10,6 @@ from .types import Demonstrations, Ints
 
 SHOWN_ITEMS = 8
 """Most episodes or columns that a line names."""
-COMPARED_FRAMES = 2_000
-"""Frames that are compared with the next ones, spread evenly over the demonstrations."""
 TIME_ERROR = 1e-3
 """Largest difference of the steps of a clock, as a fraction of a step."""
 STILL_CHANGE = 1e-3
@@ -33,8 +31,6 @@ def find_oddities(demos: Demonstrations) -> list[str]:
             f"{len(repeats)} of {len(demos)} episodes are identical to earlier ones ({_list([*repeats])}): "
             "check whether they were recorded or converted twice"
         )
-    if len(demos) == 1:
-        lines.append("there is only 1 episode: nothing can be held out for validation, record more")
     return [*lines, *_find_columns(demos)]
 
 
@@ -80,7 +76,6 @@ def _find_columns(demos: Demonstrations) -> Iterator[str]:
 def _match_next(demos: Demonstrations) -> list[int]:
     """Return the observation column that each action column equals one frame later, `NO_COLUMN` for none."""
     now = np.delete(np.arange(len(demos.obs)), demos.episode_ends - 1)
-    now = now[:: -(-len(now) // COMPARED_FRAMES)]
     moving = np.flatnonzero(np.ptp(demos.obs, axis=0) > 0)
     content = (demos.obs[now + 1] + 0.0).T  # without a negative zero, whose bytes differ
     first = {content[column].tobytes(): int(column) for column in moving[::-1]}

@@ -20,10 +20,6 @@ def write_doubled(path: Path) -> Path:
     return write_store(path, {**doubled, "meta/episode_ends": np.concatenate([ends, ends + ends[-1]])})
 
 
-def write_single(path: Path) -> Path:
-    return write_store(path, {"meta/episode_ends": np.array([40]), "data/img": None})
-
-
 def write_plain(path: Path) -> Path:
     return write_store(path, {"data/img": None})
 
@@ -32,11 +28,10 @@ def write_plain(path: Path) -> Path:
     ("write", "said", "cameras"),
     [
         (write_doubled, REPEATED, True),
-        (write_single, "there is only 1 episode", False),
         (write_plain, "", False),
     ],
 )
-def test_repeats_single_episodes_and_unused_cameras_are_named(
+def test_repeats_and_unused_cameras_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], write, said: str, cameras: bool
 ):
     store = str(write(tmp_path / "demos.zarr"))
@@ -48,7 +43,7 @@ def test_repeats_single_episodes_and_unused_cameras_are_named(
     ):
         assert main(command) == 0
         lines = "".join(capsys.readouterr()).splitlines()
-        named = [line for line in lines if "identical to" in line or "only 1 episode" in line]
+        named = [line for line in lines if "identical to" in line]
         assert len(named) == bool(said)
         assert all(said in line for line in named)
         assert len([line for line in lines if CAMERA in line]) == (cameras and command[0] == "train")

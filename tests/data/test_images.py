@@ -46,11 +46,9 @@ def test_chunks_must_exist_and_only_requested_ones_are_decoded(tmp_path: Path) -
     [
         (np.full((40, 4, 4, 3), 256.0), r"256.0 at frame 0, expected 0 to 255"),
         (np.full((40, 4, 4, 3), np.nan), "nan at frame 0"),
-        (np.full((40, 4, 4, 3), -3), "-3 at frame 0"),
         (np.full((40, 4, 4, 3), 0.6, np.float32), r"float32 images from 0 to 0.6.*by 255 and"),
         (np.full((40, 4, 4, 3), True), r"data/img holds bool images.*multiply them by 255"),
         (np.ones((40, 4)), "expected images"),
-        (np.ones((39, 4, 4)), "ends at frame 40 of 39"),
     ],
 )
 def test_other_arrays_are_rejected(tmp_path: Path, images: Any, message: str) -> None:

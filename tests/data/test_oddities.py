@@ -78,9 +78,7 @@ def test_still_ends_are_measured():
     )
 
 
-def test_repeats_and_a_single_episode_are_named():
+def test_repeats_are_named():
     demos = make_arm_demos(episodes=2)
     (line,) = find_oddities(demos.select([0, 1, 0]))
     assert line.startswith("1 of 3 episodes are identical to earlier ones (2)")
-    (line,) = find_oddities(demos.take(1))
-    assert line.startswith("there is only 1 episode")

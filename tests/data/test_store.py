@@ -1,6 +1,5 @@
 """Tests for data/zarr_store/store.py and readers/zarr.py; damaged stores are in test_damage.py."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -133,10 +132,3 @@ def test_columns_are_counted_before_they_are_named() -> None:
     wide = MemoryArray("wide", np.broadcast_to(np.zeros(1, bool), (2, 10**12)))
     with pytest.raises(DemoError, match="1000000000000 numbers a frame, too many to load"):
         join_columns([wide], np.array([2]))
-
-
-def test_a_pipe_is_refused(tmp_path: Path) -> None:
-    for name in ("demos.zarr", "demos.zarr.zip", "demos.mcap", "demos.db3", "demos.npz", "demos.csv"):
-        os.mkfifo(tmp_path / name)
-        with pytest.raises(DemoError, match=r"is not a regular file|has no dataset\.toml"):
-            load_demonstrations(tmp_path / name)

@@ -14,7 +14,6 @@ import nsde_policy.data.zarr_store.atomic_store as store_module
 import nsde_policy.data.zarr_store.writer as writer_module
 from nsde_policy.data import DemoWriter, load_demonstrations, open_images
 from nsde_policy.data.check import check_store
-from nsde_policy.data.collection import Collection, EpisodeInfo
 from nsde_policy.errors import DemoError
 from nsde_policy.files import PARTIAL
 from tests.helpers.demo_stores import flip_bit, read_files, write_store
@@ -105,7 +104,6 @@ def test_session_without_episodes_is_not_stored(tmp_path: Path) -> None:
     [
         ({"made_with": {"by": "bob", "rule": [1, 2]}}, 'was made with by "ada", not "bob"'),
         ({"made_with": {"by": "ada"}}, r"was made with rule \[1, 2\], not null"),
-        ({"made_with": None}, 'was made with by "ada", not null'),
         ({"rate_hz": 20}, "rate_hz 10, not 20"),
         ({"angles": ()}, r"angle columns \[2\]"),
         ({"resume": False}, r"already holds episodes; append .* resume=True, or choose a new"),
@@ -173,7 +171,7 @@ def test_crash_before_any_write_loses_at_most_the_current_step(
         assert zarr.open_group(copy, mode="r")["data/state"].shape[0] == 7 * (len(found) + 1)
 
 
-@pytest.mark.parametrize("name", ["data/state/0.0", "data/action/0.0", "meta/episode_ends/0"])
+@pytest.mark.parametrize("name", ["data/state/0.0", "meta/episode_ends/0"])
 def test_flipped_bits_in_a_recording_are_detected(tmp_path: Path, name: str) -> None:
     path = tmp_path / "demos.zarr"
     record(path)
@@ -210,30 +208,14 @@ def test_other_and_damaged_stores_are_left_unchanged(tmp_path: Path) -> None:
         assert read_files(path) == before
 
 
-def test_collection_with_lost_episode_information_is_not_continued(tmp_path: Path) -> None:
-    path = tmp_path / "demos.zarr"
-    with Collection(path) as collection:
-        for seed in range(2):
-            collection.add(make_episode(seed), EpisodeInfo(seed, True, 1.0))
-    metadata = path / "meta/episode_seed/.zarray"
-    metadata.write_text(json.dumps({**json.loads(metadata.read_text()), "shape": [1]}))
-    with pytest.raises(DemoError, match="meta/episode_seed has 1 rows of 2"):
-        Collection(path, resume=True)
-    shutil.rmtree(path / "meta/episode_seed")
-    with pytest.raises(DemoError, match="lost its episode information"):
-        Collection(path, resume=True)
-
-
 @pytest.mark.parametrize(
     ("extras", "message"),
     [
         ({}, "the recording has"),
         ({"img": np.ones((7, 4, 4))}, r"data/img is float64 \(7, 4, 4\)"),
         ({"img": np.ones((6, 200, 200, 3), np.uint8)}, "expected 7 rows"),
-        ({"img": np.full((7, 1), "x")}, "real numbers"),
         ({"img": np.full((7, 1), np.nan)}, "NaN"),
         ({"img": np.full((7, 200, 200, 3), 0.5)}, "multiply them by 255"),
-        ({"state": np.ones((7, 3))}, "cannot name"),
         ({"../img": np.ones((7, 3))}, "cannot name"),
     ],
 )
