@@ -1,7 +1,5 @@
 """`nsde-policy play`: show a policy live on a web page."""
 
-import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,9 +13,6 @@ from .shared.page import PageFlags, PageSeed
 
 if TYPE_CHECKING:
     from nsde_policy.viewer.http import ViewerSettings
-
-LAST_PLAN_TIMEOUT_S = 1.0
-"""Longest wait at exit for a plan in progress, seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,15 +51,7 @@ class Play(PageFlags):
         if self.demos is not None:
             self._show_recorded(runs[0], self.demos, settings)
             return
-        app = PlayApp(load_runners(runs), seed=self.seed)
-        try:
-            self.serve(app, settings, what="playing")
-        finally:
-            ended = app.close(LAST_PLAN_TIMEOUT_S)
-        if not ended:  # Python would abort while a thread is inside torch
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(0)
+        self.serve(PlayApp(load_runners(runs), seed=self.seed), settings, what="playing")
 
     def _show_recorded(self, run: Path, demos: Path, settings: "ViewerSettings") -> None:
         """Serve the page of recorded episodes with the plans of a policy."""

@@ -121,10 +121,10 @@ class EnvAdapter:
         If limited, more than `MAX_STEPS` steps are an error.
         """
         self._step += 1
-        given = action.astype(self._action.dtype).reshape(self._action.shape)
+        shaped = action.astype(self._action.dtype).reshape(self._action.shape)
         with self.guard("step"):
-            found = self._check_returned("step", self.env.step(given), 5)
-            obs, reward, terminated, truncated, info = found
+            returned = self._check_returned("step", self.env.step(shaped), 5)
+            obs, reward, terminated, truncated, info = returned
             reward = float(reward)
             if not abs(reward) <= LARGEST_NUMBER:
                 self._fail(f"the reward must be finite as float32, found {reward}")
@@ -185,7 +185,7 @@ class EnvAdapter:
 
     def _find_cameras(self, cameras: Sequence[CameraSpec]) -> dict[str, str]:
         """Return which part of the observation is the frame of each camera."""
-        images, found = self.images, {}
+        images, parts = self.images, {}
         for camera in cameras:
             names = (camera.name, camera.name.removeprefix(IMAGE_KEY))
             key = next((name for name in names if name in images), None)
@@ -196,18 +196,18 @@ class EnvAdapter:
                     f"the policy needs {camera.name} {camera.shape}, but the images of its observation are "
                     f"{images or 'none'}: choose its observation with --env-kwargs, or wrap it"
                 )
-            found[camera.name] = key
-        return found
+            parts[camera.name] = key
+        return parts
 
-    def _check_returned(self, method: str, found: Any, count: int) -> tuple[Any, ...]:
+    def _check_returned(self, method: str, values: Any, count: int) -> tuple[Any, ...]:
         """Return what `reset` or `step` returned if it is a tuple of `count` values that ends with a dict."""
-        if not (isinstance(found, tuple) and len(found) == count and isinstance(found[-1], Mapping)):
-            described = f"{len(found)} values" if isinstance(found, tuple) else type(found).__name__
+        if not (isinstance(values, tuple) and len(values) == count and isinstance(values[-1], Mapping)):
+            described = f"{len(values)} values" if isinstance(values, tuple) else type(values).__name__
             self._fail(
                 f"{method} returned {described}, expected {count} values of which the last is a dict: follow "
                 f"Gymnasium's interface, Env.{method}"
             )
-        return found
+        return values
 
     def _flatten(self, obs: Any) -> np.ndarray:
         """Return the parts of an observation as one vector of finite numbers, and keep its frames."""

@@ -96,9 +96,9 @@ class EpisodePage:
 
     def read_episode(self, episode: int) -> dict[str, object]:
         """Return the numbers of an episode by column, and the plans over it."""
-        chosen = self.demos[range(len(self.demos))[episode]]
-        found: dict[str, object] = {"obs": _list_columns(chosen.obs), "act": _list_columns(chosen.act)}
-        return found if self.plan is None else {**found, "plans": self.plan(episode)}
+        recorded = self.demos[range(len(self.demos))[episode]]
+        plans = {} if self.plan is None else {"plans": self.plan(episode)}
+        return {"obs": _list_columns(recorded.obs), "act": _list_columns(recorded.act), **plans}
 
     def read_frame(self, camera: str, episode: int, frame: int) -> np.ndarray:
         """Return a camera frame, (height, width, 3) uint8."""
@@ -130,13 +130,13 @@ class EpisodePage:
 
         length = int(self.demos.lengths[episode])
         stride = -(-length * len(self.demos) * max(1, len(self.cameras)) // MOST_PICTURES)
-        found: dict[str, object] = {}
+        pictures: dict[str, object] = {}
         for camera in self.cameras:
             frames = (self.read_frame(camera, episode, at) for at in range(0, length, stride))
             small = (frame[:: (step := -(-max(frame.shape) // MOST_PIXELS)), ::step] for frame in frames)
-            jpeg = [base64.b64encode(encode_picture(each, "jpg")).decode() for each in small]
-            found[camera] = {"stride": stride, "jpeg": jpeg}
-        return found
+            jpeg = [base64.b64encode(encode_picture(picture, "jpg")).decode() for picture in small]
+            pictures[camera] = {"stride": stride, "jpeg": jpeg}
+        return pictures
 
 
 class EpisodeServer(PageServer):
@@ -191,16 +191,16 @@ def plan_recorded(policy: "Policy", scored: "ScoredEpisodes", episode: int) -> d
     from nsde_policy.eval.score.episodes import add_features
     from nsde_policy.training.dataset import build_transitions
 
-    chosen, history = scored.select([episode]), policy.spec.history
-    demos = chosen.demos
-    if chosen.cameras:
-        demos = add_features(demos, chosen.cameras, chosen.first_frames, policy)
+    selected, history = scored.select([episode]), policy.spec.history
+    demos = selected.demos
+    if selected.cameras:
+        demos = add_features(demos, selected.cameras, selected.first_frames, policy)
     pairs = build_transitions(demos, policy.record.config.demos, history=history, final_action_weight=1.0)
     states = pairs.x.numpy().reshape(len(pairs.x), history, -1)
     stride = -(-len(states) // MOST_PLANS)
-    plans = [policy.plan_from(each, steps=policy.spec.chunk, seed=0) for each in states[::stride]]
-    std = [_list_columns(np.sqrt(np.square(each.std).cumsum(0))) for each in plans if each.std is not None]
-    return {"stride": stride, "actions": [_list_columns(each.actions) for each in plans], "std": std or None}
+    plans = [policy.plan_from(state, steps=policy.spec.chunk, seed=0) for state in states[::stride]]
+    std = [_list_columns(np.sqrt(np.square(plan.std).cumsum(0))) for plan in plans if plan.std is not None]
+    return {"stride": stride, "actions": [_list_columns(plan.actions) for plan in plans], "std": std or None}
 
 
 def group_columns(values: np.ndarray, angles: Sequence[int]) -> list[tuple[str, list[int]]]:

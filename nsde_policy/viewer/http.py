@@ -17,7 +17,6 @@ from websockets.asyncio.server import ServerConnection
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
-from nsde_policy.config import require
 from nsde_policy.deploy.server.settings import Log, ServerSettings, is_loopback
 from nsde_policy.deploy.server.websocket_server import WebsocketServer
 
@@ -39,10 +38,6 @@ class ViewerSettings(ServerSettings):
     """Address of the server; the token is required in the address of the page, ?token=…."""
 
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000
-
-    def __post_init__(self) -> None:
-        require(self, bool(self.host), "need a host to listen at, such as 127.0.0.1 or 0.0.0.0, got none")
-        super().__post_init__()
 
     def urls(self, port: int) -> list[str]:
         """Return addresses for a browser: on this machine first, then from other machines."""
@@ -68,11 +63,8 @@ class ViewerSettings(ServerSettings):
 
     def accepts_token(self, request: Request) -> bool:
         """Return whether a request has the token, or none is required."""
-        try:
-            values = parse_qs(request.path.partition("?")[2], max_num_fields=8).get("token", [])
-        except ValueError:  # too many fields
-            values = []
-        return self.accepts(values[0] if len(values) == 1 else "")
+        token, *_ = parse_qs(request.path.partition("?")[2]).get("token", [""])
+        return self.accepts(token)
 
 
 class PageServer(WebsocketServer, abc.ABC):

@@ -1,6 +1,5 @@
 """App of `nsde-policy play`: one or two policies side by side, which users can disturb."""
 
-import time
 from collections import deque
 from collections.abc import Sequence
 
@@ -99,14 +98,6 @@ class PlayApp(App):
         super().restore()
         self._change_controls(self._first_controls)
 
-    def close(self, timeout_s: float) -> bool:
-        """Stop planning; return whether running plans ended within the timeout."""
-        for panel in self._panels:
-            panel.cancel_plan()
-        ends = time.monotonic() + timeout_s
-        closed = [each.thread.close(max(0.0, ends - time.monotonic())) for each in self._runners.values()]
-        return all(closed)
-
     def _dispatch(self, message: messages.ClientMessage) -> None:
         match message:
             case messages.Pause(on):
@@ -196,10 +187,10 @@ def find_common_task(runners: Sequence[PolicyRunner]) -> Task:
 def check_sizes(runner: PolicyRunner, table: LiveTable) -> None:
     """Raise `ConfigError` if the sizes of a policy do not fit the table."""
     spec = runner.policy.spec
-    found = spec.plain_dim, len(spec.cameras), spec.act_dim
-    if found not in table.sizes:
-        expected = " or ".join("{}, {} and {}".format(*sizes) for sizes in table.sizes)
+    sizes = spec.plain_dim, len(spec.cameras), spec.act_dim
+    if sizes not in table.sizes:
+        expected = " or ".join("{}, {} and {}".format(*known) for known in table.sizes)
         raise ConfigError(
-            f"{runner.name} has {found[0]} observations, {found[1]} cameras and {found[2]} actions; policies "
+            f"{runner.name} has {sizes[0]} observations, {sizes[1]} cameras and {sizes[2]} actions; policies "
             f"that can play on this table have {expected}"
         )

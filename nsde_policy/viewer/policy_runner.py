@@ -72,7 +72,7 @@ class PolicyRunner:
         """Return the median time of a plan, without encoding; None before the first with these controls."""
         if not self.plans:
             return None
-        seconds = median(each.seconds for each in self.plans)
+        seconds = median(plan.seconds for plan in self.plans)
         return {"ms": round(1e3 * seconds, 2), "actions": controls.chunk_for(self.policy)}
 
 

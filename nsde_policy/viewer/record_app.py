@@ -64,8 +64,8 @@ class RecordApp(App):
     ) -> None:
         super().__init__(task)
         self._collection, self._images = collection, images
-        kept = collection.episodes
-        self._simulation = Simulation(task, messages.next_seed(kept[-1].seed) if kept else seed_start)
+        episodes = collection.episodes
+        self._simulation = Simulation(task, messages.next_seed(episodes[-1].seed) if episodes else seed_start)
         self._start_episode(self._simulation.seed)
 
     @property
@@ -74,13 +74,13 @@ class RecordApp(App):
 
     def state(self) -> messages.PageMessage:
         """Return the size of the store and the phase of the episode."""
-        kept = self._collection.episodes
+        episodes = self._collection.episodes
         return {
             **super().state(),
             "panels": ["you"],
             "store": self._collection.path.name,
-            "kept": len(kept),
-            "solved": sum(bool(each.success) for each in kept),
+            "kept": len(episodes),
+            "solved": sum(bool(episode.success) for episode in episodes),
             "phase": self._phase,
         }
 

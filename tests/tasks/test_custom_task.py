@@ -13,7 +13,7 @@ from nsde_policy.eval.rollouts.disturbances import Condition
 from nsde_policy.eval.rollouts.pool import RolloutPool
 from nsde_policy.eval.rollouts.runner import RolloutConfig
 from nsde_policy.eval.rollouts.scores import score_rollouts
-from nsde_policy.tasks import GymTask, Task, get_task
+from nsde_policy.tasks import GymTask, get_task
 from nsde_policy.training.train import train_run
 from tests.helpers.reach_task import demonstrate
 
@@ -93,7 +93,3 @@ def test_a_task_without_drawing_cannot_be_rendered(run: Path, tmp_path: Path):
 def test_a_task_without_push_cannot_be_pushed(run: Path):
     with pytest.raises(ConfigError, match="leave out --push"):
         score_rollouts(run, RolloutConfig(episodes=1, seed_start=0, condition=Condition(push=1.0)), workers=1)
-
-
-def test_a_task_has_few_members():
-    assert len([name for name in {*dir(Task), *Task.__annotations__} if name[0] != "_"]) <= 12

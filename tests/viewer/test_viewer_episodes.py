@@ -18,7 +18,7 @@ from nsde_policy.cli.main import main
 from nsde_policy.data import Demonstrations, DemoWriter, Episode
 from nsde_policy.data.oddities import find_flags
 from nsde_policy.viewer.episodes import group_columns
-from tests.helpers.browser import DESKTOP, PHONE, SIZES, check_layout, open_page, record_texts, wait_until
+from tests.helpers.browser import DESKTOP, PHONE, check_layout, open_page, record_texts, wait_until
 from tests.helpers.camera_robot import write_camera_store
 from tests.helpers.lerobot_sets import write_v2
 
@@ -140,19 +140,6 @@ def test_curves_have_axes_in_seconds_and_share_a_scale(browser: "Browser", page:
     assert tab.evaluate("drawnTexts") == values + times
     tab.context.close()
     assert seen.errors == []
-
-
-def test_the_toolbar_covers_no_plot(browser: "Browser", page: tuple[str, Path]) -> None:
-    tab = browser.new_page(viewport=DESKTOP)
-    tab.goto(page[0])
-    wait_until(tab, "numbers !== null")
-    top = "document.querySelector('.bar').getBoundingClientRect().top"
-    ends = "Math.max(...[...document.querySelectorAll('%s')].map((e) => e.getBoundingClientRect().bottom))"
-    for size in SIZES:
-        tab.set_viewport_size(size)
-        assert tab.evaluate(f"{ends % '.scroll'} < {top}"), "what is scrolled ends above it"
-    tab.set_viewport_size(DESKTOP)
-    assert tab.evaluate(f"{ends % '.curves'} < {top}"), "all plots are in sight"
 
 
 def test_marks_become_a_command_that_runs(

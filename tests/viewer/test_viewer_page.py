@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,9 +9,8 @@ import pytest
 
 from nsde_policy.viewer.messages import Pause, SelectMethods, SetControl
 from nsde_policy.viewer.play_app import PlayApp
-from nsde_policy.viewer.policy_runner import PolicyRunner, load_runners
+from nsde_policy.viewer.policy_runner import PolicyRunner
 from tests.helpers.browser import DESKTOP, PHONE, SIZES, check_layout, open_page, record_texts, wait_until
-from tests.helpers.selecting_runs import make_selecting_run
 from tests.helpers.viewer_servers import (
     SEED,
     RunningViewer,
@@ -252,24 +250,6 @@ def test_everything_is_in_its_card_and_tables_are_level(
             assert lines == [1] * count, "percentages do not wrap"
             tops = page.evaluate("viewer.panels.map((panel) => panel.canvas.getBoundingClientRect().top)")
             assert len({*tops}) == 1 or size == PHONE, "the tables are level"
-
-
-def test_badge_lights_up_while_the_policy_compares_plans(
-    browser: "Browser", methods: list[PolicyRunner], tmp_path: Path
-):
-    runners = [*load_runners([make_selecting_run(tmp_path / "run")]), methods[1]]
-    app = play_until(runners, lambda app: app.frame()["panels"][0]["compared"])
-    run_events(app, Pause(True))
-    with run_viewer(app) as viewer_server, show_viewer(browser, viewer_server) as page:
-        badge = page.locator(".panel .sub b")
-        assert (badge.inner_text(), badge.get_attribute("data-on")) == ("comparing 16 plans", "true")
-        assert page.locator("#legend").get_by_text("compared plans").is_visible()
-        page.evaluate("send({ do: 'reset', seed: viewer.state.seed })")
-        wait_until(page, "document.querySelector('.sub b[data-on=false]').textContent === 'one plan'")
-        page.locator(".panel select").select_option(methods[1].name)
-        wait_until(page, "viewer.frame?.panels[0].compared === null")
-        assert badge.count() == 0
-        assert page.locator("#legend").get_by_text("compared plans").is_hidden()
 
 
 def test_page_reports_a_lost_server_and_reconnects(browser: "Browser", methods: list[PolicyRunner]):

@@ -2,21 +2,17 @@
 
 import json
 import re
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import ClientConnection
 
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.cli.main import main
@@ -144,8 +140,7 @@ def test_only_websockets_of_the_page_are_accepted(viewer: RunningViewer):
 
 def test_token_is_required_if_set():
     with run_viewer(NoisyApp(10), token=TOKEN) as viewer_server:
-        many = "?" + "&".join(f"a{k}=1" for k in range(20))
-        for query in ("", "?token=wrong", f"?token={TOKEN}x", f"?token={TOKEN}&token=x", many):
+        for query in ("", "?token=wrong", f"?token={TOKEN}x"):
             assert get(viewer_server.url + query)[0] == 403
             assert refuse(viewer_server, query) == 403
         assert get(viewer_server.url + f"?token={TOKEN}", Host="my-robot.example")[0] == 200
@@ -284,41 +279,6 @@ def test_time_stands_still_while_nobody_watches():
         assert app.ticks <= ticks + 1, "one may have been in progress"
 
 
-LONG_PLANS = """
-import itertools, sys, torch
-from nsde_policy.cli.main import main
-from nsde_policy.policy.policy import Policy
-plan = Policy.plan
-def long(self, memory, **options):
-    print("planning", flush=True)
-    for _ in itertools.count():
-        plan(self, memory, **(options | {"steps": 100}))
-Policy.plan = long
-sys.exit(main(["play", "--port", "0", "--json"]))
-"""
-
-
-@pytest.mark.slow
-def test_command_exits_0_on_a_signal_during_a_plan_that_never_ends():
-    process = subprocess.Popen(
-        [sys.executable, "-c", LONG_PLANS],
-        cwd=Path(__file__).parents[2],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        port = json.loads(process.stdout.readline())["port"]
-        with connect(f"ws://127.0.0.1:{port}/live", proxy=None):  # nothing is planned before
-            assert process.stdout.readline() == "planning\n"
-    finally:
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 0, said
-    assert json.loads(said.splitlines()[-1])["event"] == "stopped"
-
-
 # Command line
 
 
@@ -326,16 +286,11 @@ def test_command_exits_0_on_a_signal_during_a_plan_that_never_ends():
     ("args", "said"),
     [
         (["/no/such/run"], "does not exist"),
-        (["--port", "99999"], "port"),
-        (["--seed", "-3"], "--seed"),
         (["--host", "no.such.host.invalid"], "try --host"),
-        (["--host", "192.0.2.1", "--token-file", "TOKEN"], "try --host"),
-        (["--host", ""], "need a host"),
     ],
 )
-def test_invalid_arguments_print_one_line_and_exit_2(args: list[str], said: str, tmp_path: Path, capsys: Any):
-    (tmp_path / "token").write_text(TOKEN)
-    assert main(["play", *(str(tmp_path / "token") if arg == "TOKEN" else arg for arg in args)]) == 2
+def test_invalid_arguments_print_one_line_and_exit_2(args: list[str], said: str, capsys: Any):
+    assert main(["play", *args]) == 2
     error = capsys.readouterr().err
     assert said in error
-    assert "Traceback" not in error
+    assert error.count("\n") == 1

@@ -26,7 +26,7 @@ function showMode() {
 function showState() {
   if (document.activeElement !== $("seed")) $("seed").value = state.seed;
   if (hello.mode === "play") { showControls(); showResults(); } else showStore();
-  showPaused(state.paused);
+  showPaused();
   showPhase();
   showLegend();
 }
@@ -68,7 +68,8 @@ function showLegend() {
 }
 for (const query of [wideScreen, roomBelow, tallScreen]) query.addEventListener("change", () => { if (state && panels.length) showLegend(); });
 
-function showPaused(paused) {
+function showPaused() {
+  const { paused } = state;
   $("pause-icon").setAttribute("d", paused ? "M7 4.500l13 7.500-13 7.500z" : "M6 5h4v14H6zM14 5h4v14h-4z");
   $("pause-text").textContent = paused ? "Play" : "Pause";
   $("pause").setAttribute("aria-label", paused ? "Play" : "Pause");

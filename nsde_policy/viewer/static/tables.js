@@ -94,7 +94,7 @@ function showStatus({ data }, place) {
   }
   const facts = [], count = data.compared?.length;
   if (count !== undefined) facts.push(`<b data-on="${count > 0}">${count ? `comparing ${count} plans` : "one plan"}</b>`);
-  const planning = data.thinking && !data.ended && !frame.paused, timedOut = data.ended && !data.solved && !data.failed;
+  const planning = data.thinking && !data.ended && !state.paused, timedOut = data.ended && !data.solved && !data.failed;
   if (timedOut) facts.push("time limit reached");
   else if (planning || !data.latency) facts.push(planning ? "planning…" : data.ended ? "episode over" : "no plan yet");
   else {
@@ -130,7 +130,6 @@ function onFrame(message) {
   if (jump) playhead.at = frame.last;
   playhead.latest = frame.last;
   playhead.arrived = performance.now();
-  if (hello.mode === "play" && frame.paused !== state.paused) { state.paused = frame.paused; showPaused(frame.paused); }
   stripChanged = true;
 }
 
