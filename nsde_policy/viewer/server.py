@@ -104,8 +104,9 @@ class ViewerServer(PageServer):
         finally:
             self._clients.discard(connection)
             await self._handle(messages.Release(), connection)
-            if not self._clients:
-                self._app.restore()
+            async with self._lock:
+                if not self._clients:
+                    self._app.restore()
             self._log("left", why=why, clients=len(self._clients))
 
     async def _handle(self, message: messages.ClientMessage, connection: ServerConnection) -> None:
