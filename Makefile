@@ -75,28 +75,23 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 # Tests use the locked versions, or with other CONSTRAINTS (/dev/null, .ci/oldest.txt) the newest that these allow.
-# torch has no hash, because its builds differ by machine: CPU builds are not on PyPI. pymunk 6 has no wheel for
-# aarch64; it is built with the locked setuptools and cffi, and quickly.
+# torch has no hash, because its builds differ by machine: CPU builds are not on PyPI.
 $(VENV)/tested: pyproject.toml constraints.txt $(wildcard .ci/lock*.txt)
 	$(PYTHON) -m venv $(VENV)
 ifeq ($(CONSTRAINTS),constraints.txt)
 	$(BIN)/pip install -q --no-compile --require-hashes -r .ci/lock-uv.txt
 	$(UV) install -q --no-deps --no-build --require-hashes -r .ci/lock.txt
-	CFLAGS='-O1 -DNDEBUG' $(UV) install -q --no-deps --no-build-isolation --require-hashes -r .ci/lock-pymunk-6.txt \
-		--target $(VENV)/pymunk-6
 	$(BIN)/pip install -q --no-compile -c constraints.txt torch
 	$(UV) install -q --no-deps --no-build-isolation -e .
 	$(UV) check
 else
 	$(BIN)/pip install -q --no-compile -c $(CONSTRAINTS) -e '.[plot,video,dev]' setuptools
-	$(BIN)/pip install -q --no-compile --no-deps --target $(VENV)/pymunk-6 --upgrade 'pymunk==6.11.1'
 endif
 	touch $(VENV)/installed $@
 
 lock: $(VENV)/tested
 	$(LOCK) --extra plot --extra video --extra adroit --extra metaworld --extra dev -c constraints.txt --no-emit-package torch \
 		-o .ci/lock.txt pyproject.toml
-	echo 'pymunk==6.11.1' | $(LOCK) --no-deps -o .ci/lock-pymunk-6.txt -
 	echo 'uv' | $(LOCK) -o .ci/lock-uv.txt -
 
 clean:

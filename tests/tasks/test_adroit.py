@@ -1,7 +1,6 @@
 """Tests of the Adroit tasks: collect, train, evaluate and render in MuJoCo, replay expert episodes."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.data import load_demonstrations
-from nsde_policy.errors import MissingDependencyError
 from nsde_policy.eval.replay import read_seeds, replay_demonstrations
 from nsde_policy.tasks import TASKS, find_task, get_task
 
@@ -46,12 +44,6 @@ def test_a_group_of_tasks_is_one_file():
     assert {*NAMES} <= {*TASKS.load_all()}
     assert "adroit" not in TASKS.load_all()
     assert get_task("AdroitHandDoor-v1").name == "adroit-door"
-
-
-def test_missing_simulator_names_the_extra(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "gymnasium_robotics", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install gymnasium-robotics==1.4.2"):
-        get_task("adroit-door").make_env()
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from nsde_policy.cli.main import main
 from nsde_policy.data import Demonstrations, DemoWriter, Episode
 from nsde_policy.data.oddities import find_flags
 from nsde_policy.viewer.episodes import group_columns
-from tests.helpers.browser import DESKTOP, PHONE, check_layout, open_page, record_texts, wait_until
+from tests.helpers.browser import PHONE, check_layout, open_page, wait_until
 from tests.helpers.camera_robot import write_camera_store
 from tests.helpers.lerobot_sets import write_v2
 
@@ -124,22 +124,6 @@ def test_columns_of_similar_size_share_a_scale() -> None:
     expected = [("rad", [1]), ("", [0, 2, 5]), ("", [4]), ("", [3, 6, 7])]
     assert group_columns(values, angles=(1,)) == expected
     assert group_columns(np.zeros((4, 2)), ()) == [("", [0, 1])]
-
-
-def test_curves_have_axes_in_seconds_and_share_a_scale(browser: "Browser", page: tuple[str, Path]) -> None:
-    seen = open_page(browser.new_context(viewport=DESKTOP))
-    tab = seen.page
-    tab.goto(page[0])
-    wait_until(tab, "numbers !== null")
-    low, high = make_demos()[0].obs.min(), make_demos()[0].obs.max()
-    scale = tab.evaluate("findRange(charts[0].columns.map((column) => numbers.obs[column]))")
-    assert scale == pytest.approx([low - 0.05 * (high - low), high + 0.05 * (high - low)], abs=1e-3)
-    record_texts(tab)
-    tab.evaluate("drawChart(charts[0])")
-    values, times = ["−1", "−0.5", "0", "0.5", "1"], ["0", "1", "2", "3", "4", "5 s"]
-    assert tab.evaluate("drawnTexts") == values + times
-    tab.context.close()
-    assert seen.errors == []
 
 
 def test_marks_become_a_command_that_runs(

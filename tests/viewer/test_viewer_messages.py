@@ -1,23 +1,13 @@
 """Tests for nsde_policy/viewer/messages.py and controls.py."""
 
-import contextlib
-import json
 import math
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nsde_policy.errors import RemoteError
 from nsde_policy.viewer.controls import RANGES, Controls
-from nsde_policy.viewer.messages import ClientMessage, parse_message
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20), st.lists, max_leaves=3
-)
-TAGS = st.sampled_from(["pause", "reset", "set_control", "select_methods", "drag", "refresh", "x"])
-FIELDS = st.sampled_from(["seed", "on", "x", "y", "what", "methods", "name", "value", "period"])
+from nsde_policy.viewer.messages import parse_message
 
 
 @pytest.mark.parametrize(
@@ -41,13 +31,6 @@ FIELDS = st.sampled_from(["seed", "on", "x", "y", "what", "methods", "name", "va
 def test_invalid_messages_raise_an_error_that_says_why(text, expected):
     with pytest.raises(RemoteError, match=re.escape(expected)):
         parse_message(text)
-
-
-@given(st.dictionaries(FIELDS, VALUES, max_size=5), TAGS, st.binary(max_size=200))
-def test_anything_else_is_parsed_or_refused(values, tag, data):
-    for text in (json.dumps({**values, "do": tag}), data):
-        with contextlib.suppress(RemoteError):  # any other exception fails
-            assert isinstance(parse_message(text), ClientMessage)
 
 
 @pytest.mark.parametrize("name", list(RANGES))
