@@ -81,12 +81,11 @@ class LiveTable(abc.ABC):
         """Return the action that brings the agent closest to a position."""
 
     @abc.abstractmethod
-    def find_targets(self, state: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Return the positions (n, 2) that actions (n, act_dim) command one after the other from a state."""
+    def find_targets(self, state: np.ndarray, last_action: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Return the positions that are commanded in a state and by the actions to come, (n + 1, 2).
 
-    @abc.abstractmethod
-    def find_target(self, state: np.ndarray, last_action: np.ndarray) -> np.ndarray:
-        """Return the position (2,) that is commanded now, given the action that led to a state."""
+        `last_action` led to the state; `actions` are (n, act_dim).
+        """
 
     @abc.abstractmethod
     def describe(self, state: np.ndarray) -> list[float]:

@@ -50,14 +50,9 @@ class AvoidingTable(LiveTable):
         """Return the action that moves the command towards a position."""
         return self.clip(point - state[:2])
 
-    def find_targets(self, state: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Return the positions that actions (n, 2) command in turn."""
-        targets: np.ndarray = state[:2] + np.cumsum(actions, axis=0)
-        return targets
-
-    def find_target(self, state: np.ndarray, last_action: np.ndarray) -> np.ndarray:
-        """Return the commanded position, which is part of the state."""
-        return state[:2]
+    def find_targets(self, state: np.ndarray, last_action: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Add the actions, which are changes, to the commanded position, which is part of the state."""
+        return np.cumsum(np.vstack([state[:2], actions]), axis=0)
 
     def describe(self, state: np.ndarray) -> list[float]:
         """Return the rod's position on the page, rounded."""

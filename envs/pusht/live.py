@@ -56,13 +56,9 @@ class PushTTable(LiveTable):
         """Return the action that sends the agent to a position: the position itself."""
         return self.clip(point)
 
-    def find_targets(self, state: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Return the positions that actions (n, 2) command in turn."""
-        return actions
-
-    def find_target(self, state: np.ndarray, last_action: np.ndarray) -> np.ndarray:
-        """Return the commanded position: the last action."""
-        return last_action
+    def find_targets(self, state: np.ndarray, last_action: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Return the actions, which are positions."""
+        return np.vstack([last_action, actions])
 
     def describe(self, state: np.ndarray) -> list[float]:
         """Return agent x, y, block x, y and angle, rounded."""

@@ -190,11 +190,12 @@ class PolicyPanel:
         present = history.states()[:1, None, : spec.obs_dim]
         futures = present if forecast is None or forecast.obs is None else forecast.obs
         ahead = self._queue.actions.reshape(-1, spec.act_dim)
+        target, *plan = np.round(table.page.to_page(table.find_targets(state, history.last_action, ahead)), 1)
         return {
             **self.simulation.describe(),
             "ended": self.is_over,
-            "target": self._to_page(table.find_target(state, history.last_action)),
-            "plan": self._to_page(table.find_targets(state, ahead)),
+            "target": target.tolist(),
+            "plan": [position.tolist() for position in plan],
             "fan": describe_fan(forecast, spec, table),
             "compared": describe_candidates(self._plan, table) if selects and not self.is_over else None,
             "camera": describe_camera(spec, self._frame, futures),
@@ -228,7 +229,3 @@ class PolicyPanel:
             values = {STATE_KEY: table.measure(state) + noise, camera.name: self._frame}
             obs = self.policy.encode(values)
         self._history.add_observation(obs)
-
-    def _to_page(self, points: np.ndarray) -> object:
-        """Return positions as pixels of the page, for JSON."""
-        return np.round(self.simulation.table.page.to_page(points), 1).tolist()
