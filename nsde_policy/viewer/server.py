@@ -51,9 +51,10 @@ class ViewerServer(PageServer):
         """Run one control period after the other until `stop`; time stands still while nobody watches."""
         app, due, shown, is_stale = self._app, 0.0, 0.0, False
         while not self._stop.is_set():
-            await asyncio.sleep(max(0.0, min(due - time.monotonic(), FRAME_S)))
             if not self._clients:
+                await asyncio.sleep(FRAME_S)
                 continue
+            await asyncio.sleep(max(0.0, min(due - time.monotonic(), FRAME_S)))
             async with self._lock:
                 try:
                     if time.monotonic() >= due:
