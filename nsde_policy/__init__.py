@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nsde_policy.methods.registry import register_method as register_method
     from nsde_policy.policy.policy import Policy as Policy
     from nsde_policy.tasks import register_task as register_task
-    from nsde_policy.training.api import train as train
+    from nsde_policy.training.train import train as train
 
 _PUBLIC = {
     "RolloutScores": "eval.rollouts.scores",
@@ -36,7 +36,7 @@ _PUBLIC = {
     "register_method": "methods.registry",
     "register_reader": "data.readers",
     "register_task": "tasks",
-    "train": "training.api",
+    "train": "training.train",
 }
 __all__ = ["__version__", *_PUBLIC]
 

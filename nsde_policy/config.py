@@ -268,6 +268,11 @@ class TrainConfig(BaseConfig):
 class EncoderConfig(BaseConfig):
     """Settings of an encoder; one that is not trained has none."""
 
+    @property
+    def is_trained_with_policy(self) -> bool:
+        """Whether the policy's loss trains it, together with the policy."""
+        return False
+
 
 @dataclass(frozen=True)
 class ImageEncoderConfig(EncoderConfig):
@@ -277,6 +282,11 @@ class ImageEncoderConfig(EncoderConfig):
     """Steps of a second training, on frames that are partly occluded, shifted or in another light. The policy
     is then trained on such frames too."""
 
+    @property
+    def is_trained_with_policy(self) -> bool:
+        """Whether the policy's loss trains it; with `occlusion_steps`, it is trained before the policy."""
+        return not self.occlusion_steps
+
 
 @dataclass(frozen=True)
 class TrainedEncoderConfig(ImageEncoderConfig):
@@ -284,6 +294,11 @@ class TrainedEncoderConfig(ImageEncoderConfig):
 
     train: TrainConfig = field(default_factory=TrainConfig)
     """Optimisation settings of the encoder, which is trained before the policy."""
+
+    @property
+    def is_trained_with_policy(self) -> bool:
+        """Whether the policy's loss trains it; it has a loss of its own."""
+        return False
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ from nsde_policy.policy.loading import build_model
 from nsde_policy.policy.policy import Policy
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task_of_run
-from nsde_policy.training.dataset import build_training_data
+from nsde_policy.training.dataset import TrainingSet, build_training_data
 from nsde_policy.training.demos import find_mirror, load_training_demos
-from nsde_policy.training.training_set import TrainingSet
 from timing.common import Options
 from timing.contenders import Contender, measure_latency
 

@@ -154,7 +154,7 @@ class Train(DeviceCommand):
 
     def train(self) -> "RunDirectory":
         """Train with a progress bar, and return the run directory."""
-        from nsde_policy.training.api import train_request
+        from nsde_policy.training.train import train_request
 
         return train_request(self._make_request(), self.out, resume=self.resume, scale_std=self.scale_std)
 

@@ -1,4 +1,4 @@
-"""Training data: demonstrations as tensors, either transitions or windows.
+"""Training data: demonstrations with what training adds, and as tensors, either transitions or windows.
 
 A state is x_t = (obs_t, act_{t−1}), which is fully known when the policy has to choose act_t.
 
@@ -7,7 +7,10 @@ one, the action part of the *next* state is the command to send now.
 """
 
 import logging
-from dataclasses import replace
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -25,15 +28,104 @@ from nsde_policy.data.action_columns import (
     measure_first_action,
 )
 from nsde_policy.data.angles import unwrap_angles
-from nsde_policy.data.types import Demonstrations
+from nsde_policy.data.augmentation import Mirror, add_mirror_images
+from nsde_policy.data.types import Demonstrations, Floats
 from nsde_policy.errors import ConfigError
 from nsde_policy.interface.planner import check_first_action, replace_first_action
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import DemoConfig, RunConfig
 
-from .training_set import TrainingSet
-
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSet:
+    """Demonstrations that a policy is trained on."""
+
+    demos: Demonstrations
+    """Demonstrations; features of camera frames are the last columns of their observations."""
+    mirror: Mirror | None = None
+    """Mirror symmetry that doubles the demonstrations; None for no mirror images."""
+    image_features: int = 0
+    """Columns of observations that are features of camera frames."""
+    mirror_image: Demonstrations | None = None
+    """Mirror image of each demonstration, if it cannot be computed because it holds features."""
+    copies: "tuple[TrainingSet, ...]" = ()
+    """The same demonstrations with features of disturbed frames, on which a policy is trained as well."""
+
+    def __len__(self) -> int:
+        return len(self.demos)
+
+    @property
+    def without_features(self) -> Demonstrations:
+        """The demonstrations without features of camera frames."""
+        if not self.image_features:
+            return self.demos
+        return replace(self.demos, obs=self.demos.obs[:, : -self.image_features])
+
+    @cached_property
+    def with_mirror_images(self) -> Demonstrations:
+        """The demonstrations, followed by the mirror image of each if there is a symmetry."""
+        if self.mirror_image is not None:
+            return self.demos.append(self.mirror_image)
+        return add_mirror_images(self.demos, self.mirror)
+
+    def join(self) -> Demonstrations:
+        """Return the demonstrations, their copies, and mirror images of both."""
+        return self.with_mirror_images.append(*(copy.with_mirror_images for copy in self.copies))
+
+    def add_features(self, features: Floats, mirrored: Floats | None) -> "TrainingSet":
+        """Return the set with features after all observations, (frames, features).
+
+        `mirrored` are those of the mirror images, unless there are none.
+        """
+        image = None
+        if self.mirror is not None and mirrored is not None:
+            image = _append_columns(self.mirror.flip(self.demos), mirrored)
+        demos = _append_columns(self.demos, features)
+        return replace(self, demos=demos, image_features=features.shape[1], mirror_image=image)
+
+    def select(self, episodes: Sequence[int]) -> "TrainingSet":
+        """Return the set of some episodes, increasing."""
+        if len(episodes) == len(self):
+            return self
+        return replace(
+            self,
+            demos=self.demos.select(episodes),
+            mirror_image=None if self.mirror_image is None else self.mirror_image.select(episodes),
+            copies=tuple(copy.select(episodes) for copy in self.copies),
+        )
+
+    def lose_cameras(self, settings: DemoConfig, spec: StateSpec) -> "TrainingSet":
+        """Return the set with copies that lack one of the cameras, a fraction `images_dropout` of all data.
+
+        A camera is lost for a whole episode: a policy that predicts states must not learn that features jump.
+        """
+        fraction, cameras = settings.images_dropout, len(settings.images)
+        if not fraction:
+            return self
+        clean = replace(self, copies=())
+        count = math.ceil(fraction / (1 - fraction) * len(self) * (1 + len(self.copies)) / cameras)
+        order, lost = np.random.default_rng(0).permutation(len(self)), []
+        for camera in range(cameras):
+            columns, features = spec.find_lost_features(camera, cameras)
+            episodes = order.take(range(camera * count, (camera + 1) * count), mode="wrap").tolist()
+            image = None
+            if clean.mirror_image is not None:
+                image = _fill_columns(clean.mirror_image.select(episodes), columns, features)
+            demos = _fill_columns(clean.demos.select(episodes), columns, features)
+            lost.append(replace(clean, demos=demos, mirror_image=image))
+        return replace(self, copies=(*self.copies, *lost))
+
+
+def _append_columns(demos: Demonstrations, features: Floats) -> Demonstrations:
+    return replace(demos, obs=np.concatenate([demos.obs, features], axis=1))
+
+
+def _fill_columns(demos: Demonstrations, columns: slice, values: Sequence[float]) -> Demonstrations:
+    obs = demos.obs.copy()
+    obs[:, columns] = values
+    return replace(demos, obs=obs)
 
 
 def resolve_first_action(demos: Demonstrations, config: RunConfig) -> RunConfig:
@@ -73,7 +165,7 @@ def _describe_first_action(settings: DemoConfig) -> str:
 
 def build_training_data(data: TrainingSet, config: RunConfig) -> Transitions | Windows:
     """Build what the method is trained on: demonstrations, their copies, and mirror images of both."""
-    config = resolve_first_action(data.recorded, config)
+    config = resolve_first_action(data.without_features, config)
     model, settings, demos = config.model, config.demos, data.join()
     if get_method(config.method).model_class().training_view == "transitions":
         return build_transitions(
@@ -95,7 +187,7 @@ def measure_demonstrations(data: TrainingSet, config: RunConfig, *, scale_featur
 
     Without `scale_features`, features reach the policy's network as the encoder computes them.
     """
-    config, demos = resolve_first_action(data.recorded, config), data.with_mirror_images
+    config, demos = resolve_first_action(data.without_features, config), data.with_mirror_images
     pairs = build_transitions(demos, config.demos)
     spec = measure_state(
         pairs.x,

@@ -22,8 +22,8 @@ from nsde_policy.data.roles import find_cameras
 from nsde_policy.data.split import FEWEST_EPISODES, advise_validation, count_held_out
 from nsde_policy.encoders import get_encoder
 from nsde_policy.errors import ConfigError, EnvError, NsdePolicyError
-from nsde_policy.run_config import DemoConfig
-from nsde_policy.tasks import Task, check_recorded_task, find_rate, get_task
+from nsde_policy.run_config import DemoConfig, RunConfig
+from nsde_policy.tasks import Task, check_recorded_task, find_rate, get_task, with_env_kwargs
 from nsde_policy.tasks.base import open_env
 from nsde_policy.tasks.environments import close_env, run_env_code
 
@@ -39,16 +39,23 @@ OFTEN_OUTSIDE = 0.01
 
 
 def open_demonstrations(
-    demos: Path | Demonstrations | None, images: Mapping[str, "LazyFrames"], config: DemoConfig, task: str
-) -> tuple[Demonstrations, Mapping[str, "LazyFrames"]]:
-    """Load what the settings select of a store, and open its camera frames."""
-    if isinstance(demos, Demonstrations):
-        return demos, images
-    store = demos or find_demos(get_task(task).name)
-    images = open_training_images(config, store)
-    demos = load_training_demos(config, store, task=task)
-    report_store(demos, config, store)
-    return demos, images
+    demos: Path | Demonstrations | None, config: RunConfig, task: str, env_kwargs: Mapping[str, object]
+) -> tuple[Demonstrations, Mapping[str, LazyFrames]]:
+    """Load what the settings select of a store, add what its task knows, and open its camera frames."""
+    settings = config.demos
+    images: Mapping[str, LazyFrames] = {}
+    if not isinstance(demos, Demonstrations):
+        store = demos or find_demos(get_task(task).name)
+        images = open_training_images(settings, store)
+        demos = load_training_demos(settings, store, task=task)
+        report_store(demos, settings, store)
+    elif settings.images:
+        raise ConfigError(
+            f"the camera frames {list(settings.images)} are read from a store: give its path instead of "
+            "Demonstrations"
+        )
+    env = with_env_kwargs(get_task(task), env_kwargs)
+    return add_environment(demos, env, settings.obs_keys, config.chunk), images
 
 
 def load_training_demos(config: DemoConfig, path: Path, *, task: str = "none") -> Demonstrations:

@@ -14,25 +14,26 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from nsde_policy.errors import CheckpointError, ConfigError, NsdePolicyError
-from nsde_policy.files import read_file, replace_file
+from nsde_policy.errors import ConfigError, NsdePolicyError
+from nsde_policy.files import PARTIAL
 from nsde_policy.ranks import is_launched
-from nsde_policy.run_directory import MAX_TENSOR_BYTES
 
 logger = logging.getLogger(__name__)
 
 LONGEST_WAIT = timedelta(minutes=30)
 """Time after which a rank gives up waiting for the others, which may decode frames for minutes."""
-COPIED = (".json", ".safetensors")
-"""Suffixes of the files of a run that are needed to resume it."""
 
 
 def is_distributed() -> bool:
     """Return whether this process trains together with others."""
     return bool(dist.is_available() and dist.is_initialized())
+
+
+def get_rank() -> int:
+    """Return the number of this process among those that train together; 0 if it trains alone."""
+    return dist.get_rank() if is_distributed() else 0
 
 
 def is_first_rank() -> bool:
@@ -59,11 +60,12 @@ def use_own_gpu(device: str) -> None:
 def join_ranks(path: Path, batches: Mapping[str, int], *, device: str, resume: bool) -> Path:
     """Connect the processes of torchrun, and return the run directory of this one; without torchrun, `path`.
 
-    Rank 0 trains into `path`. Any other rank works in a folder next to it, which is deleted at its end. It
-    starts with the files of a run to resume, which may be missing on its machine.
+    Rank 0 trains into `path`. Any other rank works in a folder next to it, which is deleted at its end. To
+    resume, it starts with a copy of `path`, which all machines have to see.
 
     Raises:
-        ConfigError: If one of the `batches`, sizes by their flags, cannot be divided evenly.
+        ConfigError: If one of the `batches`, sizes by their flags, cannot be divided evenly, or a process
+            does not see the files of a run to resume.
     """
     if not is_launched():
         return path
@@ -72,67 +74,41 @@ def join_ranks(path: Path, batches: Mapping[str, int], *, device: str, resume: b
         store, rank, ranks = next(dist.rendezvous("env://", timeout=LONGEST_WAIT))
         store = dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)  # holds no older addresses
         dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=LONGEST_WAIT)
-    split_batches(batches)
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for flag, size in batches.items():
+        split_batch(size, flag)
+    ranks = dist.get_world_size()
     logger.info("training in %d processes: each samples 1/%d of every batch (--batch-size)", ranks, ranks)
-    files = _receive_files(path if resume else None)
-    if rank == 0:
-        return path
-    whole = path.resolve()
-    own = whole.with_name(f".{whole.name}.rank{rank}")
-    shutil.rmtree(own, ignore_errors=True)  # a killed process leaves it behind
-    atexit.register(shutil.rmtree, own, ignore_errors=True)
-    for name, content in files.items():
-        replace_file(own / name, content.numpy().tobytes())
+    has_run = resume and path.exists()
+    own = path if is_first_rank() else _make_own_folder(path, copy=has_run)
+    if is_any_rank(has_run) and is_any_rank(resume and not has_run):  # waits until all ranks have a copy
+        raise ConfigError(f"only some of the machines have {path}: --resume needs it on all of them")
     return own
 
 
-def _receive_files(path: Path | None) -> dict[str, Tensor]:
-    """Return the content of the files of a run by name, as rank 0 reads them."""
-    contents: dict[str, Tensor] = {}
-    if dist.get_rank() == 0 and path is not None:
-        for file in sorted(path.rglob("*")):
-            if file.suffix in COPIED:
-                content = bytearray(read_file(file, MAX_TENSOR_BYTES, error=CheckpointError))
-                contents[str(file.relative_to(path))] = torch.frombuffer(content, dtype=torch.uint8)
-    packed = torch.frombuffer(bytearray(save(contents)), dtype=torch.uint8).to(_get_device())
-    size = torch.tensor(len(packed), device=_get_device())
-    dist.broadcast(size, 0)
-    packed = packed if dist.get_rank() == 0 else packed.new_empty(int(size))
-    dist.broadcast(packed, 0)
-    files: dict[str, Tensor] = load(packed.cpu().numpy().tobytes())
-    return files
+def _make_own_folder(path: Path, *, copy: bool) -> Path:
+    """Return the folder of a rank other than 0, which is deleted when this process ends."""
+    whole = path.resolve()
+    own = whole.with_name(f".{whole.name}.rank{dist.get_rank()}")
+    shutil.rmtree(own, ignore_errors=True)  # a killed process leaves it behind
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    if copy:
+        shutil.copytree(whole, own, ignore=shutil.ignore_patterns(f"*{PARTIAL}"))
+    return own
 
 
-def _get_device() -> str:
-    """Return the device of tensors that ranks can exchange."""
-    return "cuda" if dist.get_backend() == "nccl" else "cpu"
-
-
-def split_batches(sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the rows of each batch, by the name of its flag, that one process samples.
+def split_batch(size: int, flag: str = "--batch-size") -> int:
+    """Return how many rows of a batch this process samples.
 
     Raises:
-        ConfigError: If a batch cannot be divided evenly.
+        ConfigError: If a batch cannot be divided evenly; the message names the `flag`.
     """
     ranks = dist.get_world_size() if is_distributed() else 1
-    for flag, size in sizes.items():
-        if size % ranks:
-            raise ConfigError(
-                f"a batch of {size} cannot be divided evenly among {ranks} processes: use {flag} "
-                f"{size - size % ranks or ranks}, or another number of processes"
-            )
-    return {flag: size // ranks for flag, size in sizes.items()}
-
-
-def split_batch(size: int) -> int:
-    """Return the rows of a batch that one process samples; see `split_batches`."""
-    return split_batches({"--batch-size": size})["--batch-size"]
-
-
-def get_rank() -> int:
-    """Return the number of this process among those that train together; 0 if it trains alone."""
-    return dist.get_rank() if is_distributed() else 0
+    if size % ranks:
+        raise ConfigError(
+            f"a batch of {size} cannot be divided evenly among {ranks} processes: use {flag} "
+            f"{size - size % ranks or ranks}, or another number of processes"
+        )
+    return size // ranks
 
 
 def copy_first_rank(model: nn.Module) -> None:
@@ -163,12 +139,8 @@ def average_ranks(parameters: Sequence[nn.Parameter], losses: Mapping[str, Tenso
             "another process of this training ended; continue with the same command and --resume"
         ) from error
     flat /= dist.get_world_size()
-    means = [
-        part.view_as(tensor)
-        for part, tensor in zip(
-            torch.split(flat, [tensor.numel() for tensor in tensors]), tensors, strict=True
-        )
-    ]
+    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+    means = [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
     torch._foreach_copy_(grads, means[: len(grads)])
     return dict(zip(losses, means[len(grads) :], strict=True))
 
@@ -177,6 +149,7 @@ def is_any_rank(condition: bool) -> bool:
     """Return whether a condition holds in any of the processes, which all have to ask."""
     if not is_distributed():
         return condition
-    any_rank = torch.tensor(float(condition), device=_get_device())
-    dist.all_reduce(any_rank, dist.ReduceOp.MAX)
-    return bool(any_rank)
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    is_true = torch.tensor(float(condition), device=device)
+    dist.all_reduce(is_true, dist.ReduceOp.MAX)
+    return bool(is_true)

@@ -1,10 +1,11 @@
 """Fit a model: the training loop, independent of files and environments."""
 
+import abc
 import itertools
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,20 +15,40 @@ from nsde_policy.core.targets import TensorRows
 from nsde_policy.errors import CheckpointError, NsdePolicyError
 from nsde_policy.methods.base import Objective, TrainableModel
 
-from .batches import BatchSource, TableSource
 from .cuda_graph import capture_step
-from .distributed import (
-    average_ranks,
-    copy_first_rank,
-    get_rank,
-    is_first_rank,
-    split_batch,
-)
+from .distributed import average_ranks, copy_first_rank, get_rank, is_first_rank, split_batch
 from .optimizer import AdamW, WeightAverage, averaging_decay, learning_rate
 
 RANK_SEEDS = 1_000_003
 """Difference between the seeds of two ranks, more than users try."""
 Losses = Mapping[str, float]
+Batch = TypeVar("Batch")
+Data = TypeVar("Data", bound=TensorRows)
+
+
+class BatchSource(abc.ABC, Generic[Batch]):
+    """Supplies the batch of each training step."""
+
+    def prepare(self, step: int) -> None:
+        """Load what a step needs; called before the step, outside its CUDA graph."""
+
+    @abc.abstractmethod
+    def sample(self, generator: torch.Generator) -> Batch:
+        """Return a batch; its kernels are captured, so that a replay samples another batch."""
+
+
+class TableSource(BatchSource[Data]):
+    """Samples rows of tensors with replacement, on the device that holds them."""
+
+    def __init__(self, data: Data, batch_size: int) -> None:
+        self._data = data
+        self._batch_size = batch_size
+
+    def sample(self, generator: torch.Generator) -> Data:
+        """Return `batch_size` random rows."""
+        device = generator.device
+        index = torch.randint(len(self._data), (self._batch_size,), generator=generator, device=device)
+        return self._data[index]
 
 
 class Recorder:
@@ -91,11 +112,10 @@ def fit(
             history.append({})
             recorder.record(state, {})
         while state.step < config.steps:
-            with state.within_step():
-                state.set_rates()
-                source.prepare(state.step)
-                losses = run_step()
-                state.step += 1
+            state.set_rates()
+            source.prepare(state.step)
+            losses = run_step()
+            state.step += 1
             is_due = state.step % config.log_every == 0 or state.step == config.steps
             if recorder.after_step(state) or is_due:
                 history.append(state.read(losses))
@@ -113,8 +133,6 @@ class FitState:
         self.objective = model.objective() or Objective((), ())
         self.step = 0
         """Number of finished steps."""
-        self.is_within_step = False
-        """Whether a step was begun and not finished, so that `state` cannot be resumed from."""
         copy_first_rank(model)
         self._seed = seed + RANK_SEEDS * get_rank()
         self.device = next(itertools.chain(model.parameters(), model.buffers())).device
@@ -133,28 +151,17 @@ class FitState:
         is_bf16 = self.device.type == "cuda" and self.config.precision == "bf16"
         return torch.autocast(self.device.type, torch.bfloat16, enabled=is_bf16, cache_enabled=False)
 
-    @contextmanager
-    def within_step(self) -> Iterator[None]:
-        """Return a context of a step; after an error in it, the state cannot be resumed from."""
-        self.is_within_step = True
-        yield
-        self.is_within_step = False
-
     def read(self, losses: Mapping[str, Tensor]) -> Losses:
         """Copy losses to the host; raise `NsdePolicyError` if they or the weights are not finite."""
         values = {name: float(loss) for name, loss in losses.items()}
         bad = [name for name, loss in values.items() if not math.isfinite(loss)]
-        if bad or not self.is_finite():
+        if bad or not self.average.is_finite():
             what = f"the {bad[0]} loss is {values[bad[0]]}" if bad else "the weights are no longer finite"
             raise NsdePolicyError(
                 f"training diverged before step {self.step}: {what}; lower train.learning-rate "
                 f"({self.config.learning_rate:g}) or train.clip ({self.config.clip:g})"
             )
         return values
-
-    def is_finite(self) -> bool:
-        """Return whether all averaged weights are finite."""
-        return self.average.is_finite()
 
     def finish(self) -> None:
         """Copy the averaged weights into the model and set evaluation mode."""

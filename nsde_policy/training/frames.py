@@ -1,51 +1,69 @@
 """Windows of demonstrations with camera frames, and a policy that is trained on them with its encoder."""
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nsde_policy.config import TrainConfig
 from nsde_policy.core.targets import TensorRows, Windows
 from nsde_policy.data.frames import FrameFile
-from nsde_policy.data.types import Demonstrations, Floats, Ints
-from nsde_policy.encoders.encoder_model import EncoderModel, mirror_frames
-from nsde_policy.encoders.keypoints.config import FORESEEN
-from nsde_policy.encoders.occlusion import EpisodeOcclusion, RandomOccluder
+from nsde_policy.data.types import Ints
+from nsde_policy.encoders.encoder_model import EncoderModel
 from nsde_policy.methods.base import LossParts, Objective, PolicyModel, TrainableModel
-from nsde_policy.run_directory import RunDirectory
 
-from .batches import PrefetchSource
 from .distributed import get_rank, split_batch
+from .fit import BatchSource
 
-FEATURES_FILE = "codes.safetensors"
-COPIES, COPY_OCCLUDER, COPY_GAIN = 2, RandomOccluder(1.0, (0.03, 0.15)), 0.15
-"""Copies of each demonstration with partly occluded frames, what occludes them, and the largest change of
-their brightness; both stay the same in an episode."""
-READ_BLOCK, GPU_BLOCK = 256, 1024
-"""Frames per block when frames are read or encoded, and when a GPU encodes them."""
+Batch = TypeVar("Batch")
+
+BATCHES_AHEAD = 3
+"""Batches that are loaded ahead of time."""
+READ_BLOCK = 256
+"""Frames that are read or encoded at once."""
 
 
-class EncoderPhase(NamedTuple):
-    """A training of the encoder, its files, and whether its frames are partly occluded."""
+class PrefetchSource(BatchSource[Batch]):
+    """Copies batches that a thread loads ahead of time into buffers on the device.
 
-    title: str
-    directory: RunDirectory
-    config: TrainConfig
-    is_occluded: bool = False
+    `load` returns the tensors of the batch of a step, always the same ones, so that a resumed run continues
+    with the batches that it would have had; `build` makes a batch of them.
+    """
 
-    @property
-    def features(self) -> Path:
-        """File of the features of all frames."""
-        return self.directory.path / FEATURES_FILE
+    def __init__(
+        self,
+        load: Callable[[int], tuple[Tensor, ...]],
+        build: Callable[[tuple[Tensor, ...]], Batch],
+        device: torch.device,
+    ) -> None:
+        self._build = build
+        self._device = device
+        self._load = load if device.type == "cpu" else lambda step: tuple(t.pin_memory() for t in load(step))
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+        self._loading: dict[int, Future[tuple[Tensor, ...]]] = {}
+        self._buffers: tuple[Tensor, ...] = ()
 
-    def is_finished(self) -> bool:
-        """Return whether training was finished and all features were written."""
-        return self.features.exists() and self.directory.model.exists()
+    def prepare(self, step: int) -> None:
+        """Wait for the batch of this step, copy it to the device and start to load later ones."""
+        for later in range(step, step + 1 + BATCHES_AHEAD):
+            if later not in self._loading:
+                self._loading[later] = self._executor.submit(self._load, later)
+        tensors = self._loading.pop(step).result()
+        if not self._buffers:
+            self._buffers = tuple(tensor.to(self._device) for tensor in tensors)
+        for buffer, tensor in zip(self._buffers, tensors, strict=True):
+            buffer.copy_(tensor, non_blocking=True)
+
+    def sample(self, generator: torch.Generator) -> Batch:
+        """Return the batch in the buffers."""
+        return self._build(self._buffers)
+
+    def close(self) -> None:
+        """Stop loading batches and wait for the thread."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
 
 
 @dataclass(frozen=True)
@@ -134,7 +152,7 @@ class PolicyWithEncoder(TrainableModel[FrameWindows]):
     def objective(self) -> Objective:
         """Train the encoder by the losses of the policy."""
         objective = self.policy.objective()
-        assert objective is not None  # `EncoderTraining.build_model` refuses such policies
+        assert objective is not None  # `EncoderTraining.join_policy` refuses such policies
         return Objective(objective.losses, (*objective.parameters, *self.encoder.parameters()))
 
     def prepare(self, data: Windows | FrameWindows) -> None:
@@ -144,7 +162,7 @@ class PolicyWithEncoder(TrainableModel[FrameWindows]):
     def loss(self, batch: FrameWindows, generator: torch.Generator) -> LossParts:
         """Encode the frames, cropped at random in training, and return the losses of the policy."""
         is_mirrored = batch.is_mirrored.flatten()
-        frames = [self._mirror(camera.flatten(0, 1), is_mirrored) for camera in batch.frames]
+        frames = [self.encoder.flip(camera.flatten(0, 1), is_mirrored) for camera in batch.frames]
         if self.training:
             frames = [self.encoder.augment(camera, generator) for camera in frames]
         states = batch.states
@@ -166,13 +184,6 @@ class PolicyWithEncoder(TrainableModel[FrameWindows]):
         mask = (others | ~is_lost[:, None]).repeat_interleave(features.shape[-1] // self._cameras, dim=1)
         return features * mask[:, None]
 
-    def _mirror(self, frames: Tensor, is_mirrored: Tensor) -> Tensor:
-        """Return frames (n, size, size, 3), as their mirror images where `is_mirrored` (n,) is set."""
-        if self.encoder.mirror is None:
-            return frames
-        mirrored = mirror_frames(frames, self.encoder.mirror)
-        return torch.where(is_mirrored[:, None, None, None], mirrored, frames)
-
     @staticmethod
     def split_weights(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Split a state dict into the weights of the policy and of the encoder."""
@@ -183,24 +194,6 @@ class PolicyWithEncoder(TrainableModel[FrameWindows]):
         return policy, encoder
 
 
-def split_rows(count: int, device: torch.device | None = None) -> list[Ints]:
-    """Divide the indices from 0 to `count` into blocks, which are larger for encoding on a GPU."""
-    block = GPU_BLOCK if device is not None and device.type == "cuda" else READ_BLOCK
-    return np.split(np.arange(count), range(block, count, block))
-
-
-def look_ahead(values: Floats, demos: Demonstrations) -> Floats:
-    """Return the values `FORESEEN` of each frame, or at the end of its episode, side by side."""
-    last = np.repeat(demos.episode_ends - 1, np.diff(demos.episode_ends, prepend=0))
-    rows = np.arange(len(values))
-    return np.concatenate([values[np.minimum(rows + ahead, last)] for ahead in FORESEEN], axis=1)
-
-
-def sample_occlusion(
-    episodes: int, cameras: int, size: int, generator: torch.Generator
-) -> list[list[EpisodeOcclusion]]:
-    """Sample what occludes each episode in each camera, for several copies of the demonstrations."""
-    return [
-        [EpisodeOcclusion(episodes, size, COPY_OCCLUDER, COPY_GAIN, generator) for _ in range(cameras)]
-        for _ in range(COPIES)
-    ]
+def split_rows(count: int) -> list[Ints]:
+    """Divide the indices from 0 to `count` into blocks."""
+    return np.split(np.arange(count), range(READ_BLOCK, count, READ_BLOCK))

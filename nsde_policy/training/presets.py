@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsde_policy.assets import USUAL_OBSERVATIONS, find_demos
+from nsde_policy.config import ImageEncoderConfig, TrainedEncoderConfig
 from nsde_policy.encoders.keypoints.config import SMALL_ENCODER
 from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import read_json
-from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.tasks import NO_TASK, TASKS, Task, find_task, get_task, with_observations
 from nsde_policy.tasks.base import open_env
@@ -27,10 +27,19 @@ CAMERA_ENCODER = "keypoints"
 """Encoder of camera frames if --images names some and no other encoder is given."""
 PRESET_FILE = "preset.json"
 """File that `tune` writes into its folder."""
-CHOSEN_FIELDS = ("width", "dropout", "noise", "diffusion", "alpha")
-"""Settings of a model, its networks and sampling that a method may choose by statistics."""
-
-
+DESCRIBED_SETTINGS = (
+    "train.steps",
+    "chunk",
+    "model.network.width",
+    "model.network.dropout",
+    "model.noise",
+    "model.sampling.diffusion",
+    "model.sampling.alpha",
+    "encoder.size",
+    "encoder.keypoints",
+    "encoder.train.steps",
+)
+"""Settings that the log shows, if the method has them."""
 SHORT_NAMES = {
     "obs_keys": "demos.obs_keys",
     "images": "demos.images",
@@ -46,9 +55,8 @@ SHORT_NAMES = {
     "batch_size": "train.batch_size",
     "lr": "train.learning_rate",
     "width": "model.network.width",
-    "model.code_weight": "model.feature_weight",
 }
-"""Short names of settings, without their group, and an earlier name."""
+"""Short names of settings, without their group."""
 
 
 def expand_names(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,14 +138,11 @@ class TrainingRequest:
             self.method,
             demos=self.demos,
             selection=vars(selection),
-            overridden=[path.rpartition(".")[2] for path in self.settings],
         )
         config = add_cameras(config, config.demos.change(changes), small=name == CAMERA_PRESET)
         changed = config.change(self.settings)
         config = shorten_parts(changed, changed.train.steps / config.train.steps, self.settings)
-        if isinstance(encoder := config.encoder, type(SMALL_ENCODER)):
-            form, batch = f"{encoder.keypoints} keypoints in {encoder.size}×{encoder.size}", encoder.train
-            logger.info("encoder: %s, %d steps of %d frames", form, batch.steps, batch.batch_size)
+        logger.info("settings: %s", describe_settings(config))
         return name, config
 
     def _choose_task(self) -> tuple[str, dict[str, Any]]:
@@ -171,13 +176,11 @@ def resolve_preset(
     *,
     demos: "Path | Demonstrations | None",
     selection: Mapping[str, Any],
-    overridden: Collection[str] = (),
 ) -> tuple[str, RunConfig]:
     """Return the name and the settings of a preset, by default the task's.
 
     The presets `auto` and `pixels-fast` measure the demonstrations, by default those of the task in the
-    package. `selection` holds fields of `DemoConfig` that differ from the task's. Settings in `overridden`
-    were set by flags and are not listed as chosen.
+    package. `selection` holds fields of `DemoConfig` that differ from the task's.
     """
     name = preset or choose_preset(task, method)
     if (config := read_preset(name, method)) is not None:
@@ -197,10 +200,8 @@ def resolve_preset(
     statistics = measure_statistics(demos)
     if settings.images:
         statistics = statistics.without_comparison()  # the pictures decide what follows
-    config = task.preset(AUTO_PRESET, method, statistics=statistics)
-    choice = _describe_choice(config, overridden)
-    logger.info("preset %s: %s; chosen: %s", name, statistics.describe(), choice)
-    return name, config
+    logger.info("preset %s: %s", name, statistics.describe())
+    return name, task.preset(AUTO_PRESET, method, statistics=statistics)
 
 
 def read_preset(preset: str | None, method: str) -> RunConfig | None:
@@ -239,26 +240,30 @@ def add_cameras(config: RunConfig, demos: DemoConfig, *, small: bool = False) ->
 
 def shorten_parts(config: RunConfig, fraction: float, settings: Collection[str]) -> RunConfig:
     """Shorten what is trained before the policy to a fraction of its steps, unless these are set."""
+
+    def shorten(steps: int) -> int:
+        return max(1, round(fraction * steps))
+
+    encoder, selection = config.encoder, config.selection
     if fraction >= 1:
         return config
-    for name in ("encoder", "selection"):
-        train = getattr(getattr(config, name), "train", None)
-        if train is not None and f"{name}.train.steps" not in settings:
-            shorter = replace(train, steps=max(1, round(fraction * train.steps)))
-            config = config.replace_parts(**{name: {"train": shorter}})
-    masked = getattr(config.encoder, "occlusion_steps", 0)
-    if masked and "encoder.occlusion_steps" not in settings:
-        config = config.replace_parts(encoder={"occlusion_steps": max(1, round(fraction * masked))})
-    return config
+    if isinstance(encoder, ImageEncoderConfig):
+        if encoder.occlusion_steps and "encoder.occlusion_steps" not in settings:
+            encoder = replace(encoder, occlusion_steps=shorten(encoder.occlusion_steps))
+        if isinstance(encoder, TrainedEncoderConfig) and "encoder.train.steps" not in settings:
+            encoder = replace(encoder, train=replace(encoder.train, steps=shorten(encoder.train.steps)))
+    if "selection.train.steps" not in settings:
+        selection = replace(selection, train=replace(selection.train, steps=shorten(selection.train.steps)))
+    return replace(config, encoder=encoder, selection=selection)
 
 
-def _describe_choice(config: RunConfig, overridden: Collection[str]) -> str:
-    """Describe the settings that `auto` chose and no flag sets, with the names of their flags."""
-    chosen: dict[str, float] = {"steps": config.train.steps, "chunk": config.chunk}
-    if get_method(config.method).adapt is not None:
-        model = config.model
-        parts = [model, getattr(model, "network", None), getattr(model, "sampling", None)]
-        values = {field: value for part in parts if part is not None for field, value in vars(part).items()}
-        chosen |= {field: values[field] for field in CHOSEN_FIELDS if field in values}
-    listed = [f"{field} {value:g}" for field, value in chosen.items() if field not in overridden]
-    return ", ".join(listed) or "nothing, flags set all"
+def describe_settings(config: RunConfig) -> str:
+    """Describe the settings that matter most in one line, with the names of their flags."""
+    described = []
+    for path in DESCRIBED_SETTINGS:
+        value: Any = config.to_dict()
+        for name in path.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        if value is not None:
+            described.append(f"{path} {value:g}")
+    return ", ".join(described)

@@ -1,31 +1,38 @@
-"""Fit a model into a run directory: progress, records of the losses, checkpoints, interrupts."""
+"""Fit a model into a run directory: progress, records of the losses, checkpoints, Ctrl-C."""
 
 import copy
+import logging
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from nsde_policy.config import TrainConfig
 from nsde_policy.core.targets import TensorRows
 from nsde_policy.methods.base import TrainableModel
 from nsde_policy.run_directory import RunDirectory
 
-from .batches import BatchSource
-from .checkpoints import Checkpoints
 from .distributed import is_any_rank, is_distributed, is_first_rank
-from .fit import FitState, Losses, Recorder, fit
-from .interrupts import defer_interrupt
-from .progress import ProgressBar
+from .fit import BatchSource, FitState, Losses, Recorder, fit
+from .frames import PolicyWithEncoder
+
+logger = logging.getLogger(__name__)
 
 VALIDATION_PREFIX = "validation_"
 """Prefix of validation losses in the metrics."""
 MAX_VALIDATION_ROWS, MAX_FRAME_ROWS, VALIDATION_BATCH = 4096, 256, 1024
 """Most rows of held-out data whose loss is computed at each record, of rows with frames, and per batch."""
+SAVE_PAUSE = 20
+"""A checkpoint is saved at most every this many times the duration of the last save, which may be seconds."""
+LOGGED_FRACTION = 0.1
+"""Without a terminal, the log shows the losses whenever this fraction of the steps is finished."""
 
 Row = TypeVar("Row", covariant=True)
 
@@ -57,17 +64,9 @@ class FitOptions:
     resume: bool = False
     """Continue from a checkpoint if there is one."""
     monitor: Monitor | None = None
-    """Called at every record of the losses."""
+    """Called at every record of the losses; it ends the fit with `KeyboardInterrupt`."""
     save_every_s: float = 15.0
     """Seconds between checkpoints."""
-
-
-class Rows(Protocol[Row]):
-    """Data whose rows are indexed by a tensor."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: Tensor, /) -> Row: ...
 
 
 def fit_run(
@@ -92,64 +91,122 @@ def fit_run(
     run.truncate_metrics(-1 if checkpoint is None else int(checkpoint["step"]))
     model.to(options.device)
     validation = None if held_out is None else Validation(held_out, model, seed=options.seed)
-    recorder = RunRecorder(run, title, options.monitor, validation, Checkpoints(run, options.save_every_s))
+    recorder = RunRecorder(run, title, options, validation)
     fit(model, data, config, seed=options.seed, checkpoint=checkpoint, recorder=recorder)
 
 
 class RunRecorder(Recorder):
-    """Writes what a fit does into a run directory, shows it, and ends it after Ctrl-C."""
+    """Writes what a fit does into a run directory, shows it, and ends it after Ctrl-C.
+
+    Progress is a bar on a terminal and otherwise lines of the log; there is none unless the log shows INFO.
+    """
 
     def __init__(
-        self,
-        run: RunDirectory,
-        title: str,
-        monitor: Monitor | None,
-        validation: "Validation | None",
-        checkpoints: Checkpoints,
+        self, run: RunDirectory, title: str, options: FitOptions, validation: "Validation | None"
     ) -> None:
         self._run = run
         self._title = title
-        self._monitor = monitor
+        self._options = options
         self._validation = validation
-        self._checkpoints = checkpoints
 
     @contextmanager
     def watch(self, state: FitState) -> Iterator[None]:
-        """Show progress, delay Ctrl-C to the end of a step, and save a checkpoint at the end or on errors."""
+        """Show progress, delay Ctrl-C to the end of a step, and save a checkpoint at the end."""
         self._started = time.monotonic()
-        self._bar = ProgressBar(self._title, state.step, state.config.steps)
-        with closing(self._bar), defer_interrupt() as self._is_asked_to_stop:
-            try:
-                yield
-            finally:
-                if not state.is_within_step and state.is_finite():
-                    self._checkpoints.save(state)
+        self._first_step = state.step
+        self._next_logged_step = 0.0
+        self._next_save = self._started + self._options.save_every_s
+        self._bar = tqdm(
+            desc=self._title,
+            initial=state.step,
+            total=state.config.steps,
+            unit="step",
+            dynamic_ncols=True,
+            disable=None if logger.isEnabledFor(logging.INFO) else True,  # None: without a terminal
+        )
+        with self._bar, defer_interrupt() as self._is_asked_to_stop:
+            yield
+            self._save(state)
 
     def after_step(self, state: FitState) -> bool:
         """Move the progress bar; return whether Ctrl-C was pressed. Several ranks agree at records only."""
-        self._bar.update(state.step)
+        self._bar.update(state.step - self._bar.n)
         return self._is_asked_to_stop() and not is_distributed()
 
     def record(self, state: FitState, losses: Losses) -> None:
-        """Show and write losses, save a checkpoint if one is due, or raise `KeyboardInterrupt`."""
-        is_cut_short = self._is_interrupted() and state.step < state.config.steps
-        if self._validation is not None and not is_cut_short:
+        """Show and write losses, save a checkpoint if one is due, and call the monitor.
+
+        Raise `KeyboardInterrupt` if Ctrl-C was pressed in any rank.
+        """
+        is_interrupted = is_any_rank(self._is_asked_to_stop())
+        if self._validation is not None and not is_interrupted:
             losses = {**losses, **self._validation.losses(state.averaged_weights())}
         seconds = time.monotonic() - self._started
-        self._bar.show(state.step, seconds, losses)
-        if self._monitor is not None and not is_cut_short and is_first_rank():
-            self._monitor(TrainingProgress(state.step, state.config.steps, self._title, seconds, losses))
+        self._show(state, seconds, losses)
         self._run.append_metrics({"step": state.step, "seconds": round(seconds, 3), **losses})
-        if self._is_interrupted():
-            raise KeyboardInterrupt(
-                f"interrupted at step {state.step}; continue with the same command and --resume"
-            )
+        try:
+            if is_interrupted:
+                raise KeyboardInterrupt(
+                    f"interrupted at step {state.step}; continue with the same command and --resume"
+                )
+            if is_first_rank() and self._options.monitor is not None:
+                steps = state.config.steps
+                self._options.monitor(TrainingProgress(state.step, steps, self._title, seconds, losses))
+        except KeyboardInterrupt:  # also from the monitor
+            self._save(state)
+            raise
         if is_first_rank():
-            self._checkpoints.save_if_due(state)
+            self._save_if_due(state)
 
-    def _is_interrupted(self) -> bool:
-        """Return whether Ctrl-C was pressed in any rank; all of them have to ask."""
-        return is_any_rank(self._is_asked_to_stop())
+    def _show(self, state: FitState, seconds: float, losses: Losses) -> None:
+        """Show the losses next to the bar, or without a bar in about ten lines of the log."""
+        step, steps = state.step, state.config.steps
+        figures = ", ".join(f"{name} {loss:.3g}" for name, loss in losses.items()) or "nothing to fit"
+        self._bar.set_postfix_str(figures, refresh=False)
+        if self._bar.disable and (step >= self._next_logged_step or step == steps):
+            self._next_logged_step = step + LOGGED_FRACTION * steps
+            left = tqdm.format_interval(seconds / (step - self._first_step) * (steps - step))
+            where = f"{self._title} step {step}/{steps}"
+            logger.info("%s, %.0f s, about %s left: %s", where, seconds, left, figures)
+
+    def _save_if_due(self, state: FitState) -> None:
+        """Save a checkpoint if the last one is old enough."""
+        started = time.monotonic()
+        if started >= self._next_save:
+            self._save(state)
+            ended = time.monotonic()
+            self._next_save = ended + max(self._options.save_every_s, SAVE_PAUSE * (ended - started))
+
+    def _save(self, state: FitState) -> None:
+        """Write the checkpoint, and the averaged weights of the policy and of an encoder trained with it."""
+        self._run.save_tensors(self._run.training, state.state())
+        weights = state.averaged_weights()
+        if isinstance(state.model, PolicyWithEncoder):
+            weights, encoder = state.model.split_weights(weights)
+            self._run.encoder.save_weights(encoder)
+        self._run.save_weights(weights)
+
+
+@contextmanager
+def defer_interrupt() -> Iterator[Callable[[], bool]]:
+    """Give a function that returns whether Ctrl-C was pressed; a second one raises `KeyboardInterrupt`."""
+    is_interrupted = False
+
+    def note(*_: object) -> None:
+        nonlocal is_interrupted
+        is_interrupted = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with suppress(RuntimeError):  # the signal may have come while the log was written
+            logger.info("interrupted: this step is finished and saved; press Ctrl-C again to end at once")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False  # only the main thread receives signals
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: is_interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Validation:
@@ -176,6 +233,14 @@ class Validation:
             for name, loss in self._model.loss(self._data[rows], generator).parts.items():
                 sums[name] = sums.get(name, 0.0) + float(loss) * len(rows)
         return {VALIDATION_PREFIX + name: total / len(self._data) for name, total in sums.items()}
+
+
+class Rows(Protocol[Row]):
+    """Data whose rows are indexed by a tensor."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Tensor, /) -> Row: ...
 
 
 def sample_rows(data: Rows[Row], most: int, *, seed: int) -> Row:

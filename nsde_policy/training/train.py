@@ -1,56 +1,51 @@
 """Train a policy on demonstrations into a run directory; a run can be interrupted and resumed."""
 
 import logging
+import re
 from collections.abc import Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from nsde_policy.config import ImageEncoderConfig, SelectionConfig, TrainedEncoderConfig
 from nsde_policy.core.targets import TensorRows
 from nsde_policy.data.action_columns import NO_COLUMN, match_changes
+from nsde_policy.data.convert import check_output
 from nsde_policy.data.split import split_episodes
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.encoders.encoder_model import VISIBILITY_FILE
-from nsde_policy.errors import ConfigError
+from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import replace_file
 from nsde_policy.interface.calibration import CALIBRATION_FILE, Calibration
-from nsde_policy.methods.base import TrainableModel
+from nsde_policy.log import show_log
 from nsde_policy.methods.registry import get_method
-from nsde_policy.policy.loading import build_model, build_policy_spec, limit_parameters
+from nsde_policy.policy.loading import LoadedModel, build_model, build_policy_spec, limit_parameters
+from nsde_policy.policy.policy import Policy
 from nsde_policy.policy.torch_threads import count_threads, use_threads
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord
-from nsde_policy.tasks import get_task, with_env_kwargs
+from nsde_policy.tasks import NO_TASK
 
-from .checkpoints import check_files, refuse_other_training
-from .dataset import (
-    build_states,
-    build_training_data,
-    infer_settings,
-    measure_demonstrations,
-)
-from .demos import (
-    add_environment,
-    find_mirror,
-    find_motions,
-    open_demonstrations,
-    warn_if_few,
-)
+from .curves import describe_overfitting
+from .dataset import TrainingSet, build_states, build_training_data, infer_settings, measure_demonstrations
+from .demos import find_mirror, find_motions, open_demonstrations, warn_if_few
 from .distributed import join_ranks, use_own_gpu
 from .encoder import EncoderTraining
+from .presets import TrainingRequest, expand_names
 from .recorder import MAX_FRAME_ROWS, MAX_VALIDATION_ROWS, FitOptions, Monitor, fit_run, sample_rows
-from .selection import align_ends, train_dynamics, write_rule
+from .resume import check_files, check_record
+from .selection import train_dynamics, write_rule
 from .std_scale import check_std_scale, fit_std_scale
-from .training_set import TrainingSet
-
-if TYPE_CHECKING:
-    from nsde_policy.data.images import LazyFrames
 
 logger = logging.getLogger(__name__)
+
+SMALLER_PRESETS = {"default": "fast", "pixels": "pixels-fast"}
+"""Presets that are made for GPUs, and those for a CPU."""
+TEACHER_FOLDER = "teacher"
+"""Folder of an encoder's teacher, in the folder of that encoder."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +75,11 @@ class Split(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingContext:
     """What the trainings of a run have in common."""
 
     data: TrainingSet
     """All demonstrations, without features of camera frames."""
-    images: Mapping[str, "LazyFrames"]
-    """Frames by camera."""
     split: Split
     task: str
     env_kwargs: Mapping[str, object]
@@ -105,13 +98,127 @@ class Job:
             demos.episode_fingerprints,
         )
 
-    def open_encoder(self, config: RunConfig, run: RunDirectory) -> EncoderTraining:
-        """Return the training of the encoder of a run."""
-        held_out = self.split.validation
-        return EncoderTraining(self.data, self.images, config, run, self.options, held_out=held_out)
-
 
 DEFAULT_OPTIONS = TrainOptions()
+
+
+def train(
+    demos: Path | str | Demonstrations | None = None,
+    config: RunConfig | None = None,
+    *,
+    preset: str | None = None,
+    out: Path | str | None = None,
+    policy: str = "neural_sde",
+    seed: int = 0,
+    device: str = "auto",
+    resume: bool = False,
+    validation: float = 0.0,
+    scale_std: float = 0.0,
+    task: str = "auto",
+    env: str | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    obs: str = "state",
+    monitor: Monitor | None = None,
+    **settings: Any,
+) -> Policy:
+    """Train a policy on demonstrations as `nsde-policy train` does, and return it.
+
+        policy = nsde_policy.train("my_robot", out="runs/arm", images=["top", "wrist"], validation=0.2)
+        print(nsde_policy.score(policy, "my_robot"))
+        with policy.session() as session:
+            robot.send(session.step(robot.observe()))
+
+    Args:
+        demos: Demonstrations, or a store of any format; None for those in this package.
+        config: Settings of the run; None for those of the preset.
+        preset: Name or file of a preset; None for the default of the task.
+        out: Run directory to write; by default below runs/.
+        policy: Name of the method.
+        seed: Seed of weights, batches and noise.
+        device: Torch device; "auto" uses a GPU if there is one.
+        resume: Continue what is in `out` from its last checkpoint.
+        validation: Fraction of the episodes to hold out of training.
+        scale_std: Fraction of the other episodes to hold out too; σ is scaled to fit them.
+        task: Name of the task; "auto" for what the demonstrations record.
+        env: Environment of the task, a Gymnasium id or module:Class.
+        env_kwargs: Keyword arguments of the environment.
+        obs: Observations of the task.
+        monitor: Called at every record of the losses.
+        **settings: Other settings, with short names as on the command line (`steps=5000`, `rate=20`,
+            `images=["top"]`, `obs_keys=["qpos"]`) or with their group: `**{"model.noise": 0.5}`.
+
+    Raises:
+        NsdePolicyError: If demonstrations or settings are not valid; the message says what to change.
+    """
+    show_log()
+    request = TrainingRequest(
+        demos=Path(demos) if isinstance(demos, str) else demos,
+        preset=preset if config is None else config,
+        method=policy,
+        settings=expand_names(settings),
+        task=task,
+        obs=obs,
+        env=env,
+        env_kwargs=env_kwargs,
+        seed=seed,
+        validation=validation,
+        device=pick_device(device),
+    )
+    out = None if out is None else Path(out)
+    run = train_request(request, out, resume=resume, scale_std=scale_std, monitor=monitor)
+    return Policy.from_pretrained(run.path)
+
+
+def train_request(
+    request: TrainingRequest,
+    out: Path | None,
+    *,
+    resume: bool,
+    scale_std: float,
+    monitor: Monitor | None = None,
+) -> RunDirectory:
+    """Train what was asked for, by default into a folder below runs/."""
+    if out is not None and not resume:
+        check_files(RunDirectory(out), resume=False)  # before demonstrations are measured
+    task, env_kwargs, preset, config = request.prepare()
+    smaller = SMALLER_PRESETS.get(preset)
+    if smaller and request.device == "cpu":
+        logger.info("preset %s is made for GPUs; on a CPU, --preset %s is much quicker", preset, smaller)
+    if out is None:
+        about = task if task != NO_TASK or request.demos is None else name_demos(request.demos)
+        name = f"{about}-{config.method}-{preset}-{request.seed}"
+        out = Path("runs") / re.sub(r"[^\w.-]", "_", name)
+        if isinstance(request.demos, Path) and not resume:
+            refuse_other_store(RunDirectory(out), request.demos)
+    if isinstance(request.demos, Path):
+        check_output(request.demos, out)
+    options = TrainOptions(request.device, resume=resume, validation=request.validation, scale_std=scale_std)
+    run = train_run(
+        request.demos,
+        config,
+        out,
+        task=task,
+        env_kwargs=env_kwargs,
+        seed=request.seed,
+        monitor=monitor,
+        options=options,
+    )
+    if overfitting := describe_overfitting(run):
+        logger.warning(overfitting)
+    return run
+
+
+def refuse_other_store(run: RunDirectory, demos: Path) -> None:
+    """Raise `CheckpointError` if a run is of another store, which has the same name in another folder."""
+    if run.config.exists() and Path(run.read_record().demos.source).resolve() != demos.resolve():
+        source = run.read_record().demos.source
+        raise CheckpointError(f"{run.path} holds a run of {source}: give the run of {demos} another --out")
+
+
+def name_demos(demos: Path | Demonstrations) -> str:
+    """Return the name of demonstrations, or of their store without the endings of its format."""
+    path = Path(demos.source) if isinstance(demos, Demonstrations) else demos
+    return path.resolve().name.removesuffix(".zip").rpartition(".")[0] or path.resolve().name
 
 
 def train_run(
@@ -121,7 +228,6 @@ def train_run(
     *,
     task: str = "none",
     env_kwargs: Mapping[str, object] | None = None,
-    images: Mapping[str, "LazyFrames"] | None = None,
     seed: int = 0,
     monitor: Monitor | None = None,
     options: TrainOptions = DEFAULT_OPTIONS,
@@ -132,13 +238,11 @@ def train_run(
 
     Args:
         demos: Store of the demonstrations, or the demonstrations; None for those of the task that are
-            embedded in the package.
+            embedded in the package. Camera frames are read from a store.
         config: Settings of the run.
         out: Run directory.
         task: Name of the task, or its environment, see `get_task`.
         env_kwargs: Keyword arguments of the environment, recorded in the run.
-        images: Frames by camera, if `demos` are no store. Their encoder is trained before the policy, or with
-            it.
         seed: Seed of weights, batches and noise.
         monitor: Called at every record of the losses.
         options: Device, resuming and episodes to hold out.
@@ -149,147 +253,29 @@ def train_run(
             parameters.
     """
     _check_settings(config, options)
-    options = replace(options, device=pick_device(options.device))
-    demos, images = open_demonstrations(demos, images or {}, config.demos, task)
+    device = pick_device(options.device)
+    demos, images = open_demonstrations(demos, config, task, env_kwargs or {})
     warn_if_few(demos, options.validation)
-    env = with_env_kwargs(get_task(task), env_kwargs or {})
-    demos = add_environment(demos, env, config.demos.obs_keys, config.chunk)
-    data, split = TrainingSet(demos, find_mirror(config.demos, task)), _split(demos, options, seed)
-    fits = FitOptions(seed, options.device, options.resume, monitor, options.save_every_s)
-    job = Job(data, images, split, task, env_kwargs or {}, fits)
-    run = RunDirectory(join_ranks(out, config.batch_sizes, device=options.device, resume=options.resume))
-    encoder = job.open_encoder(config, run) if images else None
-    is_small = options.device == "cpu" and not config.model.gains_from_threads
+    context = TrainingContext(
+        TrainingSet(demos, find_mirror(config.demos, task)),
+        _split(demos, options, seed),
+        task,
+        env_kwargs or {},
+        FitOptions(seed, device, options.resume, monitor, options.save_every_s),
+    )
+    run = RunDirectory(join_ranks(out, config.batch_sizes, device=device, resume=options.resume))
+    is_small = device == "cpu" and not config.model.gains_from_threads
     with run.lock(), use_threads(1) if is_small else nullcontext():
-        check_files(run, resume=options.resume, has_encoder=encoder is not None)
-        if encoder is not None:
-            data = _train_encoder(encoder, config, job)
-        _train_policy(run, data, config, job, encoder)
+        check_files(run, resume=options.resume)
+        if not images:
+            _train_policy(run, context.data, config, context)
+            return run
+        held_out = context.split.validation
+        encoder = EncoderTraining(context.data, images, config, run, context.options, held_out=held_out)
+        with closing(encoder):
+            features = _train_encoder(run, config, context, encoder)
+            _train_policy(run, features, config, context, encoder)
     return run
-
-
-def _train_encoder(encoder: EncoderTraining, config: RunConfig, job: Job) -> TrainingSet:
-    """Train an encoder before the policy; return the demonstrations with its features.
-
-    They are 0 if the encoder will be trained together with the policy. One that learns to see past occlusion
-    may have a teacher that is trained with another policy.
-    """
-    if encoder.is_joint:
-        return encoder.make_blank_features()
-    if encoder.needs_teacher:
-        assert isinstance(config.encoder, ImageEncoderConfig)
-        plain = replace(
-            config, encoder=replace(config.encoder, occlusion_steps=0), selection=SelectionConfig()
-        )
-        teacher = job.open_encoder(plain, encoder.teacher)
-        _train_policy(encoder.teacher, teacher.make_blank_features(), plain, job, teacher)
-    encoder.check_settings()
-    encoder.train_phases()
-    return encoder.read_features()
-
-
-def _train_policy(
-    run: RunDirectory, data: TrainingSet, config: RunConfig, job: Job, encoder: EncoderTraining | None
-) -> None:
-    """Train a policy on demonstrations with features; if these are 0, together with the encoder."""
-    options, joint = job.options, encoder if encoder is not None and encoder.is_joint else None
-    training = data.select(job.split.training)
-    config = infer_settings(training.recorded, config)
-    motions = find_motions(config.demos, job.task)
-    selection = train_dynamics(run, training, config, options, aligns=motions is not None)
-    used = training if selection is None or motions is None else align_ends(selection, motions, config)
-    config = config.replace_parts(selection={"select": "none" if selection is None else selection.kind})
-    spec = measure_demonstrations(used, config, scale_features=joint is None)
-    record = RunRecord(
-        config,
-        spec,
-        job.task,
-        options.seed,
-        job.demos_record,
-        env_kwargs=job.env_kwargs,
-        cameras=encoder.cameras if encoder else (),
-    )
-    refuse_other_training(run.path, run.read_record() if run.config.exists() else None, record)
-    held_out = data.select(job.split.validation) if job.split.validation else None
-    _fit_policy(run, record, used, held_out, job, joint)
-    if job.split.std_scale:
-        fit_std_scale(run, data.demos.select(job.split.std_scale), device=options.device)
-    write_rule(run, selection)
-    if joint is not None:
-        joint.write_features(run.encoder)
-        joint.close()
-        training = joint.read_features().select(job.split.training)
-    _write_calibration(run, calibrate(training, record), encoder)
-
-
-def _fit_policy(
-    run: RunDirectory,
-    record: RunRecord,
-    training: TrainingSet,
-    held_out: TrainingSet | None,
-    job: Job,
-    joint: EncoderTraining | None,
-) -> None:
-    """Fit the policy of a run, and the encoder that is trained with it."""
-    config, options = record.config, job.options
-    with limit_parameters(error=ConfigError):
-        policy = build_model(record)
-    model: TrainableModel[Any] = policy
-    if joint is not None:
-        model = joint.build_model(policy)  # before files are written: some methods cannot train an encoder
-        joint.check_settings()
-        table = joint.build_windows(training)
-        source: Any = table.sample(config.train.batch_size, options.seed, torch.device(options.device))
-        model.prepare(table.windows)
-    else:
-        source = build_training_data(training.lose_cameras(config.demos, record.spec), config)
-        model.prepare(source)
-    rows = None
-    if held_out is not None:
-        logger.info("%d of %d episodes are held out for validation", len(held_out), len(job.data))
-        rows = _sample_held_out(held_out, config, options.seed, joint)
-    if not (options.resume and run.training.exists()):
-        run.save_record(record)
-    with (
-        use_threads(count_threads()) if joint else nullcontext(),
-        closing(source) if joint else nullcontext(),
-    ):
-        fit_run(run, model, source, config.train, options, held_out=rows)
-
-
-def _sample_held_out(
-    held_out: TrainingSet, config: RunConfig, seed: int, joint: EncoderTraining | None
-) -> TensorRows:
-    """Return rows of held-out episodes, without disturbed copies, whose losses are recorded."""
-    clean = replace(held_out, copies=())
-    if joint is not None:
-        return sample_rows(joint.build_windows(clean, held_out=True), MAX_FRAME_ROWS, seed=seed)
-    data: TensorRows = build_training_data(clean, config)
-    return sample_rows(data, MAX_VALIDATION_ROWS, seed=seed)
-
-
-def calibrate(data: TrainingSet, record: RunRecord) -> Calibration:
-    """Measure the calibration on the demonstrations, with mirror images as in training."""
-    config, demos = record.config, data.with_mirror_images
-    changes = match_changes(data.recorded, config.demos.first_action_from or ())
-    return Calibration.measure(
-        build_policy_spec(record),
-        build_states(demos, config.demos),
-        demos.act,
-        demos.episode_ends,
-        rate_hz=demos.rate_hz or 0.0,
-        action_limits=demos.act_limits,
-        delta_columns=tuple(action for action, column in enumerate(changes) if column != NO_COLUMN),
-    )
-
-
-def _write_calibration(run: RunDirectory, calibration: Calibration, encoder: EncoderTraining | None) -> None:
-    """Write calibration.json, with the range of the camera frames if there are some."""
-    if encoder is not None:
-        file = run.encoder.path / VISIBILITY_FILE  # missing if an earlier version trained the encoder
-        visible = float(run.encoder.read_tensors(file)["usual"]) if file.exists() else None
-        calibration = replace(calibration, frames=encoder.measure_frames(), usually_visible=visible)
-    replace_file(run.path / CALIBRATION_FILE, calibration.to_json().encode())
 
 
 def _split(demos: Demonstrations, options: TrainOptions, seed: int) -> Split:
@@ -299,6 +285,160 @@ def _split(demos: Demonstrations, options: TrainOptions, seed: int) -> Split:
     _, _, places = split_episodes(others, options.scale_std, seed=seed, flag="--scale-std")
     std_scale = tuple(rest[i] for i in places)
     return Split(tuple(i for i in rest if i not in std_scale), validation, std_scale)
+
+
+def _train_encoder(
+    run: RunDirectory, config: RunConfig, context: TrainingContext, encoder: EncoderTraining
+) -> TrainingSet:
+    """Train the encoder of a run before its policy; return the demonstrations with its features.
+
+    The features are 0 if the encoder is trained together with the policy.
+    """
+    settings = config.encoder
+    assert isinstance(settings, ImageEncoderConfig)
+    if settings.is_trained_with_policy:
+        return encoder.make_blank_features()
+    encoder.check_settings(run, config)
+    if not settings.occlusion_steps:
+        encoder.pretrain(run.encoder)
+        return encoder.read_features(run)
+    teacher = RunDirectory(run.encoder.path / TEACHER_FOLDER)
+    if isinstance(settings, TrainedEncoderConfig):
+        encoder.pretrain(teacher)
+        train = settings.train
+    else:  # the teacher is trained together with a policy, in a run of its own
+        teacher_run, teacher = teacher, teacher.encoder
+        if not encoder.is_finished(teacher):
+            clean = replace(config, encoder=replace(settings, occlusion_steps=0), selection=SelectionConfig())
+            _train_policy(teacher_run, encoder.make_blank_features(), clean, context, encoder)
+        train = config.train
+    encoder.learn_occlusion(run.encoder, teacher, replace(train, steps=settings.occlusion_steps))
+    return encoder.read_features(run)
+
+
+def _train_policy(
+    run: RunDirectory,
+    data: TrainingSet,
+    config: RunConfig,
+    context: TrainingContext,
+    encoder: EncoderTraining | None = None,
+) -> None:
+    """Train a policy on demonstrations with features; if these are 0, together with the encoder."""
+    options, split = context.options, context.split
+    is_joint = config.encoder.is_trained_with_policy
+    recorded = data.select(split.training)
+
+    # Settings that depend on the demonstrations
+    config = infer_settings(recorded.without_features, config)
+    motions = find_motions(config.demos, context.task)
+    selection = train_dynamics(run, recorded, config, options, motions=motions)
+    config = config.replace_parts(selection={"select": "none" if selection is None else selection.kind})
+    training = recorded if selection is None else selection.aligned
+    record = RunRecord(
+        config,
+        measure_demonstrations(training, config, scale_features=not is_joint),
+        context.task,
+        options.seed,
+        context.demos_record,
+        env_kwargs=context.env_kwargs,
+        cameras=encoder.cameras if encoder else (),
+    )
+    check_record(run, run.read_record() if run.config.exists() else None, record)
+
+    # Fit
+    held_out = data.select(split.validation) if split.validation else None
+    if held_out is not None:
+        logger.info("%d of %d episodes are held out for validation", len(held_out), len(data))
+    if encoder is not None and is_joint:
+        _fit_with_encoder(run, record, training, held_out, options, encoder)
+        recorded = encoder.read_features(run).select(split.training)
+    else:
+        _fit_policy(run, record, training, held_out, options)
+
+    # Calibrate
+    if split.std_scale:
+        fit_std_scale(run, data.demos.select(split.std_scale), device=options.device)
+    if selection is not None and selection.kind != "none":
+        write_rule(run, selection)
+    calibration = calibrate(recorded, record)
+    if encoder is not None:
+        file = run.encoder.path / VISIBILITY_FILE  # missing if an earlier version trained the encoder
+        visible = float(run.encoder.read_tensors(file)["usual"]) if file.exists() else None
+        frames = encoder.measure_frames(run.encoder)
+        calibration = replace(calibration, frames=frames, usually_visible=visible)
+    replace_file(run.path / CALIBRATION_FILE, calibration.to_json().encode())
+
+
+def _fit_policy(
+    run: RunDirectory,
+    record: RunRecord,
+    training: TrainingSet,
+    held_out: TrainingSet | None,
+    options: FitOptions,
+) -> None:
+    """Fit the policy of a run."""
+    config = record.config
+    model = _build_model(record)
+    data = build_training_data(training.lose_cameras(config.demos, record.spec), config)
+    model.prepare(data)
+    rows: TensorRows | None = None
+    if held_out is not None:
+        clean = build_training_data(replace(held_out, copies=()), config)
+        rows = sample_rows(clean, MAX_VALIDATION_ROWS, seed=options.seed)
+    _save_record(run, record, options)
+    fit_run(run, model, data, config.train, options, held_out=rows)
+
+
+def _fit_with_encoder(
+    run: RunDirectory,
+    record: RunRecord,
+    training: TrainingSet,
+    held_out: TrainingSet | None,
+    options: FitOptions,
+    encoder: EncoderTraining,
+) -> None:
+    """Fit the policy of a run together with its encoder, and write the features of all frames."""
+    config = record.config
+    model = encoder.join_policy(_build_model(record))
+    encoder.check_settings(run, config)
+    windows = encoder.build_windows(training, config)
+    model.prepare(windows.windows)
+    rows: TensorRows | None = None
+    if held_out is not None:
+        clean = encoder.build_windows(replace(held_out, copies=()), config, held_out=True)
+        rows = sample_rows(clean, MAX_FRAME_ROWS, seed=options.seed)
+    _save_record(run, record, options)
+    source = windows.sample(config.train.batch_size, options.seed, torch.device(options.device))
+    with use_threads(count_threads()), closing(source):
+        fit_run(run, model, source, config.train, options, held_out=rows)
+    encoder.write_features(run.encoder)
+
+
+def _build_model(record: RunRecord) -> LoadedModel:
+    """Build the model of a run; raise `ConfigError` if it has too many parameters."""
+    with limit_parameters(error=ConfigError):
+        return build_model(record)
+
+
+def _save_record(run: RunDirectory, record: RunRecord, options: FitOptions) -> None:
+    """Write config.json; that of a resumed run is left as it is."""
+    if not (options.resume and run.training.exists()):
+        run.save_record(record)
+
+
+def calibrate(data: TrainingSet, record: RunRecord) -> Calibration:
+    """Measure the calibration on the demonstrations, with mirror images as in training."""
+    config, demos = record.config, data.with_mirror_images
+    changes = match_changes(data.without_features, config.demos.first_action_from or ())
+    return Calibration.measure(
+        build_policy_spec(record),
+        build_states(demos, config.demos),
+        demos.act,
+        demos.episode_ends,
+        rate_hz=demos.rate_hz or 0.0,
+        action_limits=demos.act_limits,
+        delta_columns=tuple(action for action, column in enumerate(changes) if column != NO_COLUMN),
+    )
 
 
 def _check_settings(config: RunConfig, options: TrainOptions) -> None:

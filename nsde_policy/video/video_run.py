@@ -21,8 +21,8 @@ from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
 from nsde_policy.policy.loading import check_weights
 from nsde_policy.run_directory import RUN_FORMAT, DemoRecord, RunDirectory, find_versions
-from nsde_policy.training.checkpoints import check_files, refuse_other_training
 from nsde_policy.training.recorder import FitOptions, Monitor, fit_run
+from nsde_policy.training.resume import check_files, check_record
 
 from .baselines import FlowMatchingVideo, InterpolantsVideo
 from .neural_sde import NeuralSDEVideo
@@ -130,7 +130,7 @@ def train_video(
             frames=int(videos.episode_ends[-1]),
         )
         record = VideoRecord(config, seed, about, videos.increment_std())
-        refuse_other_training(path, VideoRecord.read(run.path) if run.config.exists() else None, record)
+        check_record(run, VideoRecord.read(run.path) if run.config.exists() else None, record)
         loaded = videos.to(device)
         replace_file(run.config, record.to_json().encode())
         model = record.build_model().to(device)

@@ -175,7 +175,7 @@ def test_library_log_messages_go_to_stderr_once(capsys):
     for _ in range(2):
         assert main(["--version"]) == 0
         assert capsys.readouterr().out == f"nsde-policy {__version__}\n"
-    logging.getLogger("nsde_policy.training.progress").info("step 5")
+    logging.getLogger("nsde_policy.training.recorder").info("step 5")
     assert capsys.readouterr().err == "step 5\n"
 
 

@@ -13,8 +13,8 @@ from nsde_policy.cli.main import main
 from nsde_policy.cli.train import Train
 from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.policy.policy import Policy
-from nsde_policy.training.api import name_demos
-from nsde_policy.training.batches import TableSource
+from nsde_policy.training.fit import TableSource
+from nsde_policy.training.train import name_demos
 from tests.golden.behaviour import DATA
 from tests.helpers.camera_robot import write_camera_store
 from tests.helpers.demo_stores import write_store

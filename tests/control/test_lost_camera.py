@@ -24,7 +24,7 @@ from nsde_policy.methods.baselines.regression import RegressionConfig
 from nsde_policy.policy.base_policy import BasePolicy
 from nsde_policy.policy.policy import Policy
 from nsde_policy.run_config import RunConfig
-from nsde_policy.training.training_set import TrainingSet
+from nsde_policy.training.dataset import TrainingSet
 from tests.control.test_frame_faults import (
     CONFIG,
     Observation,

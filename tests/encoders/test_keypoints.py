@@ -15,8 +15,7 @@ from nsde_policy.encoders.keypoints.model import KeypointModel
 from nsde_policy.encoders.keypoints.networks import draw_bumps, locate_peaks, make_axis
 from nsde_policy.encoders.occlusion import shift_frames
 from nsde_policy.errors import ConfigError
-from nsde_policy.training.batches import BatchSource
-from nsde_policy.training.fit import fit
+from nsde_policy.training.fit import BatchSource, fit
 from tests.helpers.rng import make_rng
 
 SIZE = 32

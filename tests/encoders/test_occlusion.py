@@ -16,8 +16,7 @@ from nsde_policy.encoders.occlusion import (
     occlude_frames,
     sample_masks,
 )
-from nsde_policy.training.batches import BatchSource
-from nsde_policy.training.fit import fit
+from nsde_policy.training.fit import BatchSource, fit
 from tests.encoders.test_keypoints import SMALL, make_scenes, train_model
 from tests.helpers.rng import make_rng
 

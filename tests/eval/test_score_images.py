@@ -16,7 +16,6 @@ from nsde_policy.eval.score.scorer import ScoreConfig, score_episodes
 from nsde_policy.methods.neural_sde.config import NetworkConfig, NeuralSDEConfig
 from nsde_policy.policy.policy import Policy
 from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.training.demos import load_training_demos, open_training_images
 from nsde_policy.training.train import TrainOptions, train_run
 from tests.helpers.camera_robot import EPISODES, SIZES, STEPS, write_camera_store
 
@@ -36,10 +35,8 @@ def robot(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         model=NeuralSDEConfig(network=NetworkConfig(width=16, depth=2)),
         train=TrainConfig(steps=20, batch_size=16),
     )
-    demos, images = load_training_demos(config.demos, store), open_training_images(config.demos, store)
-    validation = HELD_OUT / EPISODES
-    options = TrainOptions(validation=validation)
-    train_run(demos, config, folder / "run", seed=0, images=images, options=options)
+    options = TrainOptions(validation=HELD_OUT / EPISODES)
+    train_run(store, config, folder / "run", seed=0, options=options)
     return folder / "run", store
 
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.demos import load_training_demos, open_training_images
 from nsde_policy.training.recorder import Monitor
 from nsde_policy.training.train import TrainOptions, train_run
 from tests.helpers.demo_stores import write_store
@@ -57,10 +56,9 @@ def make_arrays(seed: int = 0, *, arm: bool = False) -> dict[str, np.ndarray]:
     return {name: np.stack(values) for name, values in rows.items()}
 
 
-def write_camera_store(path: Path, seed: int = 0, *, arm: bool = False, change_frames: bool = False) -> Path:
-    """Write the demonstrations of the robot, or of the arm, as a zarr store, or with one frame changed."""
+def write_camera_store(path: Path, seed: int = 0, *, arm: bool = False) -> Path:
+    """Write the demonstrations of the robot, or of the arm, as a zarr store."""
     arrays = make_arrays(seed, arm=arm)
-    arrays["top"][0] ^= change_frames
     data = {f"data/{name}": arrays[name].astype(np.float32) for name in ("state", "action", "block")}
     data |= {f"data/{name}": arrays[name] for name in SIZES}
     ends = np.arange(1, EPISODES + 1) * STEPS
@@ -84,12 +82,4 @@ def train_camera_run(
     **options: Any,
 ) -> RunDirectory:
     """Train on a store of the robot; `options` are fields of `TrainOptions`."""
-    return train_run(
-        load_training_demos(config.demos, store),
-        config,
-        path,
-        seed=seed,
-        images=open_training_images(config.demos, store),
-        monitor=monitor,
-        options=TrainOptions(**options),
-    )
+    return train_run(store, config, path, seed=seed, monitor=monitor, options=TrainOptions(**options))

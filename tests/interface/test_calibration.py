@@ -19,9 +19,9 @@ from nsde_policy.interface.calibration import (
 from nsde_policy.policy.loading import build_policy_spec
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
+from nsde_policy.training.dataset import TrainingSet
 from nsde_policy.training.demos import add_environment, find_mirror, load_training_demos
 from nsde_policy.training.train import calibrate
-from nsde_policy.training.training_set import TrainingSet
 from tests.helpers.numpy_planner import CALIBRATION, SPEC
 
 

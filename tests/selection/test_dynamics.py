@@ -11,9 +11,8 @@ from nsde_policy.data import Demonstrations
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.selection.dynamics import DynamicsModel
-from nsde_policy.training.dataset import build_transitions, measure_demonstrations
+from nsde_policy.training.dataset import TrainingSet, build_transitions, measure_demonstrations
 from nsde_policy.training.fit import fit
-from nsde_policy.training.training_set import TrainingSet
 from tests.helpers.rng import make_rng
 
 CONFIG = SelectionConfig(

@@ -25,9 +25,9 @@ from nsde_policy.policy.policy import Policy
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import RunDirectory, fingerprint
 from nsde_policy.training import distributed
-from nsde_policy.training.batches import TableSource
-from nsde_policy.training.checkpoints import check_files
+from nsde_policy.training.fit import TableSource
 from nsde_policy.training.recorder import Monitor
+from nsde_policy.training.resume import check_files
 from nsde_policy.training.train import TrainOptions, train_run
 from tests.helpers.toy_problems import make_robot_demos
 
@@ -183,10 +183,11 @@ def test_batches_that_cannot_be_divided_are_refused_by_the_flag_that_sets_them(m
     monkeypatch.setattr(distributed, "is_distributed", lambda: True)
     monkeypatch.setattr(distributed.dist, "get_world_size", lambda: 2)
     odd = replace(TINY, selection=SelectionConfig("auto", train=TrainConfig(batch_size=9)))
+    sizes = odd.batch_sizes
+    assert distributed.split_batch(sizes.pop("--batch-size")) == TINY.train.batch_size // 2
+    ((flag, size),) = sizes.items()
     with pytest.raises(ConfigError, match=r"a batch of 9 .* 2 processes: use --selection.train.batch-size 8"):
-        distributed.split_batches(odd.batch_sizes)
-    even = replace(odd, selection=replace(odd.selection, select="none"))
-    assert distributed.split_batches(even.batch_sizes) == {"--batch-size": TINY.train.batch_size // 2}
+        distributed.split_batch(size, flag)
 
 
 def test_folder_with_other_files_is_rejected(tmp_path: Path):

@@ -17,10 +17,9 @@ from nsde_policy.methods.neural_sde.model import NeuralSDE
 from nsde_policy.policy.loading import load_model
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.dataset import build_transitions, measure_demonstrations
+from nsde_policy.training.dataset import TrainingSet, build_transitions, measure_demonstrations
 from nsde_policy.training.std_scale import fit_factors, measure_errors
 from nsde_policy.training.train import TrainOptions, train_run
-from nsde_policy.training.training_set import TrainingSet
 from tests.helpers.toy_problems import make_robot_demos
 
 CONFIG = RunConfig(

@@ -13,9 +13,8 @@ from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.policy.loading import load_model
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.dataset import build_training_data
+from nsde_policy.training.dataset import TrainingSet, build_training_data
 from nsde_policy.training.train import TrainOptions, train_run
-from nsde_policy.training.training_set import TrainingSet
 from tests.helpers.toy_problems import make_robot_demos
 
 TINY = RunConfig(

@@ -64,7 +64,7 @@ def test_interrupted_training_is_reported_and_continues_bit_for_bit(
     load_video_model(path, first_stage=True)
     assert "stopped at" not in caplog.text
     load_video_model(path)
-    assert "stopped at step 2 of 8: finish it with `video train --resume`" in caplog.text
+    assert "stopped at step 4 of 8: finish it with `video train --resume`" in caplog.text
     parts = train_video(videos, CONFIG, path, seed=0, resume=True)
     assert whole.model.read_bytes() == parts.model.read_bytes()
     first = [RunDirectory(run.path / FIRST_STAGE_FOLDER).model.read_bytes() for run in (whole, parts)]
