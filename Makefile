@@ -53,8 +53,8 @@ lint: $(VENV)/tested
 # Types are checked on an installed wheel, as users get it: an editable install hides missing folders.
 types: $(VENV)/tested
 	rm -rf build $(VENV)/wheel
-	$(BIN)/pip install -q --no-compile --no-deps --no-build-isolation --target $(VENV)/wheel .
-	cd $(VENV)/wheel && ../bin/mypy --config-file ../../pyproject.toml nsde_policy
+	$(BIN)/pip install -q --no-compile --no-deps --no-build-isolation --target $(VENV)/wheel . integrations/nsde_video
+	cd $(VENV)/wheel && ../bin/mypy --config-file ../../pyproject.toml nsde_policy nsde_video
 
 CHOSEN := not slow
 pytest: $(VENV)/tested
@@ -82,10 +82,10 @@ ifeq ($(CONSTRAINTS),constraints.txt)
 	$(BIN)/pip install -q --no-compile --require-hashes -r .ci/lock-uv.txt
 	$(UV) install -q --no-deps --no-build --require-hashes -r .ci/lock.txt
 	$(BIN)/pip install -q --no-compile -c constraints.txt torch
-	$(UV) install -q --no-deps --no-build-isolation -e .
+	$(UV) install -q --no-deps --no-build-isolation -e . -e integrations/nsde_video
 	$(UV) check
 else
-	$(BIN)/pip install -q --no-compile -c $(CONSTRAINTS) -e '.[plot,video,dev]' setuptools
+	$(BIN)/pip install -q --no-compile -c $(CONSTRAINTS) -e '.[plot,video,dev]' -e integrations/nsde_video setuptools
 endif
 	touch $(VENV)/installed $@
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nsde_policy.eval.score.sums import EpisodeSums, estimate_difference
-from nsde_policy.video.frame_scores import FIGURES, NO_MODEL
+from nsde_video.frame_scores import FIGURES, NO_MODEL
 
 WITHOUT_MODEL = "no model"
 """Variant of the rows that need no model, which all runs share."""

@@ -10,7 +10,6 @@ sampling.
 import argparse
 import json
 import multiprocessing
-import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
@@ -25,14 +24,12 @@ from video_results import collect_results
 
 from nsde_policy.eval.machine import device_name
 from nsde_policy.files import replace_file
-from nsde_policy.video.frame_scores import FIGURES, make_predictor, score_predictors
-from nsde_policy.video.next_frame import stack_state, to_unit
-from nsde_policy.video.settings import VideoConfig
-from nsde_policy.video.video_run import load_video_model, train_video
-from nsde_policy.video.videos import Videos
-
-sys.path.append(str(Path(__file__).parents[1] / "examples"))
-from collisions import CollisionsConfig, make_collisions
+from nsde_video.collisions import CollisionsConfig, make_collisions
+from nsde_video.frame_scores import FIGURES, make_predictor, score_predictors
+from nsde_video.next_frame import stack_state, to_unit
+from nsde_video.settings import VideoConfig
+from nsde_video.video_run import load_video_model, train_video
+from nsde_video.videos import Videos
 
 TRAINING_VIDEOS, TEST_VIDEOS = 0, 1_000_000
 """Seeds of the videos; settings were chosen on other ones."""

@@ -76,7 +76,7 @@ class StoreSummary:
     actions: tuple[str, ...]
     """Arrays that can hold the actions (`train --act-key`)."""
     videos: tuple[str, ...]
-    """Arrays of colour frames: cameras (`train --images`), or each episode is a video (`video train`)."""
+    """Arrays of colour frames: cameras (`train --images`)."""
     positions: tuple[int, ...] | None
     """Observation column that each action column commands, −1 for none; None without observations or actions.
     Observations are `state`, or all arrays of `observations` without it."""
@@ -115,8 +115,6 @@ class StoreSummary:
             yield f"can be actions: --act-key {' or '.join(self.actions) or '(none)'}"
         if self.videos and has_numbers:
             yield f"can be cameras: --images {' '.join(self.videos)}"
-        elif self.videos:
-            yield f"for `nsde-policy video train`: {' or '.join(self.videos)}"
         if self.positions is not None:
             matches = format_matches(self.positions)
             yield f"absolute positions: {matches}" if matches else "no action is an observed position"

@@ -59,7 +59,7 @@ def write_commands() -> Iterator[str]:
     """Yield the lines of the page of the commands: their help texts."""
     yield "# Commands\n\nThe help texts of `nsde-policy`."
     yield f"\n```text\n{capture_help(['--help'])}```"
-    pages = [([], cli.COMMANDS)]
+    pages = [([], cli.NSDE_POLICY.commands)]
     for names, commands in pages:
         for name, command in commands.items():
             path = [*names, name]
@@ -73,7 +73,7 @@ def write_commands() -> Iterator[str]:
 def capture_help(args: list[str]) -> str:
     """Return what a command prints for `--help`."""
     with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
-        cli.parse_command(args)
+        cli.NSDE_POLICY.parse(args)
     return printed.getvalue()
 
 

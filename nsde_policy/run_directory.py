@@ -112,7 +112,7 @@ class RunRecord:
         try:
             if values.get("kind", "policy") != "policy":
                 raise CheckpointError(
-                    f"this run holds a {values['kind']} model, not a policy: use `nsde-policy video eval`"
+                    f"this run holds a {values['kind']} model, not a policy: use `nsde-video eval`"
                 )
             if values["format"] != RUN_FORMAT:
                 raise ValueError(f"its format is {values['format']}, expected {RUN_FORMAT}")

@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("training",),
     ("deploy",),
     ("eval",),
-    ("viewer", "video", "diagnostics"),
+    ("viewer", "diagnostics"),
     ("cli",),
     ("__main__",),
 )
@@ -75,8 +75,6 @@ def test_imports_within_a_folder_are_relative(path):
 
 def own(name: str) -> str | None:
     """Return the room of this package that a dotted import name leads to."""
-    if name.startswith("nsde_policy.video.command"):
-        return "cli"
     parts = name.split(".")
     return parts[1] if parts[0] == "nsde_policy" and len(parts) > 1 else None
 

@@ -21,7 +21,7 @@ PAGES = [
     *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
     *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "reference"),
 ]
-FOLDERS = ("nsde_policy", "envs", "data", "eval", "benchmarks", "docs", "examples", "tests")
+FOLDERS = ("nsde_policy", "envs", "data", "eval", "benchmarks", "docs", "examples", "integrations", "tests")
 ENTRY_POINT_GROUPS = {f"nsde_policy.{kind}" for kind in ("methods", "tasks", "readers", "encoders")}
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -86,7 +86,7 @@ def test_the_map_of_the_rooms_is_the_tree():
 
 @each_page
 def test_named_tests_exist(page):
-    for file, name in re.findall(r"(tests/[\w/]+\.py)::(\w+)", page.read_text()):
+    for file, name in re.findall(r"((?:integrations/\w+/)?tests/[\w/]+\.py)::(\w+)", page.read_text()):
         assert f"\ndef {name}(" in (ROOT / file).read_text(), name
 
 
@@ -145,7 +145,7 @@ def test_commands_parse(page):
 def parses(args: list[str]) -> bool:
     """Return whether the command line accepts arguments, or prints its help."""
     try:
-        cli.parse_command(args)
+        cli.NSDE_POLICY.parse(args)
     except SystemExit as stop:
         return not stop.code
     return True

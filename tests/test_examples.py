@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from nsde_policy.data import load_demonstrations
-from nsde_policy.video.videos import open_videos
 
 ROOT = Path(__file__).parents[1]
 
@@ -50,13 +49,6 @@ def test_recorded_demonstrations_load_and_a_second_recording_adds_what_is_missin
         demos = load_demonstrations(out)
         assert len(set(demos.episode_fingerprints)) == len(demos) == expected
         assert demos.angles == (4,)
-
-
-def test_simulated_videos_can_be_trained_on(run_here: Callable[..., None], tmp_path: Path):
-    run_here("collisions.py", tmp_path / "a.zarr", "--videos", 3, "--frames", 5, "--size", 16)
-    videos = open_videos(tmp_path / "a.zarr", size=16)
-    assert videos.lengths.tolist() == [5, 5, 5]
-    assert videos.increment_std() > 0
 
 
 def test_the_control_loop_of_an_exported_policy_needs_no_torch(shipped_graph: Path):

@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = (ROOT / "nsde_policy/cli", ROOT / "nsde_policy/video/command.py")
+COMMANDS = (ROOT / "nsde_policy/cli",)
 
 
 def test_only_commands_print():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nsde_policy.cli.main import main, parse_command
+from nsde_policy.cli.main import NSDE_POLICY, main
 from tests.helpers.doc_pages import code_blocks
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +46,7 @@ def test_every_command_of_the_tutorial_works(
     printed = ""
     for program, *args in commands:
         if program == "nsde-policy" and args[:2] == ["data", "view"]:
-            parse_command(args)  # tests/viewer opens the page
+            NSDE_POLICY.parse(args)  # tests/viewer opens the page
         elif program == "nsde-policy":
             assert main([*args, *shlex.split(LESS.get(args[0], ""))]) == 0, args
         elif program == "python" and (ROOT / args[0]).is_file():

@@ -15,8 +15,8 @@ from tqdm import tqdm
 from nsde_policy import __version__
 from nsde_policy.cli.evaluate import Evaluate
 from nsde_policy.cli.main import (
+    NSDE_POLICY,
     main,
-    parse_command,
     show_log,
 )
 from tests.helpers.demo_stores import write_store
@@ -68,7 +68,6 @@ def test_help_imports_no_heavy_package():
         "data --help": "nsde-policy data [-h]",
         "data info -h": "nsde-policy data info",
         "train --preset fast --help": "nsde-policy train",
-        "video train --help": "nsde-policy video train",
     }
     code = (
         "import sys\nfrom nsde_policy.cli.main import main\nfor args in sys.argv[1:]:\n"
@@ -97,7 +96,7 @@ def test_a_flag_that_may_be_none_shows_and_takes_its_other_values(capsys):
     assert "--chunk INT" in capsys.readouterr().out
     assert main(["eval", "--chunk", "x"]) == 2
     assert "invalid literal for int() with base 10: 'x'" in " ".join(capsys.readouterr().err.split())
-    given = parse_command(["eval", "--chunk", "3", "--env", "None"])
+    given = NSDE_POLICY.parse(["eval", "--chunk", "3", "--env", "None"])
     assert isinstance(given, Evaluate)
     assert (given.chunk, given.env, given.out) == (3, None, None)
 
@@ -113,7 +112,6 @@ def test_a_flag_that_may_be_none_shows_and_takes_its_other_values(capsys):
         ("train --demos demos.zar", "did you mean demos.zarr"),
         ("eval runs/nothing", "runs/nothing does not exist; there are runs/first"),
         ("export runs", "runs is not a run directory.*there are runs/first"),
-        ("video train arm.npz", "no array 'img' in arm.npz"),
         ("collect --out new --policy my:Expert", "needs an environment: give one with --env"),
         (
             "score --demos arm.npz",

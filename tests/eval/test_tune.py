@@ -10,7 +10,7 @@ import numpy as np
 import optuna
 import pytest
 
-from nsde_policy.cli.main import main, parse_command
+from nsde_policy.cli.main import NSDE_POLICY, main
 from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.tune import search as tune_search
@@ -45,7 +45,7 @@ def list_flags(store: Path, out: Path, trials: int, workers: int = 1) -> list[st
 
 
 def make_search(store: Path, out: Path, trials: int, *flags: str) -> Search:
-    command = parse_command([*list_flags(store, out, trials), *flags])
+    command = NSDE_POLICY.parse([*list_flags(store, out, trials), *flags])
     return command._make_search()  # type: ignore[attr-defined]
 
 

@@ -3,11 +3,12 @@
 import logging
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args, get_type_hints
 
+import tyro
 from tyro.conf import Positional, arg
 
 from nsde_policy.assets import SHIPPED_TASK, USUAL_OBSERVATIONS, find_shipped, resolve_run
@@ -18,6 +19,9 @@ from nsde_policy.files import check_writable, parse_json, read_file, read_json, 
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.ranks import is_launched
 from nsde_policy.tasks import NO_TASK, OWN_ROBOT
+
+from .flags import FLAG_RULES
+from .foreign import refuse_foreign
 
 if TYPE_CHECKING:
     MethodName = str
@@ -108,6 +112,14 @@ class Command:
 
     uses_ranks: ClassVar[bool] = False
     """Whether torchrun may start it in several processes."""
+
+    @classmethod
+    def parse(cls, args: Sequence[str], prog: str) -> Self:
+        """Parse the flags; exit after a help text, or after saying what is wrong with them."""
+        refuse_foreign(args, cls, prog.partition(" ")[2])
+        if {"-h", "--help"} & {*args}:  # tyro leaves flags that are given out of the help text
+            args = ["--help"]
+        return tyro.cli(cls, args=args, prog=prog, registry=FLAG_RULES)
 
     def check(self) -> None:
         """Refuse flags that do not fit together, before torch is imported."""
@@ -223,8 +235,8 @@ def read_token(path: Path | None) -> str | None:
         raise ConfigError(f"cannot read the token: {reason}; check --token-file {path}") from None
 
 
-def check_run(run: Path, written_by: str = "train") -> None:
-    """Raise `CheckpointError` unless a folder is a run directory of the command that writes it."""
+def check_run(run: Path) -> None:
+    """Raise `CheckpointError` unless a folder is a run directory."""
     directory = resolve_run(run)
     if (directory / "config.json").exists() or not isinstance(run, Path):
         return
@@ -237,9 +249,8 @@ def check_run(run: Path, written_by: str = "train") -> None:
         }
     )
     listed = ", ".join(map(str, others[:SHOWN_RUNS])) + (", …" if others[SHOWN_RUNS:] else "")
-    there_are = f"there are {listed}" if others else f"`nsde-policy {written_by}` writes one"
-    shipped = ", and `shipped` is the policy of this package" if written_by == "train" else ""
-    raise CheckpointError(f"{run} {what}; {there_are}{shipped}")
+    there_are = f"there are {listed}" if others else "`nsde-policy train` writes one"
+    raise CheckpointError(f"{run} {what}; {there_are}, and `shipped` is the policy of this package")
 
 
 def check_environment(run: Path, env: str | None = None) -> None:

@@ -1,7 +1,7 @@
 """Simulate videos of colliding shapes, a stand-in for CLEVRER, and write them into a store.
 
-    python examples/collisions.py train.zarr --device cuda                # videos to train on
-    python examples/collisions.py test.zarr --videos 512 --seed 1000000    # other videos, to score
+    python -m nsde_video.collisions train.zarr --device cuda                # videos to train on
+    python -m nsde_video.collisions test.zarr --videos 512 --seed 1000000    # other videos, to score
 
 3 to 5 discs, squares and triangles of distinct colours move on a dark table of 64 × 64 pixels. They bounce
 off its walls and off each other, elastically, as discs whose mass is their radius squared. A quarter of them

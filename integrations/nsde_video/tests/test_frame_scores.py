@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from examples.collisions import CollisionsConfig, make_collisions
 from nsde_policy.errors import ComparisonError, ConfigError
-from nsde_policy.video.frame_scores import (
+from nsde_video.collisions import CollisionsConfig, make_collisions
+from nsde_video.frame_scores import (
     NO_MODEL,
     cut_windows,
     measure_motion,
@@ -17,8 +17,8 @@ from nsde_policy.video.frame_scores import (
     score_predictors,
     ssim,
 )
-from nsde_policy.video.next_frame import to_unit
-from nsde_policy.video.videos import Videos
+from nsde_video.next_frame import to_unit
+from nsde_video.videos import Videos
 
 PIXELS = torch.Generator().manual_seed(3)
 

@@ -69,7 +69,7 @@ class VideoRecord(BaseConfig):
         values = read_json(file, error=CheckpointError)
         try:
             if values.pop("kind", None) != VIDEO_KIND or values.pop("format", None) != RUN_FORMAT:
-                raise CheckpointError(f"{path} was not written by `nsde-policy video train` of this version")
+                raise CheckpointError(f"{path} was not written by `nsde-video train` of this version")
             return cls.from_dict(values)
         except CheckpointError:
             raise

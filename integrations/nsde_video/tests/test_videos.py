@@ -1,5 +1,8 @@
 """Tests of videos: which rows windows hold, increments."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +10,8 @@ import torch
 from nsde_policy.data import open_images
 from nsde_policy.data.frames import resize_frames
 from nsde_policy.errors import DemoError
-from nsde_policy.video.videos import Videos, open_videos
+from nsde_video import collisions
+from nsde_video.videos import Videos, open_videos
 from tests.helpers.demo_stores import write_store
 
 LENGTHS = (15, 10, 15)
@@ -63,3 +67,12 @@ def test_what_gives_no_window_is_refused(store, tmp_path):
     (lost / "data" / "img" / "1.0.0.0").unlink()
     with pytest.raises(DemoError, match=r"is missing.*restore it"):
         open_videos(lost, size=8)
+
+
+def test_simulated_videos_can_be_trained_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    flags = ["--videos", "3", "--frames", "5", "--size", "16"]
+    monkeypatch.setattr(sys, "argv", ["collisions", str(tmp_path / "a.zarr"), *flags])
+    collisions.main()
+    videos = open_videos(tmp_path / "a.zarr", size=16)
+    assert videos.lengths.tolist() == [5, 5, 5]
+    assert videos.increment_std() > 0

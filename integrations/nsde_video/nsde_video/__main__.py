@@ -1,5 +1,6 @@
-"""`nsde-policy video`: the commands `train`, `eval` and `data`."""
+"""`nsde-video`: the commands `train`, `eval` and `data`."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from nsde_policy.bounds import Count, SeedNumber
+from nsde_policy.cli.main import Program
 from nsde_policy.cli.shared.flags import FLAG_RULES
 from nsde_policy.cli.shared.options import (
     Check,
@@ -17,12 +19,18 @@ from nsde_policy.cli.shared.options import (
     DeviceCommand,
     DeviceFlag,
     JsonFileFlag,
-    check_run,
     print_results,
 )
-from nsde_policy.errors import ConfigError
+from nsde_policy.errors import CheckpointError, ConfigError
 
 from .settings import VIDEO_KEY, VideoConfig
+
+
+def check_video_run(run: Path) -> None:
+    """Raise `CheckpointError` if a folder is not a run directory."""
+    if not (run / "config.json").exists():
+        what = "is not a run directory" if run.exists() else "does not exist"
+        raise CheckpointError(f"{run} {what}; `nsde-video train` writes one")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +97,9 @@ class VideoEval(DeviceCommand):
     """Score a video model against the true frames; another row repeats the last frame."""
 
     model: Annotated[
-        Annotated[Path, Check(lambda run: check_run(run, "video train"))],
+        Annotated[Path, Check(check_video_run)],
         Positional,
-        arg(help="Run directory of `video train`."),
+        arg(help="Run directory of `nsde-video train`."),
     ]
     data: DemosPath
     """Store of other videos than those of the training."""
@@ -178,3 +186,19 @@ class VideoData(Command):
             f"OK: {self.out} holds {report.videos} videos ({report.added} new), {report.frames} frames of "
             f"{self.size} × {self.size}, {report.rate_hz:g} Hz"
         )
+
+
+NSDE_VIDEO = Program(
+    "nsde-video",
+    "Predict the next frames of videos with Neural SDEs, Flow Matching or interpolants.",
+    {"commands": {"data": VideoData, "train": VideoTrain, "eval": VideoEval}},
+)
+
+
+def main() -> None:
+    """Run one command and exit."""
+    sys.exit(NSDE_VIDEO.run())
+
+
+if __name__ == "__main__":
+    main()

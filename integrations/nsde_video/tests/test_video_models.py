@@ -11,8 +11,8 @@ from nsde_policy.config import TrainConfig
 from nsde_policy.core import losses
 from nsde_policy.core.networks import Outputs
 from nsde_policy.training.fit import fit
-from nsde_policy.video.neural_sde import DELTA, NeuralSDEVideo
-from nsde_policy.video.next_frame import (
+from nsde_video.neural_sde import DELTA, NeuralSDEVideo
+from nsde_video.next_frame import (
     RGB_CHANNELS,
     PredictedStep,
     VideoModel,
@@ -20,7 +20,7 @@ from nsde_policy.video.next_frame import (
     stack_state,
     to_unit,
 )
-from nsde_policy.video.settings import (
+from nsde_video.settings import (
     PRESETS,
     NeuralSDEVideoConfig,
     NeuralSDEVideoSampling,
@@ -29,8 +29,8 @@ from nsde_policy.video.settings import (
     VideoConfig,
     VideoSampling,
 )
-from nsde_policy.video.video_run import MODELS
-from nsde_policy.video.videos import VideoWindows
+from nsde_video.video_run import MODELS
+from nsde_video.videos import VideoWindows
 from tests.helpers.rng import make_rng
 
 SIZE = 16

@@ -12,7 +12,8 @@ from nsde_policy.data.frames import resize_frames
 from nsde_policy.data.zarr_store.store import Store
 from nsde_policy.errors import DemoError
 from nsde_policy.files import MAX_UNPACKED_VARIABLE
-from nsde_policy.video.video_stores import FrameConfig, find_videos, read_rate, read_video, write_videos
+from nsde_video.__main__ import NSDE_VIDEO
+from nsde_video.video_stores import FrameConfig, find_videos, read_rate, read_video, write_videos
 from tests.helpers.video_files import CODECS, draw_scene, write_scene, write_video
 
 SMALL = FrameConfig(size=24)
@@ -161,12 +162,11 @@ def test_the_command_prints_what_the_store_holds(tmp_path, capsys):
     for number in range(2):
         write_scene(tmp_path / f"videos/{number}.mp4", number)
     out = str(tmp_path / "k.zarr")
-    command = ["video", "data", str(tmp_path / "videos"), "--size", "16", "--out", out]
-    assert main(command) == 0
+    command = ["data", str(tmp_path / "videos"), "--size", "16", "--out", out]
+    assert NSDE_VIDEO.run(command) == 0
     assert f"OK: {out} holds 2 videos (2 new), 20 frames of 16 × 16, 25 Hz" in capsys.readouterr().out
     assert main(["data", "info", out]) == 0
     text = capsys.readouterr().out
-    assert "for `nsde-policy video train`: img" in text
     assert "--images" not in text
-    assert main([*command, "--size", "100000"]) == 2
+    assert NSDE_VIDEO.run([*command, "--size", "100000"]) == 2
     assert capsys.readouterr().err.endswith("need size <= 4096, got 100000\n")

@@ -1,4 +1,4 @@
-"""Tests of training, resuming and loading video models, and of `nsde-policy video`."""
+"""Tests of training, resuming and loading video models, and of `nsde-video`."""
 
 import json
 import resource
@@ -12,16 +12,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from examples.collisions import CollisionsConfig, make_collisions
-from nsde_policy.cli.main import main
+from nsde_policy.cli.main import main as run_nsde_policy
 from nsde_policy.config import TrainConfig
 from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.errors import CheckpointError
 from nsde_policy.eval.machine import device_name
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.video.settings import NeuralSDEVideoConfig, UnrollConfig, UViTConfig, VideoConfig
-from nsde_policy.video.video_run import FIRST_STAGE_FOLDER, load_video_model, train_video
-from nsde_policy.video.videos import Videos
+from nsde_video.__main__ import NSDE_VIDEO
+from nsde_video.collisions import CollisionsConfig, make_collisions
+from nsde_video.settings import NeuralSDEVideoConfig, UnrollConfig, UViTConfig, VideoConfig
+from nsde_video.video_run import FIRST_STAGE_FOLDER, load_video_model, train_video
+from nsde_video.videos import Videos
 from tests.helpers.video_files import write_scene
 
 TRAIN = TrainConfig(steps=6, batch_size=2, log_every=2)
@@ -79,13 +80,13 @@ def test_video_files_are_trained_on_and_scored(tmp_path: Path, capsys: pytest.Ca
     stores = {part: str(tmp_path / f"{part}.zarr") for part in ("train", "test")}
     for number, (part, store) in enumerate(stores.items()):
         write_scene(tmp_path / part / "scene.mp4", number, 16)
-        command = ["video", "data", str(tmp_path / part), "--size", "16", "--stride", "2", "--out", store]
-        assert main(command) == 0
+        command = ["data", str(tmp_path / part), "--size", "16", "--stride", "2", "--out", store]
+        assert NSDE_VIDEO.run(command) == 0
     run = tmp_path / "run"
-    assert main(["video", "train", stores["train"], "--out", str(run), *FLAGS]) == 0
+    assert NSDE_VIDEO.run(["train", stores["train"], "--out", str(run), *FLAGS]) == 0
     capsys.readouterr()
-    score = ["video", "eval", str(run), "--steps", "2", "--json", "-", "--device", "cpu", "--seed", "3"]
-    assert main([*score, "--data", stores["test"], "--substeps", "2"]) == 0
+    score = ["eval", str(run), "--steps", "2", "--json", "-", "--device", "cpu", "--seed", "3"]
+    assert NSDE_VIDEO.run([*score, "--data", stores["test"], "--substeps", "2"]) == 0
     results = json.loads(capsys.readouterr().out)
     assert {str(run), "repeat the last frame"} == {*results["rows"]}
     assert (results["run"], results["data"], results["seed"]) == (str(run), stores["test"], 3)
@@ -93,9 +94,9 @@ def test_video_files_are_trained_on_and_scored(tmp_path: Path, capsys: pytest.Ca
     assert results["device"] == device_name("cpu")
     copied = str(shutil.copytree(stores["train"], tmp_path / "copy.zarr"))
     for trained_on in (stores["train"], copied):
-        assert main([*score, "--data", trained_on]) == 2
+        assert NSDE_VIDEO.run([*score, "--data", trained_on]) == 2
         assert f"the model was trained on the videos of {trained_on}: score it" in capsys.readouterr().err
-    assert main(["eval", str(run)]) == 2
+    assert run_nsde_policy(["eval", str(run)]) == 2
     assert "this run holds a video model, not a policy" in capsys.readouterr().err
 
 
@@ -125,7 +126,7 @@ def test_bad_video_flags_are_refused(
 ):
     write_store(tmp_path / "store.zarr")
     paths = {"train": ["--out", str(tmp_path / "run")], "eval": ["--data", str(tmp_path / "store.zarr")]}
-    assert main(["video", *args, *paths[args[0]], "--device", "cpu"]) == 2
+    assert NSDE_VIDEO.run([*args, *paths[args[0]], "--device", "cpu"]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
@@ -170,7 +171,7 @@ def test_stored_runs_predict_what_they_predicted(name: str):
 
 def test_run_of_a_policy_is_no_video_model(tmp_path: Path):
     (tmp_path / "config.json").write_text('{"format": 1}')
-    with pytest.raises(CheckpointError, match="was not written by `nsde-policy video train`"):
+    with pytest.raises(CheckpointError, match="was not written by `nsde-video train`"):
         load_video_model(tmp_path)
 
 
