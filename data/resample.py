@@ -1,8 +1,8 @@
 """Demonstrations at another rate, as if the robot had been recorded at that rate.
 
-Positions are interpolated linearly in time, angles the shorter way round. Changes per period are summed, so
-that they add up to the same path. Columns of few values, such as those of a gripper, and camera frames keep
-the newest value.
+Positions are interpolated linearly in time, angles and unit quaternions the shorter way round. Changes per
+period are summed, so that they add up to the same path. Columns of few values, such as those of a gripper,
+and camera frames keep the newest value.
 """
 
 import math
@@ -28,6 +28,8 @@ MEASURED_FRAMES = 200_000
 """Most frames by which columns are judged, those of the first episodes."""
 MOST_VALUES = 16
 """Most values of a column that is held."""
+NORM_ERROR = 1e-3
+"""Largest deviation of a unit quaternion's norm from 1."""
 
 
 def resample(
@@ -82,6 +84,8 @@ class ColumnRules(NamedTuple):
     """Where the turn begins that each angle stays in, 0 or -π; NaN for those that count their turns."""
     held: list[int]
     summed: list[int]
+    quaternions: Ints
+    """Columns of unit quaternions, (quaternions, 4)."""
 
 
 class ResampledSource(DerivedSource):
@@ -115,6 +119,7 @@ class ResampledSource(DerivedSource):
         self._obs_keys, self._act_key = obs_keys, act_key
         self._obs, self._act = arrays[: len(obs_names)], arrays[len(obs_names) :]
         self._angles = _split_columns(angles, self._obs)
+        self._changes, self._scaled = self._find_changes()
         if source.act_limits is not None:  # a longer period may hold a larger change
             scale = np.ones(len(source.act_limits[0]))
             scale[self._changes] = period
@@ -126,6 +131,12 @@ class ResampledSource(DerivedSource):
         text = f"resampled from {self._recorded_hz:g} to {self.rate_hz:g} Hz"
         if self._changes:
             text += f"; actions {', '.join(map(str, self._changes))} are changes per period, which are summed"
+        if self._scaled:
+            text += (
+                f"; actions {', '.join(map(str, self._scaled))} are proportional to changes, but are not "
+                "summed: right for velocities; multiply scaled changes by their scale first, or the robot "
+                "moves at another speed"
+            )
         held = [
             array.columns[i] if array.columns else f"{array.name}[{i}]"
             for array in (*self._obs, *self._act)
@@ -144,13 +155,16 @@ class ResampledSource(DerivedSource):
         """Episodes by which columns are judged."""
         return range(max(1, int(np.searchsorted(self._original_ends, MEASURED_FRAMES, side="right"))))
 
-    @cached_property
-    def _changes(self) -> list[int]:
-        """Action columns that are changes per period."""
+    def _find_changes(self) -> tuple[list[int], list[int]]:
+        """Return the action columns that are changes per period, and those in proportion to changes."""
         demos = load_from(self._source, obs_keys=self._obs_keys, act_key=self._act_key)
         demos = demos.select(self._measured)
-        columns = match_changes(demos, match_columns(demos))
-        return [action for action, column in enumerate(columns) if column != NO_COLUMN]
+        positions = match_columns(demos)
+        changes, scaled = (match_changes(demos, positions, any_scale=each) for each in (False, True))
+        return (
+            [action for action, column in enumerate(changes) if column != NO_COLUMN],
+            [action for action, column in enumerate(scaled) if column != NO_COLUMN == changes[action]],
+        )
 
     def _read_measured(self, array: SourceArray) -> Numbers:
         """Read the frames by which columns are judged, (frames, columns)."""
@@ -164,11 +178,13 @@ class ResampledSource(DerivedSource):
         summed = _split_columns(self._changes, self._act).get(array.name, [])
         named = {*array.angles, *self._angles.get(array.name, ())}
         held = [column for column in _find_held(values, ends) if column not in {*named, *summed}]
+        quaternions = _find_quaternions(values, held)
+        held = [column for column in held if column not in quaternions]
         angles = sorted(named | {*find_wrapped_columns(values, ends)} - {*held, *summed})
         low, high = values.min(axis=0)[angles], values.max(axis=0)[angles]
         starts = np.where(low >= 0, 0.0, -np.pi)
         starts[(low < starts - TOLERANCE) | (high > starts + TURN + TOLERANCE)] = np.nan
-        return ColumnRules(angles, starts, held, summed)
+        return ColumnRules(angles, starts, held, summed, quaternions)
 
 
 class ResampledArray(SourceArray):
@@ -201,9 +217,13 @@ class ResampledArray(SourceArray):
             return frames_then
         rows = self.array.read(first, min(int(newest[-1]) + frames, int(ends[-1])))
         values = rows.reshape(len(rows), -1).astype(np.float64)
-        before = values[newest - first]
-        step = wrap_columns(values[np.minimum(newest + 1, ends - 1) - first] - before, self._rules.angles)
+        before, after = values[newest - first], values[np.minimum(newest + 1, ends - 1) - first]
+        rotations = self._rules.quaternions
+        products = (before[:, rotations] * after[:, rotations]).sum(axis=-1, keepdims=True)
+        after[:, rotations] *= np.where(products < 0, -1, 1)  # a quaternion and its negative are equal
+        step = wrap_columns(after - before, self._rules.angles)
         resampled = before + np.clip(now - newest, 0, 1)[:, None] * step
+        resampled[:, rotations] /= np.linalg.norm(resampled[:, rotations], axis=-1, keepdims=True)
         angles, starts = self._rules.angles, self._rules.starts
         resampled[:, angles] += TURN * (resampled[:, angles] < starts)
         resampled[:, angles] -= TURN * (resampled[:, angles] >= starts + TURN)
@@ -233,3 +253,15 @@ def _find_held(values: Numbers, ends: Ints) -> list[int]:
     still = (np.delete(np.diff(values, axis=0), ends[:-1] - 1, axis=0) == 0).mean(axis=0) >= 0.5
     counts = [len(np.unique(column)) for column in values.T]
     return [i for i, count in enumerate(counts) if count <= 2 or (count <= MOST_VALUES and still[i])]
+
+
+def _find_quaternions(values: Numbers, held: Sequence[int]) -> Ints:
+    """Return four columns of norm 1 each, (quaternions, 4), unless all four are held, as flags are."""
+    quaternions: list[range] = []
+    for first in range(values.shape[1] - 3):
+        columns = range(first, first + 4)
+        errors = np.abs(np.linalg.norm(values[:, columns], axis=1) - 1)
+        is_free = not quaternions or first >= quaternions[-1].stop
+        if is_free and errors.max() < NORM_ERROR and not {*columns} <= {*held}:
+            quaternions.append(columns)
+    return np.array(quaternions, np.int64).reshape(-1, 4)

@@ -81,6 +81,38 @@ def test_resampled_demonstrations_are_those_recorded_at_that_rate(
             np.testing.assert_allclose(path, episode.obs[1:, 0], atol=2e-5)
 
 
+def test_changes_of_unknown_scale_are_mentioned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    with DemoWriter(tmp_path / "demos.zarr", rate_hz=20) as writer:
+        for _ in range(EPISODES):
+            act = rng.uniform(-1, 1, (60, 2)).astype(np.float32)
+            obs = 0.05 * np.cumsum(act, axis=0) - 0.05 * act
+            writer.append(Episode(obs, act))
+    assert (
+        main(["data", "convert", f"{tmp_path}/demos.zarr", f"{tmp_path}/out.zarr", "--resample", "10"]) == 0
+    )
+    said = capsys.readouterr().err
+    assert (
+        "actions 0, 1 are proportional to changes, but are not summed: right for velocities; multiply" in said
+    )
+
+
+def test_quaternions_turn_the_short_way_and_keep_their_norm(tmp_path: Path) -> None:
+    time = np.arange(61) / 20
+    turn = np.stack([0 * time, np.sin(time), 0 * time, np.cos(time)], axis=1)
+    recorded = turn * np.where(np.arange(61) % 3, 1, -1)[:, None]  # a quaternion and its negative are equal
+    with DemoWriter(tmp_path / "demos.zarr", rate_hz=20) as writer:
+        writer.append(Episode(np.c_[time, recorded].astype(np.float32), np.c_[time].astype(np.float32)))
+    assert (
+        main(["data", "convert", f"{tmp_path}/demos.zarr", f"{tmp_path}/out.zarr", "--resample", "30"]) == 0
+    )
+    resampled = load_demonstrations(tmp_path / "out.zarr").obs[:, 1:]
+    later = np.arange(len(resampled)) / 30
+    expected = np.stack([0 * later, np.sin(later), 0 * later, np.cos(later)], axis=1)
+    np.testing.assert_allclose(np.abs((resampled * expected).sum(axis=1)), 1, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(resampled, axis=1), 1, atol=1e-6)
+
+
 def test_limits_of_changes_are_for_the_new_period(tmp_path: Path) -> None:
     store = record(tmp_path / "demos.zarr", 30, rate=30, deltas=True)
     out = tmp_path / "out.zarr"
