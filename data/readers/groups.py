@@ -5,7 +5,7 @@ import re
 import warnings
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,18 +18,8 @@ from ..source import MemorySource, SourceArray
 from ..types import MIN_STEPS, Ints, Numbers, check_ends
 
 SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # of JPEG and PNG
-keep_open = lru_cache(32)
-"""Makes a function that opens files keep some open, also because decompressing begins at the start."""
 EPISODE_ARRAYS: Mapping[str, tuple[str, ...]] = {
-    "episode": (
-        "episode",
-        "episode_index",
-        "episode_id",
-        "episode_ids",
-        "traj_id",
-        "trajectory_id",
-        "demo_id",
-    ),
+    "episode": ("episode", "episode_index", "episode_id", "traj_id", "trajectory_id", "demo_id"),
     "ends": ("episode_ends",),
     "lengths": ("episode_lengths", "traj_lengths"),
     "starts": ("episode_starts",),

@@ -1,7 +1,6 @@
 """HDF5 files: one group or one file per episode, or D4RL's flat arrays.
 
 robomimic, MimicGen, LIBERO, RoboCasa, Isaac Lab   data/demo_N/{actions, obs/<key>}
-robosuite, raw                                     data/demo_N/{actions, states}
 Minari, ManiSkill                                  {episode, traj}_N/{actions, observations or obs}
 ALOHA, a file for each episode                     action, observations/{qpos, images/<camera>}
 D4RL                                               actions, observations, terminals, timeouts
@@ -10,6 +9,7 @@ D4RL                                               actions, observations, termin
 import math
 import re
 from collections.abc import Callable, Sequence, Set
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,12 @@ from ..source import MemorySource, SourceArray
 from ..types import Numbers, check_rate
 from ..zarr_store.store import MAX_DEPTH
 from .base import Reader
-from .groups import Group, find_ends, keep_open, list_files, natural_key, open_parts
+from .groups import Group, find_ends, list_files, natural_key, open_parts
 from .registry import register_reader
 
 HDF5_SUFFIXES, MINARI_FILE = (".hdf5", ".h5"), "main_data.hdf5"
 MAX_TEXT = 200  # of an attribute
+MOST_OPEN = 32  # files
 EPISODE, ACTION = re.compile(r"((?:data/)?(?:demo|episode|traj)_\d+)/(.+)"), re.compile(r"actions?(/|$)")
 FRAMES = re.compile(r"obs|action|states$")  # arrays that must have a row per frame
 ROBOMIMIC_STATE = ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos", "object")
@@ -37,7 +38,6 @@ RESULTS = {
     *("truncated", "success", "fail", "infos", "datagen_info"),
 }
 """Arrays and groups that are left out: what follows an action cannot be an observation."""
-RAW_NOTE = "raw recording without observations: dataset_states_to_obs.py adds them, states begin with time"
 
 OpenFile = Callable[[Path], Any]
 
@@ -74,7 +74,7 @@ class Hdf5Reader(Reader):
 
     def open(self, path: Path) -> MemorySource:
         """Open all episodes; only names, shapes, types and attributes are read."""
-        open_file = keep_open(open_hdf5)
+        open_file = lru_cache(MOST_OPEN)(open_hdf5)
         with wrap_read_errors(f"{path} cannot be read"):
             files = list_files(path, HDF5_SUFFIXES)
             groups = [group for file in files for group in _open_groups(file, open_file)]
@@ -147,11 +147,6 @@ def _set_metadata(source: MemorySource, file: Any, first: Group) -> None:
     check_rate(source.rate_hz)
     if first.name.startswith("/ in "):
         source.format = "ALOHA HDF5" if "action" in arrays else "D4RL HDF5"
-    elif "states" in arrays and not any(name.startswith("obs") for name in arrays):
-        source.format, source.notes = "robosuite raw HDF5", (RAW_NOTE,)
-        periods = np.diff(arrays["states"].read_checked()[:, 0])
-        if source.rate_hz is None and len(periods) and np.ptp(periods) < 0.01 * np.median(periods):
-            source.rate_hz = round(1 / float(np.median(periods)), 3)
 
 
 def open_hdf5(path: Path) -> Any:

@@ -18,11 +18,11 @@ import csv
 import io
 import json
 import math
-import warnings
 import zipfile
 from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
@@ -42,7 +42,6 @@ from .groups import (
     EPISODE_ARRAYS,
     Group,
     find_ends,
-    keep_open,
     list_files,
     open_parts,
     read_whole,
@@ -53,8 +52,9 @@ KINDS = (".csv", ".npz")
 USUAL_NAMES = (("state", "states", "obs", "observations"), ("action", "actions"))
 """Names of observations and actions in a single npz file."""
 TIME_NAMES = {"t", "time", "timestamp", "stamp"}
-
-OpenMember = Callable[[Path, str], IO[bytes]]
+MOST_LOADED = 4
+"""Arrays of npz files that stay in memory for the next read."""
+LoadMember = Callable[[Path, str], Numbers]
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class TablesReader(Reader):
 
 def _describe_template(folder: Path, first: Path) -> str:
     """Describe the `dataset.toml` that a folder lacks, with the columns or arrays of its first file."""
-    arrays = _read_csv(first) if first.suffix == ".csv" else open_npz(first, open_npz_member)
+    arrays = _read_csv(first) if first.suffix == ".csv" else open_npz(first, _load_member)
     shapes = {name: array.shape for name, array in arrays.items()}
     observations, actions = find_roles(
         {k: v for k, v in shapes.items() if k.lower() not in {*TIME_NAMES, "frame", "index", "episode"}}
@@ -162,15 +162,14 @@ def _parse_number(text: str) -> float:
 
 def _open_tables(path: Path, files: Sequence[Path], settings: TablesConfig) -> MemorySource:
     """Open files of one or more episodes; the arrays of npz files are read on demand."""
-    open_member = keep_open(open_npz_member)
     used = {*settings.observations, *settings.actions}
     marks = settings.episode_arrays or {
         kind: tuple(name for name in names if name not in used) for kind, names in EPISODE_ARRAYS.items()
     }
     flags = {name for names in marks.values() for name in names}
-    groups = []
+    groups, load = list[Group](), lru_cache(MOST_LOADED)(_load_member)
     for file in files:
-        arrays = _read_csv(file, used | flags) if file.suffix == ".csv" else open_npz(file, open_member)
+        arrays = _read_csv(file, used | flags) if file.suffix == ".csv" else open_npz(file, load)
         if missing := used.union(*settings.episode_arrays.values()) - arrays.keys():
             raise DemoError(
                 f"{file} has no {', '.join(sorted(missing))}, it holds: {', '.join(arrays) or 'nothing'}; "
@@ -183,12 +182,15 @@ def _open_tables(path: Path, files: Sequence[Path], settings: TablesConfig) -> M
         raise DemoError(f"{DATASET_FILE} lists {sorted(unknown)} in angles, which are no observations")
     for name in settings.angles:
         groups[0].arrays[name].angles = tuple(range(groups[0].arrays[name].width))
-    conventions = {"state": settings.observations, "action": settings.actions}
-    kind, rate_hz = f"{files[0].suffix[1:]} files", settings.rate_hz
     source = open_parts(
-        path, groups, used.__contains__, format=kind, rate_hz=rate_hz, conventions=conventions
+        path,
+        groups,
+        used.__contains__,
+        format=f"{files[0].suffix[1:]} files",
+        rate_hz=settings.rate_hz,
+        conventions={"state": settings.observations, "action": settings.actions},
     )
-    source.notes = tuple(_check_time(groups, rate_hz))
+    source.notes = tuple(_check_time(groups, settings.rate_hz))
     return source
 
 
@@ -218,13 +220,13 @@ def _check_time(groups: Sequence[Group], rate_hz: float) -> Iterator[str]:
 
 def _open_single_npz(path: Path) -> MemorySource:
     """Open a file that says where episodes end."""
-    arrays = open_npz(path, keep_open(open_npz_member))
+    arrays = open_npz(path, lru_cache(MOST_LOADED)(_load_member))
     state, action = (next((name for name in names if name in arrays), names[0]) for names in USUAL_NAMES)
     held = ", ".join(arrays) or "nothing"
     if action in arrays:
         frames = _count_frames(arrays[action])
     else:
-        frames = max((array.shape[0] for array in arrays.values() if array.shape), default=0)
+        frames = max((sum(array.shape[:1]) for array in arrays.values()), default=0)
     ends = find_ends(arrays, frames)
     if ends is None:
         raise DemoError(
@@ -241,52 +243,33 @@ def _open_single_npz(path: Path) -> MemorySource:
 
 
 class NpzArray(SourceArray):
-    """A member of an npz file."""
+    """A member of an npz file; `load` returns it as a whole."""
 
-    def __init__(self, path: Path, key: str, open_member: OpenMember) -> None:
-        self._place, self._open, self.name = (path, f"{key}.npy"), open_member, f"{key} in {path}"
-        member = open_member(*self._place)
+    def __init__(self, path: Path, key: str, member: IO[bytes], load: LoadMember) -> None:
+        self._place, self._load, self.name = (path, key), load, f"{key} in {path}"
         is_first = np.lib.format.read_magic(member) == (1, 0)
         read = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about headers that Python 2 wrote
-            self.shape, self._is_fortran, self.dtype = read(member)
-        self._start = member.tell()
-        self.size = self._start + math.prod(self.shape) * self.dtype.itemsize
-        """Bytes of the member, as its header declares them."""
+        self.shape, _, self.dtype = read(member)
 
     def read(self, start: int, stop: int) -> Numbers:
-        """Read some rows; of columns that are contiguous, all."""
-        with wrap_read_errors(f"rows {start} to {stop} of {self.name} cannot be read, restore them"):
-            first, rows = (0, self.shape[0]) if self._is_fortran else (start, stop - start)
-            self.check_bytes(rows * self.width, f"{rows} rows")
-            size = self.dtype.itemsize * self.width
-            member = self._open(*self._place)
-            member.seek(self._start + first * size)
-            values = np.frombuffer(member.read(rows * size), self.dtype)
-            values = values.reshape((rows, *self.shape[1:]), order="F" if self._is_fortran else "C")
-            return values[start - first : stop - first]
+        """Read some rows; numpy reads the whole array."""
+        self.check_bytes(math.prod(self.shape), "the array")
+        with wrap_read_errors(f"{self.name} cannot be read, restore it"):
+            return self._load(*self._place)[start:stop]
 
 
-def open_npz(path: Path, open_member: OpenMember) -> dict[str, SourceArray]:
+def open_npz(path: Path, load: LoadMember) -> dict[str, SourceArray]:
     """Return the arrays of an npz file by name; only their headers are read."""
     with wrap_read_errors(f"{path} is not an undamaged npz file"), _open_archive(path) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
         check_array_count(len(names), path)
-        arrays = {name: NpzArray(path, name, open_member) for name in names}
-        for name, array in arrays.items():
-            size = archive.getinfo(f"{name}.npy").file_size
-            if size != array.size and array.dtype.kind != "O":  # pickles have any size
-                raise DemoError(
-                    f"{array.name} declares {array.dtype} {array.shape}, {array.size} bytes, but has {size}; "
-                    "restore it from the original"
-                )
-        return dict(arrays)
+        return {name: NpzArray(path, name, archive.open(f"{name}.npy"), load) for name in names}
 
 
-def open_npz_member(path: Path, name: str) -> IO[bytes]:
-    """Open a member of an npz file; the file is closed together with it."""
-    return _open_archive(path).open(name)
+def _load_member(path: Path, key: str) -> Numbers:
+    with _open_archive(path) as archive, archive.open(f"{key}.npy") as member:
+        array: Numbers = np.lib.format.read_array(member, allow_pickle=False)
+    return array
 
 
 def _open_archive(path: Path) -> zipfile.ZipFile:

@@ -14,10 +14,9 @@ from nsde_policy.cli.main import main
 from nsde_policy.data import load_demonstrations
 from nsde_policy.data.check import check_store
 from nsde_policy.data.images import open_images
-from nsde_policy.errors import DemoError
-from tests.helpers.damage import Damage, replace_by_pipe
+from tests.helpers.damage import Damage
 from tests.helpers.demo_stores import edit_bytes
-from tests.helpers.hdf5_files import LENGTHS, example, write_aloha, write_d4rl, write_jpeg, write_robomimic
+from tests.helpers.hdf5_files import LENGTHS, example, write_aloha, write_d4rl, write_robomimic
 
 
 def robomimic(change: Callable[[h5py.File], object]) -> Callable[[Path], Path]:
@@ -83,16 +82,6 @@ def declare_huge_chunks(file: h5py.File) -> None:
         )
 
 
-def declare_many_frames(file: h5py.File) -> None:
-    for name in LENGTHS:
-        demo = file[f"data/{name}"]
-        demo.attrs["num_samples"] = 10**12
-        for key in ("actions", "states", *(f"obs/{key}" for key in demo["obs"])):
-            shape, dtype = demo[key].shape[1:], demo[key].dtype
-            del demo[key]
-            demo.create_dataset(key, (10**12, *shape), dtype, chunks=(1, *shape))
-
-
 def with_nan() -> np.ndarray:
     values = example("demo_2", 4)["obs/object"]
     values[1, 3] = np.nan
@@ -101,12 +90,6 @@ def with_nan() -> np.ndarray:
 
 def damage_jpeg(file: h5py.File) -> None:
     file["observations/images/cam_high"][2, 30:] = 0
-
-
-def change_jpeg_size(file: h5py.File) -> None:
-    content = np.frombuffer(write_jpeg(np.zeros((8, 8, 3), np.uint8)), np.uint8)
-    array = file["observations/images/cam_high"]
-    array[2, : len(content)] = content[: array.shape[1]]
 
 
 def enlarge_image(file: h5py.File) -> None:
@@ -135,19 +118,11 @@ def read_everything(path: Path) -> None:
 DAMAGES = [
     # the file
     Damage("missing file", lambda path: path, "lift.hdf5 cannot be read: No such file"),
-    Damage("empty file", on_bytes(lambda _: b""), "not an undamaged HDF5 file"),
     Damage("truncated", on_bytes(lambda content: content[: len(content) // 2]), "truncated file"),
-    Damage("no HDF5", on_bytes(lambda _: b"PK" * 999), "file signature not found"),
-    Damage("pipe", replace_by_pipe, "is not a regular file"),
     Damage(
         "other content",
         robomimic(lambda file: file.move("data", "x")),
         "holds: mask/train, x/.* expected",
-    ),
-    Damage(
-        "no episodes",
-        robomimic(lambda file: [file["data"].pop(k) for k in LENGTHS]),
-        "holds: mask/train; ex",
     ),
     # episodes
     Damage(
@@ -155,18 +130,9 @@ DAMAGES = [
     ),
     Damage("missing key", robomimic(lambda f: f.pop(POSITION)), "demo_2 in .* has no obs/robot0_eef_pos"),
     Damage(
-        "missing key in the first",
-        robomimic(lambda f: f.pop("data/demo_0/obs/object")),
-        "demo_0 in .* has no",
-    ),
-    Damage(
         "unequal lengths", replace(OBJECT, np.ones((3, 10))), r"demo_2/obs/object .*\(3, 10\), .*\(4, 10\)"
     ),
     Damage("other columns", replace(OBJECT, np.ones((4, 9))), r"demo_2/obs/object .* \(4, 9\), expected"),
-    Damage(
-        "other type", replace(OBJECT, np.ones((4, 10), "f4")), "object in .* is float32 .* expected float64"
-    ),
-    Damage("scalar", replace(OBJECT, 1.0), r"object in .* is float64 \(\), expected"),
     Damage(
         "num_samples",
         robomimic(lambda f: f["data/demo_2"].attrs.update(num_samples=9)),
@@ -176,7 +142,6 @@ DAMAGES = [
     # values
     Damage("NaN", replace(OBJECT, with_nan()), r"nan in obs/object\[3\] at frame 7 \(episode 1, step 1\)"),
     Damage("text", replace("data/demo_0/obs/object", np.array([b"x"] * 6)), "expected real numbers"),
-    Damage("complex", replace("data/demo_0/obs/object", np.ones((6, 10), "c8")), "expected real numbers"),
     # metadata
     Damage(
         "no JSON",
@@ -191,13 +156,7 @@ DAMAGES = [
     # what could be unsafe, or huge
     Damage("external link", robomimic(add_external_link), "secret .* is not followed"),
     Damage("virtual dataset", robomimic(add_virtual), "secret .* is stored elsewhere"),
-    Damage(
-        "loop",
-        robomimic(lambda f: f.update({"data/demo_2/obs/x": h5py.SoftLink("/data")})),
-        "x .* is not followed",
-    ),
     Damage("huge chunks", robomimic(declare_huge_chunks), "a chunk would take 1600000000 bytes"),
-    Damage("huge arrays", robomimic(declare_many_frames), "frames would take"),
     Damage("unwritten chunks", robomimic(leave_chunks_unwritten), "object .* incomplete: 2 of 4 chunks"),
     # ALOHA
     Damage(
@@ -205,20 +164,7 @@ DAMAGES = [
         aloha(lambda f: f.pop("observations/qpos")),
         "/ in .*episode_1.hdf5 has no observations/qpos",
     ),
-    Damage(
-        "only images",
-        lambda path: write_images_only(path),
-        "no array 'state' .* observations/images/cam_high",
-    ),
-    Damage(
-        "mixed formats", aloha(lambda f: f.move("action", "actions")), "episode_1.hdf5 has neither terminals"
-    ),
     Damage("broken JPEG", aloha(damage_jpeg), "cam_high .*, row 2, is not an undamaged JPEG"),
-    Damage(
-        "JPEG size",
-        aloha(change_jpeg_size),
-        r"row 2, is uint8 \(8, 8, 3\), not ",
-    ),
     Damage("nested groups", aloha(nest_groups), "groups in groups, g/g/g"),
     Damage("huge PNG", aloha(enlarge_image), "row 2, is not an undamaged .* exceeds limit"),
     # D4RL
@@ -226,10 +172,6 @@ DAMAGES = [
     Damage(
         "too few flags", d4rl(terminals=np.zeros(19, bool)), r"terminals in .* \(19,\), expected bool \(20,\)"
     ),
-    Damage(
-        "too few observations", d4rl(observations=np.zeros((18, 4))), r"observations in .* \(18, 4\), exp"
-    ),
-    Damage("ends in a row", d4rl(ends=(5, 6)), "episode 1 is too short"),
 ]
 
 
@@ -237,14 +179,6 @@ def write_short(path: Path) -> Path:
     with h5py.File(path, "w") as file:
         file["data/demo_0/obs/x"], file["data/demo_0/actions"] = np.ones((1, 2)), np.ones((1, 2))
     return path
-
-
-def write_images_only(path: Path) -> Path:
-    folder = write_aloha(path.with_suffix(""), compress=False, episodes=1)
-    with h5py.File(folder / "episode_0.hdf5", "a") as file:
-        for name in ("qpos", "qvel", "effort"):
-            del file[f"observations/{name}"]
-    return folder
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=str)
@@ -262,17 +196,3 @@ def test_the_command_line_lists_what_there_is_and_finds_every_fault(
     said = capsys.readouterr().out
     assert "3 episodes, 15 frames, 20 Hz" in said
     assert "can be cameras: --images obs/agentview_image" in said
-
-
-def test_corrupted_bytes_raise_only_demo_errors(tmp_path: Path) -> None:
-    path = write_robomimic(tmp_path / "lift.hdf5")
-    whole, rng = path.read_bytes(), np.random.default_rng(0)
-    for _ in range(60):
-        corrupted = np.frombuffer(whole, np.uint8).copy()
-        corrupted[rng.integers(len(whole), size=4)] = rng.integers(256, size=4)
-        path.write_bytes(corrupted.tobytes())
-        try:
-            demos = load_demonstrations(path)
-        except DemoError:
-            continue
-        assert np.isfinite(demos.obs).all()

@@ -16,7 +16,7 @@ from nsde_policy.data.readers import open_source
 from nsde_policy.data.readers.lerobot.reader import LeRobotSource
 from nsde_policy.data.source import read_columns
 from nsde_policy.errors import DemoError
-from tests.helpers.damage import Damage, replace_by_pipe
+from tests.helpers.damage import Damage
 from tests.helpers.demo_stores import edit_bytes
 from tests.helpers.lerobot_sets import (
     DATA,
@@ -58,10 +58,6 @@ def drop_a_frame(path: Path) -> None:
     edit_column(path / EPISODES, "length", with_value(0, 7))
 
 
-def promise_frames(path: Path) -> None:
-    edit_column(path / EPISODES, "length", with_value(2, 10**12))
-
-
 def repeat_column(path: Path) -> None:
     table = pq.read_table(path / DATA)
     pq.write_table(table.append_column("action", table["action"]), path / DATA)
@@ -75,28 +71,13 @@ DAMAGES = [
         lambda p: edit_bytes(p / DATA, lambda b: b[:-300]),
         "damaged or unfinished parquet file: .*; restore it",
     ),
-    Damage("empty file", lambda p: (p / DATA).write_bytes(b""), "damaged or unfinished parquet file"),
-    Damage(
-        "overwritten",
-        lambda p: edit_bytes(p / DATA, lambda b: bytes(900) + b[900:]),
-        "damaged or unfinished parquet file",
-    ),
     Damage("no data", lambda p: (p / DATA).unlink(), "file-000.parquet is missing; restore it"),
-    Damage("pipe", lambda p: replace_by_pipe(p / DATA), "not a regular file"),
     Damage(
         "cut video", lambda p: edit_bytes(p / VIDEO, lambda b: b[: len(b) // 2]), "file-000.mp4 is damaged"
     ),
-    Damage("no video", lambda p: (p / VIDEO).write_bytes(b"no video"), "is damaged or not a video"),
     Damage("fewer rows", without_rows, "has 20 rows, but its episodes 0 to 2 have 22 frames in meta"),
     Damage(
         "longer episode", in_column("length", with_value(1, 6), EPISODES), "has 22 rows, .* have 23 frames"
-    ),
-    Damage("episode of no length", in_column("length", with_value(1, 0), EPISODES), "episode 1 has 0 frames"),
-    Damage("huge length", promise_frames, "would take 16000000000208 bytes, the limit"),
-    Damage(
-        "null length",
-        in_column("length", with_value(1, None), EPISODES),
-        "length in .*parquet holds .* 1 of them missing, expected int64",
     ),
     Damage(
         "episodes out of order",
@@ -138,22 +119,12 @@ DAMAGES = [
         in_column(f"{SPAN}/file_index", lambda n: None, EPISODES),
         "has no column 'videos/.*/file_index'",
     ),
-    Damage(
-        "no fps", lambda p: edit_info(p, fps=None), "info.json is damaged: .*missing required field `fps`"
-    ),
     Damage("column twice", repeat_column, "has 2 columns 'action', expected one"),
     Damage("NaN as time", in_column("timestamp", with_value(4, np.nan)), "timestamp is nan in row 4"),
-    Damage(
-        "time stands still", in_column("timestamp", lambda t: [0.0 for _ in t]), "timestamp is 0 in row 1"
-    ),
-    Damage("fps of 0", lambda p: edit_info(p, fps=0), r"info.json is damaged: .*\$.fps"),
     Damage(
         "no JSON",
         lambda p: (p / "meta/info.json").write_text("{"),
         "info.json is damaged: Input data was truncated",
-    ),
-    Damage(
-        "old version", lambda p: edit_info(p, codebase_version="v1.6"), "format 'v1.6', expected v2.0 to v3.0"
     ),
     Damage(
         "episodes miscounted",
@@ -163,19 +134,6 @@ DAMAGES = [
     Damage(
         "path above",
         lambda p: edit_info(p, data_path="../{chunk_index}.parquet"),
-        "expected one inside the data set",
-    ),
-    Damage(
-        "absolute path", lambda p: edit_info(p, data_path="/etc/passwd"), "expected one inside the data set"
-    ),
-    Damage(
-        "format string",
-        lambda p: edit_info(p, data_path="{chunk_index.__class__}"),
-        "expected one inside the data set",
-    ),
-    Damage(
-        "wide format",
-        lambda p: edit_info(p, data_path="{chunk_index:0999999999d}"),
         "expected one inside the data set",
     ),
     Damage(
@@ -190,24 +148,9 @@ DAMAGES = [
         "has no column 'action', expected one; it has: observation.state",
     ),
     Damage("other width", with_feature("action", shape=[3]), r"with lengths \[2\], expected float32 \(3,\)"),
-    Damage(
-        "ragged lists",
-        in_column("action", with_value(4, [1.0])),
-        r"with lengths \[1, 2\], expected float32 \(2,\)",
-    ),
     Damage("null row", in_column("action", with_value(4, None)), r"with lengths \[0, 2\], expected"),
     Damage(
-        "null number",
-        in_column("next.reward", with_value(4, None)),
-        "next.reward in .* holds double, 1 of them missing",
-    ),
-    Damage(
         "text", in_column("next.reward", lambda rows: ["?"] * len(rows)), "holds string, .* expected float32"
-    ),
-    Damage(
-        "schema drift",
-        in_column("task_index", with_value(4, 0.5)),
-        "task_index in .* float64 that do not fit, expected int64",
     ),
     Damage(
         "NaN as number of a task",
@@ -225,24 +168,9 @@ DAMAGES = [
         "not an undamaged JPEG or PNG",
     ),
     Damage(
-        "picture not embedded",
-        in_column(TOP, with_value(4, {"bytes": None, "path": "x"})),
-        "not an undamaged JPEG or PNG",
-    ),
-    Damage(
-        "other size of pictures",
-        with_feature(TOP, shape=[20, 32, 3]),
-        r"pictures of shape \(24, 32, 3\), expected \(20, 32, 3\)",
-    ),
-    Damage(
         "other size of videos",
         with_feature(WRIST, shape=[40, 64, 3]),
         r"frames of shape \(48, 64, 3\), expected \(40, 64, 3\)",
-    ),
-    Damage(
-        "modality",
-        lambda p: (p / "meta/modality.json").write_text('{"state": 3}'),
-        "modality.json is damaged",
     ),
 ]
 DAMAGES_OF_VERSION_2 = [
@@ -265,11 +193,6 @@ DAMAGES_OF_VERSION_2 = [
         with_feature("../../x", dtype="video", shape=[4, 4, 3]),
         "expected one inside the data set",
     ),
-    Damage(
-        "lines",
-        lambda p: (p / "meta/episodes.jsonl").write_text('{"episode_index": 0'),
-        "episodes.jsonl is damaged",
-    ),
 ]
 
 
@@ -283,15 +206,8 @@ def test_damage_is_refused(write: Callable[[Path], Path], damage: Damage, tmp_pa
     damage.check(write(tmp_path / "set"), _read_everything)
 
 
-def with_modality(path: Path) -> None:
-    part = {"start": 0, "end": 1}
-    (path / "meta/modality.json").write_text(json.dumps({"action": {"a": part}}))
-    with_feature("action", shape=[3_000_000])(path)
-
-
-@pytest.mark.parametrize("make", [with_feature("action", shape=[3_000_000]), with_modality])
-def test_columns_are_counted_before_they_are_named(make: Callable[[Path], object], tmp_path: Path) -> None:
-    make(write_v3(tmp_path))
+def test_columns_are_counted_before_they_are_named(tmp_path: Path) -> None:
+    with_feature("action", shape=[3_000_000])(write_v3(tmp_path))
     tracemalloc.start()
     with pytest.raises(DemoError, match="3000000 numbers a frame, too many to load"):
         load_demonstrations(tmp_path)

@@ -127,17 +127,8 @@ def test_action_is_commanded_after_the_observation_was_seen(tmp_path: Path):
     np.testing.assert_allclose(get_times(demos.act), ticks + 0.004, atol=1e-5)
 
 
-@pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
-def test_the_name_of_a_folder_is_taken_literally(tmp_path: Path, storage: str):
-    bag = write_small(tmp_path / "bag", storage=storage)
-    fingerprint = load_demonstrations(bag).fingerprint
-    odd = bag.rename(tmp_path / "100%41 ? a#b")
-    assert load_demonstrations(odd).fingerprint == fingerprint
-
-
-@pytest.mark.parametrize("jitter", [0.0, 0.015])
-def test_action_is_the_same_command_in_all_bags(tmp_path: Path, jitter: float):
-    rng = np.random.default_rng(0)
+def test_action_is_the_same_command_in_all_bags(tmp_path: Path):
+    rng, jitter = np.random.default_rng(0), 0.015
     for number in range(6):
         messages, begin = [], rng.uniform(0, 0.05)
         for i in range(60):
@@ -157,10 +148,9 @@ def test_action_is_the_same_command_in_all_bags(tmp_path: Path, jitter: float):
         assert len(episode.obs) >= 57
 
 
-@pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
-def test_bag_without_metadata_in_a_folder_of_bags_is_refused(tmp_path: Path, storage: str):
+def test_bag_without_metadata_in_a_folder_of_bags_is_refused(tmp_path: Path):
     for name in ("demo_1", "demo_2"):
-        write_bag(tmp_path / name, make_small(), storage=storage)
+        write_bag(tmp_path / name, make_small())
     (tmp_path / "dataset.toml").write_text(SETTINGS)
     assert len(load_demonstrations(tmp_path)) == 2
     (tmp_path / "demo_2" / "metadata.yaml").unlink()
@@ -180,10 +170,6 @@ def test_joints_are_ordered_by_name(tmp_path: Path):
     np.testing.assert_array_equal(
         mixed.act[:, [mixed.act_names.index(n) for n in plain.act_names]], plain.act
     )
-
-
-def make_vector(*numbers: float):
-    return make("geometry_msgs/Vector3", **dict(zip("xyz", numbers, strict=True)))
 
 
 def make_pose():
@@ -212,17 +198,8 @@ def make_trajectory(stamp: int):
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (make_pose(), [1, 2, 3, 4, 5, 6, 7]),
         (make("geometry_msgs/PoseStamped", stamp=0, pose=make_pose()), [1, 2, 3, 4, 5, 6, 7]),
-        (
-            make(
-                "geometry_msgs/Twist", linear=make_vector(1.0, 2.0, 3.0), angular=make_vector(4.0, 5.0, 6.0)
-            ),
-            [1, 2, 3, 4, 5, 6],
-        ),
         (make_list("Float64", np.array([1.0, 2.0])), [1, 2]),
-        (make_list("Float32", np.array([1.0, 2.0], np.float32)), [1, 2]),
-        (make("std_msgs/Float32", data=1.5), [1.5]),
         (make("std_msgs/Int32", data=-3), [-3]),
         (make("std_msgs/Bool", data=True), [1]),
         (make_trajectory(0), [1, 2]),
@@ -272,10 +249,6 @@ def switch(*changes: tuple[float, bool]) -> list[Message]:
     return [Message("/recording", int(t * 1e9), make("std_msgs/Bool", data=on)) for t, on in changes]
 
 
-def mark(*times: float) -> list[Message]:
-    return [Message("/recording", int(t * 1e9), make("std_msgs/String", data="next")) for t in times]
-
-
 @pytest.mark.parametrize(
     ("extra", "setting", "expected"),
     [
@@ -285,15 +258,11 @@ def mark(*times: float) -> list[Message]:
             'episode_topic = "/recording"\n',
             [(1.0, 2.5), (4.0, 5.99)],
         ),
-        (mark(0.5, 2.0), 'episode_topic = "/recording"\n', [(0.5, 2.0), (2.0, 5.99)]),
-        (None, "gap_s = 0.4\n", [(0.0, 2.0), (3.0, 5.0)]),
     ],
-    ids=["bag", "switch", "marker", "gap"],
+    ids=["bag", "switch"],
 )
-def test_episodes(tmp_path: Path, extra: list[Message] | None, setting: str, expected: list):
-    pause = make_small(2) + make_small(2, start=3)
-    messages = pause if extra is None else make_small(6) + extra
-    demos = load_demonstrations(write_small(tmp_path / "bag", messages, SETTINGS + setting))
+def test_episodes(tmp_path: Path, extra: list[Message], setting: str, expected: list):
+    demos = load_demonstrations(write_small(tmp_path / "bag", make_small(6) + extra, SETTINGS + setting))
     found = [get_times(episode.obs)[[0, -1]] for episode in demos]
     assert len(found) == len(expected)
     for (first, last), (start, stop) in zip(found, expected, strict=True):
@@ -306,13 +275,6 @@ def test_parts_that_are_too_short_are_named(tmp_path: Path):
     path = write_small(tmp_path / "bag", messages, SETTINGS + 'episode_topic = "/recording"\n')
     assert len(load_demonstrations(path)) == 1
     assert "1 parts of bags are left out" in summarize(path).oddities[1]
-
-
-def test_misalignment_of_slow_topics_is_named(tmp_path: Path):
-    slow = [Message("/slow", t, make("std_msgs/Float64", data=1.0)) for t in range(0, 2 * 10**9, 3 * 10**8)]
-    settings = SETTINGS.replace('"/joint_states"', '"/joint_states", "/slow"')
-    path = write_small(tmp_path / "bag", make_small() + slow, settings)
-    assert ", /slow 200 ms" in summarize(path).oddities[0]
 
 
 def test_without_settings_the_error_suggests_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -58,17 +58,6 @@ class Feature(msgspec.Struct):
         return tuple(self.shape)
 
 
-class _Part(msgspec.Struct):
-    start: int
-    end: int
-    original_key: str | None = None
-
-
-class _Modality(msgspec.Struct):  # names of columns, which GR00T adds
-    state: dict[str, _Part] = {}
-    action: dict[str, _Part] = {}
-
-
 class _Line(msgspec.Struct):  # of the metadata of version 2
     task_index: int = 0
     task: str = ""
@@ -175,18 +164,9 @@ class LeRobotMeta:
         return {str(row.pop("task_index", None)): str(next(iter(row.values()), "")) for row in rows}
 
     def find_column_names(self, name: str) -> list[str]:
-        """Return the names of a feature's columns, from meta/modality.json if it has some; may be empty."""
-        width, file = math.prod(self.info.features[name].shape), self._path / "meta/modality.json"
+        """Return the names of a feature's columns; empty unless each column has one."""
         names = _flatten_names(self.info.features[name].names)
-        names = names if len(names) == width else []
-        (modality,) = _decode_meta(file, _Modality) if file.exists() else [_Modality()]
-        for usual, parts in (("observation.state", modality.state), ("action", modality.action)):
-            for label, part in parts.items():
-                if (part.original_key or usual) == name and 0 <= part.start < part.end <= width:
-                    names = names or [f"{name}[{column}]" for column in range(width)]
-                    labels = [f"{label}[{column}]" for column in range(part.end - part.start)]
-                    names[part.start : part.end] = labels if len(labels) > 1 else [label]
-        return names
+        return names if len(names) == math.prod(self.info.features[name].shape) else []
 
 
 def _flatten_names(names: object) -> list[str]:

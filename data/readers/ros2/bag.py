@@ -43,13 +43,6 @@ SQLITE = b"SQLite format 3\0"
 """First bytes of a .db3 file."""
 
 
-class BagPath(type(Path())):  # type: ignore[misc]
-    """Path of a bag; rosbags formats it into a URI for SQLite, without escapes."""
-
-    def __format__(self, spec: str) -> str:
-        return quote(str(self))
-
-
 class Messages(NamedTuple):
     """The messages of a topic in one bag, in the order in which they were received, with times in ns."""
 
@@ -138,7 +131,7 @@ class Bag:
                 check_bag_file(file)
         with (
             wrap_read_errors(f"{self.path} cannot be read", REPAIR),
-            library.Reader(BagPath(self.path)) as reader,
+            library.Reader(self.path) as reader,
         ):
             yield reader
 

@@ -57,10 +57,7 @@ class Ros2Dataset(BaseConfig):
     stamps: Literal["header", "receive"] = "header"
     """Time of a message: the stamp of its header if there is one, or when it was recorded."""
     episode_topic: str | None = None
-    """Topic that divides bags into episodes: Bool, true during an episode; of other types, one message at the
-    start of each. Without it and `gap_s`, a bag is an episode."""
-    gap_s: Positive | None = None
-    """Seconds without a message of some topic that end an episode."""
+    """Topic of type Bool that is true during an episode; without it, a bag is an episode."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,7 +68,6 @@ class Ros2Dataset(BaseConfig):
         is_unique = len(names) == len(self.topics)
         require(self, is_unique, f"two topics have the same name: {', '.join(sorted(self.topics))}")
         require(self, {*self.fields} <= topics, f"fields of other topics: {', '.join(self.fields)}")
-        require(self, not (self.episode_topic and self.gap_s), "set episode_topic or gap_s, not both")
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -191,33 +187,30 @@ def find_ticks(
     bag: Bag, messages: dict[str, Messages], settings: Ros2Dataset
 ) -> tuple[Ints, Ints, list[int]]:
     """Return the ticks of all episodes, until when a command belongs to each, and the lengths of episodes."""
-    period, marker, gap_s = 1e9 / settings.rate_hz, settings.episode_topic, settings.gap_s
+    period, switch = 1e9 / settings.rate_hz, settings.episode_topic
     steady = {topic: messages[topic].times for topic in settings.topics if topic not in settings.on_change}
     ticks = place_ticks([*steady.values()], max(messages[each].times[0] for each in settings.topics), period)
     changes = np.array([-FOREVER])  # every other one ends an episode
-    if marker:
-        received, times, contents = messages[marker]
-        changes = np.repeat(times, 2)[1:]
-        if bag.topics[marker].msgtype == "std_msgs/msg/Bool":
-            states = [bag.decode(marker, *each)["data"] for each in zip(received, contents, strict=True)]
-            changes = times[np.diff(states, prepend=0) != 0]
+    if switch:
+        if bag.topics[switch].msgtype != "std_msgs/msg/Bool":
+            raise DemoError(
+                f"{bag.path}: {switch} is {bag.topics[switch].msgtype}, expected std_msgs/msg/Bool"
+            )
+        received, times, contents = messages[switch]
+        states = [bag.decode(switch, *each)["data"] for each in zip(received, contents, strict=True)]
+        changes = times[np.diff(states, prepend=0) != 0]
     episodes = np.searchsorted(changes, ticks, side="right")
     stops = np.minimum(np.append(changes, FOREVER)[episodes], ticks + period)
-    episodes *= episodes % 2
-    missed = np.zeros(len(ticks), bool)
+    is_recorded = episodes % 2 == 1
     for topic, times in steady.items():
         steps = np.diff(times, append=times[-1])
-        waits = steps[np.searchsorted(times, ticks, side="right") - 1] * (episodes > 0) / 1e9
-        usual = min(float(np.median(steps)), MOST_WAIT_S * 1e9 / MOST_MISSED)
-        longest = gap_s or MOST_MISSED * max(period, usual) / 1e9
-        missed |= waits > longest
-        if missed.any() and not gap_s:
+        waits = steps[np.searchsorted(times, ticks, side="right") - 1] * is_recorded / 1e9
+        usual = min(float(np.median(steps)) / 1e9, MOST_WAIT_S / MOST_MISSED)
+        if (waits > MOST_MISSED * max(period / 1e9, usual)).any():
             problem = f"no message of {topic} for {waits.max():.2f} s at frame {np.argmax(waits)}"
-            advice = f"end episodes there with gap_s = {longest:.2g}, or list it in on_change"
-            raise DemoError(f"{bag.path}: {problem}; drop the bag, {advice}")
-    episodes = np.where(missed, 0, episodes + np.cumsum(missed))
+            raise DemoError(f"{bag.path}: {problem}; drop the bag, or list the topic in on_change")
     lengths = np.bincount(episodes, minlength=1)
-    lengths[0] = 0
+    lengths[::2] = 0  # between episodes
     used = lengths[episodes] >= MIN_STEPS
     if not used.any():
         few = min(steady, key=lambda topic: len(steady[topic]))
