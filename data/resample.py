@@ -127,7 +127,7 @@ class ResampledSource(DerivedSource):
             self.act_limits = low, high
 
     def describe(self) -> str:
-        """Describe the rates, and what was summed and held, in one line."""
+        """Describe the rates, and which actions were summed, in one line."""
         text = f"resampled from {self._recorded_hz:g} to {self.rate_hz:g} Hz"
         if self._changes:
             text += f"; actions {', '.join(map(str, self._changes))} are changes per period, which are summed"
@@ -137,13 +137,7 @@ class ResampledSource(DerivedSource):
                 "summed: right for velocities; multiply scaled changes by their scale first, or the robot "
                 "moves at another speed"
             )
-        held = [
-            array.columns[i] if array.columns else f"{array.name}[{i}]"
-            for array in (*self._obs, *self._act)
-            for i in self._judge(array).held
-            if np.ptp(self._read_measured(array)[:, i]) > 0
-        ]
-        return text + (f"; held: {', '.join(held)}" if held else "")
+        return text
 
     def _open(self, name: str) -> "ResampledArray":
         _, (array,) = self._source.open_episodes([name])

@@ -145,33 +145,31 @@ def find_ends(
 def _read_ends(kind: str, parts: Sequence[SourceArray], frames: int) -> Ints:
     """Return one past the last frame of each episode, from arrays of a kind of `EPISODE_ARRAYS`.
 
-    Ends and starts may be flags, one for each frame. Flags of which none is set give no ends.
+    Flags of which none is set give no ends.
     """
     name, last = parts[0].name, frames
-    is_flag = kind == "dones" or (kind in ("ends", "starts") and parts[0].shape[:1] == (frames,))
-    if is_flag or kind == "episode":
+    if kind in ("episode", "dones"):  # a number for each frame
         checked = [PartedArray(part.name, [part], [frames]) for part in parts]
         if wide := [part for part in checked if part.width != 1]:
             raise DemoError(f"{wide[0].name} has shape {wide[0].shape}, expected a number for each frame")
         rows = [part.read_checked().ravel() for part in checked]
-        is_marked = rows[0] != np.roll(rows[0], 1) if kind == "episode" else np.any(rows, axis=0)
-        values = np.flatnonzero(is_marked)
     else:
         values = read_whole(parts[0])
     if kind == "episode":
-        ends = np.append(values[values > 0], frames)
-    elif kind == "starts":
-        if values.tolist()[:1] != [0]:
-            raise DemoError(f"{name} begins with {values[:1].tolist()}, expected 0, the first frame")
-        ends = np.append(values[1:], frames)
-    elif kind == "lengths":
-        ends = np.cumsum(values, dtype=None if values.dtype.kind in "f" else np.int64)
-    else:
-        ends = values + is_flag
-    if kind == "dones":
+        ends = np.append(np.flatnonzero(np.diff(rows[0])) + 1, frames)
+    elif kind == "dones":
+        ends = np.flatnonzero(np.any(rows, axis=0)) + 1
         if len(ends) and frames - ends[-1] >= MIN_STEPS:
             ends = np.append(ends, frames)
         last = int(ends[-1]) if len(ends) else 0  # a single frame behind the last end is left out
+    elif kind == "lengths":
+        ends = np.cumsum(values, dtype=None if values.dtype.kind in "f" else np.int64)
+    elif kind == "ends":
+        ends = values
+    elif values.tolist()[:1] == [0]:
+        ends = np.append(values[1:], frames)
+    else:
+        raise DemoError(f"{name} begins with {values[:1].tolist()}, expected 0, the first frame")
     try:
         return check_ends(ends, last) if last else ends
     except DemoError as error:

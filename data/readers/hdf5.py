@@ -111,12 +111,6 @@ def _make_group(group: Any, arrays: dict[str, SourceArray]) -> Group:
         return Group(label, arrays, ends)
     if group.name == "/" and "actions" in arrays:
         raise DemoError(f"{label} has neither terminals nor timeouts that end an episode")
-    declared = group.attrs.get("num_samples", group.attrs.get("total_steps", frames))
-    if declared != frames:
-        raise DemoError(
-            f"{label} has {frames} actions, but its attribute num_samples or total_steps is {declared}; "
-            "restore the episode from the original"
-        )
     return Group(label, arrays, np.array([frames]))
 
 

@@ -8,9 +8,9 @@ angles = ["q1"]                # optional: observations that are angles in radia
 A file is an episode, unless one of these columns or arrays divides it. Their usual names are enough.
 
 episode = "trial"              # a new number begins a new episode
-ends = "stops"                 # one past the last frame of each episode, or flags of last frames
+ends = "stops"                 # one past the last frame of each episode
 lengths = "sizes"              # number of frames of each episode
-starts = "begins"              # first frame of each episode, or flags of first frames
+starts = "begins"              # first frame of each episode
 dones = "finished"             # flags of last frames
 """
 

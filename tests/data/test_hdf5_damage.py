@@ -133,11 +133,6 @@ DAMAGES = [
         "unequal lengths", replace(OBJECT, np.ones((3, 10))), r"demo_2/obs/object .*\(3, 10\), .*\(4, 10\)"
     ),
     Damage("other columns", replace(OBJECT, np.ones((4, 9))), r"demo_2/obs/object .* \(4, 9\), expected"),
-    Damage(
-        "num_samples",
-        robomimic(lambda f: f["data/demo_2"].attrs.update(num_samples=9)),
-        "4 actions, but .* 9",
-    ),
     Damage("one frame", lambda path: write_short(path), "episode 0 is too short"),
     # values
     Damage("NaN", replace(OBJECT, with_nan()), r"nan in obs/object\[3\] at frame 7 \(episode 1, step 1\)"),

@@ -203,7 +203,6 @@ def test_a_camera_of_another_rate_gives_its_newest_frame(
         write_video(path / VIDEO, [pictures[row] for rows in videos for row in rows], rate=camera_hz)
         times = (np.cumsum([0, *map(len, videos)]) / camera_hz).tolist()
         edit_column(path / EPISODES, f"videos/{WRIST}/from_timestamp", lambda rows: times[:-1])
-        edit_column(path / EPISODES, f"videos/{WRIST}/to_timestamp", lambda rows: times[1:])
     for k, rows in enumerate(videos if write is write_v2 else ()):
         write_video(path / f"videos/chunk-000/{WRIST}/episode_{k:06}.mp4", pictures[rows], rate=camera_hz)
     assert check_store(path) == []

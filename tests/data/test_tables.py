@@ -134,13 +134,11 @@ DIVIDERS = {
 }
 
 
-@pytest.mark.parametrize("name", [*DIVIDERS, "starting flags", "cut off"])
+@pytest.mark.parametrize("name", [*DIVIDERS, "cut off"])
 def test_an_array_divides_an_npz_file_into_episodes(tmp_path: Path, name: str) -> None:
     arrays = {"states": np.arange(30.0).reshape(15, 2), "actions": np.ones((15, 1))}
     divider = {name: DIVIDERS.get(name)}
-    if name == "starting flags":
-        divider = {"episode_starts": np.roll(FLAGS, 1)}
-    elif name == "cut off":
+    if name == "cut off":
         divider = {"terminals": FLAGS & (np.arange(15) < 9), "timeouts": FLAGS & (np.arange(15) == 9)}
     np.savez(tmp_path / "alone.npz", **arrays, **divider)
     demos = load_demonstrations(tmp_path / "alone.npz")

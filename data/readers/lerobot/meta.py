@@ -106,7 +106,7 @@ class LeRobotMeta:
         for name, feature in self.info.features.items():
             if feature.is_camera and feature.dtype == "video":
                 needed |= {f"videos/{name}/{key}_index": "int64" for key in ("chunk", "file")}
-                needed |= {f"videos/{name}/{key}_timestamp": "float64" for key in ("from", "to")}
+                needed[f"videos/{name}/from_timestamp"] = "float64"
         rows: list[dict[str, Any]] = []
         for file in sorted(self._path.glob("meta/episodes/*/*.parquet")):
             table = read_table(file, list(needed))
@@ -137,17 +137,17 @@ class LeRobotMeta:
 
     def find_spans(self, camera: str) -> list[VideoSpan]:
         """Return where each episode is in the videos of a camera."""
-        paths, key = self.find_paths(camera), f"videos/{camera}/%s_timestamp"  # which only version 3 has
-        starts = [episode.get(key % "from", 0.0) for episode in self.episodes]
-        stops = [episode.get(key % "to", episode["length"] / self.info.fps) for episode in self.episodes]
+        paths, key = self.find_paths(camera), f"videos/{camera}/from_timestamp"  # which only version 3 has
+        starts = [episode.get(key, 0.0) for episode in self.episodes]
         previous = [0.0] * len(paths)
         ends: dict[Path, float] = {}
         for place in np.argsort(starts, kind="stable").tolist():
-            previous[place] = ends.get(paths[place], 0.0)
-            ends[paths[place]] = max(previous[place], stops[place])
+            path, seconds = paths[place], self.episodes[place]["length"] / self.info.fps
+            previous[place] = ends.get(path, 0.0)
+            ends[path] = max(previous[place], starts[place] + seconds)
         return [
-            VideoSpan(path, start, stop, before, ends[path])
-            for path, start, stop, before in zip(paths, starts, stops, previous, strict=True)
+            VideoSpan(path, start, before, ends[path])
+            for path, start, before in zip(paths, starts, previous, strict=True)
         ]
 
     def read_tasks(self) -> dict[str, str]:

@@ -13,8 +13,8 @@ from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked, open_regu
 
 from ...types import Numbers
 
-VALUE_BYTES = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}
-"""Memory of a number; 8 for other types. In a file, repeated numbers take almost none."""
+NUMBER_BYTES = 8
+"""Most memory of a number; in a file, repeated numbers take almost none."""
 Arrow = Any
 """An object of pyarrow, which has no types: a file or a column."""
 EXTRA = "lerobot-data"
@@ -49,10 +49,7 @@ def read_table(path: Path, names: Sequence[str] | None = None, groups: Sequence[
         leaves = [row.column(leaf) for row in rows for leaf in range(row.num_columns)]
         starts = tuple(f"{name}." for name in names)
         leaves = [leaf for leaf in leaves if f"{leaf.path_in_schema}.".startswith(starts)]
-        size = sum(
-            max(leaf.total_uncompressed_size, leaf.num_values * VALUE_BYTES.get(leaf.physical_type, 8))
-            for leaf in leaves
-        )
+        size = sum(max(leaf.total_uncompressed_size, leaf.num_values * NUMBER_BYTES) for leaf in leaves)
         # A text that is repeated is stored once, so `size` does not bound texts and pictures. None of them
         # is larger than its column: rows are read in batches that fit even so, and added up.
         texts = [leaf.total_uncompressed_size for leaf in leaves if "BYTE_ARRAY" in leaf.physical_type]

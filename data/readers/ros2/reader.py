@@ -67,7 +67,6 @@ class Ros2Dataset(BaseConfig):
         names = {name_array(topic) for topic in self.topics}
         is_unique = len(names) == len(self.topics)
         require(self, is_unique, f"two topics have the same name: {', '.join(sorted(self.topics))}")
-        require(self, {*self.fields} <= topics, f"fields of other topics: {', '.join(self.fields)}")
 
     @property
     def topics(self) -> tuple[str, ...]:
