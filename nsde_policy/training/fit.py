@@ -172,31 +172,33 @@ class FitState:
         """Return the model's state dict with averaged weights, as if training ended now."""
         pairs = zip(self.objective.parameters, self.average.means, strict=True)
         averages = {id(weight): mean for weight, mean in pairs}
-        named = dict(self.model.named_parameters())
-        return {
-            name: (averages.get(id(named[name]), tensor) if name in named else tensor).detach().clone()
-            for name, tensor in self.model.state_dict().items()
-        }
+        state = self.model.state_dict(keep_vars=True)
+        return {name: averages.get(id(tensor), tensor).detach().clone() for name, tensor in state.items()}
 
     def state(self) -> dict[str, Tensor]:
         """Return everything needed to resume, as tensors."""
         state = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
-        state |= {f"average.{i}": mean for i, mean in enumerate(self.average.means)}
-        for i, moments in self.optimizer.moments.items():
-            state |= {f"optimizer.{i}.{name}": tensor for name, tensor in moments.items()}
+        state |= self._list_averages_and_moments()
         state |= {"generator": self.generator.get_state(), "step": torch.tensor(self.step)}
         return {name: tensor.detach().clone() for name, tensor in state.items()}
 
+    def _list_averages_and_moments(self) -> dict[str, Tensor]:
+        """Return the averaged weights and the state of the optimiser by their names in a checkpoint."""
+        named = {f"average.{i}": mean for i, mean in enumerate(self.average.means)}
+        for name, tensors in self.optimizer.state.items():
+            named |= {f"optimizer.{i}.{name}": tensor for i, tensor in enumerate(tensors)}
+        return named
+
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Resume from a `state`, for the same model, data and settings."""
+        prefix = "model."
+        weights = {name.removeprefix(prefix): state[name] for name in state if name.startswith(prefix)}
         try:
             self.step = int(state["step"])
-            self.model.load_state_dict(_select(state, "model."))
-            count = len(self.objective.parameters)
-            self.average.restore([state[f"average.{i}"] for i in range(count)])
-            for i in range(count):
-                if moments := _select(state, f"optimizer.{i}."):
-                    self.optimizer.moments[i] = {n: t.clone().to(self.device) for n, t in moments.items()}
+            self.model.load_state_dict(weights)
+            for name, tensor in self._list_averages_and_moments().items():
+                if name in state or name.startswith("average."):  # not all parameters have had a gradient
+                    tensor.copy_(state[name])
             if is_first_rank():
                 self.generator.set_state(state["generator"].cpu())
             else:  # rank 0 saved its own generator only
@@ -205,8 +207,3 @@ class FitState:
             raise CheckpointError(
                 f"the training checkpoint does not match these settings: {error}"
             ) from error
-
-
-def _select(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors whose names have a prefix, by the rest of their names."""
-    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}

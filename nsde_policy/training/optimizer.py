@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.adamw import adamw
 
 from nsde_policy.config import TrainConfig
@@ -18,10 +18,15 @@ class AdamW:
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], config: TrainConfig, device: torch.device) -> None:
-        self._parameters, self._config = parameters, config
+        self._parameters = parameters
+        self._config = config
         self.rate = torch.zeros((), device=device)
-        self.moments: dict[int, dict[str, Tensor]] = {}
-        """Steps and moments by the index of a parameter that has had a gradient."""
+        self.state = {
+            "exp_avg": [torch.zeros_like(parameter) for parameter in parameters],
+            "exp_avg_sq": [torch.zeros_like(parameter) for parameter in parameters],
+            "step": [torch.zeros((), device=device) for _ in parameters],
+        }
+        """Moments and steps of each parameter."""
 
     def zero_grad(self) -> None:
         """Drop the gradients of all parameters."""
@@ -31,18 +36,12 @@ class AdamW:
     @torch.no_grad()
     def step(self) -> None:
         """Update all parameters that have a gradient."""
-        used = [(i, weight) for i, weight in enumerate(self._parameters) if weight.grad is not None]
-        for i, weight in used:
-            if i not in self.moments:
-                zeros = {name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}
-                self.moments[i] = {"step": torch.zeros((), device=weight.device), **zeros}
-        means, squares, steps = (
-            [self.moments[i][name] for i, _ in used] for name in ("exp_avg", "exp_avg_sq", "step")
-        )
+        used = [i for i, parameter in enumerate(self._parameters) if parameter.grad is not None]
+        means, squares, steps = ([tensors[i] for i in used] for tensors in self.state.values())
         beta1, beta2 = self._config.betas
         adamw(
-            [weight for _, weight in used],
-            [weight.grad for _, weight in used if weight.grad is not None],
+            [self._parameters[i] for i in used],
+            [parameter.grad for parameter in self._parameters if parameter.grad is not None],
             means,
             squares,
             [],
@@ -71,12 +70,6 @@ class WeightAverage:
         """Add the present weights to the averages."""
         torch._foreach_mul_(self.means, self.decay)
         torch._foreach_add_(self.means, torch._foreach_mul(list(self._parameters), 1 - self.decay))
-
-    @torch.no_grad()
-    def restore(self, means: Sequence[Tensor]) -> None:
-        """Continue from other averages."""
-        for mean, other in zip(self.means, means, strict=True):
-            mean.copy_(other)
 
     @torch.no_grad()
     def copy_to_weights(self) -> None:

@@ -1,4 +1,4 @@
-"""Tests of frames with hidden parts, and of an encoder that learns to see past them."""
+"""Tests of occluded frames, and of an encoder that learns to see past occlusion."""
 
 from dataclasses import replace
 
@@ -12,7 +12,6 @@ from nsde_policy.encoders.occlusion import (
     OCCLUDERS,
     EpisodeOcclusion,
     RandomOccluder,
-    change_light,
     occlude_frames,
     sample_masks,
 )
@@ -21,20 +20,20 @@ from tests.encoders.test_keypoints import SMALL, make_scenes, train_model
 from tests.helpers.rng import make_rng
 
 
-def test_masks_cover_the_given_share_of_frames_inside_the_edge():
-    shares = sample_masks(2000, 64, RandomOccluder(1.0, (0.1, 0.1)), make_rng(0)).float().mean((1, 2))
-    assert shares.max() == pytest.approx(0.1, abs=0.01)
-    assert shares.quantile(0.5) > 0.08
-    assert shares.min() > 0.02  # at a corner, a quarter of it is left
+def test_occluders_cover_the_given_fraction_of_frames_inside_the_edge():
+    fractions = sample_masks(2000, 64, RandomOccluder(1.0, (0.1, 0.1)), make_rng(0)).float().mean((1, 2))
+    assert fractions.max() == pytest.approx(0.1, abs=0.01)
+    assert fractions.quantile(0.5) > 0.08
+    assert fractions.min() > 0.02  # at a corner, a quarter of it is left
 
 
-def test_parts_of_a_share_of_the_frames_are_hidden():
+def test_a_fraction_of_the_frames_is_occluded():
     _, frames = make_scenes(400, seed=0)
-    hidden = occlude_frames(frames, [RandomOccluder(0.6, (0.05, 0.2))], make_rng(0))
-    changed = (hidden != frames).flatten(1).any(1).float().mean()
+    occluded = occlude_frames(frames, [RandomOccluder(0.6, (0.05, 0.2))], make_rng(0))
+    changed = (occluded != frames).flatten(1).any(1).float().mean()
     assert changed == pytest.approx(0.6, abs=0.08)
     assert torch.equal(occlude_frames(frames, [RandomOccluder(0.0, (0.05, 0.2))], make_rng(0)), frames)
-    assert torch.equal(occlude_frames(frames, [RandomOccluder(0.6, (0.05, 0.2))], make_rng(0)), hidden)
+    assert torch.equal(occlude_frames(frames, [RandomOccluder(0.6, (0.05, 0.2))], make_rng(0)), occluded)
 
 
 def test_a_frame_may_have_several_occluders_which_look_alike():
@@ -49,7 +48,7 @@ def test_a_frame_may_have_several_occluders_which_look_alike():
     assert sum(len(colours) == 1 for colours in plain) > 100  # of four kinds, two are of one colour
 
 
-def test_some_frames_are_not_hidden(monkeypatch: pytest.MonkeyPatch):
+def test_some_frames_are_clean(monkeypatch: pytest.MonkeyPatch):
     for name in ("GAIN", "NOISE"):
         monkeypatch.setattr(occlusion, name, 0.0)
     frames = torch.randint(0, 256, (1000, 32, 32, 3), generator=make_rng(1)).to(torch.uint8)
@@ -57,17 +56,10 @@ def test_some_frames_are_not_hidden(monkeypatch: pytest.MonkeyPatch):
     assert clean == pytest.approx(0.3 + 0.7 * 0.5**5, abs=0.04)  # or each occluder is absent by chance
 
 
-def test_light_is_a_gain_within_the_range_of_a_frame():
-    frames = torch.tensor([100, 200], dtype=torch.uint8)[:, None, None, None].expand(2, 4, 4, 3)
-    lit = change_light(frames, torch.tensor([0.5, 1.5]))
-    assert lit[0].unique().tolist() == [50]
-    assert lit[1].unique().tolist() == [255]
-
-
-def test_covers_are_the_same_in_all_frames_of_an_episode():
-    covers = EpisodeOcclusion(2, 32, RandomOccluder(1.0, (0.1, 0.2)), 0.15, make_rng(0))
+def test_an_episode_has_one_occluder_and_one_light():
+    occlusion = EpisodeOcclusion(2, 32, RandomOccluder(1.0, (0.1, 0.2)), 0.15, make_rng(0))
     frames = torch.full((4, 32, 32, 3), 128, dtype=torch.uint8)
-    seen = covers.apply(frames, torch.tensor([0, 1, 0, 1]))
+    seen = occlusion.apply(frames, torch.tensor([0, 1, 0, 1]))
     assert torch.equal(seen[0], seen[2])
     assert torch.equal(seen[1], seen[3])
     assert not torch.equal(seen[0], seen[1])
@@ -91,16 +83,16 @@ class Lessons(BatchSource[CameraBatch]):
 
 
 @pytest.mark.slow
-def test_an_encoder_that_learned_from_a_teacher_sees_past_what_hides_a_part_of_the_frame():
+def test_an_encoder_that_learned_from_a_teacher_sees_past_occlusion():
     model = train_model(SMALL, is_measured=False).train()
     lessons = Lessons(model)
     _, frames = make_scenes(200, seed=5)
     values = torch.full((200, 2), 0.5)
-    hidden = occlude_frames(frames, [RandomOccluder(1.0, (0.05, 0.1))], make_rng(1))
+    occluded = occlude_frames(frames, [RandomOccluder(1.0, (0.05, 0.1))], make_rng(1))
 
     @torch.no_grad()
     def measure_error() -> float:
-        return float((model(values, hidden) - clean).abs().mean())
+        return float((model(values, occluded) - clean).abs().mean())
 
     with torch.no_grad():
         clean = model(values, frames)

@@ -1,4 +1,4 @@
-"""Tests of the visible share, which is fitted after the training of an encoder."""
+"""Tests of the visible fraction, which is fitted after the training of an encoder."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ class Scenes:
 
 
 @pytest.mark.slow
-def test_visible_share_follows_the_errors_of_features_in_frames_of_other_scenes():
+def test_visible_fraction_follows_the_errors_of_features_in_frames_of_other_scenes():
     model, (_, frames) = train_model(SMALL, is_measured=False).eval(), make_scenes(700, seed=7)
     values, unseen = torch.zeros(700, 2), slice(500, 700)
     with torch.no_grad():
@@ -30,13 +30,13 @@ def test_visible_share_follows_the_errors_of_features_in_frames_of_other_scenes(
     seen = values[:500].numpy()
     demos = Demonstrations(seen, seen, np.array([400, 500]))
     model.visibility = fit_visibility(model, Scenes(frames), demos, features, [1], seed=0)
-    hidden = occlude_frames(frames[unseen], [RandomOccluder(0.5, (0.05, 0.3))], make_rng(1))
+    occluded = occlude_frames(frames[unseen], [RandomOccluder(0.5, (0.05, 0.3))], make_rng(1))
     with torch.no_grad():
-        found, summary = model.summarize(values[unseen], hidden)
+        found, summary = model.summarize(values[unseen], occluded)
         visible = model.visibility(summary)
     right = ((found - features[unseen]).abs() < WRONG * features.std(0)).float().mean(1)
     assert 0 <= visible.min() <= visible.max() <= 1
     assert float(torch.corrcoef(torch.stack([visible, right]))[0, 1]) > 0.6
     assert abs(float((visible - right).mean())) < 0.15
-    is_clean = (hidden == frames[unseen]).flatten(1).all(1)
+    is_clean = (occluded == frames[unseen]).flatten(1).all(1)
     assert visible[is_clean].quantile(0.05) > model.visibility.usual - 0.05

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
-from nsde_policy.config import TrainConfig
 from nsde_policy.data import Demonstrations
 from nsde_policy.errors import CheckpointError
 from nsde_policy.policy.policy import Policy
@@ -69,8 +68,9 @@ def test_an_interrupted_run_ends_with_the_weights_of_a_whole_one(
 ):
     path = tmp_path / "run"
     shutil.copytree(begun_run, path)
-    train_tiny(path, resume=True)
-    assert read_both(path) == read_both(goal_run)
+    for _ in range(2):  # the second time, the run is finished
+        train_tiny(path, resume=True)
+        assert read_both(path) == read_both(goal_run)
     assert (path / "selection/rule.json").read_bytes() == (goal_run / "selection/rule.json").read_bytes()
 
 
@@ -78,11 +78,8 @@ def test_an_interrupted_run_ends_with_the_weights_of_a_whole_one(
     "change",
     [
         {"train": {"steps": 21}},
-        {"model": {"history": 1}},
         {"demos": {"mirror": False}},
         {"selection": {"noise": 0.1}},
-        {"selection": {"train": TrainConfig(steps=30, batch_size=64)}},
-        {"selection": {"select": "support"}},
         {"seed": 2},
     ],
 )
@@ -104,13 +101,6 @@ def test_a_run_trained_without_selection_is_not_resumed_with_it(tmp_path: Path):
     with pytest.raises(CheckpointError, match="was trained with other settings"):
         train_tiny(path, resume=True)
     assert read_files(path) == before
-
-
-def test_resuming_a_finished_run_keeps_its_selector(goal_run: Path, tmp_path: Path):
-    path = tmp_path / "run"
-    shutil.copytree(goal_run, path)
-    train_tiny(path, resume=True)
-    assert read_both(path) == read_both(goal_run)
 
 
 def test_auto_trains_no_dynamics_model_for_predictable_demonstrations(
@@ -176,15 +166,8 @@ def test_run_without_its_selector_is_damaged(missing: str, goal_run: Path, tmp_p
     ("file", "content", "message"),
     [
         ("rule.json", b'{"kind": ', "rule.json"),
-        ("rule.json", b'{"kind": "best"}', "rule.json: SelectionRule: kind must be one of 'none', 'goal'"),
-        (
-            "rule.json",
-            b'{"kind": "goal"}',
-            "rule.json: the demonstrations end alike in no observation column",
-        ),
         ("rule.json", b'{"kind": "goal", "columns": [7]}', "names a column beyond its 5 observation columns"),
         ("rule.json", b'{"kind": "goal", "columns": [2]}', "size mismatch for goal"),
-        ("model.safetensors", b"", "selection/model.safetensors"),
         ("model.safetensors", None, "selection/model.safetensors"),
     ],
 )

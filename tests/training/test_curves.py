@@ -56,13 +56,6 @@ def test_a_held_out_loss_that_rises_is_reported(tmp_path: Path, held_out: list[f
     assert told is None or "--steps 20" in told
 
 
-@pytest.mark.parametrize("metrics", [None, "", "{"])
-def test_run_without_metrics_has_no_plot(tmp_path: Path, metrics: str | None):
-    if metrics is not None:
-        (tmp_path / "metrics.jsonl").write_text(metrics)
-    assert plot_training(RunDirectory(tmp_path)) is None
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -1,14 +1,13 @@
 """Tests for training/dataset.py: transitions and windows of demonstrations."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsde_policy.data import Demonstrations, load_demonstrations
+from nsde_policy.data import Demonstrations
 from nsde_policy.errors import ConfigError
 from nsde_policy.run_config import DemoConfig
 from nsde_policy.training.dataset import build_states, build_transitions, build_windows
@@ -82,16 +81,6 @@ def test_increments_of_angles_have_no_jumps() -> None:
     assert np.abs(steps[..., 1:3]).max() < 0.6
     assert np.abs(steps[..., 0]).max() > 5, "a column that is not an angle stays as recorded"
     np.testing.assert_array_equal(seen[:19, -1, :2], demos.obs[:19])
-
-
-def test_block_turns_slowly_in_human_demonstrations(human_demos: Path) -> None:
-    def largest_turn(angles: tuple[int, ...]) -> tuple[int, float]:
-        demos = load_demonstrations(human_demos, angles=angles)
-        pairs = build_transitions(demos, DemoConfig(first_action_from=(0, 1)))
-        return len(pairs), float((pairs.x_next - pairs.x).abs()[:, 4].max())
-
-    assert largest_turn((4,)) == (25_650 - 206, pytest.approx(0.25, abs=0.25))
-    assert largest_turn(())[1] > 6, "without the angle, wrapping looks like a full turn"
 
 
 def test_final_actions_are_weighted_and_unrecorded_observations_are_ignored() -> None:

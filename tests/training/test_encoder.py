@@ -26,7 +26,6 @@ from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.policy.policy import Policy
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import RunDirectory, fingerprint
-from nsde_policy.tasks import get_task, with_observations
 from nsde_policy.training.dataset import TrainingSet, build_training_data
 from nsde_policy.training.demos import load_training_demos, open_training_images
 from nsde_policy.training.encoder import EncoderTraining
@@ -142,7 +141,7 @@ def test_run_interrupted_in_either_stage_resumes_bit_for_bit(
 
 
 @pytest.mark.slow
-def test_policy_learns_from_copies_with_hidden_parts_and_resumes_in_each_phase(store: Path, tmp_path: Path):
+def test_policy_learns_from_occluded_copies_and_resumes_in_each_phase(store: Path, tmp_path: Path):
     config = replace(STAGED, encoder=replace(STAGED.encoder, occlusion_steps=4))
     run = train(store, tmp_path / "run", config, validation=0.3)
     found = load_file(run.encoder.path / "codes.safetensors")
@@ -208,22 +207,11 @@ def test_encoder_of_another_run_is_refused(store: Path, run: RunDirectory, tmp_p
         shutil.copy(other.encoder.path / "codes.safetensors", mixed.encoder.path)
 
 
-def test_missing_encoder_is_refused(run: RunDirectory, tmp_path: Path):
-    damaged = RunDirectory(Path(shutil.copytree(run.path, tmp_path / "run")))
-    shutil.rmtree(damaged.encoder.path)
-    with pytest.raises(CheckpointError, match=r"encoder/model\.safetensors"):
-        Policy.from_pretrained(damaged.path)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({TOP: None}, "observation.images.top is missing"),
         ({TOP: np.zeros((32, 32, 3))}, "of uint8 from 0 to 255, got .* of float64"),
-        (
-            {TOP: np.zeros((3, 32, 32), np.uint8)},
-            r"must be an array \(32, 32, 3\) of uint8.*, got \(3, 32, 32\)",
-        ),
         ({STATE: np.zeros((1, 2))}, r"must be an array \(n, 32, 32, 3\) of.*, got \(32, 32, 3\)"),
         ({STATE: np.zeros(3)}, r"must have shape \(2,\)"),
     ],
@@ -361,16 +349,3 @@ def test_own_cameras_are_named_on_the_command_line(
     policy = Policy.from_pretrained(tmp_path / "run")
     assert [each.name for each in policy.spec.cameras] == [f"observation.images.{camera}"]
     assert np.isfinite(policy.select_action(observe(0))).all()
-
-
-def test_preset_of_diffusion_for_pixels_is_the_published_one():
-    pixels = with_observations(get_task("pusht"), "pixels")
-    config = pixels.preset("pixels", "diffusion")
-    assert config.encoder == ResNetConfig(size=96, crop=84, width=64, keypoints=32, features=64)
-    model: Any = config.model
-    assert (model.unet.channels, model.unet.step_embedding) == ((512, 1024, 2048), 128)
-    assert (model.history, model.horizon, config.chunk, config.demos.mirror) == (2, 16, 8, False)
-    train = config.train
-    assert (train.batch_size, train.learning_rate, train.weight_decay) == (64, 1e-4, 1e-6)
-    assert (train.warmup * train.steps, train.ema, train.ema_power) == (500, 0.9999, 0.75)
-    assert pixels.preset("default", "diffusion").demos.encoder == "keypoints"

@@ -8,19 +8,14 @@ import pytest
 import torch
 
 from nsde_policy.config import NetworkConfig, TrainConfig
-from nsde_policy.core.spec import CameraSpec, StateSpec
 from nsde_policy.core.state import measure_state
 from nsde_policy.core.targets import TensorRows, Transitions
-from nsde_policy.encoders.resnet.config import ResNetConfig
-from nsde_policy.encoders.resnet.model import ResNetModel
 from nsde_policy.methods.base import TrainableModel
-from nsde_policy.methods.baselines.regression import Regression, RegressionConfig
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
 from nsde_policy.run_config import RunConfig
 from nsde_policy.training import cuda_graph
 from nsde_policy.training.fit import FitState, Recorder, fit
-from nsde_policy.training.frames import FrameWindows, PolicyWithEncoder
 from nsde_policy.training.train import TrainOptions, train_run
 from tests.helpers.state_pairs import pair_states
 from tests.helpers.toy_problems import make_robot_demos
@@ -113,38 +108,3 @@ def test_validation_does_not_disturb_the_captured_step(tmp_path: Path):
     losses = [metrics["validation_flow"] for metrics in run.read_metrics()]
     assert len(losses) == 3
     assert losses[-1] < losses[0]
-
-
-def build_joint() -> PolicyWithEncoder:
-    generator = torch.Generator().manual_seed(0)
-    encoder = ResNetConfig(size=64, crop=56, width=16, keypoints=8, features=6)
-    cameras = [CameraSpec("observation.images.top", 64, 64)]
-    spec = StateSpec(8, 2, (), (-1.0,) * 10, (1.0,) * 10, (1.0,) * 10, image_features=6)
-    config = RegressionConfig(network=NetworkConfig(width=64, depth=2, dropout=0.0))
-    return PolicyWithEncoder(
-        Regression(config, spec, generator=generator),
-        ResNetModel(encoder, cameras, plain_dim=2, generator=generator),
-    ).to("cuda")
-
-
-def make_frame_windows() -> FrameWindows:
-    generator = torch.Generator().manual_seed(0)
-    frames = torch.randint(0, 256, (50, 64, 64, 3), dtype=torch.uint8, generator=generator)
-    states = torch.rand(200, 2, 10, generator=generator)
-    actions = torch.rand(200, 9, 2, generator=generator)
-    index = torch.randint(0, 50, (200, 2), generator=generator)
-    return FrameWindows(states, actions, torch.zeros(200, 2, dtype=torch.bool), (frames[index],))
-
-
-def test_captured_step_trains_an_encoder_as_the_eager_step_does(monkeypatch: pytest.MonkeyPatch):
-    config = dataclasses.replace(CONFIG, steps=20, batch_size=32, learning_rate=1e-3)
-    weights = []
-    for eager in (cuda_graph.EAGER_STEPS, config.steps):
-        monkeypatch.setattr(cuda_graph, "EAGER_STEPS", eager)
-        model = build_joint()
-        assert count_losses(model, make_frame_windows(), config) == min(eager + 1, config.steps)
-        weights.append(torch.nn.utils.parameters_to_vector(model.parameters()).detach())
-    start = torch.nn.utils.parameters_to_vector(build_joint().parameters()).detach()
-    moved = (weights[0] - start).norm()
-    assert moved > 0
-    assert (weights[0] - weights[1]).norm() < 0.3 * moved  # sums of gradients have no fixed order
