@@ -16,7 +16,7 @@ from nsde_policy.data import Demonstrations, Episode
 from nsde_policy.data.readers import open_source
 from nsde_policy.errors import DemoError, EnvError
 from nsde_policy.tasks import Task
-from nsde_policy.tasks.adapter import EnvAdapter, check_figure
+from nsde_policy.tasks.adapter import EnvAdapter
 
 Start = Literal["state", "seed"]
 """Start of a replay: the recorded first state, passed as `options["state"]` to the environment's reset, or
@@ -36,40 +36,27 @@ class Replay:
     """Largest difference of an observation that is not an angle."""
     angle_error: float
     """Largest difference of an angle, radians."""
-    max_progress: float | None
-    """Largest progress in the task, after the last recorded action included; None if it defines none."""
     success: bool | None
     """Whether the replay succeeds; None if the environment does not say."""
     unused_actions: int = 0
     """Recorded actions that are left when the environment ends the episode."""
 
 
-@dataclass(frozen=True)
-class ReplayReport:
-    """Replays of all episodes of a store."""
-
-    task: Task
-    replays: list[Replay]
-
-    def as_text(self) -> str:
-        """Return a summary for a terminal: the median and the worst episode."""
-        errors = np.array([r.position_error for r in self.replays])
-        worst = max(self.replays, key=lambda r: r.position_error)
-        goal, reached = self.task.drawing.success_progress, ""
-        if goal is not None:
-            count = sum(r.max_progress is not None and r.max_progress > goal for r in self.replays)
-            reached = f", {count} reach the goal ({self.task.drawing.progress_name} above {goal:g})"
-        elif any(r.success is not None for r in self.replays):
-            reached = f", {sum(bool(r.success) for r in self.replays)} succeed"
-        ended = sum(r.unused_actions > 0 for r in self.replays)
-        reached += f", {ended} end before the last recorded action" if ended else ""
-        turned = f" and {worst.angle_error:.2g} rad" if worst.angle_error else ""
-        return (
-            f"{len(errors)} episodes replayed open loop{reached}\n"
-            f"largest error  median {np.median(errors):.2g}, worst {errors.max():.2g}{turned} "
-            f"(episode {worst.episode}); "
-            f"{(errors < EXACT_ERROR).sum()} episodes stay within {EXACT_ERROR}"
-        )
+def describe_replays(replays: Sequence[Replay]) -> str:
+    """Return a summary of all episodes for a terminal: the median and the worst one."""
+    errors = np.array([replay.position_error for replay in replays])
+    worst = max(replays, key=lambda replay: replay.position_error)
+    reports_success = any(replay.success is not None for replay in replays)
+    won = f", {sum(bool(replay.success) for replay in replays)} succeed" if reports_success else ""
+    ended = sum(replay.unused_actions > 0 for replay in replays)
+    early = f", {ended} end before the last recorded action" if ended else ""
+    turned = f" and {worst.angle_error:.2g} rad" if worst.angle_error else ""
+    return (
+        f"{len(replays)} episodes replayed open loop{won}{early}\n"
+        f"largest error  median {np.median(errors):.2g}, worst {errors.max():.2g}{turned} "
+        f"(episode {worst.episode}); "
+        f"{(errors < EXACT_ERROR).sum()} episodes stay within {EXACT_ERROR}"
+    )
 
 
 def read_seeds(path: Path) -> list[int] | None:
@@ -121,17 +108,11 @@ def _replay(
             'must use options["state"], or give --start seed if episodes were recorded from seeds'
         )
     with env.guard("scoring the episode"):
-        progress = [
-            value for value in (task.drawing.progress(info) for _, info in visited) if value is not None
-        ]
         success = task.outcome(rewards, [info for _, info in visited]).success
-    best = max(progress, default=None)
-    check_figure(f"episode {k}: its progress", best or 0.0)
     return Replay(
         episode=k,
         position_error=float(np.delete(off, angles, axis=1).max(initial=0.0)),
         angle_error=float(turn.max(initial=0.0)),
-        max_progress=best,
         success=success,
         unused_actions=len(episode) - len(rewards),
     )

@@ -16,15 +16,8 @@ from nsde_policy.errors import ComparisonError
 from nsde_policy.files import replace_file
 from nsde_policy.methods.registry import get_method
 from nsde_policy.policy.policy import Policy
-from nsde_policy.policy.selection import RULE_FILE
 from nsde_policy.run_config import RunConfig
-from nsde_policy.run_directory import (
-    ENCODER_FOLDER,
-    SELECTION_FOLDER,
-    RunDirectory,
-    RunRecord,
-    fingerprint,
-)
+from nsde_policy.run_directory import RunDirectory, RunRecord
 
 from ..machine import device_name
 from ..rollouts.disturbances import Condition
@@ -39,7 +32,7 @@ from .result import ACTIONS, Comparison, merge_comparisons, read_comparison
 class EntryCache:
     """Rolls out runs and caches their entries in a folder.
 
-    A run is rolled out again only if its weights, its settings or the seeds change, or its file is damaged.
+    A run is rolled out again only if its files, the settings or the seeds change, or its entry is damaged.
     """
 
     folder: Path
@@ -52,23 +45,21 @@ class EntryCache:
     """Whether entries hold the frames of their episodes, if the task has a scene to draw them in."""
 
     def path(self, run: Path, record: RunRecord) -> Path:
-        """Return the file of a run's entry; its name depends on weights, settings and seeds."""
+        """Return the file of a run's entry; its name depends on the run's files, settings and seeds."""
         task = self.config.find_task(record)
-        folders = [run, *([run / ENCODER_FOLDER] if record.cameras else [])]
-        selects = (run / SELECTION_FOLDER / RULE_FILE).exists()
-        folders += [run / SELECTION_FOLDER] if selects else []
         settings = {
-            "weights": "".join(fingerprint(RunDirectory(folder).read_weights()) for folder in folders),
-            "config": record.config.to_dict(),
             "sampling": self.config.sampling,
+            "chunk": self.config.chunk,
+            "select": self.config.select,
             "episodes": self.config.episodes,
             "seed_start": self.config.seed_start,
             "env": task.env_id,
             "env_kwargs": dict(task.env_kwargs),
-            **({"select": self.config.select} if selects else {}),
         }
-        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-        return self.folder / f"{record.config.method}-{record.seed}-{digest[:16]}.json"
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+        for name, content in sorted(RunDirectory(run).pack().items()):
+            digest.update(name.encode() + content)
+        return self.folder / f"{record.config.method}-{record.seed}-{digest.hexdigest()[:16]}.json"
 
     def get(self, run: Path, record: RunRecord) -> Comparison:
         """Return a comparison with the run's entry only, from the cache if possible."""
@@ -168,7 +159,7 @@ def read_training_time(run: RunDirectory) -> float | None:
     It includes the training of an encoder of images.
     """
     total, logged = 0.0, False
-    for stage in (run, RunDirectory(run.path / ENCODER_FOLDER)):
+    for stage in (run, run.encoder):
         last = 0.0
         for record in stage.read_metrics():
             seconds, logged = float(record.get("seconds", 0.0)), True

@@ -57,15 +57,13 @@ class ScriptedExpert:
         self._where = f"{self._where.partition(', step')[0]}, step {step}"
         with self._run(self._method):
             action = self._act(obs)
+        shape = env.env.action_space.shape
         try:
             values = np.asarray(action, np.float64)
         except (TypeError, ValueError):
-            self._fail(f"{self._method} returned {type(action).__name__} {action!r:.60}, expected numbers")
-        shape = env.env.action_space.shape
-        if values.shape != shape:
-            self._fail(f"{self._method} returned an action of shape {values.shape}, expected {shape}")
-        if not np.isfinite(values).all():
-            self._fail(f"{self._method} returned {values.tolist()}, expected finite numbers")
+            values = np.array(np.nan)
+        if values.shape != shape or not np.isfinite(values).all():
+            self._fail(f"{self._method} returned {action!r:.80}, expected finite numbers of shape {shape}")
         return env.clip(values.reshape(-1))
 
     def _import(self, name: str) -> Callable[..., object]:
@@ -73,11 +71,8 @@ class ScriptedExpert:
         try:
             module = import_user_module(module_name)
         except (Exception, SystemExit) as error:
-            self._fail(
-                f"its module cannot be imported: {summarize_error(error)}; run the command in its folder, or "
-                "install it",
-                error,
-            )
+            problem = f"its module cannot be imported: {summarize_error(error)}"
+            self._fail(f"{problem}; run the command in its folder, or install it", error)
         expert: Callable[..., object] | None = getattr(module, attribute, None)
         if not callable(expert):
             classes = [key for key, value in vars(module).items() if isinstance(value, type)]

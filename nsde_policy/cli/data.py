@@ -125,7 +125,7 @@ class DataReplay(StoreFlags):
         from tqdm import tqdm
 
         from nsde_policy.data import load_demonstrations
-        from nsde_policy.eval.replay import ReplayReport, read_seeds, replay_demonstrations
+        from nsde_policy.eval.replay import describe_replays, read_seeds, replay_demonstrations
 
         task = self._choose_task()
         demos = load_demonstrations(
@@ -136,7 +136,7 @@ class DataReplay(StoreFlags):
             logger.info("%s records no seeds: episode k is replayed from seed k", self.path)
         replays = replay_demonstrations(demos, task, start=self.start, seeds=seeds)
         bar = tqdm(replays, "replaying", len(demos), unit="episode", leave=False, disable=None)
-        print(ReplayReport(task, list(bar)).as_text())
+        print(describe_replays(list(bar)))
 
     def _choose_task(self) -> "Task":
         """Return the task to replay in; raise `ConfigError` if none has an environment."""

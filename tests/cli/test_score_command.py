@@ -112,15 +112,6 @@ def test_store_of_another_rate_is_refused_and_other_units_are_reported(
     assert "implausible" not in capsys.readouterr().err
 
 
-def test_unfinished_run_is_reported(
-    two_runs: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    early = Path(shutil.copytree(two_runs[0], tmp_path / "early"))
-    (early / "metrics.jsonl").write_text('{"step": 4, "seconds": 1.0}\n')
-    assert main(["score", str(early), "--demos", str(two_runs[2]), "--samples", "2"]) == 0
-    assert "stopped at step 4 of 10: finish it with train --resume" in capsys.readouterr().err
-
-
 @pytest.fixture(scope="module")
 def comparison(two_runs: tuple[Path, Path, Path]) -> ScoreComparison:
     return compare_scores(two_runs[:2], two_runs[2], config=ScoreConfig(samples=4))

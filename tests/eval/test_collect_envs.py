@@ -172,7 +172,7 @@ def fragile(obs: np.ndarray) -> np.ndarray:
     ("expert", "args", "message"),
     [
         ("Mute", [], "gives no actions; define select_action(obs)"),
-        ("lost", [], "__call__ returned [nan], expected finite numbers"),
+        ("lost", [], "__call__ returned array([nan]), expected finite numbers of shape (1,)"),
         ("fragile", [], "episode seed 7, step 0: __call__ raised ZeroDivisionError: no plan"),
         ("Missing", [], f"{HERE} has no class 'Missing'; it has: "),
         ("Swing", ["--chunk", "4"], "--chunk and --sampling are for trained policies"),

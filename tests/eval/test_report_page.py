@@ -3,15 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.eval.compare.result import read_comparison
-from nsde_policy.eval.report.page import format_page
 from tests.helpers.browser import DESKTOP, MonitoredPage, check_layout, open_page, wait_until
-from tests.helpers.comparisons import make_entry, without_success
 from tests.helpers.recordings import decode_frames
 
 if TYPE_CHECKING:
@@ -117,15 +114,3 @@ def test_episodes_play_pause_and_scrub(browser: "Browser", folder: Path):
     page.keyboard.press("n")
     wait_until(page, f"state.seed === {(chosen + 1) % EPISODES}")
     assert_no_errors_or_requests(monitored, folder)
-
-
-def test_page_with_a_scene_works_without_successes(browser: "Browser", tmp_path: Path):
-    found = msgspec.structs.replace(without_success(make_entry(), make_entry("knn")), task="pusht")
-    (tmp_path / "report.html").write_text(format_page(found, {}))
-    opened = open_page(browser.new_context(viewport=DESKTOP))
-    opened.page.goto((tmp_path / "report.html").as_uri())
-    wait_until(opened.page, "state.episodes.length === 2")
-    assert opened.page.locator("#explorer .filters button").all_inner_texts() == ["all seeds 60"]
-    assert opened.page.locator(".scenes figcaption b").first.inner_text().startswith("reward ")
-    assert opened.page.locator(".outcomes:visible").count() == 0
-    assert opened.errors == []
