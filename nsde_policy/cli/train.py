@@ -163,6 +163,14 @@ class Train(DeviceCommand):
         read_preset(self.preset, self.policy)
 
 
+@dataclass(frozen=True)
+class CameraFlags:
+    """Settings that decide which other settings there are."""
+
+    images: Annotated[tuple[str, ...], tyro.conf.arg(name="demos.images")]
+    encoder: Annotated[str, tyro.conf.arg(name="demos.encoder")]
+
+
 def _parse_settings(command: Train, flags: Sequence[str]) -> dict[str, Any]:
     """Return the values of flags of settings by the path of their setting; exit after a help text.
 
@@ -171,9 +179,14 @@ def _parse_settings(command: Train, flags: Sequence[str]) -> dict[str, Any]:
     if not flags:
         return {}
     config = _find_defaults(command)
-    encoder = _find_words(flags, "--demos.encoder") or [config.demos.encoder]
-    images = tuple(_find_words(flags, "--demos.images")) or config.demos.images
-    config = add_cameras(config, replace(config.demos, images=images, encoder=encoder[0]))
+    cameras, _ = tyro.cli(
+        CameraFlags,
+        default=CameraFlags(config.demos.images, config.demos.encoder),
+        args=flags,
+        return_unknown_args=True,
+        add_help=False,
+    )
+    config = add_cameras(config, replace(config.demos, images=cameras.images, encoder=cameras.encoder))
     whole: Any = make_dataclass(
         type(command).__name__,
         [("config", Annotated[RunConfig, tyro.conf.arg(name="")], field(kw_only=True))],
@@ -204,17 +217,3 @@ def _find_defaults(command: Train) -> RunConfig:
         preset = "default"
     task = with_observations(get_task(SHIPPED_TASK if name == "auto" else name), command.obs)
     return read_preset(preset, command.policy) or task.preset(preset, command.policy)
-
-
-def _find_words(flags: Sequence[str], name: str) -> list[str]:
-    """Return the words after a flag, up to the next flag; none without it."""
-    words: list[str] = []
-    is_inside = False
-    for word in flags:
-        flag, equals, value = word.partition("=")
-        if word.startswith("--"):
-            is_inside = flag == name
-            words += [value] if is_inside and equals else []
-        elif is_inside:
-            words.append(word)
-    return words
