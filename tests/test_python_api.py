@@ -39,7 +39,6 @@ def test_score_gives_the_verdict_of_the_command(
 ):
     policy = nsde_policy.train(store, out=tmp_path / "run", **FEW)
     assert repr(policy) == "Policy(neural_sde, 8 → 8, 20 Hz, chunk 5)"
-    assert "<li>8 → 8</li>" in policy._repr_html_()
     found = nsde_policy.score(policy, store, samples=5, stride=9)
     capsys.readouterr()
     assert main(["score", str(tmp_path / "run"), "--demos", str(store), "--samples=5", "--stride=9"]) == 0
