@@ -32,7 +32,7 @@ class Outputs(NamedTuple):
     log_variance: Tensor
     """Log variance log g², (..., d)."""
     score: Tensor
-    """σ d, the score times the blur it was trained with, (..., d)."""
+    """σ d, the score times σ of the noise it was trained with, (..., d)."""
 
 
 def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:

@@ -82,7 +82,7 @@ def stack_history(path: Tensor, history: int) -> Tensor:
 
 @dataclass(frozen=True)
 class FlowTarget:
-    """A blurred point between two observed states with their history, all (batch, history·d)."""
+    """A noisy point between two observed states with their history, all (batch, history·d)."""
 
     x: Tensor
     """x̃_τ = x_τ + η, the point at which networks are evaluated."""
@@ -102,14 +102,14 @@ def sample_flow_target(
     unit_noise: Tensor,
     generator: torch.Generator,
 ) -> FlowTarget:
-    """Sample a point between x and x + Δx and blur it (Appendix B); all (batch, history·d), `dt` (batch, 1).
+    """Sample a noisy point between x and x + Δx (Appendix B); all (batch, history·d), `dt` (batch, 1).
 
     Args:
         x: Observed states.
         increment: Δx to the next observed state.
         dt: Time between the two.
         interpolation: "none" takes x itself, the point of Eq. 11; "uniform" takes x + τ Δx, τ ~ U[0, 1].
-        noise_std: σ of the blur in each dimension, state units, (d,); see `noise_scale`.
+        noise_std: σ of the noise in each dimension, state units, (d,); see `noise_scale`.
         unit_noise: Standard normal numbers that it scales, (batch, d); see `sample_noise`.
         generator: Generator of τ.
 
@@ -125,7 +125,7 @@ def sample_flow_target(
 
 
 def noise_scale(noise: float, unit: NoiseKind, increment_std: Tensor) -> Tensor:
-    """Return σ of the blur in each dimension, state units, (d,).
+    """Return σ of the noise in each dimension, state units, (d,).
 
     "absolute" is the paper's σ² I (Appendix B); "relative" takes `noise` times the spread of each dimension's
     increments.
@@ -147,7 +147,7 @@ def sample_noise(like: Tensor, *, history: int, older: HistoryNoise, generator: 
     return noise.repeat(1, history) if older == "shared" else noise
 
 
-def blur(states: Tensor, std: Tensor, generator: torch.Generator) -> Tensor:
+def add_noise(states: Tensor, std: Tensor, generator: torch.Generator) -> Tensor:
     """Add normal noise of `std` (d,) to states (..., d), independently for each state of a window.
 
     Differences within a window then become unreliable. Otherwise a policy may copy its own last motion, which

@@ -2,8 +2,8 @@
 
 A Neural SDE predicts observations as well, but its step is p(a_t | x_t) p(o_{t+1} | x_t): observation and
 action have independent noise, so its own futures do not show what an action does. This model is the missing
-factor p(o_{t+1} | x_t, a_t). It has its own network because a policy is trained on blurred states, and
-selection has to tell apart plans whose ends differ by less than the blur.
+factor p(o_{t+1} | x_t, a_t). It has its own network because a policy is trained on noisy states, and
+selection has to tell apart plans whose ends differ by less than that noise.
 """
 
 import torch
@@ -13,7 +13,7 @@ from nsde_policy.config import SelectionConfig
 from nsde_policy.core.networks import MLP
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
-from nsde_policy.core.targets import Transitions, blur
+from nsde_policy.core.targets import Transitions, add_noise
 from nsde_policy.methods.base import LossParts, Objective, TrainableModel
 
 MAX_STATES = 2
@@ -38,9 +38,9 @@ class DynamicsModel(TrainableModel[Transitions]):
         layout, obs_dim = self.layout, self.layout.spec.obs_dim
         states = batch.x.reshape(len(batch.x), -1, layout.dim)[:, : self.states]
         change = layout.increment(states[:, 0], batch.x_next) / layout.increment_std
-        blurred = blur(states, self.noise * layout.increment_std, generator)
+        noisy = add_noise(states, self.noise * layout.increment_std, generator)
         unit = layout.to_unit(batch.x_next[:, obs_dim:])
-        predicted = self.network(torch.cat([layout.features(blurred).flatten(1), unit], dim=-1))
+        predicted = self.network(torch.cat([layout.features(noisy).flatten(1), unit], dim=-1))
         return LossParts({"dynamics": (predicted - change[:, :obs_dim]).square().sum(-1).mean()})
 
     def objective(self) -> Objective:

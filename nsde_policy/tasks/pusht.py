@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nsde_policy.data.download import PublicDemos
     from nsde_policy.envs.live import LiveTable
     from nsde_policy.envs.scene import Scene
-    from nsde_policy.methods.baselines.diffusion.model import DiffusionConfig
+    from nsde_policy.methods.baselines.diffusion import DiffusionConfig
     from nsde_policy.methods.baselines.gpi import GPIConfig
     from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 

@@ -8,7 +8,7 @@ from nsde_policy.core.targets import (
     HistoryNoise,
     Interpolation,
     Transitions,
-    blur,
+    add_noise,
     noise_scale,
     sample_flow_target,
     sample_noise,
@@ -89,6 +89,6 @@ def test_invalid_transitions_raise():
 
 def test_noise_of_the_states_of_a_window_is_independent():
     states, std = torch.rand(4000, 3, 2, generator=make_rng()), torch.tensor([0.5, 3.0])
-    moved = blur(states, std, make_rng(1)) - states
+    moved = add_noise(states, std, make_rng(1)) - states
     torch.testing.assert_close(moved.std(0), std.expand(3, -1), rtol=0.05, atol=0)
     assert torch.corrcoef(moved.reshape(4000, -1).T).fill_diagonal_(0).abs().max() < 0.1

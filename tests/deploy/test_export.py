@@ -11,7 +11,7 @@ from nsde_policy.deploy.export import export_policy
 from nsde_policy.deploy.export.plan_module import trace_plan
 from nsde_policy.deploy.runtime.graph import Graph
 from nsde_policy.errors import CheckpointError, ConfigError, NsdePolicyError
-from nsde_policy.methods.baselines.diffusion.model import DiffusionConfig
+from nsde_policy.methods.baselines.diffusion import DiffusionConfig
 from nsde_policy.methods.baselines.regression import RegressionConfig
 from nsde_policy.methods.neural_sde.config import SamplingConfig
 from nsde_policy.run_directory import RunDirectory

@@ -16,7 +16,7 @@ from nsde_policy.core.targets import Windows
 from nsde_policy.deploy.runtime.metadata import NO_CHECKSUM, RECORD_KEY, add_checksum
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.encoders.keypoints.model import KeypointModel
-from nsde_policy.methods.baselines.diffusion.model import DiffusionConfig, DiffusionSampling, UNetConfig
+from nsde_policy.methods.baselines.diffusion import DiffusionConfig, DiffusionSampling, UNetConfig
 from nsde_policy.methods.baselines.knn import StoredWindows
 from nsde_policy.methods.baselines.regression import RegressionConfig
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig

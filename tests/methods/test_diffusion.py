@@ -1,4 +1,4 @@
-"""Tests for nsde_policy/methods/baselines/diffusion: schedule, samplers, conditioning, training."""
+"""Tests for nsde_policy/methods/baselines/diffusion.py: schedule, samplers, conditioning, training."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ from torch import Tensor
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.targets import Windows
 from nsde_policy.errors import ConfigError
-from nsde_policy.methods.baselines.diffusion.model import (
+from nsde_policy.methods.baselines.diffusion import (
     LEVELS,
     Diffusion,
     DiffusionConfig,

@@ -15,8 +15,7 @@ from nsde_policy.core.targets import Transitions, Windows
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.base import PolicyModel
 from nsde_policy.methods.baselines.bet import BehaviourTransformerConfig
-from nsde_policy.methods.baselines.diffusion.model import DiffusionConfig, DiffusionSampling
-from nsde_policy.methods.baselines.diffusion.networks import UNetConfig
+from nsde_policy.methods.baselines.diffusion import DiffusionConfig, DiffusionSampling, UNetConfig
 from nsde_policy.methods.baselines.flow import StreamingFlowConfig, StreamingFlowSampling
 from nsde_policy.methods.baselines.gpi import GPIConfig, GPISampling
 from nsde_policy.methods.baselines.ibc import ImplicitBCConfig, ImplicitBCSampling

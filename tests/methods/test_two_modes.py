@@ -8,8 +8,7 @@ from torch import Tensor
 
 from nsde_policy.config import NetworkConfig, TrainConfig, WindowConfig
 from nsde_policy.methods.baselines.bet import BehaviourTransformerConfig
-from nsde_policy.methods.baselines.diffusion.model import DiffusionConfig, DiffusionSampling
-from nsde_policy.methods.baselines.diffusion.networks import UNetConfig
+from nsde_policy.methods.baselines.diffusion import DiffusionConfig, DiffusionSampling, UNetConfig
 from nsde_policy.methods.baselines.flow import StreamingFlowConfig, StreamingFlowSampling
 from nsde_policy.methods.baselines.ibc import ImplicitBCConfig, ImplicitBCSampling
 from nsde_policy.methods.baselines.l1_flow import L1FlowConfig

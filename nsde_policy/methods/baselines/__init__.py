@@ -1,1 +1,1 @@
-"""Baselines: methods that the Neural SDE is compared with, one file or folder each."""
+"""Baselines: methods that the Neural SDE is compared with, one file each."""

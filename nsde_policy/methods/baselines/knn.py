@@ -38,13 +38,7 @@ class NearestNeighboursConfig(WindowConfig):
     """Default settings of sampling."""
 
 
-PRESETS = {
-    "default": Preset(NearestNeighboursConfig(), TrainConfig(steps=1)),
-    "relative": Preset(
-        NearestNeighboursConfig(sampling=NearestNeighboursSampling(actions="relative")), TrainConfig(steps=1)
-    ),
-    "fast": Preset(NearestNeighboursConfig(), TrainConfig(steps=1)),
-}
+PRESETS = dict.fromkeys(("default", "fast"), Preset(NearestNeighboursConfig(), TrainConfig(steps=1)))
 
 
 class StoredWindows(PolicyModel[Windows]):

@@ -18,7 +18,7 @@ from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, requ
 from nsde_policy.core.networks import Dropout, linear, weights_from
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
-from nsde_policy.core.targets import Windows, blur
+from nsde_policy.core.targets import Windows, add_noise
 
 from ..base import BatchRng, LossParts, PolicyModel, StepLogProb, choose_sampling
 from ..registry import register_method
@@ -130,7 +130,7 @@ class LSTMGMM(PolicyModel[Windows]):
         """Return the mean negative log likelihood of all actions of the windows, in half ranges."""
         states = batch.states
         if self.config.noise > 0:
-            states = blur(states, self.config.noise * self.layout.increment_std, generator)
+            states = add_noise(states, self.config.noise * self.layout.increment_std, generator)
         mixture = self._predict(self._run_lstm(states, generator))
         return LossParts({"nll": -mixture.log_likelihood(self.layout.to_unit(batch.actions)).mean()})
 

@@ -28,24 +28,20 @@ WIDTHS = ((32, 256), (128, 512))
 def adapt_to_demos(statistics: "DemoStatistics") -> Preset:
     """Choose settings: without sampling noise, unless the demonstrations show that it is needed.
 
-    - Predictable demonstrations need no dropout. Each action follows from the observation; more blur on the
+    - Predictable demonstrations need no dropout. Each action follows from the observation. More noise on the
       previous action keeps the policy from relying on it, unless actions jump, as those of a switch do.
-    - Demonstrations that end alike: plans are selected by their goal (`SelectionConfig`), half of the learned
+    - Demonstrations with a common goal: plans are selected by it (`SelectionConfig`), half of the learned
       noise makes them differ, and final actions, which complete the task, weigh more.
-    - Branching demonstrations: a large blur trains flow and denoiser between the modes as well, a strong
+    - Branching demonstrations: much noise trains flow and denoiser between the modes as well, a strong
       denoiser leads back to one of them, and more noise than the learned g keeps all of them.
     - Otherwise dropout helps against what the demonstrations do not tell.
     """
     from nsde_policy.data.statistics import choose_chunk
 
     chunk = choose_chunk(statistics)
-    noise, action_noise, dropout, sampling, demos = (
-        0.7,
-        1.0,
-        0.1,
-        SamplingConfig(alpha=1.0, diffusion=0.0),
-        {},
-    )
+    noise, action_noise, dropout = 0.7, 1.0, 0.1
+    sampling = SamplingConfig(alpha=1.0, diffusion=0.0)
+    demos = {}
     if statistics.is_predictable:
         dropout = 0.0
         action_noise = 3.0 if statistics.action_step < SMOOTH else 1.0

@@ -14,7 +14,7 @@ class SamplingConfig(Sampling):
     """How paths are sampled from a trained model; changing it needs no training."""
 
     alpha: NonNegative = 0.5
-    """Strength of the denoiser: fraction of the blur undone per control period; 0 samples without it."""
+    """Strength of the denoiser: fraction of the added noise undone per period; 0 samples without it."""
     diffusion: NonNegative = 1.0
     """Factor on g; 0 samples without noise."""
     substeps: Size = 1
@@ -45,7 +45,7 @@ class NeuralSDEConfig(ModelConfig):
     interpolation: Literal["none", "uniform"] = "none"
     """Train at the observed states, or at uniform points between them."""
     noise: NonNegative = 0.7
-    """Standard deviation of the noise (blur) added to training states."""
+    """Standard deviation of the noise added to training states."""
     noise_kind: Literal["relative", "absolute"] = "relative"
     """Unit of the noise: each dimension's typical increment, or state units."""
     noise_factors: tuple[Positive, ...] = ()
@@ -112,6 +112,6 @@ it is specified: a Markov state of observation and action, separate two-layer ne
 interpolation, noise, a denoiser.
 
 Deviation: the policy has to predict "the current action", so the state holds the previous action. The
-blur is relative to each dimension's increments, not one σ for all, and δ is 0.1 in their squared units: the
+noise is relative to each dimension's increments, not one σ for all, and δ is 0.1 in their squared units: the
 paper states neither σ nor δ for its robot task.
 """

@@ -57,7 +57,7 @@ class NeuralSDE(PolicyModel[Transitions]):
         return self.learned.layout
 
     def loss(self, batch: Transitions, generator: torch.Generator) -> LossParts:
-        """Compute the losses of Algorithm 1: blur the states, compare each part with its target."""
+        """Compute the losses of Algorithm 1: add noise to the states, compare each part with its target."""
         config, sde, d = self.config, self.learned, self.dim
         x_next = torch.cat([batch.x_next, batch.x[:, :-d]], dim=-1)
         target = sample_flow_target(
@@ -91,7 +91,7 @@ class NeuralSDE(PolicyModel[Transitions]):
 
         Deviation: the paper leaves the unit of α open. Here it counts full corrections σ² per control period.
         With α = 1 a step of one period adds σ² d(x): by Tweedie's formula it moves to the mean of the states
-        that the blur could have come from.
+        that the noise could have come from.
         """
         sampling = choose_sampling(self.config.sampling, sampling)
         self.config.check_sampling(sampling)
