@@ -52,67 +52,6 @@ class BasePolicy(Planner, Generic[Generator]):
         self._start_episode()
         self._generator = self._make_generator(require_seed(seed))
 
-    @abc.abstractmethod
-    def _sample_chunks(self, histories: Sequence[History], generator: Generator) -> list[np.ndarray]:
-        """Plan a chunk from each history with noise from `generator`, each (chunk, act_dim)."""
-
-    @abc.abstractmethod
-    def _make_generator(self, seed: int) -> Generator:
-        """Return a random generator."""
-
-    def encode(self, observations: Mapping[str, object]) -> np.ndarray:
-        """Encode named observations as the vector that the policy was trained on, (obs_dim,).
-
-        Args:
-            observations: `observation.state` and a frame of each camera of `spec.cameras`, of which one may
-                be missing if `spec.survives_lost_camera`; a batch of them, with one more axis, gives
-                (B, obs_dim).
-
-        Raises:
-            PolicyInputError: If a part is missing, or has the wrong shape or type.
-        """
-        return self._convert(observations)[0]
-
-    def encode_and_see(self, observations: Mapping[str, object]) -> tuple[np.ndarray, float | None]:
-        """Encode as `encode`, and return also how much of what the policy relies on is visible.
-
-        It is the fraction of the features of all frames that are likely to be right; None if the policy does
-        not report it.
-        """
-        encoded, visible = self._convert(observations)
-        return encoded, None if visible is None else float(visible.mean())
-
-    def _convert(
-        self, obs: object, ranges: Sequence[CameraRange] = ()
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Convert observations in any form that `observation.py` accepts, (obs_dim,) or (n, obs_dim).
-
-        Named ones with frames are encoded, and the visible fraction, (n,), is returned if it is known. With
-        the `ranges` of the training frames, black, uniform and noisy frames are refused.
-        """
-        values, frames = parse_observation(obs, self.spec, ranges=ranges)
-        if not frames:
-            return values, None
-        encoded, visible = encode_observation(self, np.atleast_2d(values), frames)
-        return encoded.reshape(*values.shape[:-1], -1), visible
-
-    def __repr__(self) -> str:
-        spec, rate_hz = self.spec, self.calibration.rate_hz
-        rate = f"{rate_hz:g} Hz" if rate_hz else "unknown rate"
-        cameras = f", {len(spec.cameras)} cameras" if spec.cameras else ""
-        sizes = f"{spec.plain_dim} → {spec.act_dim}"
-        return f"{type(self).__name__}({spec.method}, {sizes}, {rate}, chunk {spec.chunk}{cameras})"
-
-    @property
-    def obs_dim(self) -> int:
-        """Size of an observation."""
-        return self.spec.obs_dim
-
-    @property
-    def act_dim(self) -> int:
-        """Number of action dimensions."""
-        return self.spec.act_dim
-
     def reset(self, *, seed: int | None = None) -> None:
         """Start a new episode: clear the history and the planned actions.
 
@@ -122,11 +61,6 @@ class BasePolicy(Planner, Generic[Generator]):
         self._start_episode()
         if seed is not None:
             self._generator = self._make_generator(require_seed(seed))
-
-    def _start_episode(self) -> None:
-        self._queue: deque[np.ndarray] = deque()
-        self._history = self.spec.new_history()
-        self._monitor, self._period, self._has_warned = ObservationMonitor(self.spec), 0, False
 
     def select_action(self, obs: object) -> np.ndarray:
         """Return the action for this control period, (act_dim,).
@@ -155,26 +89,6 @@ class BasePolicy(Planner, Generic[Generator]):
         self._history.add_action(action)
         command = round_binary(action, self.spec)
         return command[None] if is_batch else command
-
-    def _report(self, obs: Observation) -> None:
-        """Keep why an observation is far outside the demonstrations, and warn of the first of an episode."""
-        self.outside = obs.outside
-        if self.outside is not None and not self._has_warned:
-            logger.warning("an observation is far outside the demonstrations: %s", self.outside)
-            self._has_warned = True
-
-    def _follow_plan(self, row: np.ndarray) -> np.ndarray:
-        """Return the next action of the plan; plan again if there is none."""
-        self._history.add_observation(row)
-        if not self._queue:
-            self._queue.extend(*self._sample_chunks([self._history], self._generator))
-        return self._queue.popleft()
-
-    def _hold(self) -> np.ndarray:
-        """Drop the plan and all observations, and return the last action; changes per period rest at zero."""
-        self._queue.clear()
-        self._history.forget_observations()
-        return hold_action(self._history.last_action, self.calibration.delta_columns)
 
     def predict_action_chunk(self, obs: object, *, generator: Generator | None = None) -> np.ndarray:
         """Plan from first observations, as at the start of an episode.
@@ -211,6 +125,92 @@ class BasePolicy(Planner, Generic[Generator]):
         rate_hz = rate_hz or self.calibration.rate_hz or SessionConfig.rate_hz
         config = SessionConfig(rate_hz, deadline_s, limits, on_fault, **settings)
         return Session(self, config, calibration=self.calibration)
+
+    def encode(self, observations: Mapping[str, object]) -> np.ndarray:
+        """Encode named observations as the vector that the policy was trained on, (obs_dim,).
+
+        Args:
+            observations: `observation.state` and a frame of each camera of `spec.cameras`, of which one may
+                be missing if `spec.survives_lost_camera`; a batch of them, with one more axis, gives
+                (B, obs_dim).
+
+        Raises:
+            PolicyInputError: If a part is missing, or has the wrong shape or type.
+        """
+        return self._convert(observations)[0]
+
+    def encode_and_see(self, observations: Mapping[str, object]) -> tuple[np.ndarray, float | None]:
+        """Encode as `encode`, and return also how much of what the policy relies on is visible.
+
+        It is the fraction of the features of all frames that are likely to be right; None if the policy does
+        not report it.
+        """
+        encoded, visible = self._convert(observations)
+        return encoded, None if visible is None else float(visible.mean())
+
+    @property
+    def obs_dim(self) -> int:
+        """Size of an observation."""
+        return self.spec.obs_dim
+
+    @property
+    def act_dim(self) -> int:
+        """Number of action dimensions."""
+        return self.spec.act_dim
+
+    def __repr__(self) -> str:
+        spec, rate_hz = self.spec, self.calibration.rate_hz
+        rate = f"{rate_hz:g} Hz" if rate_hz else "unknown rate"
+        cameras = f", {len(spec.cameras)} cameras" if spec.cameras else ""
+        sizes = f"{spec.plain_dim} → {spec.act_dim}"
+        return f"{type(self).__name__}({spec.method}, {sizes}, {rate}, chunk {spec.chunk}{cameras})"
+
+    @abc.abstractmethod
+    def _sample_chunks(self, histories: Sequence[History], generator: Generator) -> list[np.ndarray]:
+        """Plan a chunk from each history with noise from `generator`, each (chunk, act_dim)."""
+
+    @abc.abstractmethod
+    def _make_generator(self, seed: int) -> Generator:
+        """Return a random generator."""
+
+    def _start_episode(self) -> None:
+        self._queue: deque[np.ndarray] = deque()
+        self._history = self.spec.new_history()
+        self._monitor, self._period, self._has_warned = ObservationMonitor(self.spec), 0, False
+
+    def _convert(
+        self, obs: object, ranges: Sequence[CameraRange] = ()
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Convert observations in any form that `observation.py` accepts, (obs_dim,) or (n, obs_dim).
+
+        Named ones with frames are encoded, and the visible fraction, (n,), is returned if it is known. With
+        the `ranges` of the training frames, black, uniform and noisy frames are refused.
+        """
+        values, frames = parse_observation(obs, self.spec, ranges=ranges)
+        if not frames:
+            return values, None
+        encoded, visible = encode_observation(self, np.atleast_2d(values), frames)
+        return encoded.reshape(*values.shape[:-1], -1), visible
+
+    def _report(self, obs: Observation) -> None:
+        """Keep why an observation is far outside the demonstrations, and warn of the first of an episode."""
+        self.outside = obs.outside
+        if self.outside is not None and not self._has_warned:
+            logger.warning("an observation is far outside the demonstrations: %s", self.outside)
+            self._has_warned = True
+
+    def _follow_plan(self, row: np.ndarray) -> np.ndarray:
+        """Return the next action of the plan; plan again if there is none."""
+        self._history.add_observation(row)
+        if not self._queue:
+            self._queue.extend(*self._sample_chunks([self._history], self._generator))
+        return self._queue.popleft()
+
+    def _hold(self) -> np.ndarray:
+        """Drop the plan and all observations, and return the last action; changes per period rest at zero."""
+        self._queue.clear()
+        self._history.forget_observations()
+        return hold_action(self._history.last_action, self.calibration.delta_columns)
 
     def _check_states(self, states: object) -> np.ndarray:
         """Return `states` as float64, or raise `PolicyInputError` if shape or values are wrong."""

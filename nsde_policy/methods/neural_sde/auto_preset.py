@@ -41,7 +41,7 @@ def adapt_to_demos(statistics: "DemoStatistics") -> Preset:
     chunk = choose_chunk(statistics)
     noise, action_noise, dropout = 0.7, 1.0, 0.1
     sampling = SamplingConfig(alpha=1.0, diffusion=0.0)
-    demos = {}
+    demos: dict[str, float] = {}
     if statistics.is_predictable:
         dropout = 0.0
         action_noise = 3.0 if statistics.action_step < SMOOTH else 1.0
