@@ -116,9 +116,9 @@ class BasePolicy(Planner, Generic[Generator]):
     ) -> Session:
         """Open a control session with this policy; `settings` are further fields of `SessionConfig`.
 
-        with policy.session(rate_hz=10, deadline_s=0.05) as session:
-            for obs, t in robot:
-                robot.send(session.step(obs, t))
+            with policy.session(rate_hz=10, deadline_s=0.05) as session:
+                for obs, t in robot:
+                    robot.send(session.step(obs, t))
 
         Without `rate_hz`, the session runs at the rate of the demonstrations, or 10 Hz if it is unknown.
         """
