@@ -71,20 +71,6 @@ class Policy(BasePolicy[torch.Generator]):
             self.encoder.to(device)
         return self
 
-    @property
-    def device(self) -> str:
-        """Where the model runs; `to` moves it."""
-        return self._sampler.device
-
-    @property
-    def threads(self) -> int:
-        """Torch threads of a plan on a CPU."""
-        return self._sampler.threads
-
-    @threads.setter
-    def threads(self, threads: int) -> None:
-        self._sampler.threads = threads
-
     def use_selection(self, choice: Choice) -> Self:
         """Select plans by another rule than the one that training chose; `none` samples one plan.
 
@@ -99,71 +85,6 @@ class Policy(BasePolicy[torch.Generator]):
                 "--select auto"
             )
         return self
-
-    @property
-    def rule(self) -> SelectionRule:
-        """Rule by which plans are selected."""
-        return self._sampler.rule
-
-    @property
-    def candidates(self) -> int:
-        """Most plans that are compared before one is executed; 1 without plan selection."""
-        return self.rule.candidates
-
-    @property
-    def sampling(self) -> Sampling:
-        """Settings with which plans are sampled."""
-        return self._sampler.sampling
-
-    def count_parameters(self) -> int:
-        """Count the parameters of the model, and of the dynamics model if plans are selected."""
-        used = [self.model, *([self.selector.dynamics] if self.selector and self.candidates > 1 else [])]
-        return sum(parameter.numel() for network in used for parameter in network.parameters())
-
-    def count_calls(self, plan: Plan, sampling: Sampling | None = None) -> int:
-        """Count the sequential network calls that a plan took."""
-        if plan.candidates is None:
-            return self.model.network_calls(len(plan.actions), sampling)
-        horizon = self.find_horizon(len(plan.actions))
-        return self.model.network_calls(horizon, sampling) + horizon
-
-    def find_horizon(self, steps: int) -> int:
-        """Return how many actions of each candidate are sampled and judged."""
-        return self._sampler.find_horizon(steps)
-
-    def check_steps(self, steps: int) -> int:
-        """Return `steps`, or raise `ConfigError` if one plan cannot hold that many actions."""
-        longest, steps = self.model.config.longest_chunk, require_int(steps, "steps")
-        if steps < 1 or (longest is not None and steps > longest):
-            allowed = "at least 1" if longest is None else f"from 1 to {longest}"
-            raise ConfigError(f"a plan of this policy can hold {allowed} actions, got steps {steps}")
-        return steps
-
-    def encode_frames(
-        self, values: np.ndarray, frames: Sequence[np.ndarray]
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Encode frames of all cameras, as `Planner.encode_frames` says."""
-        if (encoder := self.encoder) is None:
-            return super().encode_frames(values, frames)
-        resized = [torch.from_numpy(resize_frames(camera, encoder.size)) for camera in frames]
-        inputs = [torch.from_numpy(values).to(torch.float32), *resized]
-
-        def encode(tensors: Sequence[Tensor], _: BatchRng) -> dict[str, Tensor]:
-            features, summary = encoder.summarize(*tensors)
-            if encoder.visibility is None:
-                return {"features": features}
-            return {"features": features, "visible": encoder.visibility(summary)}
-
-        outputs = self._sampler.compute("encode", encode, [tensor.to(self.device) for tensor in inputs])
-        arrays = {name: output.double().cpu().numpy() for name, output in outputs.items()}
-        return arrays["features"], arrays.get("visible")
-
-    def _make_generator(self, seed: int) -> torch.Generator:
-        return torch.Generator().manual_seed(seed)
-
-    def _sample_chunks(self, histories: Sequence[History], generator: torch.Generator) -> list[np.ndarray]:
-        plans = self.plan_batch(histories, generators=[generator] * len(histories))
-        return [check_plan(plan, self.spec).actions for plan in plans]
 
     def plan(
         self,
@@ -212,12 +133,6 @@ class Policy(BasePolicy[torch.Generator]):
         (plan,) = self.plan_rows(rows, steps=steps, seeds=seeds, candidates=candidates)
         return check_plan(plan, self.spec)
 
-    @property
-    def largest_batch(self) -> int | None:
-        """Most rows of `plan_rows` that are computed together; None for any number."""
-        small = self.count_parameters() <= SMALL_NETWORK
-        return None if self.device != "cpu" else CPU_ROWS if small else 1
-
     def plan_rows(
         self,
         states: Sequence[np.ndarray],
@@ -238,3 +153,88 @@ class Policy(BasePolicy[torch.Generator]):
             rng = BatchRng([self._make_generator(seed) for seed in seeds[batch]], self.device)
             plans += self._sampler.sample(rows[batch], rng, steps=steps, candidates=candidates, with_std=True)
         return plans
+
+    def encode_frames(
+        self, values: np.ndarray, frames: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Encode frames of all cameras, as `Planner.encode_frames` says."""
+        if (encoder := self.encoder) is None:
+            return super().encode_frames(values, frames)
+        resized = [torch.from_numpy(resize_frames(camera, encoder.size)) for camera in frames]
+        inputs = [torch.from_numpy(values).to(torch.float32), *resized]
+
+        def encode(tensors: Sequence[Tensor], _: BatchRng) -> dict[str, Tensor]:
+            features, summary = encoder.summarize(*tensors)
+            if encoder.visibility is None:
+                return {"features": features}
+            return {"features": features, "visible": encoder.visibility(summary)}
+
+        outputs = self._sampler.compute("encode", encode, [tensor.to(self.device) for tensor in inputs])
+        arrays = {name: output.double().cpu().numpy() for name, output in outputs.items()}
+        return arrays["features"], arrays.get("visible")
+
+    @property
+    def device(self) -> str:
+        """Where the model runs; `to` moves it."""
+        return self._sampler.device
+
+    @property
+    def threads(self) -> int:
+        """Torch threads of a plan on a CPU."""
+        return self._sampler.threads
+
+    @threads.setter
+    def threads(self, threads: int) -> None:
+        self._sampler.threads = threads
+
+    @property
+    def largest_batch(self) -> int | None:
+        """Most rows of `plan_rows` that are computed together; None for any number."""
+        small = self.count_parameters() <= SMALL_NETWORK
+        return None if self.device != "cpu" else CPU_ROWS if small else 1
+
+    @property
+    def rule(self) -> SelectionRule:
+        """Rule by which plans are selected."""
+        return self._sampler.rule
+
+    @property
+    def candidates(self) -> int:
+        """Most plans that are compared before one is executed; 1 without plan selection."""
+        return self.rule.candidates
+
+    @property
+    def sampling(self) -> Sampling:
+        """Settings with which plans are sampled."""
+        return self._sampler.sampling
+
+    def find_horizon(self, steps: int) -> int:
+        """Return how many actions of each candidate are sampled and judged."""
+        return self._sampler.find_horizon(steps)
+
+    def check_steps(self, steps: int) -> int:
+        """Return `steps`, or raise `ConfigError` if one plan cannot hold that many actions."""
+        longest, steps = self.model.config.longest_chunk, require_int(steps, "steps")
+        if steps < 1 or (longest is not None and steps > longest):
+            allowed = "at least 1" if longest is None else f"from 1 to {longest}"
+            raise ConfigError(f"a plan of this policy can hold {allowed} actions, got steps {steps}")
+        return steps
+
+    def count_parameters(self) -> int:
+        """Count the parameters of the model, and of the dynamics model if plans are selected."""
+        used = [self.model, *([self.selector.dynamics] if self.selector and self.candidates > 1 else [])]
+        return sum(parameter.numel() for network in used for parameter in network.parameters())
+
+    def count_calls(self, plan: Plan, sampling: Sampling | None = None) -> int:
+        """Count the sequential network calls that a plan took."""
+        if plan.candidates is None:
+            return self.model.network_calls(len(plan.actions), sampling)
+        horizon = self.find_horizon(len(plan.actions))
+        return self.model.network_calls(horizon, sampling) + horizon
+
+    def _make_generator(self, seed: int) -> torch.Generator:
+        return torch.Generator().manual_seed(seed)
+
+    def _sample_chunks(self, histories: Sequence[History], generator: torch.Generator) -> list[np.ndarray]:
+        plans = self.plan_batch(histories, generators=[generator] * len(histories))
+        return [check_plan(plan, self.spec).actions for plan in plans]
