@@ -32,7 +32,7 @@ def make_data() -> Tensor:
     return torch.stack([torch.stack([x, y], -1), torch.stack([x, -y], -1)], dim=1)
 
 
-class SharedTrunk(nn.Module):
+class Networks(nn.Module):
     """One network with three heads: the flow f, the diffusion as log g², and the denoiser as σ d."""
 
     def __init__(self, width: int = 64, depth: int = 3) -> None:
@@ -67,7 +67,7 @@ def denoiser_loss(scaled_score: Tensor, unit_noise: Tensor) -> Tensor:
     return (scaled_score + unit_noise).square().sum(-1).mean()
 
 
-def train(network: SharedTrunk, data: Tensor, steps: int = 1000) -> None:
+def train(network: Networks, data: Tensor, steps: int = 1000) -> None:
     """Fit all three parts at once to the pairs of consecutive states (Algorithm 1)."""
     x, x_next = data[:-1].flatten(0, 1), data[1:].flatten(0, 1)
     velocity = (x_next - x) / DT
@@ -90,7 +90,7 @@ def train(network: SharedTrunk, data: Tensor, steps: int = 1000) -> None:
 
 
 @torch.no_grad()
-def euler_maruyama(network: SharedTrunk, x0: Tensor, noise: Tensor, dt: float) -> Tensor:
+def euler_maruyama(network: Networks, x0: Tensor, noise: Tensor, dt: float) -> Tensor:
     """Sample one path per row of x0 (Eq. 11 with the denoiser of Eq. 22); noise is (steps, rows, 2)."""
     time, path = torch.tensor(dt), [x0]
     for unit_noise in noise:
@@ -106,7 +106,7 @@ def euler_maruyama(network: SharedTrunk, x0: Tensor, noise: Tensor, dt: float) -
 def main(seed: int = 0, paths: int = 1000) -> tuple[int, int]:
     """Train, sample, and return how many paths end on the left and on the right branch."""
     torch.manual_seed(seed)
-    data, network = make_data(), SharedTrunk()
+    data, network = make_data(), Networks()
     train(network, data)
     noise = torch.randn(SUBSTEPS * (len(data) - 1), paths, 2)
     sampled = euler_maruyama(network, torch.zeros(paths, 2), noise, DT / SUBSTEPS)

@@ -36,7 +36,7 @@ def test_losses_are_those_of_core(minimal, drawn):
 def test_the_solver_is_that_of_core(minimal, drawn):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network = minimal.SharedTrunk()
+        network = minimal.Networks()
 
     def sde(x: torch.Tensor) -> Coefficients:
         drift, log_variance, score = network(x)
