@@ -106,9 +106,9 @@ def circles(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_log_shows_the_settings_with_those_of_flags(caplog, circles):
-    flags = ["--train.steps=500", "--model.sampling.alpha", "0.5"]
+    settings = {"train.steps": 500, "model.sampling.alpha": 0.5}
     with caplog.at_level(logging.INFO):
-        Train(demos=circles, task="none", settings=tuple(flags)).prepare()
+        Train(demos=circles, task="none", settings=settings).prepare()
     lines = [record.message for record in caplog.records]
     assert any("that are predictable (" in line for line in lines)
     (line,) = [line for line in lines if line.startswith("settings: ")]
