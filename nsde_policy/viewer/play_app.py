@@ -154,7 +154,7 @@ class PlayApp(App):
             panel.controls = controls
         if changed - VIEW_CONTROLS:
             for runner in self._runners.values():
-                runner.plans.clear()  # they were measured with other controls
+                runner.plan_s.clear()  # they were measured with other controls
                 self._results[runner.name].clear()
             for panel in self._panels:
                 panel.forget_plan()

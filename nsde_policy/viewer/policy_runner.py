@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -51,8 +51,8 @@ class PolicyRunner:
     name: str
     title: str
     policy: Policy
-    plans: deque[TimedPlan] = field(default_factory=lambda: deque(maxlen=50))
-    """The last plans with the current controls."""
+    plan_s: deque[float] = field(default_factory=lambda: deque(maxlen=50))
+    """Durations of the last plans with the current controls, seconds."""
     thread: PlannerThread = field(default_factory=PlannerThread)
 
     def submit_plan(
@@ -70,9 +70,9 @@ class PolicyRunner:
 
     def latency(self, controls: Controls) -> dict[str, float] | None:
         """Return the median time of a plan, without encoding; None before the first with these controls."""
-        if not self.plans:
+        if not self.plan_s:
             return None
-        seconds = median(plan.seconds for plan in self.plans)
+        seconds = median(self.plan_s)
         return {"ms": round(1e3 * seconds, 2), "actions": controls.chunk_for(self.policy)}
 
 
@@ -155,17 +155,17 @@ class PolicyPanel:
             steps = count_planned(chunk, controls.latency_steps, longest)
             sampling = controls.sampling_for(self.policy)
             self._pending = self.runner.submit_plan(self._history, self._generator, steps, sampling)
-        try:
-            made = self._pending.result(timeout_s)
-        except TimeoutError:
+        pending = self._pending
+        if not wait([pending], timeout_s).done:
             return True
         self._pending = None
+        made = pending.result()  # raises what the policy raised; the next period plans again
         if not np.isfinite(made.plan.actions).all():
             raise PlanError(f"{self.runner.title} planned actions that are not finite; the agent stays")
         self._plan, self._used = made.plan, 0
         now, latency = self.simulation.last, controls.latency_steps
         self._queue.add(made.plan.actions, now, latency=latency, chunk=chunk)
-        self.runner.plans.append(made)
+        self.runner.plan_s.append(made.seconds)
         return False
 
     def step(self, drag: Drag | None, *, acts: bool = True) -> None:

@@ -13,7 +13,6 @@ from nsde_policy.data import DemoWriter, Episode, load_demonstrations
 from nsde_policy.envs.avoiding import geometry
 from nsde_policy.errors import DemoError
 from nsde_policy.tasks import get_task
-from nsde_policy.tasks.drawing import Forecast
 
 TASKS = ("avoiding", "avoiding_varied")
 
@@ -65,21 +64,6 @@ def test_mirror_images_of_demonstrations_succeed():
         *_, info = env.step(np.array([turn[1] * action[0], action[1]]))
     assert info["success"]
     assert info["mode"] == 12 * 1 + 4 * 1 + 2  # the mirror image of mode 5: side 0, gap 1, gap 1
-
-
-def test_pictures_show_forecasts():
-    task = get_task("avoiding")
-    obs = load_demonstrations(find_demos("avoiding"))[0].obs.astype(float)
-    plain = task.drawing.draw(obs[30], size=256)
-    still = Forecast(np.zeros((8, 5, 2)))
-    ahead = Forecast(np.broadcast_to([0.0, 0.01], (8, 5, 2)) * np.linspace(0.5, 1, 5)[:, None])
-    pictures = [
-        plain,
-        task.drawing.draw(obs[30], size=256, forecast=ahead),
-    ]
-    assert all(picture.shape == (256, 256, 3) for picture in pictures)
-    assert len({picture.tobytes() for picture in pictures}) == 2
-    assert task.drawing.draw(obs[30], size=256, forecast=still).shape == (256, 256, 3)
 
 
 def test_positions_are_refused_where_changes_are_expected(

@@ -233,3 +233,11 @@ def test_a_policy_with_nan_weights_raises_and_its_panel_stays(methods: list[Poli
     frame = run(app, Pause(False))
     assert (frame["last"], frame["panels"][0]["fan"]) == (0, None)
     encode_message(frame)
+
+
+def test_a_plan_that_fails_is_made_again(app: PlayApp, methods: list[PolicyRunner], monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(methods[0].policy, "plan", lambda *args, **kw: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            app.tick()
+    assert run(app, 3)["last"] == 3
