@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+TIME_TOLERANCE_S = 1e-9
+"""Tolerance for rounding errors of time stamps, seconds."""
 ROUNDING = 1e-6
 """Tolerance for rounding errors of a clock, in periods."""
 EARLY_CALL = 0.25

@@ -11,6 +11,7 @@ from nsde_policy.errors import PlanError
 from nsde_policy.interface.checks import check_plan, is_finite
 from nsde_policy.interface.planner import History, PolicySpec
 
+from .clock import TimeGrid
 from .limits import Limiter
 
 
@@ -60,8 +61,8 @@ class TimedPlan:
     """Predicted states, the one at `job.start` first, (steps + 1, d)."""
     std: np.ndarray | None
     """σ of each command, accumulated along the plan as √Σσ², (steps, act_dim)."""
-    compared: int
-    """Candidates that were compared; 0 if one plan was sampled."""
+    is_selected: bool
+    """Whether it was selected from several candidates."""
 
     @classmethod
     def from_plan(cls, plan: object, spec: PolicySpec, job: PlanJob) -> "TimedPlan":
@@ -71,7 +72,7 @@ class TimedPlan:
             std = np.sqrt(np.square(std).cumsum(axis=0))
             std.setflags(write=False)  # session.last refers to its rows
         knots = np.concatenate([job.previous_action[None], actions])
-        return cls(job, knots, states, std, compared=0 if candidates is None else len(candidates))
+        return cls(job, knots, states, std, is_selected=candidates is not None)
 
     @property
     def end(self) -> int:
@@ -176,3 +177,35 @@ class PlanFollower:
         if self._blend > 0 and passed < self._blend:
             command = command + self._offset * (1 - max(passed, 0.0) / self._blend)
         return command
+
+
+class PeriodCommands:
+    """Keeps the command closest to the middle of each policy period: the one that the policy planned.
+
+    Changes per period (`delta_columns`) of one period add up. Columns of two values (`binary`) are kept as
+    planned and not as rounded: `round_binary` says why.
+    """
+
+    def __init__(
+        self, grid: TimeGrid, *, delta_columns: Sequence[int] = (), binary: Sequence[int] = ()
+    ) -> None:
+        self._grid, self._deltas, self._binary = grid, list(delta_columns), list(binary)
+        self.command: np.ndarray | None = None
+        """Command of the newest period, (act_dim,)."""
+        self._period: int | None = None
+
+    def restart(self) -> None:
+        """Forget the period: periods are counted from zero again."""
+        self._period = None
+
+    def update(self, command: np.ndarray, time: float, plan: TimedPlan | None) -> None:
+        """Register a command (act_dim,) that was sent for a time, and the plan that it followed."""
+        period, position = self._grid.find_period(time), self._grid.midpoint(time)
+        is_same, action = self._period == period, command.copy()
+        if plan is not None:
+            action[self._binary] = plan.interpolate(position)[self._binary]
+        if is_same and self.command is not None:
+            action[self._deltas] += self.command[self._deltas]
+        half_tick = 0.5 * self._grid.policy_hz / self._grid.rate_hz
+        if not is_same or position <= period + half_tick + 1e-9:
+            self._period, self.command = period, action

@@ -11,7 +11,6 @@ from functools import partial
 import numpy as np
 
 from nsde_policy.errors import PlanError
-from nsde_policy.interface.candidates import CandidateBudget
 from nsde_policy.interface.planner import SPARE_COMMANDS, History, Plan, Planner
 
 from .clock import parse_time
@@ -25,6 +24,11 @@ RECENT_LATENCIES = 10
 """Number of plans whose longest latency is expected of the next one."""
 LONGEST_WAIT_S = 60.0
 """How long a session waits for a plan if its clock stands still, as in a simulation; real seconds."""
+SLOW, QUICK, QUICK_SAMPLE = 0.5, 0.25, 0.125
+"""Fractions of the deadline: a slower plan halves the number of candidates, a few quicker ones double it. A
+comparison takes several times as long as one sample, so a plan without comparison has to be quicker."""
+QUICK_PLANS = 3
+"""Successive quick plans after which more candidates are compared again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +42,24 @@ class PlanJobResult:
     """Time from request to result, seconds."""
     newest: np.ndarray | None = None
     """Newest state at the time of the request, with encoded frames, (d,); None if encoding failed."""
+
+
+class CandidateBudget:
+    """Number of plans that a planner compares before one is executed: fewer before a plan is late."""
+
+    def __init__(self, most: int) -> None:
+        self.count = self._most = most
+        self._quick_plans = 0
+
+    def update(self, seconds: float, deadline_s: float, *, compared: bool) -> None:
+        """Choose the next number after a plan that took some time, and compared several plans or not."""
+        is_quick = seconds < (QUICK if compared else QUICK_SAMPLE) * deadline_s
+        self._quick_plans = self._quick_plans + 1 if is_quick else 0
+        if seconds > SLOW * deadline_s:
+            self.count = max(self.count // 2, 1)
+        elif self._quick_plans == QUICK_PLANS:
+            self.count = min(2 * self.count, self._most)
+            self._quick_plans = 0
 
 
 class PlanScheduler:
@@ -257,17 +279,16 @@ class PlanScheduler:
         if self._ahead and not job.ahead and self.current is not None:
             missed = period > self.current.last  # it is not needed before the current plan ends
         self._latencies.append(latency)
-        self._recorder.record_plan(latency, missed=missed)
         faults = []
         if missed and not self._ahead and not was_late:
             detail = f"planning took {latency:.4g} s, the deadline is {self._deadline:g} s"
             faults.append(Fault(FaultKind.LATE_PLAN, now, detail))
         plan = self._to_timed_plan(result)
+        is_selected = isinstance(plan, TimedPlan) and plan.is_selected
+        self._recorder.record_plan(latency, missed=missed, selected=is_selected)
         if isinstance(plan, Fault):
             return [*faults, plan]
-        if plan.compared:
-            self._recorder.record_selection(plan.compared)
-        self._candidates.update(latency, self._deadline, compared=plan.compared > 0)
+        self._candidates.update(latency, self._deadline, compared=is_selected)
         if plan.last < period:
             detail = f"planning took {latency:.4g} s, all commands of the plan have passed"
             return [*faults, Fault(FaultKind.LATE_PLAN, now, detail)]

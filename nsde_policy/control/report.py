@@ -3,20 +3,15 @@
 import json
 import logging
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nsde_policy.errors import NsdePolicyError
 
-from .clock import TimeGrid
 from .faults import Fault, FaultKind
-
-if TYPE_CHECKING:
-    from .interpolation import TimedPlan
 
 logger = logging.getLogger(__name__)
 
@@ -46,40 +41,11 @@ class CommandRecord:
     """One of plan, hold, callback and wait (for the first plan)."""
     plan: int | None
     """Index of the plan that the command follows."""
-    planned_for: float | None
-    """Start of the policy period that the plan meant it for, seconds; at most one period before `time`."""
     faults: tuple[Fault, ...]
     outside: str | None = None
     """Why the last accepted observation is far outside the demonstrated range; None if it is not."""
     lost: tuple[Fault, ...] = ()
     """Faults of a camera that the policy goes on without; the session does not react to them."""
-    frame_ages: Mapping[str, float] = field(default_factory=dict)
-    """Age of the newest frame of each camera whose frames have time stamps, seconds."""
-
-
-@dataclass
-class CameraReport:
-    """What happened to one camera in a session."""
-
-    lost_commands: int = 0
-    """Commands that were computed without it."""
-    lost_at_s: float = 0.0
-    """When it was lost last, seconds after the first command."""
-    is_lost: bool = False
-    """Whether the last command was computed without it."""
-    reason: str = ""
-    """Kind of the fault by which it was lost last."""
-    largest_age_s: float = 0.0
-    """Age of its oldest frame, if frames had time stamps."""
-
-    def describe(self, name: str) -> str:
-        """Format as a line of text."""
-        text = f"{name}: frames up to {1e3 * self.largest_age_s:.0f} ms old"
-        if not self.lost_commands:
-            return text
-        now = "still lost" if self.is_lost else "recovered"
-        lost = f"{self.lost_commands} commands without it, lost at {self.lost_at_s:.2f} s by {self.reason}"
-        return f"{text}; {lost}, {now}"
 
 
 @dataclass
@@ -96,8 +62,6 @@ class SessionReport:
     """Plans that arrived later than they were needed."""
     selected: int = 0
     """Plans that were selected from several candidates."""
-    candidates: float = 0.0
-    """Mean number of candidates of those plans."""
     skipped_ticks: int = 0
     """Control periods without a command."""
     latency_p50_s: float = 0.0
@@ -116,8 +80,8 @@ class SessionReport:
     """Mean fraction of what the policy relies on that was visible; None if it is not reported."""
     least_visible: float | None = None
     """Smallest fraction that was visible."""
-    cameras: dict[str, CameraReport] = field(default_factory=dict)
-    """Cameras that were lost, or whose frames had time stamps."""
+    lost_cameras: dict[str, int] = field(default_factory=dict)
+    """Number of commands that were computed without a camera, by its name."""
 
     def to_json(self) -> str:
         """Convert to indented JSON."""
@@ -127,7 +91,7 @@ class SessionReport:
         """Format as a few lines of text."""
         faults = ", ".join(f"{kind} {count}" for kind, count in self.faults.items()) or "none"
         visible = f"visible: {self.visible or 0:.0%} on average, {self.least_visible or 0:.0%} at worst"
-        selected = f"; {self.selected} selected from {self.candidates:.1f} candidates on average"
+        selected = f"; {self.selected} selected from several candidates"
         return "\n".join(
             [
                 f"{self.commands} commands in {self.seconds:.2f} s: {self.rate_hz:.2f} Hz, "
@@ -139,7 +103,7 @@ class SessionReport:
                 *([] if self.visible is None else [visible]),
                 *([] if self.outside is None else [f"far outside the demonstrations: {self.outside}"]),
                 f"faults: {faults}",
-                *(camera.describe(name) for name, camera in self.cameras.items()),
+                *(f"{camera}: {count} commands without it" for camera, count in self.lost_cameras.items()),
             ]
         )
 
@@ -161,17 +125,12 @@ class Recorder:
         self.counts = SessionReport()
         """Counters of the report; the other fields are set by `report`."""
 
-    def record_plan(self, latency: float, *, missed: bool) -> None:
+    def record_plan(self, latency: float, *, missed: bool, selected: bool) -> None:
         """Count a plan and its latency in seconds."""
         self.counts.plans += 1
         self.counts.missed_deadlines += missed
+        self.counts.selected += selected
         self._latencies.append(latency)
-
-    def record_selection(self, candidates: int) -> None:
-        """Count a plan that was selected from a number of candidates."""
-        counts = self.counts
-        counts.selected += 1
-        counts.candidates += (candidates - counts.candidates) / counts.selected
 
     def record_command(self, command: CommandRecord, *, since: float) -> None:
         """Count and log a command that was sent `since` seconds after the one before."""
@@ -184,28 +143,15 @@ class Recorder:
             self._visible.append(command.visible)
         for fault in command.faults:
             self.record_fault(fault)
-        self._record_cameras(command.lost, command.frame_ages)
+        for camera in {fault.camera for fault in command.lost if fault.camera is not None}:
+            self.counts.lost_cameras[camera] = self.counts.lost_cameras.get(camera, 0) + 1
         if self._log is not None:
             faults: dict[str, str] = {}
             for fault in command.faults:  # two cameras may have faults of one kind
                 before = faults.get(fault.kind.value)
                 faults[fault.kind.value] = fault.detail if before is None else f"{before}; {fault.detail}"
             values = vars(command) | {"faults": faults, "lost": [fault.detail for fault in command.lost]}
-            del values["planned_for"]
             self._write(json.dumps(values, default=np.ndarray.tolist) + "\n")
-
-    def _record_cameras(self, lost: Sequence[Fault], ages: Mapping[str, float]) -> None:
-        """Record the faults of lost cameras and the ages of frames."""
-        reasons = {fault.camera: fault.kind.value for fault in lost if fault.camera is not None}
-        cameras = self.counts.cameras
-        for name in sorted({*ages, *reasons} - {*cameras}):
-            cameras[name] = CameraReport()
-        for name, camera in cameras.items():
-            was_lost, camera.is_lost = camera.is_lost, name in reasons
-            camera.largest_age_s = max(camera.largest_age_s, ages.get(name, 0.0))
-            camera.lost_commands += camera.is_lost
-            if camera.is_lost and not was_lost:
-                camera.lost_at_s, camera.reason = self.counts.seconds, reasons[name]
 
     def record_fault(self, fault: Fault) -> None:
         """Count a fault, also one without a command."""
@@ -223,7 +169,7 @@ class Recorder:
             latency_max_s=float(latency.max()),
             visible=float(np.mean(self._visible)) if self._visible else None,
             least_visible=min(self._visible, default=None),
-            cameras={name: replace(camera) for name, camera in counts.cameras.items()},
+            lost_cameras=dict(counts.lost_cameras),
             faults={kind.value: self._faults[kind.value] for kind in FaultKind if self._faults[kind.value]},
         )
 
@@ -240,36 +186,3 @@ class Recorder:
     def close(self) -> None:
         """Close the log file, if there is one."""
         self._write("")
-
-
-class PeriodCommands:
-    """Keeps the command closest to the middle of each policy period: the one that the policy planned.
-
-    Changes per period (`delta_columns`) of one period add up. Columns of two values (`binary`) are kept as
-    planned and not as rounded: `round_binary` says why.
-    """
-
-    def __init__(
-        self, grid: TimeGrid, *, delta_columns: Sequence[int] = (), binary: Sequence[int] = ()
-    ) -> None:
-        self._grid, self._deltas, self._binary = grid, list(delta_columns), list(binary)
-        self.command: np.ndarray | None = None
-        """Command of the newest period, (act_dim,)."""
-        self._period: int | None = None
-
-    def restart(self) -> None:
-        """Forget the period: periods are counted from zero again."""
-        self._period = None
-
-    def update(self, command: CommandRecord, period: int, plan: "TimedPlan | None" = None) -> None:
-        """Register a command that was sent in a policy period, and the plan that it followed."""
-        is_same, action = self._period == period, command.action
-        if self._binary and plan is not None:
-            action = action.copy()
-            action[self._binary] = plan.interpolate(self._grid.midpoint(command.time))[self._binary]
-        if self._deltas and is_same and self.command is not None:
-            action = action.copy()
-            action[self._deltas] += self.command[self._deltas]
-        half_tick = 0.5 * self._grid.policy_hz / self._grid.rate_hz
-        if not is_same or self._grid.midpoint(command.time) <= period + half_tick + 1e-9:
-            self._period, self.command = period, action

@@ -23,13 +23,21 @@ from nsde_policy.interface.checks import check_array
 from nsde_policy.interface.observation import Observation
 from nsde_policy.interface.planner import Planner
 
-from .clock import EARLY_CALL, ROUNDING, TimeGrid, freeze_objects, parse_time, read_clock
+from .clock import (
+    EARLY_CALL,
+    ROUNDING,
+    TIME_TOLERANCE_S,
+    TimeGrid,
+    freeze_objects,
+    parse_time,
+    read_clock,
+)
 from .faults import Fault, FaultKind, get_reaction, respond_to_faults
 from .inputs import InputMonitor
-from .interpolation import PlanFollower
+from .interpolation import PeriodCommands, PlanFollower
 from .limits import Limiter
 from .planning import PlanScheduler
-from .report import CommandRecord, PeriodCommands, Recorder, SessionReport
+from .report import CommandRecord, Recorder, SessionReport
 from .session_config import SessionConfig
 from .worker import PlannerThread
 
@@ -130,11 +138,10 @@ class Session:
         faults += self._score_encoded_state(now)
         done = self._clock()
         if done >= now:
-            self._monitor.advance_clock(done)
-            self._read_at = done
-        if done >= now and self._grid.find_tick(done) > tick:  # planning took until a later period
-            time = self._grid.tick_time(self._grid.find_tick(done))
-            self._period = max(self._period, self._grid.find_period(time))
+            self._read_at = done  # time that passed in here is no jump of the clock
+            if self._grid.find_tick(done) > tick:  # planning took until a later period
+                time = self._grid.tick_time(self._grid.find_tick(done))
+                self._period = max(self._period, self._grid.find_period(time))
         return self._compute_command(time, faults)
 
     def action_at(self, t: float) -> np.ndarray:
@@ -228,17 +235,21 @@ class Session:
     # --- Inputs ---
 
     def _check_clock(self, now: float) -> list[Fault]:
-        fault = self._monitor.check_clock(now)
-        is_valid = not math.isnan(now)
-        if fault is not None and is_valid:
+        """Return the fault of a clock that failed (NaN) or jumped; after a jump, time starts again."""
+        if math.isnan(now):
+            return [Fault(FaultKind.CLOCK_JUMP, now, "the clock did not return a time in seconds")]
+        is_first, passed = math.isnan(self._grid.origin), now - self._read_at
+        faults = []
+        if not is_first and not -TIME_TOLERANCE_S <= passed <= self.resolved.max_gap_s:
+            faults.append(Fault(FaultKind.CLOCK_JUMP, now, f"the clock moved by {passed:+.4g} s"))
+            self._monitor.forget_times()
             self._scheduler.reset()
             self._start_history(self._periods.command)
-        if is_valid and (fault is not None or math.isnan(self._grid.origin)):
+        if is_first or faults:
             self._start_grid(now)
             self._reset_periods()
-        if is_valid:
-            self._read_at = now
-        return [] if fault is None else [fault]
+        self._read_at = now
+        return faults
 
     def _start_grid(self, now: float) -> None:
         """Restart the periods at `now`; if the clock went back, no time is known to have passed."""
@@ -392,14 +403,12 @@ class Session:
             visible=None if any(fault.camera for fault in faults) else self._monitor.visible,
             source=source,
             plan=None if plan is None else plan.job.index,
-            planned_for=None if plan is None else self._grid.period_time(period),
             faults=tuple(faults),
             lost=self._monitor.lost,
-            frame_ages=dict(self._monitor.frame_ages),
         )
         self._recorder.record_command(self.last, since=0.0 if self._is_first else since)
         self._is_first = False
         if is_timed:
-            self._periods.update(self.last, period, plan)
+            self._periods.update(action, time, plan)
             self._last_time = time if self._last_time is None else max(self._last_time, time)
         return action.copy()

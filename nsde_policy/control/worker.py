@@ -7,7 +7,6 @@ import atexit
 import queue
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -19,29 +18,12 @@ EXIT_TIMEOUT_S = 5.0
 Result = TypeVar("Result")
 
 
-class _JobLoop(threading.Thread):
-    """The thread itself; it does not refer to its `PlannerThread`, which can be garbage-collected."""
-
-    def __init__(self) -> None:
-        super().__init__(name="nsde-policy planner", daemon=True)
-        self.jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-
-    def run(self) -> None:
-        """Run jobs until the queue holds None."""
-        while (job := self.jobs.get()) is not None:
-            job()
-            del job  # a result that the caller has dropped is not kept alive until the next job
-
-
-_started: "weakref.WeakSet[_JobLoop]" = weakref.WeakSet()
-
-
-class PlannerThread:
+class PlannerThread(threading.Thread):
     """A daemon thread that runs submitted jobs one at a time, in order; it starts with the first job.
 
-    `submit` returns a `concurrent.futures.Future`: poll it, wait for it with a timeout, add a callback, or
-    await it with `asyncio.wrap_future`. `Future.cancel` removes a job that is still waiting; a running job
-    cannot be stopped, its result can only be ignored.
+    `submit` returns a `concurrent.futures.Future`: poll it, wait for it with a timeout, or await it with
+    `asyncio.wrap_future`. `Future.cancel` removes a job that is still waiting; a running job cannot be
+    stopped, its result can only be ignored.
 
     Unlike `concurrent.futures.ThreadPoolExecutor`, a job that never returns does not keep the program from
     exiting. The exit waits up to `EXIT_TIMEOUT_S` for running jobs, because Python aborts if it exits while
@@ -49,8 +31,16 @@ class PlannerThread:
     """
 
     def __init__(self) -> None:
-        self._thread, self._lock, self._closed = _JobLoop(), threading.Lock(), False
-        weakref.finalize(self, self._thread.jobs.put, None).atexit = False
+        super().__init__(name="nsde-policy planner", daemon=True)
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def run(self) -> None:
+        """Run jobs until the thread is closed."""
+        while (job := self._jobs.get()) is not None:
+            job()
+            del job  # a result that the caller has dropped is not kept alive until the next job
 
     def submit(self, function: Callable[[], Result]) -> Future[Result]:
         """Queue a job and return the future of its result; raise `RuntimeError` if the thread is closed.
@@ -62,21 +52,20 @@ class PlannerThread:
         with self._lock:
             if self._closed:
                 raise RuntimeError("the planner thread is closed and takes no jobs; create another")
-            if self._thread.ident is None:
-                self._thread.start()
-                _started.add(self._thread)
-            self._thread.jobs.put(partial(_run_job, function, future))
+            if self.ident is None:
+                self.start()
+            self._jobs.put(partial(_run_job, function, future))
         return future
 
     def close(self, timeout_s: float = 0.0) -> bool:
         """End the thread after the jobs in the queue; return whether it ended within the timeout."""
         with self._lock:
             self._closed = True
-            self._thread.jobs.put(None)
-            if self._thread.ident is None:
+            self._jobs.put(None)
+            if self.ident is None:
                 return True
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        self.join(timeout_s)
+        return not self.is_alive()
 
 
 def _run_job(function: Callable[[], Result], future: Future[Result]) -> None:
@@ -89,11 +78,9 @@ def _run_job(function: Callable[[], Result], future: Future[Result]) -> None:
 
 
 @atexit.register
-def _join_threads() -> None:
+def _close_threads() -> None:
     """End all threads when the program exits."""
-    threads, ends = [*_started], time.monotonic() + EXIT_TIMEOUT_S
-    for thread in threads:
-        thread.jobs.put(None)
-    for thread in threads:
-        if thread is not threading.current_thread():
-            thread.join(max(ends - time.monotonic(), 0.0))
+    ends = time.monotonic() + EXIT_TIMEOUT_S
+    for thread in threading.enumerate():
+        if isinstance(thread, PlannerThread):
+            thread.close(max(ends - time.monotonic(), 0.0))

@@ -1,4 +1,4 @@
-"""Tests for control/frame_monitor.py, with an arm of seven joints and two cameras: bad frames are faults."""
+"""Tests for control/inputs.py, with an arm of seven joints and two cameras: bad frames are faults."""
 
 import copy
 import json

@@ -91,34 +91,25 @@ def test_commands_go_on_without_a_camera_and_the_report_says_so(kind: str, plan_
         robot.step()
         assert_goes_on(robot, lambda obs: obs)
         assert_goes_on(robot, spoil)
-        assert [fault.camera for fault in robot.session.last.lost] == [WRIST]
+        assert [(fault.camera, fault.kind) for fault in robot.session.last.lost] == [(WRIST, reason)]
         lost = robot.session.report()
         assert_goes_on(robot, lambda obs: obs, 2)
         found = robot.session.report()
-    assert list(lost.cameras) == [WRIST]
-    assert lost.cameras[WRIST].is_lost
-    assert (
-        f"{WRIST}: frames up to 0 ms old; 5 commands without it, lost at 0.60 s by {reason}" in lost.to_text()
-    )
+    assert f"{WRIST}: 5 commands without it" in lost.to_text()
     assert not lost.faults
-    assert not found.cameras[WRIST].is_lost
-    assert (found.cameras[WRIST].lost_commands, found.held) == (5, 0)
-    assert '"lost_commands": 5' in found.to_json()
+    assert (found.lost_cameras, found.held) == ({WRIST: 5}, 0)
 
 
-def test_stale_frame_is_a_lost_camera_and_ages_are_reported(policy: Policy):
+def test_stale_frame_is_a_lost_camera(policy: Policy):
     with run_robot(policy) as robot:
         taken = 0.0
         for k in range(6):
             now = robot.now + 0.1
             taken = now - 0.05 if k < 3 else taken
             assert not robot.step(t={STATE: now, TOP: now, WRIST: taken})
-        assert robot.session.last.frame_ages == pytest.approx({TOP: 0.0, WRIST: 0.35})
+        assert [fault.kind for fault in robot.session.last.lost] == ["stale_frame"]
         report = robot.session.report()
-    assert report.cameras[WRIST].lost_commands == 2, "0.25 and 0.35 s old; 0.15 s are allowed"
-    assert report.cameras[WRIST].reason == "stale_frame"
-    assert report.cameras[WRIST].largest_age_s == pytest.approx(0.35)
-    assert report.cameras[TOP].lost_commands == 0
+    assert report.lost_cameras == {WRIST: 2}, "0.25 and 0.35 s old; 0.15 s are allowed"
 
 
 def test_frozen_camera_is_lost_and_the_other_one_is_still_checked(policy: Policy):
@@ -157,7 +148,7 @@ def test_camera_that_is_lost_from_the_start_and_a_state_without_it_is_not_scored
         assert robot.session.last.ood is None
         robot.step()
         assert robot.session.last.ood is not None
-        assert robot.session.report().cameras[TOP].lost_at_s == 0
+        assert robot.session.report().lost_cameras == {TOP: 1}
 
 
 def test_history_and_plans_restart_when_the_cameras_change(policy: Policy):
@@ -262,7 +253,7 @@ def test_frame_of_a_slow_camera_is_stale_only_beyond_its_period(slow: Robot):
     ages = (0.0, 0.34, 0.36)
     for age in ages:
         slow.step(t={TOP: slow.now + 0.1 - age})
-    assert slow.session.report().cameras[TOP].lost_commands == 1
+    assert slow.session.report().lost_cameras == {TOP: 1}
 
 
 def test_dropout_needs_two_cameras(store: Path, capsys: pytest.CaptureFixture[str]):

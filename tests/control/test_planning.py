@@ -163,8 +163,7 @@ def test_fewer_candidates_are_compared_while_planning_is_slow():
     assert planner.asked[7:] == [1, 1, 1, 2, 2, 2, 4, 4, 4, 8, 8, 8, 16, 16, 16, 16]
     report = session.report()
     assert report.selected == report.plans - 3
-    assert report.candidates == pytest.approx(np.mean([n for n in planner.asked if n > 1]))
-    assert f"{report.selected} selected from {report.candidates:.1f} candidates" in report.to_text()
+    assert f"{report.selected} selected from several candidates" in report.to_text()
 
 
 def test_a_planner_with_a_fixed_number_of_candidates_compares_again_when_planning_is_quick():
@@ -188,5 +187,5 @@ def test_a_planner_that_compares_no_plans_is_asked_for_one():
     session = make_session(sim, Walker())
     run_session(session, sim, 8)
     report = session.report()
-    assert (report.faults, report.selected, report.candidates) == ({}, 0, 0.0)
+    assert (report.faults, report.selected) == ({}, 0)
     assert "selected" not in report.to_text()

@@ -330,7 +330,7 @@ class HostileSession(Planner):
             off = np.maximum(np.minimum(before, rest) - changes, changes - np.maximum(before, rest))
             assert (off <= reach + 1e-6)[self._deltas].all(), f"{moved} after {before[self._deltas]}"
         if last.source == "plan" and moved.any() and abs(last.time) < 1e8:  # else periods are inexact
-            key = last.plan, last.planned_for
+            key = last.plan, self.session._grid.find_period(last.time)
             assert key not in self._sent_changes, f"{moved} of plan {last.plan} was sent again"
             self._sent_changes.add(key)
 
