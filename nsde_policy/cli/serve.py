@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 SWITCH_INTERVAL_S = 5e-4
 """Longest wait of the thread that answers clients for the one that plans, seconds; Python's default of 5 ms,
 several times per request, would use up a robot's deadline."""
-RARE_COLLECTIONS = 1000
-"""Partial garbage collections before a full one, which delays plans; Python's default is 10."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,6 @@ class Serve(ServeSettings, options.DeviceCommand):
 
     def run(self) -> None:
         """Load the policy and serve it until a signal."""
-        import gc
         import json
         import os
         import sys
@@ -60,7 +57,6 @@ class Serve(ServeSettings, options.DeviceCommand):
         given = {each.name: getattr(self, each.name) for each in fields(ServeSettings)}
         settings = ServeSettings(**given | {"token": options.read_token(self.token_file)})
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        gc.set_threshold(*gc.get_threshold()[:2], RARE_COLLECTIONS)
         policy = Policy.from_pretrained(self.run_dir and resolve_run(self.run_dir)).to(self.device)
         policy.threads = self.threads
         server = PolicyServer(policy, settings, build_json_log(sys.stderr), calibration=policy.calibration)

@@ -13,8 +13,6 @@ ROUNDING = 1e-6
 EARLY_CALL = 0.25
 """How early a call may come and still count for the next control period, in periods. Late calls get no
 tolerance, because loops are late more often than early."""
-FROZEN_BY_PYTHON = 1000
-"""Most objects that are excluded from garbage collection at the start: several hundred in Python 3.12."""
 LARGEST_TIME_S = 1e12
 """Clocks that are further from zero count nanoseconds, or are broken."""
 
@@ -40,12 +38,8 @@ def read_clock(clock: Callable[[], float]) -> float:
 def freeze_objects() -> Iterator[None]:
     """Collect garbage once and exclude all existing objects from collection until the block ends.
 
-    A full collection visits every object while all threads wait: a tenth of a second with torch loaded. If
-    objects are frozen already, by the program or another session, nothing is done.
+    A full collection visits every object while all threads wait: a tenth of a second with torch loaded.
     """
-    if gc.get_freeze_count() > FROZEN_BY_PYTHON:
-        yield
-        return
     gc.collect()
     gc.freeze()
     try:

@@ -34,7 +34,7 @@ from .clock import (
 )
 from .faults import Fault, FaultKind, get_reaction, respond_to_faults
 from .inputs import InputMonitor
-from .interpolation import PeriodCommands, PlanFollower
+from .interpolation import PeriodCommands, PlanFollower, TimedPlan
 from .limits import Limiter
 from .planning import PlanScheduler
 from .report import CommandRecord, Recorder, SessionReport
@@ -327,35 +327,48 @@ class Session:
     # --- Commands ---
 
     def _compute_command(self, time: float, faults: list[Fault]) -> np.ndarray:
-        limiter, plan = self._limiter, self._scheduler.current
+        """Follow the plan, or react to faults; NaN is the time of a clock that failed."""
+        limiter = self._limiter
         if limiter is None:
             raise self._no_command_error(faults)
-        since = time - (time - self._tick_s if self._last_time is None else self._last_time)
-        # A change per period that comes sooner than a call may be early would be a second one.
-        shortest = 1 - EARLY_CALL if self.resolved.delta_columns else ROUNDING
-        if not since > shortest * self._tick_s:
-            since = 0.0  # also if the clock fails and `time` is NaN
-        dt = min(since, self._tick_s)  # move for at most one control period, even if some were skipped
-        if since > 1.5 * self._tick_s:
-            limiter.brake(since - self._tick_s)
-            self._recorder.counts.skipped_ticks += 0 if self._is_first else round(since / self._tick_s) - 1
+        elapsed = self._measure_elapsed(time)
+        dt = min(elapsed, self._tick_s)  # move for at most one control period, even if some were skipped
+        if elapsed > 1.5 * self._tick_s:
+            limiter.brake(elapsed - self._tick_s)
+            self._recorder.counts.skipped_ticks += 0 if self._is_first else round(elapsed / self._tick_s) - 1
+        plan = self._scheduler.current
         if plan is not None and (math.isnan(time) or self._grid.find_period(time) > plan.last):
             plan = None
         if plan is None and not faults and self._is_plan_late:
             faults = [Fault(FaultKind.LATE_PLAN, time, "no plan is available")]
         if faults:
-            self._follower.reset()
-            source, action, stop = respond_to_faults(faults, self.config.on_fault, limiter, dt)
-            self._stopped = stop or self._stopped
-            only_late = all(fault.kind is FaultKind.LATE_PLAN for fault in faults)
-            if plan is None or not only_late:
-                self._first_trusted_plan = self._scheduler.next_plan(keep_pending=only_late)
+            source, action = self._react(faults, plan, dt)
         elif plan is None or self._stopped is not None:
             source, action = ("hold" if self._has_followed_plan else "wait"), limiter.hold(dt)
         else:
             self._has_followed_plan = True
             source, action = "plan", self._follower.follow(limiter, plan, self._grid.midpoint(time), dt)
-        return self._record(source, time, since, action, faults)
+        return self._record(source, time, elapsed, action, faults)
+
+    def _measure_elapsed(self, time: float) -> float:
+        """Return how much time has passed since the last command; 0 if it is too little to move."""
+        if self._last_time is None:
+            return self._tick_s if not math.isnan(time) else 0.0
+        elapsed = time - self._last_time
+        # A change per period that comes sooner than a call may be early would be a second one.
+        shortest = 1 - EARLY_CALL if self.resolved.delta_columns else ROUNDING
+        return elapsed if elapsed > shortest * self._tick_s else 0.0  # also if `time` is NaN
+
+    def _react(self, faults: list[Fault], plan: TimedPlan | None, dt: float) -> tuple[str, np.ndarray]:
+        """React to faults: stop, call back or hold; then follow only plans that are requested from now on."""
+        assert self._limiter is not None
+        self._follower.reset()
+        source, action, stop = respond_to_faults(faults, self.config.on_fault, self._limiter, dt)
+        self._stopped = stop or self._stopped
+        only_late = all(fault.kind is FaultKind.LATE_PLAN for fault in faults)
+        if plan is None or not only_late:
+            self._first_trusted_plan = self._scheduler.next_plan(keep_pending=only_late)
+        return source, action
 
     @property
     def _is_plan_late(self) -> bool:

@@ -19,8 +19,6 @@ from nsde_policy.errors import RemoteError, summarize_error
 from nsde_policy.interface.calibration import Calibration
 from nsde_policy.interface.planner import Plan, PolicySpec
 
-from .server.settings import ENVELOPE_BYTES
-
 PROTOCOL = 3
 """Version of the messages; client and server must have the same."""
 MAX_PLAN_SEED = 2**63 - 1
@@ -80,8 +78,6 @@ class Welcome(Message, frozen=True, tag="welcome"):
     """The `PolicySpec` as JSON."""
     calibration: str
     """The `Calibration` as JSON."""
-    max_message: Annotated[int, Meta(ge=ENVELOPE_BYTES)]
-    """Size limit of a message, bytes."""
     max_steps: PositiveInt64
     """Largest number of actions of a plan."""
     candidates: PositiveInt64

@@ -29,11 +29,7 @@ def to_floats(values: Any, name: str) -> np.ndarray:
 
 def describe_value(value: object) -> str:
     """Format a value and its type for an error message, on one line."""
-    try:
-        text = " ".join(repr(value).split())
-    except Exception:  # `__repr__` too is code of the object
-        text = "that cannot be printed"
-    return f"{type(value).__name__} {text:.60}"
+    return f"{type(value).__name__} {' '.join(repr(value).split()):.60}"
 
 
 def check_array(values: object, shape: tuple[int, ...], name: str) -> np.ndarray:

@@ -198,10 +198,22 @@ def parse_observation(
         raise PolicyInputError(reason)
     if not spec.cameras or not isinstance(obs, Mapping):
         return values, ()
-    lost, rows = find_lost_camera(obs, spec), len(values) if values.ndim == 2 else None
-    present = tuple(camera for i, camera in enumerate(spec.cameras) if i != lost)
-    frames = iter(parse_frames(obs, present, rows=rows, ranges=ranges))
-    return values, tuple(None if i == lost else next(frames) for i in range(len(spec.cameras)))
+    missing = [camera.name for camera in spec.cameras if obs.get(camera.name) is None]
+    lost = missing if spec.survives_lost_camera and len(missing) == 1 else []
+    by_camera = {limits.camera: limits for limits in ranges}
+    frames: list[np.ndarray | None] = []
+    for camera in spec.cameras:
+        if camera.name in lost:
+            frames.append(None)
+            continue
+        frame = parse_frame(obs, camera, is_batch=values.ndim == 2)
+        if values.ndim == 2 and len(frame) != len(values):
+            raise PolicyInputError(f"{camera.name} has {len(frame)} rows, {STATE_KEY} has {len(values)}")
+        for picture in frame if camera.name in by_camera else ():
+            if (problem := find_implausible_frame(picture, by_camera[camera.name])) is not None:
+                raise PolicyInputError(problem)
+        frames.append(frame)
+    return values, tuple(frames)
 
 
 def encode_observation(
@@ -230,40 +242,6 @@ def encode_observation(
         encoded[:, columns] = middle
         visible = None if visible is None else np.minimum(visible, 1 - 1 / count)
     return _check_shape(encoded, spec.obs_dim), visible
-
-
-def find_lost_camera(observations: Mapping[str, object], spec: PolicySpec) -> int | None:
-    """Return the index of the camera without a frame if the policy goes on without it, else None."""
-    missing = [i for i, camera in enumerate(spec.cameras) if observations.get(camera.name) is None]
-    return missing[0] if spec.survives_lost_camera and len(missing) == 1 else None
-
-
-def parse_frames(
-    observations: Mapping[str, object],
-    cameras: tuple[CameraSpec, ...],
-    *,
-    rows: int | None = None,
-    ranges: Sequence[CameraRange] = (),
-) -> list[np.ndarray]:
-    """Return the frames of all cameras, each (n, height, width, 3) uint8.
-
-    A single observation, without `rows`, has no axis of rows. With the `ranges` of the training frames, other
-    pictures are refused.
-
-    Raises:
-        PolicyInputError: If a frame is missing, has another shape or type than the demonstrations, or is
-            implausible.
-    """
-    frames = [parse_frame(observations, camera, is_batch=rows is not None) for camera in cameras]
-    for camera, frame in zip(cameras, frames, strict=True):
-        if len(frame) != (rows or 1):
-            raise PolicyInputError(f"{camera.name} has {len(frame)} rows, {STATE_KEY} has {rows}")
-    by_camera = {limits.camera: limits for limits in ranges}
-    for camera, frame in zip(cameras, frames, strict=True):
-        for picture in frame if camera.name in by_camera else ():
-            if (problem := find_implausible_frame(picture, by_camera[camera.name])) is not None:
-                raise PolicyInputError(problem)
-    return frames
 
 
 def parse_frame(

@@ -36,7 +36,8 @@ def test_plan_is_reproducible_with_a_seed(policy):
 
 def test_plan_that_is_not_finite_is_an_error(small_graph, monkeypatch):
     policy = RuntimePolicy.load(small_graph)
-    monkeypatch.setattr(policy._graph, "run", lambda: policy._graph.outputs["actions"].fill(np.nan))
+    outputs = {name: np.full(shape, np.nan) for name, shape in policy.record.outputs.items()}
+    monkeypatch.setattr(policy._graph, "run", lambda inputs: outputs)
     with pytest.raises(PlanError, match="planned actions are not finite"):
         policy.plan_from(draw_states(2), steps=4, seed=0)
 

@@ -56,10 +56,8 @@ def assert_equal_plans(policy, graph):
     """Compare plans of a graph and of the policy for the same noise."""
     chosen = set()
     for seed in range(20):
-        graph.inputs["states"][:] = draw_states(2, seed=seed)
-        graph.draw(np.random.default_rng(seed))
-        graph.run()
-        states, *noise = (torch.from_numpy(values) for values in graph.inputs.values())
+        inputs = graph.make_inputs(draw_states(2, seed=seed), np.random.default_rng(seed))
+        states, *noise = (torch.from_numpy(values) for values in inputs.values())
         with torch.no_grad():
             expected = policy._sampler._plan(
                 [states[None]],
@@ -69,8 +67,9 @@ def assert_equal_plans(policy, graph):
                 count=policy.candidates,
                 with_std=policy.model.reports_std,
             )
+        outputs = graph.run(inputs)
         for name, values in expected.items():
-            output = graph.outputs["path" if name == "states" else name]
+            output = outputs["path" if name == "states" else name]
             np.testing.assert_allclose(output, values[0], rtol=1e-3, atol=1e-3)
         ends = expected["candidates"][0, :, 1:, 3:] - expected["actions"]
         chosen.add(int(ends.abs().sum((1, 2)).argmin()))

@@ -40,7 +40,7 @@ SPEC = replace(
     increment_std=(0.1,) * 5,
 )
 CALIBRATION = Calibration.from_spec(SPEC)
-WELCOME = Welcome(PROTOCOL, "test", SPEC.to_json(), CALIBRATION.to_json(), 65_536, 128, 1)
+WELCOME = Welcome(PROTOCOL, "test", SPEC.to_json(), CALIBRATION.to_json(), 128, 1)
 STATES = np.arange(10, dtype=np.float32).reshape(2, 5) / 7
 
 

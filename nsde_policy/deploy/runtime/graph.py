@@ -1,6 +1,6 @@
-"""Exported graphs in onnxruntime, with buffers that are allocated once."""
+"""Exported graphs in onnxruntime."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Self
 
@@ -17,10 +17,7 @@ MAX_GRAPH_BYTES = 512 << 20
 
 
 class LoadedGraph(Generic[metadata.AnyRecord]):
-    """A loaded graph: write to `inputs`, call `run`, read `outputs`.
-
-    It is not thread-safe.
-    """
+    """A graph that was checked, and fits its record; threads may share it."""
 
     _record_class: type[metadata.AnyRecord]
 
@@ -33,17 +30,11 @@ class LoadedGraph(Generic[metadata.AnyRecord]):
             raise CheckpointError(problem)
         self.record: metadata.AnyRecord = metadata.parse_record(text, self._record_class)
         self._check_signature()
-        self.inputs = {
+        zeros = {
             name: np.zeros(shape, np.uint8 if name.startswith(metadata.FRAME) else np.float32)
             for name, shape in self.record.input_shapes.items()
         }
-        self.outputs = {name: np.zeros(shape, np.float32) for name, shape in self.record.outputs.items()}
-        self._binding = self._session.io_binding()
-        for name, array in self.inputs.items():
-            self._binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-        for name, array in self.outputs.items():
-            self._binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-        self.run()  # what fails on this machine, fails before the robot moves
+        self.run(zeros)  # what fails on this machine, fails before the robot moves
 
     @classmethod
     def load(cls, path: Path, *, threads: int = 1) -> Self:
@@ -54,10 +45,11 @@ class LoadedGraph(Generic[metadata.AnyRecord]):
         except CheckpointError as error:
             raise CheckpointError(f"cannot load {path}: {error}") from None
 
-    def run(self) -> None:
-        """Compute `outputs` from `inputs`."""
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Compute all outputs by name."""
+        names = list(self.record.outputs)
         try:
-            self._session.run_with_iobinding(self._binding)
+            return dict(zip(names, self._session.run(names, inputs), strict=True))
         except Exception as error:
             raise CheckpointError(f"onnxruntime cannot run the graph: {summarize_error(error)}") from None
 
@@ -78,13 +70,13 @@ class Graph(LoadedGraph[metadata.GraphRecord]):
 
     _record_class = metadata.GraphRecord
 
-    def draw(self, rng: np.random.Generator) -> None:
-        """Draw all noise inputs from `rng`, in the order of the record."""
+    def make_inputs(self, states: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return states (history, d) and noise from `rng` by name, in the order of the record."""
+        inputs = {"states": states.astype(np.float32)}
         for noise in self.record.inputs[1:]:
-            if noise.kind == "normal":
-                rng.standard_normal(dtype=np.float32, out=self.inputs[noise.name])
-            else:
-                rng.random(dtype=np.float32, out=self.inputs[noise.name])
+            draw = rng.standard_normal if noise.kind == "normal" else rng.random
+            inputs[noise.name] = draw(noise.shape, dtype=np.float32)
+        return inputs
 
 
 class EncoderGraph(LoadedGraph[metadata.EncoderRecord]):
@@ -98,16 +90,15 @@ class EncoderGraph(LoadedGraph[metadata.EncoderRecord]):
         Returns features, (n,), and the visible fraction, (1,), or nothing, (0,).
         """
         with np.errstate(over="ignore"):  # values beyond float32 become infinite
-            self.inputs[metadata.VALUES][:] = values
+            inputs = {metadata.VALUES: values.astype(np.float32)}
         for i, frame in enumerate(frames):
-            (self.inputs[f"{metadata.FRAME}_{i}"][:],) = resize_frames(frame[None], self.record.size)
+            (inputs[f"{metadata.FRAME}_{i}"],) = resize_frames(frame[None], self.record.size)
         if self.record.measures_shift:
-            self.inputs[metadata.SHIFT][:] = 0
-        self.run()
-        if self.record.measures_shift and (shift := np.rint(self.outputs[metadata.MEASURED])).any():
-            self.inputs[metadata.SHIFT][:] = shift
-            self.run()
-        return self.outputs[metadata.FEATURES].copy(), self.outputs.get(metadata.VISIBLE, np.zeros(0)).copy()
+            inputs[metadata.SHIFT] = np.zeros((len(frames), 2), np.float32)
+        outputs = self.run(inputs)
+        if self.record.measures_shift and (shift := np.rint(outputs[metadata.MEASURED])).any():
+            outputs = self.run(inputs | {metadata.SHIFT: shift})
+        return outputs[metadata.FEATURES], outputs.get(metadata.VISIBLE, np.zeros(0))
 
 
 def _create_session(content: bytes, threads: int) -> Any:

@@ -1,6 +1,5 @@
 """An exported policy with the methods of `Policy`, on numpy and onnxruntime."""
 
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Self, TypeVar
@@ -40,7 +39,6 @@ class RuntimePolicy(BasePolicy[np.random.Generator]):
         super().__init__(graph.record.spec, graph.record.calibration, seed=seed)
         self.record: GraphRecord = graph.record
         self._graph, self._encoder, self._selecting = graph, encoder, selecting
-        self._lock = threading.Lock()
 
     @classmethod
     def load(cls, path: Path | str, *, seed: int = 0, threads: int = 1) -> Self:
@@ -67,8 +65,7 @@ class RuntimePolicy(BasePolicy[np.random.Generator]):
         """Encode frames of all cameras, as `Planner.encode_frames` says."""
         if self._encoder is None:
             return super().encode_frames(values, frames)
-        with self._lock:
-            rows = [self._encoder.encode(*row) for row in zip(values, zip(*frames, strict=True), strict=True)]
+        rows = [self._encoder.encode(*row) for row in zip(values, zip(*frames, strict=True), strict=True)]
         features, visible = (np.stack(part).astype(np.float64) for part in zip(*rows, strict=True))
         return features, visible[:, 0] if visible.size else None
 
@@ -99,16 +96,12 @@ class RuntimePolicy(BasePolicy[np.random.Generator]):
         graph, most = self._graph, self.candidates if candidates is None else candidates
         if self._selecting and rule and most >= self.candidates and rule.compares(checked[0]):
             graph = self._selecting
-        with self._lock:
-            graph.inputs["states"][:] = checked
-            graph.draw(rng)
-            graph.run()
-            outputs, path, std, compared = graph.outputs, None, None, None
-            if graph.record.foresees:
-                path, std = outputs[PATH][: steps + 1], outputs[STD][:steps]
-            if graph.record.candidates > 1:
-                compared = outputs[CANDIDATES][:, : steps + 1]
-            return check_plan(Plan(outputs[ACTIONS][:steps], path, std, compared), self.spec)
+        outputs, path, std, compared = graph.run(graph.make_inputs(checked, rng)), None, None, None
+        if graph.record.foresees:
+            path, std = outputs[PATH][: steps + 1], outputs[STD][:steps]
+        if graph.record.candidates > 1:
+            compared = outputs[CANDIDATES][:, : steps + 1]
+        return check_plan(Plan(outputs[ACTIONS][:steps], path, std, compared), self.spec)
 
 
 def _load_part(

@@ -63,7 +63,6 @@ class PolicyServer(WebsocketServer):
             version=__version__,
             spec=json.dumps(planner.spec.to_dict()),
             calibration=json.dumps(calibration.to_dict()),
-            max_message=compute_max_message(planner.spec),
             max_steps=settings.compute_max_steps(planner.spec),
             candidates=planner.candidates,
         )
@@ -85,7 +84,7 @@ class PolicyServer(WebsocketServer):
             self._handle_http,
             origins=[None],  # web pages may not connect, not even those on this machine
             max_queue=2,
-            max_size=self._welcome.max_message,
+            max_size=compute_max_message(self._spec),
         ) as port:
             computing = asyncio.create_task(self._compute_batches())
             self._log("serving", host=self._settings.host, port=port, method=self._spec.method)
