@@ -183,7 +183,7 @@ class DataView(PageFlags):
         flags = "" if self.obs_keys == ("state",) else f" --obs-keys {' '.join(self.obs_keys)}"
         flags += "" if self.act_key == "action" else f" --act-key {self.act_key}"
         page = EpisodePage(demos, cameras, demos.starts.tolist(), range(len(demos)), flags)
-        server = EpisodeServer(page, settings, self.make_log())
+        server = EpisodeServer(page, settings)
         self.run_server(server, settings, what="episodes")
 
 

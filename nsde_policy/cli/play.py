@@ -20,7 +20,7 @@ class Play(PageFlags):
     """Show a policy live on a web page: drag objects away and watch it recover.
 
     The page shows sampled futures and their σ, with sliders, seeds and two policies side by side. Runs until
-    SIGTERM or Ctrl-C; no display is needed. --json logs events to stderr.
+    SIGTERM or Ctrl-C; no display is needed.
     """
 
     runs: tyro.conf.Positional[tuple[options.RunPath, ...]] = (Path("shipped"), Path("shipped-pixels"))
@@ -62,4 +62,4 @@ class Play(PageFlags):
         policy = Policy.from_pretrained(run)
         scored = select_episodes(policy, demos)
         page = EpisodePage.from_policy(policy, scored, [f"{run}: {policy!r}", f"Shown: {scored.note}"])
-        self.run_server(EpisodeServer(page, settings, self.make_log()), settings, what="plans")
+        self.run_server(EpisodeServer(page, settings), settings, what="plans")

@@ -23,7 +23,7 @@ several times per request, would use up a robot's deadline."""
 class Serve(ServeSettings, options.DeviceCommand):
     """Answer plan requests of other processes and machines.
 
-    Speaks websockets, until SIGTERM or Ctrl-C. Events are logged to stderr as JSON lines.
+    Speaks websockets, until SIGTERM or Ctrl-C. Events are logged to stderr.
 
     The client is `nsde_policy.deploy.client.RemotePolicy`. GET /healthz on the same port returns the status.
     """
@@ -49,7 +49,6 @@ class Serve(ServeSettings, options.DeviceCommand):
         from nsde_policy.control.clock import freeze_objects
         from nsde_policy.deploy.protocol import PROTOCOL
         from nsde_policy.deploy.server.policy_server import PolicyServer
-        from nsde_policy.deploy.server.settings import build_json_log
         from nsde_policy.policy.policy import Policy
 
         from .shared.page import run_until_signal
@@ -59,7 +58,7 @@ class Serve(ServeSettings, options.DeviceCommand):
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         policy = Policy.from_pretrained(self.run_dir and resolve_run(self.run_dir)).to(self.device)
         policy.threads = self.threads
-        server = PolicyServer(policy, settings, build_json_log(sys.stderr), calibration=policy.calibration)
+        server = PolicyServer(policy, settings, calibration=policy.calibration)
 
         def announce(port: int) -> None:
             url = f"ws://{f'[{self.host}]' if ':' in self.host else self.host}:{port}"

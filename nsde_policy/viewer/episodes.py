@@ -16,7 +16,6 @@ from websockets.http11 import Request, Response
 from nsde_policy.data.images import LazyFrames
 from nsde_policy.data.oddities import find_flags
 from nsde_policy.data.types import Demonstrations
-from nsde_policy.deploy.server.settings import Log
 from nsde_policy.errors import NsdePolicyError
 
 from .http import File, PageServer, ViewerSettings, load_files, respond_with_file
@@ -142,15 +141,14 @@ class EpisodePage:
 class EpisodeServer(PageServer):
     """Serves the page over HTTP; nothing is written."""
 
-    def __init__(self, page: EpisodePage, settings: ViewerSettings, log: Log) -> None:
+    def __init__(self, page: EpisodePage, settings: ViewerSettings) -> None:
         files = load_files("")
-        super().__init__(settings, log, {**files, "/": files["/static/episodes.html"]})
+        super().__init__(settings, {**files, "/": files["/static/episodes.html"]})
         self._page = page
 
     async def run(self, ready: Callable[[int], None]) -> None:
         """Serve until `stop`; call `ready` with the port."""
         async with self._listen(self._close, self._respond) as port:
-            self._log("showing", host=self._settings.host, port=port)
             ready(port)
             await self._stop.wait()
 

@@ -3,6 +3,7 @@
 import abc
 import contextlib
 import ipaddress
+import logging
 import re
 import socket
 from collections.abc import Mapping
@@ -17,9 +18,10 @@ from websockets.asyncio.server import ServerConnection
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
-from nsde_policy.deploy.server.settings import Log, ServerSettings, is_loopback
+from nsde_policy.deploy.server.settings import ServerSettings, is_loopback
 from nsde_policy.deploy.server.websocket_server import WebsocketServer
 
+logger = logging.getLogger(__name__)
 File = tuple[str, bytes]
 """Suffix and content of a file of a page."""
 _HOST = re.compile(r"(?:([\w.-]+)|\[([\da-fA-F:.]+)\])(?::\d+)?", re.ASCII)
@@ -70,8 +72,8 @@ class ViewerSettings(ServerSettings):
 class PageServer(WebsocketServer, abc.ABC):
     """Serves a page over HTTP; scripts and styles are public, everything else needs the token."""
 
-    def __init__(self, settings: ViewerSettings, log: Log, files: Mapping[str, File]) -> None:
-        super().__init__(settings, log)
+    def __init__(self, settings: ViewerSettings, files: Mapping[str, File]) -> None:
+        super().__init__(settings)
         self._settings, self._files = settings, files
 
     def _respond(self, connection: ServerConnection, request: Request) -> Response | None:
@@ -82,7 +84,7 @@ class PageServer(WebsocketServer, abc.ABC):
         if objection is None and not path.startswith("/static/") and not settings.accepts_token(request):
             objection = "a token is required in the address: ?token=…"
         if objection is not None:
-            self._log("refused", why=objection)
+            logger.debug("refused: %s", objection)
             return connection.respond(HTTPStatus.FORBIDDEN, objection + "\n")
         if path in self._files:
             return respond_with_file(*self._files[path], request.headers["Host"])

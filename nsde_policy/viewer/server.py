@@ -1,6 +1,7 @@
 """Web server of the live page: files over HTTP and a websocket for each client, on one port."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from http import HTTPStatus
@@ -9,13 +10,13 @@ from websockets.asyncio.server import ServerConnection, broadcast
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from nsde_policy.deploy.server.settings import Log
 from nsde_policy.errors import NsdePolicyError, RemoteError
 
 from . import messages
 from .app import App
 from .http import PageServer, ViewerSettings, load_files
 
+logger = logging.getLogger(__name__)
 SOCKET = "/live"
 FRAME_S = 1 / 30
 """Shortest time between two frames, at any speed."""
@@ -26,12 +27,12 @@ MAX_UNSENT_BYTES = 2**18
 class ViewerServer(PageServer):
     """Serves an app to web browsers; all clients see and control the same tables.
 
-    server = ViewerServer(app, ViewerSettings(port=0), build_json_log(sys.stderr))
+    server = ViewerServer(app, ViewerSettings(port=0))
     asyncio.run(server.run(print))  # prints the port; returns after `server.stop()`
     """
 
-    def __init__(self, app: App, settings: ViewerSettings, log: Log) -> None:
-        super().__init__(settings, log, load_files(app.scene.script))
+    def __init__(self, app: App, settings: ViewerSettings) -> None:
+        super().__init__(settings, load_files(app.scene.script))
         self._app = app
         self._clients: set[ServerConnection] = set()
         self._lock = asyncio.Lock()
@@ -42,10 +43,8 @@ class ViewerServer(PageServer):
         """Serve until `stop`; call `ready` with the port. Raise an exception of the app."""
         size = messages.MAX_CLIENT_MESSAGE_BYTES
         async with self._listen(self._serve_client, self._respond, max_queue=4, max_size=size) as port:
-            self._log("showing", host=self._settings.host, port=port)
             ready(port)
             await self._simulate()
-        self._log("stopped")
 
     async def _simulate(self) -> None:
         """Run one control period after the other until `stop`; time stands still while nobody watches."""
@@ -94,7 +93,7 @@ class ViewerServer(PageServer):
             await connection.send(messages.encode_message(self._app.hello))
             self._clients.add(connection)
             self._published_revision = -1  # the new client needs the state
-            self._log("joined", clients=len(self._clients))
+            logger.debug("a client joined, %d in all", len(self._clients))
             async for data in connection:
                 await self._handle(messages.parse_message(data), connection)
         except ConnectionClosed:
@@ -108,7 +107,7 @@ class ViewerServer(PageServer):
             async with self._lock:
                 if not self._clients:
                     self._app.restore()
-            self._log("left", why=why, clients=len(self._clients))
+            logger.debug("a client left: %s", why)
 
     async def _handle(self, message: messages.ClientMessage, connection: ServerConnection) -> None:
         """Handle a message between two control periods, and tell its client if it cannot be done."""

@@ -114,11 +114,11 @@ def test_client_reconnects_after_a_server_restart():
 def test_closed_policy_does_not_reconnect(running: RunningServer):
     with RemotePolicy.connect(running.url) as policy:
         policy.select_action(OBS)
-    before = len(running.find_events("connected"))
+    before = len(running.find_events(" connected from"))
     with pytest.raises(RemoteError, match="was closed by this client; connect again"):
         policy.plan_from(STATES, steps=4, seed=0)
     policy.close()  # closing twice is allowed
-    assert len(running.find_events("connected")) == before
+    assert len(running.find_events(" connected from")) == before
 
 
 # Servers that send wrong replies.

@@ -50,12 +50,8 @@ def test_planner_error_is_logged_by_the_server_and_hidden_from_the_client(failur
                 policy.plan_from(STATES, steps=4, seed=99)
             assert policy.plan_from(STATES, steps=4, seed=1).actions.shape == (4, 2)
         assert "secret" not in str(told.value)
-        (event,) = running.find_events("failed")
-        if isinstance(failure, BaseException):
-            assert event["error"].startswith(type(failure).__name__)
-            assert "test_serve.py:" in event["error"]
-        else:
-            assert event["error"].startswith("PlanError: planned ")
+        (event,) = running.find_events("the policy failed")
+        assert (type(failure).__name__ if isinstance(failure, BaseException) else "PlanError") in event
 
 
 def test_server_deadline_limits_requests_and_expired_ones_are_not_started():
@@ -136,7 +132,7 @@ def test_session_keeps_within_the_default_max_steps():
 def test_port_in_use_is_an_error():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        server = PolicyServer(LinearPlanner(), ServeSettings(port=port), lambda *_, **__: None)
+        server = PolicyServer(LinearPlanner(), ServeSettings(port=port))
         with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: another program"):
             asyncio.run(server.run(lambda port: None))
 
@@ -149,7 +145,7 @@ def test_stop_answers_running_requests():
         line.send(encode_request(1))
         wait_until(lambda: bool(planner.seeds), "it has begun")
         running.server.stop()
-        running.wait_for("stopping", in_flight=1)
+        running.wait_for("1 requests in flight")
         go.set()
         assert isinstance(receive_reply(line), PlanReply)
         with pytest.raises(ConnectionClosed) as closed:

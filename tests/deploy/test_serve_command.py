@@ -52,10 +52,9 @@ def test_command_serves_the_plans_of_the_local_policy_until_an_interrupt(tmp_pat
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=30)
     assert process.returncode == 0
-    events = [json.loads(line) for line in said.splitlines()]
-    assert [event["event"] for event in events][:2] == ["serving", "connected"]
-    assert events[-1]["event"] == "stopped"
-    assert events[-1]["planned"] == 4
+    lines = said.splitlines()
+    assert lines[0].startswith("serving neural_sde on 127.0.0.1:")
+    assert "4 planned" in lines[-1]
     assert TOKEN not in said
 
 
@@ -88,7 +87,7 @@ def test_sigterm_does_not_wait_for_a_plan_that_hangs():
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 1, said
-    assert [json.loads(line)["event"] for line in said.splitlines()][-1] == "hangs"
+    assert "the policy still plans after 1 s" in said
 
 
 @pytest.mark.parametrize(

@@ -149,8 +149,7 @@ def test_client_that_does_not_read_is_disconnected():
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
             deque(map(sock.sendall, itertools.repeat(REQUEST)), maxlen=0)
         sock.close()
-        (gone,) = running.wait_for("disconnected")
-        assert gone["why"] in ("timeout", "closed with no close frame")
+        running.wait_for("disconnected")
         assert_server_works(running)
 
 

@@ -130,7 +130,7 @@ def serve_in_thread(
     """Run a server in a thread, on a free port."""
     settings = ServeSettings(**{"port": 0, "deadline_s": 5.0, "max_steps": 128, **options})
     running = RunningServer()
-    server = PolicyServer(planner, settings, running.log, calibration=calibration)
+    server = PolicyServer(planner, settings, calibration=calibration)
     server.patience_s = patience_s
     with running.run(server):
         yield running

@@ -146,7 +146,7 @@ def test_token_is_required_if_set():
         assert get(viewer_server.url + f"?token={TOKEN}", Host="my-robot.example")[0] == 200
         with viewer_server.connect(f"?token={TOKEN}") as client:
             assert receive(client, "hello")
-        assert not [event for event in viewer_server.events if event["event"] in ("error", "transport")]
+        assert not viewer_server.find_events("failed")
 
 
 def test_public_address_requires_a_token_and_generates_one():
@@ -258,7 +258,7 @@ def test_a_package_error_in_a_tick_becomes_a_notice_and_any_other_stops_the_serv
                 raised.set()
 
     running = RunningViewer()
-    server = Server(app, ViewerSettings(port=0), running.log)
+    server = Server(app, ViewerSettings(port=0))
     with running.run(server), running.connect() as client:
         receive(client, "frame")
         app.error = DemoError("the disk\nis full")

@@ -19,7 +19,6 @@ from .options import Command, JsonAddressFlag, TokenFileFlag, read_token
 
 if TYPE_CHECKING:
     from nsde_policy.deploy.server.policy_server import PolicyServer
-    from nsde_policy.deploy.server.settings import Log
     from nsde_policy.viewer.app import App
     from nsde_policy.viewer.episodes import EpisodeServer
     from nsde_policy.viewer.http import ViewerSettings
@@ -52,14 +51,7 @@ class PageFlags(Address, Command):
         """Serve an app until SIGTERM or Ctrl-C, and print its address to stdout."""
         from nsde_policy.viewer.server import ViewerServer
 
-        self.run_server(ViewerServer(app, settings, self.make_log()), settings, what=what)
-
-    def make_log(self) -> "Log":
-        """Return the log of a server: JSON lines on stderr with --json, else only what goes wrong."""
-        from nsde_policy.deploy.server.settings import build_json_log
-
-        log = build_json_log(sys.stderr)
-        return log if self.json else lambda event, **facts: log(event, **facts) if "error" in facts else None
+        self.run_server(ViewerServer(app, settings), settings, what=what)
 
     def run_server(
         self, server: "ViewerServer | EpisodeServer", settings: "ViewerSettings", *, what: str

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
@@ -32,9 +33,10 @@ from ..protocol import (
     encode,
     unpack_frame,
 )
-from .settings import Log, ServeSettings, compute_max_message, format_error
+from .settings import ServeSettings, compute_max_message
 from .websocket_server import WebsocketServer
 
+logger = logging.getLogger(__name__)
 AnyRequest = PlanRequest | EncodeRequest
 Answer = PlanReply | EncodeReply | Refusal
 
@@ -45,15 +47,14 @@ class PolicyServer(WebsocketServer):
     Each client has one request in the queue at a time, so clients are served in turn. What waits while the
     planner thread computes is its next batch.
 
-        log = build_json_log(sys.stderr)
-        server = PolicyServer(policy, ServeSettings(port=0), log, calibration=policy.calibration)
+        server = PolicyServer(policy, ServeSettings(port=0), calibration=policy.calibration)
         asyncio.run(server.run(print))  # prints the port; returns after `server.stop()`
     """
 
     def __init__(
-        self, planner: Planner, settings: ServeSettings, log: Log, *, calibration: Calibration | None = None
+        self, planner: Planner, settings: ServeSettings, *, calibration: Calibration | None = None
     ) -> None:
-        super().__init__(settings, log)
+        super().__init__(settings)
         self._settings = settings
         self._planner = planner
         self._spec = planner.spec
@@ -87,16 +88,20 @@ class PolicyServer(WebsocketServer):
             max_size=compute_max_message(self._spec),
         ) as port:
             computing = asyncio.create_task(self._compute_batches())
-            self._log("serving", host=self._settings.host, port=port, method=self._spec.method)
+            logger.info("serving %s on %s:%d", self._spec.method, self._settings.host, port)
             ready(port)
             await self._stop.wait()
             self._stopping = True
-            self._log("stopping", clients=self._clients, in_flight=self._in_flight)
+            logger.info("stopping with %d clients, %d requests in flight", self._clients, self._in_flight)
             while self._in_flight:  # each request ends by its deadline
                 await asyncio.sleep(0.01)
             computing.cancel()
         self.hangs = not self._thread.close(self.patience_s)
-        self._log("hangs" if self.hangs else "stopped", **self._counts)
+        if self.hangs:
+            logger.error(
+                "the policy still plans after %g s; the server does not wait for it", self.patience_s
+            )
+        logger.info("stopped: %s", ", ".join(f"{count} {name}" for name, count in self._counts.items()))
 
     # --- Connections ---
 
@@ -108,20 +113,20 @@ class PolicyServer(WebsocketServer):
             return connection.respond(HTTPStatus.NOT_FOUND, "not found; use / for websockets or /healthz\n")
         headers = request.headers.get_all("Authorization")
         if not self._settings.accepts(headers[0] if len(headers) == 1 else "", scheme="Bearer "):
-            self._log("unauthorised", peer=_format_peer(connection))
+            logger.warning("%s has no valid token", _format_peer(connection))
             return connection.respond(HTTPStatus.UNAUTHORIZED, "the token is missing or wrong\n")
         if self._stopping or self._clients >= self._settings.max_clients:
-            self._log("full", peer=_format_peer(connection), clients=self._clients)
-            why = "the maximum number of clients is connected, or the server is stopping\n"
-            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, why)
+            why = "the maximum number of clients is connected, or the server is stopping"
+            logger.warning("%s is refused: %s", _format_peer(connection), why)
+            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, why + "\n")
         return None
 
     async def _handle_client(self, connection: ServerConnection) -> None:
         """Answer one client, one request at a time, until the connection ends."""
         self._last_client += 1
         client, why = self._last_client, "closed"
-        self._log("connected", client=client, peer=_format_peer(connection))
         self._clients += 1
+        logger.info("client %d connected from %s", client, _format_peer(connection))
         try:
             if await self._greet(connection):
                 await self._send(connection, self._welcome)
@@ -137,7 +142,7 @@ class PolicyServer(WebsocketServer):
             connection.transport.abort()
         finally:
             self._clients -= 1
-            self._log("disconnected", client=client, why=why, clients=self._clients)
+            logger.info("client %d disconnected: %s", client, why)
 
     async def _greet(self, connection: ServerConnection) -> bool:
         """Receive the greeting; return whether the client has the same protocol."""
@@ -182,7 +187,7 @@ class PolicyServer(WebsocketServer):
                 answer = await future
         except TimeoutError:
             answer = Refusal(request.id, "late", f"no answer within {deadline_s:.3f} s")
-            self._log("late", client=client, deadline_s=deadline_s)
+            logger.warning("client %d: %s", client, answer.message)
         finally:
             self._in_flight -= 1
         self._counts[_name_answer(answer)] += 1
@@ -265,7 +270,7 @@ class PolicyServer(WebsocketServer):
 
     def _report_failure(self, request: AnyRequest, error: BaseException) -> Refusal:
         """Log an error of the policy; its details are not for clients."""
-        self._log("failed", error=format_error(error))
+        logger.error("the policy failed", exc_info=error)
         return Refusal(request.id, "failed", "the policy failed; see the server's log")
 
     def _encode(self, requests: list[EncodeRequest]) -> list[Answer]:

@@ -1,14 +1,10 @@
-"""Address, token, limits and log of a server; no numpy, so that commands start fast."""
+"""Address, token and limits of a server; no numpy, so that commands start fast."""
 
 import hmac
 import ipaddress
-import json
 import math
-import time
-import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
@@ -26,9 +22,6 @@ FRAME_OVERHEAD = 1.01
 SESSION_SPARE = 2
 """Actions that the first plan of a control session has beyond its chunk."""
 MIN_TOKEN_LENGTH = 16
-
-Log = Callable[..., None]
-"""`log(event, **facts)`: report one event of a server."""
 
 
 @dataclass(frozen=True)
@@ -111,22 +104,3 @@ def check_token(token: str) -> str:
             "make one with python -c 'import secrets; print(secrets.token_urlsafe())'"
         )
     return token
-
-
-def build_json_log(stream: TextIO) -> Log:
-    """Return a log that writes each event as one line of JSON."""
-
-    def log(event: str, **facts: object) -> None:
-        stream.write(json.dumps({"time": round(time.time(), 3), "event": event, **facts}) + "\n")
-        stream.flush()
-
-    return log
-
-
-def format_error(error: BaseException | None) -> str | None:
-    """Format an error in one line: type, message, and the line that raised it; None for None."""
-    if error is None:
-        return None
-    frames = traceback.extract_tb(error.__traceback__)
-    source = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{source}"

@@ -12,17 +12,21 @@ from websockets.http11 import Request, Response
 
 from nsde_policy.errors import ConfigError
 
-from .settings import Log, ServerSettings, format_error
+from .settings import ServerSettings
+
+_websockets_logger = logging.getLogger(__name__)
+_websockets_logger.setLevel(logging.WARNING)
+# Whoever connects with something else than a websocket causes it, with a traceback.
+_websockets_logger.addFilter(lambda record: record.getMessage() != "opening handshake failed")
 
 
 class WebsocketServer:
-    """Websocket server on one port; events go to `log`."""
+    """Websocket server on one port."""
 
     patience_s: float = 5.0
     """Timeout for a client's greeting, ping reply and reads, and for the last plan at exit, seconds."""
 
-    def __init__(self, settings: ServerSettings, log: Log) -> None:
-        self._log = log
+    def __init__(self, settings: ServerSettings) -> None:
         self._address = settings
 
     def stop(self) -> None:
@@ -47,9 +51,6 @@ class WebsocketServer:
         settings = self._address
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        self._loop.set_exception_handler(self._log_loop_error)
-        logger = logging.Logger("websockets", logging.WARNING)  # not registered: it serves this server only
-        logger.addFilter(self._log_warning)
         try:
             server = await serve(
                 handle_client,
@@ -61,7 +62,7 @@ class WebsocketServer:
                 ping_interval=self.patience_s,
                 ping_timeout=self.patience_s,
                 close_timeout=min(self.patience_s, 1.0),
-                logger=logger,
+                logger=_websockets_logger,
                 **options,
             )
         except (OSError, ValueError) as error:  # ValueError: a host name or flag that the system cannot use
@@ -72,12 +73,3 @@ class WebsocketServer:
             raise ConfigError(f"cannot listen on {settings.host}:{settings.port}: {advice}") from None
         async with server:
             yield int(server.sockets[0].getsockname()[1])
-
-    def _log_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        self._log("error", message=context["message"], error=format_error(context.get("exception")))
-
-    def _log_warning(self, record: logging.LogRecord) -> bool:
-        """Report a warning of websockets as an event, without its traceback."""
-        error = record.exc_info[1] if record.exc_info else None
-        self._log("transport", message=record.getMessage(), error=format_error(error))
-        return False
