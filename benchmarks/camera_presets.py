@@ -85,7 +85,7 @@ def measure_loss(policy: nsde_policy.Policy, loss: Loss | None, trials: int) -> 
         counts["delivered"] += arm.delivered
         counts["trials"] += 1
         counts["commands"] += report.commands
-        counts["without_camera"] += sum(camera.lost_commands for camera in report.cameras.values())
+        counts["without_camera"] += sum(report.lost_cameras.values())
         counts["held"] += report.held
         faults.update(report.faults)
     return {**counts, "faults": dict(faults), "last_report": report.to_text().splitlines()}

@@ -61,6 +61,5 @@ def _run_in_real_time(policy: Any, rate_hz: float, seconds: float) -> dict[str, 
         "plan_p50_ms": 1e3 * report.latency_p50_s,
         "plan_p99_ms": 1e3 * report.latency_p99_s,
         "selected": report.selected,
-        "candidates": report.candidates,
         "load": os.getloadavg()[0],
     }

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Meta
 
 from nsde_policy.bounds import NonNegative, Number, Positive
-from nsde_policy.config import BaseConfig, require
+from nsde_policy.config import BaseConfig
 from nsde_policy.core.spec import wrap_angle
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json
@@ -52,12 +52,6 @@ class CameraRange(BaseConfig):
     """Largest change of each low-dimensional observation while frames were equal bit for bit."""
     hold: Positive = 1.0
     """Median number of control periods for which a frame stays the same: more than 1 for a slow camera."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        ordered = [low <= high for low, high in zip(self.low, self.high, strict=False)]
-        is_valid = len(self.low) == len(self.high) == len(LOOKS) and all(ordered)
-        require(self, is_valid, f"need {len(LOOKS)} limits, low <= high, got {self.low} and {self.high}")
 
     @classmethod
     def measure(
@@ -124,19 +118,6 @@ class Calibration(BaseConfig):
     usually_visible: Annotated[float, Meta(ge=0, le=1)] | None = None
     """Fraction of what the policy relies on that is visible in 99 % of undisturbed frames of held-out
     episodes, or without any of every fifth training episode; None if the policy does not report it."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, len(self.step) == len(self.acceleration), "need as many steps as accelerations")
-        sizes = len(self.action_low), len(self.action_high)
-        require(self, sizes in ((0, 0), 2 * (len(self.step),)), f"need as many limits as steps, got {sizes}")
-        ordered = all(low < high for low, high in zip(self.action_low, self.action_high, strict=True))
-        require(self, ordered, "need action_low < action_high")
-        columns = self.delta_columns
-        is_valid = len({*columns} & {*range(len(self.step))}) == len(columns)
-        require(self, is_valid, f"delta_columns must be columns of {len(self.step)} actions, got {columns}")
-        square = all(len(row) == len(self.mean) for row in self.precision)
-        require(self, square and len(self.precision) == len(self.mean), "precision must be square")
 
     @classmethod
     def measure(
@@ -208,19 +189,31 @@ class Calibration(BaseConfig):
 
     def check(self, spec: PolicySpec) -> "Calibration":
         """Return `self`, or raise `CheckpointError` if it belongs to a policy of other sizes."""
-        features = spec.obs_dim + spec.act_dim + len(spec.circular)
-        if len(self.step) != spec.act_dim or len(self.mean) not in (0, features):
-            raise CheckpointError(
-                f"the calibration has {len(self.step)} actions and {len(self.mean)} features, the policy has "
-                f"{spec.act_dim} and {features}; it belongs to another run"
-            )
-        cameras = [(limits.camera, len(limits.still)) for limits in self.frames]
-        if cameras and cameras != [(camera.name, spec.plain_dim) for camera in spec.cameras]:
-            raise CheckpointError(
-                f"the calibration has the cameras {cameras!s:.120}, the policy has "
-                f"{[camera.name for camera in spec.cameras]!s:.120} and {spec.plain_dim} low-dimensional "
-                "observations; it belongs to another run"
-            )
+        features, cameras = spec.dim + len(spec.circular), [camera.name for camera in spec.cameras]
+        sizes = {
+            "step": (spec.act_dim,),
+            "acceleration": (spec.act_dim,),
+            "action_low": (0, spec.act_dim),
+            "action_high": (len(self.action_low),),
+            "mean": (0, features),
+            "precision": (len(self.mean),),
+        }
+        problems = [
+            f"{len(getattr(self, name))} values of {name}, expected {allowed[-1]}"
+            for name, allowed in sizes.items()
+            if len(getattr(self, name)) not in allowed
+        ]
+        if any(len(row) != len(self.mean) for row in self.precision):
+            problems.append("a precision that is not square")
+        if not {*self.delta_columns} <= {*range(spec.act_dim)}:
+            problems.append(f"delta_columns {self.delta_columns}, expected columns of {spec.act_dim} actions")
+        if self.frames and [limits.camera for limits in self.frames] != cameras:
+            problems.append(f"the cameras {[limits.camera for limits in self.frames]}, expected {cameras}")
+        for limits in self.frames:
+            if (len(limits.low), len(limits.high), len(limits.still)) != (3, 3, spec.plain_dim):
+                problems.append(f"a range of {limits.camera} of another size")
+        if problems:
+            raise CheckpointError(f"the calibration has {problems[0]}; it belongs to another run")
         return self
 
 

@@ -75,14 +75,6 @@ def test_there_is_always_a_plan_if_planning_takes_fewer_periods_than_a_plan_last
     assert report.plans >= 8
 
 
-def test_a_worker_that_is_too_slow_is_reported_and_the_command_holds():
-    sim = Sim()
-    session = make_session(sim, delay_s=1.5)
-    run_session(session, sim, 60, follow=False)
-    assert session.report().faults["late_plan"] >= 1
-    assert session.report().held > 0
-
-
 def test_plans_are_made_in_a_thread_that_ends_with_the_session():
     threads = []
 
@@ -164,28 +156,3 @@ def test_fewer_candidates_are_compared_while_planning_is_slow():
     report = session.report()
     assert report.selected == report.plans - 3
     assert f"{report.selected} selected from several candidates" in report.to_text()
-
-
-def test_a_planner_with_a_fixed_number_of_candidates_compares_again_when_planning_is_quick():
-    class AllOrNone(SelectingWalker):
-        def plan_from(self, states, *, steps, seed, candidates=None):
-            plan = super().plan_from(states, steps=steps, seed=seed, candidates=candidates)
-            return plan if candidates == 16 else plan._replace(candidates=None)
-
-    sim = Sim()
-    planner = AllOrNone(sim, seconds=0.002)
-    session = make_session(sim, planner, deadline_s=0.05)
-    run_session(session, sim, 8)
-    planner.seconds = 0.0005
-    run_session(session, sim, 16)
-    assert planner.asked == [16, 8, 8, 8, 8, 16]
-    assert session.report().selected == 2
-
-
-def test_a_planner_that_compares_no_plans_is_asked_for_one():
-    sim = Sim()
-    session = make_session(sim, Walker())
-    run_session(session, sim, 8)
-    report = session.report()
-    assert (report.faults, report.selected) == ({}, 0)
-    assert "selected" not in report.to_text()

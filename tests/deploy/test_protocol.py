@@ -1,6 +1,5 @@
 """Tests for deploy/protocol.py: exact round trips, and rejection of everything else."""
 
-import contextlib
 import json
 import struct
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -65,33 +64,6 @@ def test_plan_round_trip_is_exact(number, actions, states, std, count):
     for sent, found in zip(plan, got, strict=True):
         assert (found is None) == (sent is None)
         assert sent is None or (found.shape, found.tobytes()) == (sent.shape, sent.tobytes())
-
-
-trees = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(-5, 5), inner),
-    max_leaves=12,
-)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.sampled_from([*MESSAGES]), st.data())
-def test_a_changed_or_damaged_message_is_rejected_or_valid(kind, data):
-    values = msgspec.msgpack.decode(encode(MESSAGES[kind]))
-    field = data.draw(st.sampled_from(sorted(values)))
-    inside = values[field]
-    if isinstance(inside, dict) and data.draw(st.booleans()):
-        inside[data.draw(st.sampled_from(sorted(inside)))] = data.draw(trees)
-    elif data.draw(st.booleans()):
-        values[field] = data.draw(trees)
-    packed = bytearray(msgspec.msgpack.encode(values))
-    for _ in range(data.draw(st.integers(0, 3))):
-        packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
-    cut = bytes(packed[: data.draw(st.integers(0, len(packed)))])
-    for content in (bytes(packed), cut):
-        for each in MESSAGES:
-            with contextlib.suppress(RemoteError):
-                assert decode(encode(decode(content, each)), each) is not None
 
 
 def changed(**fields: Any) -> bytes:

@@ -1,6 +1,5 @@
 """Tests for deploy/runtime: small_graph policies without torch, and rejection of hostile files."""
 
-import os
 import pickle
 
 import numpy as np
@@ -64,16 +63,6 @@ def test_truncated_or_changed_file_is_rejected(small_graph, at, bits):
         return
     content[int(at * len(content))] ^= bits
     assert_rejected(bytes(content))
-
-
-def test_missing_irregular_or_oversized_file_is_not_read(tmp_path):
-    (tmp_path / "huge.onnx").touch()
-    os.truncate(tmp_path / "huge.onnx", 1 << 40)  # a sparse file
-    os.mkfifo(tmp_path / "pipe.onnx")  # reading it would block
-    problems = {"huge": "the limit is 536870912", "absent": "No such file", "pipe": "not a regular file"}
-    for name, match in problems.items():
-        with pytest.raises(CheckpointError, match=match):
-            RuntimePolicy.load(tmp_path / f"{name}.onnx")
 
 
 def test_other_files_are_rejected():

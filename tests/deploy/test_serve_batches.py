@@ -106,19 +106,6 @@ def test_client_that_asks_without_pause_has_one_row_per_batch():
     assert [sorted({7, 8, 9} & {*batch}) for batch in planner.batches[-3:]] == [[7], [8], [9]]
 
 
-def test_request_whose_deadline_passed_is_not_in_the_batch():
-    with gather(BatchPlanner(), clients=3) as crowd:
-        crowd.ask(1, waiting=1)
-        crowd.ask(3, waiting=2)
-        crowd.lines[2].send(encode_request(2, seed=2, deadline_s=0.05))
-        refusal = receive_reply(crowd.lines[2])
-        assert isinstance(refusal, Refusal)
-        assert refusal.code == "late"
-        crowd.go.set()
-        assert [receive_reply(crowd.lines[client]).id for client in (1, 3)] == [1, 3]
-    assert crowd.planner.batches == [[FIRST], [1, 3]]
-
-
 @pytest.mark.parametrize("failure", [ValueError("x"), SystemExit(3), Plan(np.full((4, 2), np.nan))], ids=repr)
 def test_one_failing_row_does_not_fail_the_others(failure: BaseException | Plan):
     def fail(seed: int) -> Plan | None:
