@@ -185,13 +185,9 @@ def test_an_out_of_distribution_fault_needs_a_calibration():
     ("settings", "message"),
     [
         ({"rate": 10}, "no setting 'rate'; the closest is 'rate_hz' of rate_hz, deadline_s, limits"),
-        ({"rate_hz": "fast"}, "rate_hz must be float, got 'fast'"),
         ({"deadline_s": float("nan")}, "need deadline_s > 0"),
-        ({"max_age_s": float("inf")}, "need max_age_s <= 1e.30, got inf"),
-        ({"chunk": 2.5}, "chunk must be int . null, got 2.5"),
         ({"limits": "none"}, "limits must be 'from_demos' or Limits"),
         ({"on_fault": "panic"}, "on_fault must be 'hold', 'stop' or a callback"),
-        ({"log": 3}, "log must be the path of a file, got 3"),
         ({"on_fault": {"clock_jmp": "stop"}}, "no fault 'clock_jmp'; the closest is 'clock_jump' of non"),
         ({"on_fault": MappingProxyType({"late_plan": "panic"})}, "'stop' or a callback, got 'panic'"),
     ],

@@ -20,7 +20,6 @@ from tests.helpers.policy_servers import (
     LinearPlanner,
     RunningServer,
     encode_request,
-    get_health,
     receive_reply,
     serve_in_thread,
 )
@@ -152,22 +151,6 @@ def test_row_is_the_plan_of_its_seed_up_to_rounding(shipped: Policy):
             assert row.actions == pytest.approx(alone.actions, rel=1e-3)
             assert row.std == pytest.approx(alone.std, rel=1e-3)
         assert {plan.candidates is None for plan in rows} == {False, True}, "some plans are compared"
-
-
-def test_many_robots_get_the_plans_they_would_get_alone(shipped: Policy):
-    states = draw_states(shipped, 12)
-    alone = [shipped.plan_from(row, steps=8, seed=seed) for seed, row in enumerate(states)]
-
-    def ask(url: str, robot: int) -> bool:
-        with RemotePolicy.connect(url, deadline_s=60, timeout_s=60) as remote:
-            plans = [remote.plan_from(states[robot], steps=8, seed=robot) for _ in range(5)]
-        return all(np.allclose(plan.actions, alone[robot].actions, rtol=1e-3) for plan in plans)
-
-    with serve_in_thread(shipped, deadline_s=60.0) as running:
-        with ThreadPoolExecutor(12) as threads:
-            assert all(threads.map(ask, [running.url] * 12, range(12)))
-        counts = get_health(running)[1]
-        assert counts["planned"] > counts["batches"]
 
 
 def test_frames_are_encoded_together_where_any_number_of_rows_is(monkeypatch: pytest.MonkeyPatch):

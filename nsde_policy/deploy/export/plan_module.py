@@ -127,13 +127,14 @@ def trace_plan(
     with torch.no_grad():  # plan once to find the noise that a plan samples
         model.plan(torch.zeros(1, spec.history, spec.dim), steps=horizon, rng=rng, sampling=settings)
     plain = PlanModule(model, horizon, settings, spec.obs_dim)
-    both: list[nn.Module] = [plain, model.fold_for_export(settings) or plain]
-    reference, module = map(SinglePlan, both)
+    folded = model.fold_for_export(settings) or plain
+    reference, module = SinglePlan(plain), SinglePlan(folded)
     buffers = enumerate(rng.buffers)
     inputs = [GraphInput(f"{kind}_{i}", kind, tuple(noise.shape[1:])) for i, (kind, noise) in buffers]
     if selects:
         assert selector is not None
-        reference, module = (SelectedPlan(plans, selector.eval(), steps) for plans in both)
+        selector.eval()
+        reference, module = (SelectedPlan(plans, selector, steps) for plans in (plain, folded))
         inputs = [replace(each, shape=(count, *each.shape)) for each in inputs]
     scale = np.array(spec.high) - np.array(spec.low)
     return TracedFunction(
