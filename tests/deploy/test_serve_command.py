@@ -6,10 +6,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from nsde_policy.cli.main import main
 from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.errors import RemoteError
 from nsde_policy.policy.policy import Policy
@@ -86,3 +88,23 @@ def test_sigterm_does_not_wait_for_a_plan_that_hangs():
         _, said = process.communicate(timeout=60)
     assert process.returncode == 1, said
     assert "the policy still plans after 1 s" in said
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "message"),
+    [
+        (("--host", "0.0.0.0"), {}, "which needs a token"),
+        (("--host", "0.0.0.0"), {"NSDE_POLICY_TOKEN": "1234"}, "at least 16"),
+        (("--token-file", "/nowhere/token"), {}, "/nowhere/token cannot be read: No such file"),
+    ],
+)
+def test_command_reports_errors_in_one_line(
+    args: tuple[str, ...], env: dict[str, str], message: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("NSDE_POLICY_TOKEN", raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert main(["serve", *args]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
