@@ -1,6 +1,5 @@
 """Frames for training: resized once, kept in a file, read in batches of any order with bounded memory."""
 
-import hashlib
 import math
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -98,7 +97,6 @@ class FrameFile:
         """Brightness, contrast and detail of each frame before it was resized, by camera."""
         self.repeats = np.zeros((len(cameras), count), bool)
         """Whether each frame is equal to the one before, by camera."""
-        self._digest = hashlib.sha256()
         shape = (len(cameras), count, size, size, 3)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -120,17 +118,10 @@ class FrameFile:
                 self.looks[index, row] = describe_frame(frame)
                 self.repeats[index, row] = before is not None and np.array_equal(frame, before)
                 row, before = row + 1, frame
-            resized = np.ascontiguousarray(resize_frames(frames, self.size))
-            self._digest.update(resized.data)
-            self._file.write(resized.data)
+            self._file.write(np.ascontiguousarray(resize_frames(frames, self.size)).data)
 
     def __len__(self) -> int:
         return self.looks.shape[1]
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of all frames after they were resized."""
-        return self._digest.hexdigest()
 
     def read(self, index: npt.NDArray[np.int64]) -> list[Bytes]:
         """Read frames by their index, in any order; returns (n, size, size, 3) for each camera."""

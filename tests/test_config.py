@@ -13,6 +13,7 @@ import pytest
 
 from nsde_policy.config import BaseConfig, NetworkConfig, TrainConfig, WindowConfig
 from nsde_policy.encoders import ENCODERS, get_encoder
+from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.registry import METHODS, get_method
@@ -67,6 +68,11 @@ def test_value_of_the_wrong_type_raises(values: dict[str, object], message: str)
 def test_invalid_combinations_raise(changes: dict[str, object], message: str):
     with pytest.raises(ConfigError, match=message):
         NeuralSDEConfig(**changes)  # type: ignore[arg-type]
+
+
+def test_settings_of_earlier_versions_are_read():
+    assert KeypointConfig.from_dict({"masked_steps": 5}) == KeypointConfig(occlusion_steps=5)
+    assert DemoConfig.from_dict({"window_mb": 64}) == DemoConfig()
 
 
 def test_a_run_of_a_much_earlier_version_is_refused_with_what_to_do(tmp_path: Path):

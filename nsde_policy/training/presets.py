@@ -123,7 +123,12 @@ class TrainingRequest:
 
         Fewer steps shorten the training of the encoder and of plan selection in proportion.
         """
-        changes = select_settings(self.settings, "demos.")
+        prefix = "demos."
+        changes = {
+            path.removeprefix(prefix): value
+            for path, value in self.settings.items()
+            if path.startswith(prefix)
+        }
         selection = task.training.demos.change(changes)
         preset = preset or choose_preset(task, self.method)
         if preset == AUTO_PRESET and selection.images and self.device == "cpu":
@@ -162,11 +167,6 @@ class TrainingRequest:
         recorded = find_task(self.demos)
         logger.info("%s", recorded.reason)
         return recorded.name, {**recorded.env_kwargs, **env_kwargs}
-
-
-def select_settings(settings: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return the settings whose path has a prefix, without it."""
-    return {path.removeprefix(prefix): value for path, value in settings.items() if path.startswith(prefix)}
 
 
 def resolve_preset(
