@@ -7,7 +7,7 @@ and camera frames keep the newest value.
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -117,8 +117,9 @@ class ResampledSource(DerivedSource):
         self.attributes["resampled_from_hz"] = recorded_hz
         self._recorded_hz, self._original_ends = recorded_hz, ends
         self._obs_keys, self._act_key = obs_keys, act_key
-        self._obs, self._act = arrays[: len(obs_names)], arrays[len(obs_names) :]
-        self._angles = _split_columns(angles, self._obs)
+        self._measured = range(max(1, int(np.searchsorted(ends, MEASURED_FRAMES, side="right"))))
+        self._act = arrays[len(obs_names) :]
+        self._angles = _split_columns(angles, arrays[: len(obs_names)])
         self._changes, self._scaled = self._find_changes()
         if source.act_limits is not None:  # a longer period may hold a larger change
             scale = np.ones(len(source.act_limits[0]))
@@ -144,11 +145,6 @@ class ResampledSource(DerivedSource):
         is_numeric = array.dtype.kind in "biuf" and array.width <= MAX_COLUMNS and not is_camera(array.shape)
         return ResampledArray(array, self._instants, self._judge(array) if is_numeric else None)
 
-    @cached_property
-    def _measured(self) -> range:
-        """Episodes by which columns are judged."""
-        return range(max(1, int(np.searchsorted(self._original_ends, MEASURED_FRAMES, side="right"))))
-
     def _find_changes(self) -> tuple[list[int], list[int]]:
         """Return the action columns that are changes per period, and those in proportion to changes."""
         demos = load_from(self._source, obs_keys=self._obs_keys, act_key=self._act_key)
@@ -160,15 +156,10 @@ class ResampledSource(DerivedSource):
             [action for action, column in enumerate(scaled) if column != NO_COLUMN == changes[action]],
         )
 
-    def _read_measured(self, array: SourceArray) -> Numbers:
-        """Read the frames by which columns are judged, (frames, columns)."""
-        frames = int(self._original_ends[len(self._measured) - 1])
-        values: Numbers = array.read(0, frames).reshape(frames, -1).astype(np.float64)
-        return values
-
     def _judge(self, array: SourceArray) -> ColumnRules:
         """Find the columns of an array that are not simply interpolated."""
-        values, ends = self._read_measured(array), self._original_ends[: len(self._measured)]
+        ends = self._original_ends[: len(self._measured)]
+        values: Numbers = array.read(0, int(ends[-1])).reshape(int(ends[-1]), -1).astype(np.float64)
         summed = _split_columns(self._changes, self._act).get(array.name, [])
         named = {*array.angles, *self._angles.get(array.name, ())}
         held = [column for column in _find_held(values, ends) if column not in {*named, *summed}]

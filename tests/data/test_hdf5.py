@@ -120,12 +120,6 @@ def test_d4rl_episodes_end_at_terminals_and_timeouts(tmp_path: Path) -> None:
     assert demos.lengths.tolist() == [5, 7, 8]
 
 
-def test_a_single_d4rl_frame_behind_the_last_end_is_left_out(tmp_path: Path) -> None:
-    demos = load_demonstrations(write_d4rl(tmp_path / "d4rl.hdf5", ends=(5, 19)))
-    assert demos.lengths.tolist() == [5, 14]
-    assert len(demos.obs) == 19
-
-
 def test_a_real_file_loads(shared_demos: Path) -> None:
     d4rl = load_demonstrations(shared_demos / "formats/d4rl_expert.hdf5", rate_hz=20)
     assert (len(d4rl), d4rl.obs.shape, d4rl.act.shape) == (20, (10000, 12), (10000, 3))

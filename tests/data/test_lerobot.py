@@ -213,12 +213,6 @@ def test_a_camera_of_another_rate_gives_its_newest_frame(
         assert errors.argmin(axis=1).tolist() == shown
 
 
-def test_paths_of_version_2_may_name_the_chunk_as_version_3_does(tmp_path: Path) -> None:
-    path = write_v2(tmp_path / "set")
-    edit_info(path, data_path="data/chunk-{chunk_index:03d}/episode_{episode_index:06d}.parquet")
-    assert np.array_equal(load_demonstrations(path).obs, expected_state())
-
-
 def test_what_follows_an_action_and_the_task_are_no_observations(tmp_path: Path) -> None:
     path, out = write_v3(tmp_path / "set"), tmp_path / "out.zarr"
     assert main(["data", "convert", str(path), str(out)]) == 0

@@ -41,8 +41,8 @@ def make_metadata() -> dict[str, Any]:
     }
 
 
-def write_minari(folder: Path, *, nested: bool = True) -> Path:
-    """Write observations of one row more than actions, as a dict or as a plain array."""
+def write_minari(folder: Path) -> Path:
+    """Write observations of one row more than actions."""
     data = folder / "data"
     data.mkdir(parents=True)
     (data / "metadata.json").write_text(json.dumps(make_metadata()))
@@ -52,12 +52,9 @@ def write_minari(folder: Path, *, nested: bool = True) -> Path:
             episode = file.create_group(f"episode_{k}")
             episode.attrs.update(id=k, seed=100 + k, total_steps=steps)
             observations = rng.normal(size=(steps + 1, 3)).astype(np.float32)
-            if nested:
-                episode["observations/observation"] = observations
-                episode["observations/goal/_index_0"] = np.full((steps + 1, 2), k, np.float32)
-                episode["observations/goal/_index_1"] = np.ones(steps + 1, np.int64)
-            else:
-                episode["observations"] = observations
+            episode["observations/observation"] = observations
+            episode["observations/goal/_index_0"] = np.full((steps + 1, 2), k, np.float32)
+            episode["observations/goal/_index_1"] = np.ones(steps + 1, np.int64)
             episode["actions"] = rng.uniform(-1, 1, (steps, 2)).astype(np.float32)
             episode["rewards"] = np.ones(steps)
             episode["terminations"] = episode["truncations"] = np.zeros(steps, bool)
@@ -85,11 +82,6 @@ def test_data_sets_load_without_the_last_observation(tmp_path: Path, part: str) 
         assert source.attributes["env_id"] == "Made-Up-v3"
         goal = ["observations/goal/_index_0", "observations/goal/_index_1"]
         assert source.find_arrays() == ["actions", *goal, "observations/observation"]
-
-
-def test_plain_observations_have_the_name_of_the_format(tmp_path: Path) -> None:
-    path = write_minari(tmp_path / "tiny-v0", nested=False)
-    assert load_demonstrations(path).obs_names == ("observations[0]", "observations[1]", "observations[2]")
 
 
 def on_file(change: Callable[[h5py.File], object]) -> Callable[[Path], object]:

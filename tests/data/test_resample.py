@@ -123,12 +123,6 @@ def test_limits_of_changes_are_for_the_new_period(tmp_path: Path) -> None:
     np.testing.assert_allclose(limits, [(-0.3, -3), (0.3, 3)])
 
 
-def test_the_recorded_rate_changes_nothing(tmp_path: Path) -> None:
-    store = record(tmp_path / "demos.zarr", 30, rate=30)
-    assert main(["data", "convert", str(store), str(tmp_path / "out.zarr"), "--resample", "30"]) == 0
-    assert load_demonstrations(tmp_path / "out.zarr").fingerprint == load_demonstrations(store).fingerprint
-
-
 def test_an_unrecorded_rate_has_to_be_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, out = record(tmp_path / "demos.zarr", None, rate=30), tmp_path / "out.zarr"
     for command in (["data", "convert", str(store), str(out)], ["train", "--demos", str(store)]):
@@ -172,13 +166,3 @@ def test_cameras_of_a_training_are_resampled_too(tmp_path: Path) -> None:
     with config.open_store(store) as source:
         assert len(frames) == source.read_ends()[-1]
     np.testing.assert_array_equal(frames[:6][:, 0, 0, 0], [0, 1, 3, 4, 6, 7])
-
-
-def test_blocks_are_the_parts_of_the_whole(tmp_path: Path) -> None:
-    store = record(tmp_path / "demos.zarr", 24, rate=24, deltas=True)
-    for rate_hz in (7, 55):
-        with DemoConfig(resample_hz=rate_hz).open_store(store) as source:
-            array = source.open_array("action")
-            whole = array.read(0, len(array))
-            parts = [array.read(start, start + 5) for start in range(0, len(array), 5)]
-            np.testing.assert_array_equal(np.concatenate(parts), whole)

@@ -127,27 +127,6 @@ def test_action_is_commanded_after_the_observation_was_seen(tmp_path: Path):
     np.testing.assert_allclose(get_times(demos.act), ticks + 0.004, atol=1e-5)
 
 
-def test_action_is_the_same_command_in_all_bags(tmp_path: Path):
-    rng, jitter = np.random.default_rng(0), 0.015
-    for number in range(6):
-        messages, begin = [], rng.uniform(0, 0.05)
-        for i in range(60):
-            at = round((begin + i / 20 + rng.uniform(-jitter, jitter)) * 1e9) + 10**9
-            messages.append(Message("/joint_states", at, make_joints(at, np.full(6, i))))
-            messages.append(Message("/command", at + 4_000_000, make_joints(at + 4_000_000, np.full(6, i))))
-            at += int(rng.uniform(0, 1e7))
-            messages.append(Message("/cam", at, make_image(at, np.zeros((2, 2, 3), np.uint8))))
-        write_bag(tmp_path / f"bag{number}", messages)
-    settings = SETTINGS.replace("10", "20") + 'images = ["/cam"]\n'
-    (tmp_path / "dataset.toml").write_text(settings)
-    demos = load_demonstrations(tmp_path)
-    assert len(demos) == 6
-    np.testing.assert_array_equal(demos.act, demos.obs)
-    for episode in demos:
-        np.testing.assert_array_equal(np.diff(episode.obs, axis=0), 1)
-        assert len(episode.obs) >= 57
-
-
 def test_bag_without_metadata_in_a_folder_of_bags_is_refused(tmp_path: Path):
     for name in ("demo_1", "demo_2"):
         write_bag(tmp_path / name, make_small())

@@ -80,16 +80,6 @@ def test_csv_files_are_episodes_in_the_order_of_their_numbers(tmp_path: Path, de
         np.testing.assert_array_equal(episode.act, rows[:, 3:])
 
 
-def test_a_column_numbers_the_episodes_of_one_csv_file(tmp_path: Path) -> None:
-    (tmp_path / "dataset.toml").write_text(CSV_TOML + 'episode = "trial"\n')
-    lines = [f"{label},{i},{i + 1},{i + 2}" for i, label in enumerate([4, 4, 4, 1, 1])]
-    (tmp_path / "all.csv").write_text("\n".join(["\ufefftrial,q0,q1,u0", *lines]))
-    demos = load_demonstrations(tmp_path)
-    assert demos.lengths.tolist() == [3, 2]
-    assert demos.act[:, 0].tolist() == [2, 3, 4, 5, 6]
-    assert load_demonstrations(tmp_path / "all.csv").fingerprint == demos.fingerprint
-
-
 def test_npz_files_are_read_without_the_last_observation(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "arm")
     demos = load_demonstrations(path)
@@ -198,7 +188,7 @@ def test_an_observation_does_not_divide_a_file(tmp_path: Path) -> None:
 def test_flags_divide_a_csv_file_into_episodes(tmp_path: Path, text: str) -> None:
     (tmp_path / "dataset.toml").write_text('rate_hz = 9\nobservations = ["q"]\nactions = ["u"]\n')
     lines = [f'{i},{-i},"a,b",{text if i in (2, 6) else "False"}' for i in range(7)]
-    (tmp_path / "all.csv").write_text("\n".join(["q,u,note,done", *lines]))
+    (tmp_path / "all.csv").write_text("\n".join(["\ufeffq,u,note,done", *lines]))
     demos = load_demonstrations(tmp_path / "all.csv")
     assert demos.lengths.tolist() == [3, 4]
     assert demos.act[:, 0].tolist() == [-i for i in range(7)]
@@ -276,63 +266,43 @@ def promise(shape: str) -> Callable[[Path], Path]:
 
 DAMAGES = [
     # dataset.toml
-    Damage("no TOML", with_toml("rate_hz", "= ="), "dataset.toml is not TOML"),
     Damage("no rate", with_toml("rate_hz = 50\n", ""), "dataset.toml: .*needs the setting 'rate_hz'"),
-    Damage("negative rate", with_toml("50", "-1"), "need rate_hz > 0"),
     Damage("unknown setting", with_toml("angles", "angels"), "angels"),
     Damage("unknown angle", with_toml('angles = ["q1"]', 'angles = ["q7"]'), r"\['q7'\] in angles"),
-    Damage("no observation", with_toml('["q0", "q1"]', "[]"), "name an observation and an action"),
     Damage("name twice", with_toml('["u0"]', '["q0"]'), "a name is listed twice: q0, q1, q0"),
     Damage("unknown column", with_toml('"u0"', '"u9"'), "run_0.csv has no u9, it holds: t, q0, q1, u0, note"),
     # csv
     Damage("text", with_line("0,x,1,1,x"), "run_2.csv has 'x' in line 3 of q0, expected a num"),
-    Damage("missing value", with_line("0,,1,1,x"), "run_2.csv has '' in line 3 of q0"),
-    Damage("short row", with_line("0,1"), "run_2.csv has 2 values in line 3, expected 5"),
     Damage("long row", with_line("0,5,1,1,1,x"), "run_2.csv has 6 values in line 3, expected 5"),
-    Damage("NaN", with_line("0,nan,1,1,x"), "run_2.csv has 'nan' in line 3 of q0"),
     Damage(
         "index of pandas", with_line(",q0,q1,u0,note", 0), "first column without a name.* use index=False"
     ),
     Damage("other columns", with_line("a,b,c,d,e", 0), "run_2.csv has no q0, q1, u0, it holds: a, b, c"),
-    Damage("column twice", with_line("q0,q0,u0", 0), "run_2.csv begins .* expected names of columns"),
-    Damage("empty file", on_file("run_2.csv", lambda _: b""), "run_2.csv begins with ''"),
     Damage("no rows", on_file("run_2.csv", lambda b: b.splitlines()[0]), "run_2.csv has no rows"),
     Damage("no UTF-8", on_file("run_2.csv", lambda b: b"\xff\xfe" + b), "run_2.csv cannot be .*utf-8"),
     Damage("pipe", make_pipe, "run_2.csv is not a regular file"),
     # npz
     Damage("missing array", with_arrays(grip=None), "run_2.npz has no grip, it holds: qpos"),
     Damage(
-        "unequal lengths", with_arrays(grip=np.ones(3, "f4")), r"grip in .*run_2.npz is float32 \(3,\), ex"
-    ),
-    Damage(
         "other width", with_arrays(qpos=np.ones((4, 2))), r"qpos in .*_2.npz is float64 \(4, 2\), expected"
     ),
     Damage(
         "padded", with_arrays(target=np.ones((3, 9, 2))), r"has shape \(3, 9, 2\), expected \(frames, col"
     ),
-    Damage("other type", with_arrays(grip=np.ones(4)), "grip in .*run_2.npz is float64"),
-    Damage("scalar", with_arrays(target=1.0), "run_2.npz"),
     Damage("truncated", on_file("run_2.npz", lambda b: b[:-50]), "run_2.npz is not an undamaged npz"),
     Damage("bit flip", on_file("run_10.npz", lambda b: b[:150] + b"\xff" * 9 + b[159:]), "run_10.npz"),
     # a single npz
-    Damage("missing file", lambda path: path.with_suffix(".npz"), "cannot be read: No such"),
     Damage("no ends", single(episode_ends=None), "state, action, expected an array that divides"),
     Damage("no state", single(state=None), "no array 'state' in .*; it holds: action"),
-    Damage("other length", single(state=np.ones((9, 2))), r"state in .* \(9, 2\), expected .*\(10, 2\)"),
     Damage("unknown lengths", single(episode_ends=None, sizes=[4, 6]), 'write lengths = "sizes" in dataset'),
     Damage("unknown ends", single(episode_ends=None, stops=[4, 10]), 'write ends = "stops" in dataset.toml'),
     Damage("other lengths", single(episode_ends=None, traj_lengths=[4, 5]), "traj_lengths .* frame 9 of 10"),
     Damage("late start", single(episode_ends=None, episode_starts=[1, 5]), r"begins with \[1\], expected 0"),
-    Damage("no flag", single(episode_ends=None, dones=np.zeros(10)), "expected an array that divides"),
     Damage("contradiction", single(traj_lengths=[5, 5]), "traj_lengths in .* contradicts episode_ends"),
-    Damage(
-        "padded single", single(action=np.ones((10, 9, 2))), r"shape \(10, 9, 2\), expected \(frames, col"
-    ),
     Damage(
         "many arrays", single(**{f"x{k}": np.ones(10) for k in range(500)}), "503 arrays, the limit is 500"
     ),
     Damage("wide flags", single(episode_ends=None, dones=np.ones((10, 2))), r"\(10, 2\), expected a number"),
-    Damage("ends beyond", single(episode_ends=[4, 11]), "ends at frame 11 of 10"),
     Damage("no episodes", single(episode_ends=np.zeros(0, int)), "at least 1 episode"),
     Damage("pickle", with_pickle, "state in .* is object .* expected real numbers"),
     Damage("huge", promise("1000000000000, 2"), "ends at frame 10 of 1000000000000"),

@@ -57,14 +57,6 @@ def test_images_and_arrays_are_read_from_the_zip(tmp_path: Path) -> None:
     assert (demos.obs.shape, demos.act.shape) == ((12, 6), (12, 1))
 
 
-def test_errors_say_what_there_is_instead_of_state_and_action(tmp_path: Path) -> None:
-    path = write_umi(tmp_path / "dataset.zarr")
-    with pytest.raises(DemoError, match=rf"'state'.*camera0_rgb.*--obs-keys .*{' '.join(LOW)}"):
-        load_demonstrations(path)
-    with pytest.raises(DemoError, match=r"'action'.*--act-key .* or robot0_gripper_width"):
-        load_demonstrations(path, obs_keys=LOW[:2])
-
-
 def test_without_imagecodecs_only_the_images_are_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

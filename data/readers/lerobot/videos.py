@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nsde_policy.bounds import MAX_RATE, MIN_RATE
 from nsde_policy.errors import DemoError, NsdePolicyError
 
 from ...frames import Bytes
@@ -48,7 +47,7 @@ class VideoPlayer:
         self.read_length = cache(read_length)
         with suppress(NsdePolicyError):  # damage is reported when frames are read
             _, camera_hz = self.read_length(first)
-            if MIN_RATE <= camera_hz <= MAX_RATE and not is_same_rate(camera_hz, rate_hz):
+            if camera_hz and not is_same_rate(camera_hz, rate_hz):
                 self.camera_hz = camera_hz
         is_same = self.camera_hz == rate_hz
         self._early = (0.5 if is_same else ROUNDING) / max(rate_hz, self.camera_hz)
