@@ -21,13 +21,12 @@ from tests.helpers.ros2_bags import (
     Message,
     make_image,
     make_small,
-    press,
     write_small,
 )
 
 
-def with_settings(change: str = "", *, settings: str = SETTINGS) -> Callable[[Path], Any]:
-    return lambda path: write_small(path, settings=settings + change)
+def with_settings(change: str) -> Callable[[Path], Any]:
+    return lambda path: write_small(path, settings=SETTINGS + change)
 
 
 def with_messages(change: Callable[[list[Message]], Any], settings: str = "") -> Callable[[Path], Any]:
@@ -41,8 +40,6 @@ def with_messages(change: Callable[[list[Message]], Any], settings: str = "") ->
 def with_camera(content: Any) -> Callable[[Path], Any]:
     """Write a camera whose second image is wrong."""
     good = make_image(0, np.zeros((4, 4, 3), np.uint8))
-    if content.__msgtype__ != good.__msgtype__:
-        good = press(0, np.zeros((4, 4, 3), np.uint8))
     film = [Message("/cam", t, good) for t in range(0, 10**9, 10**8)]
     film += [Message("/cam", t, content) for t in range(10**9, 2 * 10**9, 10**8)]
     return with_messages(lambda messages: messages + film, 'images = ["/cam"]\nstamps = "receive"\n')
