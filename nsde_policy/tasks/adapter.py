@@ -1,5 +1,6 @@
 """Environments as policies see them: one flat observation, one flat action, every value checked."""
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,8 +17,13 @@ from nsde_policy.errors import EnvError
 from .base import Info, Task, open_env
 from .environments import AnyEnv, close_env, run_env_code
 
+logger = logging.getLogger(__name__)
+
 MAX_STEPS = 20_000
 """An episode that takes longer is an error: most likely the environment never ends it."""
+LONG_EPISODE = 1_000
+"""Steps after which an episode without a limit is reported, because nothing else is printed for minutes."""
+SET_LIMIT = """set a limit, --env-kwargs '{"max_episode_steps": 500}'"""
 LARGEST_NUMBER = float(np.finfo(np.float32).max)
 """Largest observation and reward: policies and stores hold float32."""
 INSTALL_EGL = "apt-get install libegl1 libgl1-mesa-dri libopengl0"
@@ -56,6 +62,8 @@ class EnvAdapter:
         self.env, self.name = env, name
         self._seed: int | None = None
         self._step = 0
+        limit = env.spec.max_episode_steps if env.spec else None
+        self._has_limit = limit is not None or isinstance(env, gym.wrappers.TimeLimit)
         self.last_obs: Any = None
         self.last_frames: dict[str, np.ndarray] = {}
         """Frames of the last observation by the name of the camera, (height, width, 3) uint8."""
@@ -118,7 +126,7 @@ class EnvAdapter:
     def step(self, action: np.ndarray, *, is_limited: bool = True) -> tuple[np.ndarray, float, bool, Info]:
         """Execute an action that `clip` returned; return observation, reward, whether it is over, and info.
 
-        If limited, more than `MAX_STEPS` steps are an error.
+        If limited, more than `MAX_STEPS` steps are an error, and a long first episode is reported.
         """
         self._step += 1
         shaped = action.astype(self._action.dtype).reshape(self._action.shape)
@@ -130,9 +138,14 @@ class EnvAdapter:
                 self._fail(f"the reward must be finite as float32, found {reward}")
             ended = bool(terminated) or bool(truncated)
             if is_limited and not ended and self._step >= MAX_STEPS:
-                self._fail(
-                    f"the episode has not ended after {MAX_STEPS} steps: set a limit, --env-kwargs "
-                    """'{"max_episode_steps": 500}'"""
+                self._fail(f"the episode has not ended after {MAX_STEPS} steps: {SET_LIMIT}")
+            if is_limited and self._step == LONG_EPISODE and not self._has_limit:
+                self._has_limit = True  # reported once
+                logger.warning(
+                    "%s sets no limit of steps; an episode goes on after %d: %s",
+                    self.name,
+                    self._step,
+                    SET_LIMIT,
                 )
             return self._flatten(obs), reward, ended, info
 

@@ -124,6 +124,17 @@ def test_a_broken_environment_gives_one_clear_error(runs, fault, monkeypatch, ca
     assert [part for part in FAULTS[fault] if part not in said] == []
 
 
+@pytest.mark.parametrize(("kwargs", "lines"), [({}, 1), ({"max_episode_steps": 60}, 0)])
+def test_a_long_episode_without_a_limit_is_reported_once(kwargs, lines, monkeypatch, caplog):
+    monkeypatch.setattr(adapters, "LONG_EPISODE", 10)
+    env = EnvAdapter.open(GymTask(f"{HERE}:BrokenEnv"), {"fault": "endless", **kwargs})
+    for seed in range(2):
+        env.reset(seed)
+        for _ in range(30):
+            env.step(env.clip(np.zeros(2)))
+    assert ["max_episode_steps" in message for message in caplog.messages] == lines * [True]
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nsde_policy.core.image_norm import ImageNorm
+
 NORM_GROUPS = 8
 """Groups of all group normalisations."""
 
@@ -14,9 +16,9 @@ class ResidualBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, *, stride: int = 1) -> None:
         super().__init__()
         self.first = nn.Conv2d(inputs, outputs, 3, stride, 1)
-        self.first_norm = nn.GroupNorm(NORM_GROUPS, outputs)
+        self.first_norm = ImageNorm(NORM_GROUPS, outputs)
         self.second = nn.Conv2d(outputs, outputs, 3, 1, 1)
-        self.second_norm = nn.GroupNorm(NORM_GROUPS, outputs)
+        self.second_norm = ImageNorm(NORM_GROUPS, outputs)
         same = inputs == outputs and stride == 1
         self.skip = nn.Identity() if same else nn.Conv2d(inputs, outputs, 1, stride)
 
@@ -33,7 +35,7 @@ class NormedConv(nn.Module):
     def __init__(self, inputs: int, outputs: int, kernel: int, *, stride: int = 1) -> None:
         super().__init__()
         self.conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2)
-        self.norm = nn.GroupNorm(NORM_GROUPS, outputs)
+        self.norm = ImageNorm(NORM_GROUPS, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (n, inputs, h, w) to (n, outputs, h / stride, w / stride)."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nsde_policy.core.image_norm import ImageNorm
 from nsde_policy.core.networks import weights_from
 from nsde_policy.core.spec import CameraSpec
 
@@ -18,8 +19,8 @@ from ..keypoints.networks import average_maps, locate_peaks
 from .config import CHANNELS_PER_GROUP, ResNetConfig
 
 
-def _normalize(channels: int) -> nn.GroupNorm:
-    return nn.GroupNorm(channels // CHANNELS_PER_GROUP, channels)
+def _normalize(channels: int) -> ImageNorm:
+    return ImageNorm(channels // CHANNELS_PER_GROUP, channels)
 
 
 class BasicBlock(nn.Module):
