@@ -22,7 +22,7 @@ from nsde_policy.files import parse_json
 WITHDRAWN = {
     "denoiser": "constant",
     "learned_strength": False,
-    "objective": "decoupled",
+    "objective": ...,
     "quiet_end": True,
     "schedule": "together",
     "window_mb": ...,

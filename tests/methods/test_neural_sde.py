@@ -98,6 +98,7 @@ def test_sampling_rejects_parts_that_are_not_trained():
 def test_settings_of_version_0_2_are_read():
     assert SamplingConfig.from_dict({"denoiser": "off", "alpha": 0.5}) == SamplingConfig(alpha=0.0)
     assert SamplingConfig.from_dict({"denoiser": "constant", "alpha": 0.5}) == SamplingConfig(alpha=0.5)
+    assert NeuralSDEConfig.from_dict({"objective": "joint", "history_noise": "none"}) == NeuralSDEConfig()
     with pytest.raises(ConfigError, match="no setting 'denoiser'"):
         SamplingConfig.from_dict({"denoiser": "cancelling"})
 

@@ -73,6 +73,13 @@ class NeuralSDEConfig(ModelConfig):
         require(self, self.noise > 0 or not self.denoiser, problem)
         self.check_sampling(self.sampling)
 
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Read what `to_dict` returned; some runs of version 0.2 have the history noise "none"."""
+        if isinstance(values, dict) and values.get("history_noise") == "none":
+            values = {**values, "history_noise": "independent"}
+        return super().from_dict(values)
+
     @property
     def control_period(self) -> float:
         """Δt of one control period in the training data."""
