@@ -71,7 +71,7 @@ def test_task_of_another_environment_than_the_recorded_one_is_refused(
     assert main(["train", "--demos", str(store), *run]) == 2
     expected = f"made in the environment {env}, expected {get_task(task).env_id} of the task {task}"
     assert expected in capsys.readouterr().err
-    assert main(["tune", "--demos", str(store), *run, "--dry-run"]) == 2
+    assert main(["tune", "--demos", str(store), *run]) == 2
     assert expected in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
