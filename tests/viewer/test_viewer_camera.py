@@ -17,7 +17,7 @@ from nsde_policy.errors import ConfigError
 from nsde_policy.eval.rollouts.disturbances import CameraCondition
 from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
 from nsde_policy.tasks import get_task
-from nsde_policy.viewer.messages import Reset, SelectMethods, SetControl, encode_message
+from nsde_policy.viewer.messages import Reset, SetControl, encode_message
 from nsde_policy.viewer.play_app import PlayApp, check_sizes
 from nsde_policy.viewer.policy_runner import load_runners
 from tests.helpers.browser import check_layout, wait_until
@@ -91,12 +91,12 @@ def test_the_page_draws_the_camera_next_to_the_table(app: PlayApp, browser: Any)
         wait_until(
             page, "viewer.state.controls.camera_occlusion === 0.3 && viewer.state.controls.camera_moving"
         )
-        viewer.server.simulation.submit(SelectMethods(("run", "shipped")))
+        page.evaluate("send({ do: 'select_methods', methods: ['run', 'shipped'] })")
         wait_until(page, "viewer.frame.panels.length === 2 && viewer.panels[0].camera.drawn > 0")
         assert page.locator("#camera-card .camera:visible").count() == 1, "the second has no camera"
-        viewer.server.simulation.submit(SelectMethods(("shipped",)))
+        page.evaluate("send({ do: 'select_methods', methods: ['shipped'] })")
         wait_until(page, "viewer.state.panels.join() === 'shipped'")
         assert page.locator("#camera_occlusion").is_hidden(), "it has no camera"
-        viewer.server.simulation.submit(SelectMethods(("run",)))
+        page.evaluate("send({ do: 'select_methods', methods: ['run'] })")
         wait_until(page, "viewer.panels[0].camera.drawn > 0 && viewer.panels.length === 1")
         check_layout(page, "#pause")
