@@ -39,7 +39,7 @@ slow: $(VENV)/tested
 
 quick: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n logical --dist worksteal -m "not slow and not browser and not gpu" \
-		$(addprefix tests/,core methods interface policy envs training/test_loop.py training/test_dataset.py) \
+		$(addprefix tests/,core methods interface policy envs training/test_fit.py training/test_dataset.py) \
 		$(addprefix tests/test_,architecture.py style.py config.py files.py)
 
 docs: $(VENV)/tested
@@ -52,7 +52,7 @@ lint: $(VENV)/tested
 
 # Types are checked on an installed wheel, as users get it: an editable install hides missing folders.
 types: $(VENV)/tested
-	rm -rf build $(VENV)/wheel
+	rm -rf build integrations/*/build $(VENV)/wheel
 	$(BIN)/pip install -q --no-compile --no-deps --no-build-isolation --target $(VENV)/wheel . integrations/nsde_video
 	cd $(VENV)/wheel && ../bin/mypy --config-file ../../pyproject.toml nsde_policy nsde_video
 

@@ -12,7 +12,7 @@ import tyro
 
 from nsde_policy.bounds import Count, Natural
 from nsde_policy.errors import import_optional
-from nsde_policy.tasks import get_task
+from nsde_policy.tasks import check_recorded_task, get_task
 from nsde_policy.training.presets import PRESET_FILE
 
 from .shared.options import JsonFileFlag, print_results
@@ -106,6 +106,8 @@ class Tune(Train):
         from nsde_policy.training.train import TrainOptions
 
         task, env_kwargs, _, config = self.prepare()
+        if self.demos is not None:
+            check_recorded_task(get_task(task), self.demos)  # before the study is created
         has_env, out = get_task(task).env_id is not None, self.out.resolve()
         validation = self.validation or (0.0 if has_env else HELD_OUT)
         return Search(

@@ -113,10 +113,6 @@ def test_a_flag_that_may_be_none_shows_and_takes_its_other_values(capsys):
         ("eval runs/nothing", "runs/nothing does not exist; there are runs/first"),
         ("export runs", "runs is not a run directory.*there are runs/first"),
         ("collect --out new --policy my:Expert", "needs an environment: give one with --env"),
-        (
-            "score --demos arm.npz",
-            "observations of 6 and actions of 3 numbers, the run was trained on 5 and 2",
-        ),
         ("data convert arm.npz new.zarr --obs-keys joints", "no array 'joints'.*use --obs-keys state"),
     ],
 )
