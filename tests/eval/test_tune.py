@@ -199,6 +199,16 @@ def test_starting_settings_are_within_the_space():
     assert make_training_space(get_task("pusht").preset("default", "knn")) == {}
 
 
+def test_budget_is_printed_and_nothing_is_written(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    out = tmp_path / "search"
+    assert main([*list_flags(store, out, 24), "--dry-run"]) == 0
+    expected = "budget: 24 trials of 1 to 3 trainings of about 30 steps and 1 episodes each\n"
+    assert capsys.readouterr().out == expected
+    assert not out.exists()
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
