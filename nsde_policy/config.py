@@ -191,7 +191,7 @@ class ModelConfig(BaseConfig):
 
     @property
     def control_period(self) -> float:
-        """Δt of one control period in the training data."""
+        """Δt of one policy period in the training data."""
         return 1.0
 
     @property

@@ -59,7 +59,7 @@ class FaultKind(StrEnum):
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault, its time on the session's clock in seconds, and details for people."""
+    """One fault, its time on the session's clock in seconds, and a human-readable detail."""
 
     kind: FaultKind
     time: float
@@ -93,7 +93,7 @@ def respond_to_faults(
     reactions = [(get_reaction(on_fault, fault.kind), fault) for fault in faults]
     for reaction, fault in reactions:
         if reaction == "stop":
-            return "hold", limiter.hold(dt), fault
+            return "hold", limiter.brake(dt), fault
     for reaction, fault in reactions:
         if not callable(reaction):
             continue
@@ -104,10 +104,10 @@ def respond_to_faults(
             failed = Fault(FaultKind.CALLBACK_ERROR, fault.time, describe_error(error))
             faults.append(failed)
             stops = get_reaction(on_fault, failed.kind) == "stop"
-            return "hold", limiter.hold(dt), failed if stops else None
+            return "hold", limiter.brake(dt), failed if stops else None
         if target is not None and dt > 0:
             return "callback", limiter.follow(target, np.zeros_like(target), dt), None
-    return "hold", limiter.hold(dt), None
+    return "hold", limiter.brake(dt), None
 
 
 def describe_error(error: BaseException) -> str:

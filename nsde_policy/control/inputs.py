@@ -64,7 +64,7 @@ class InputMonitor:
 
     def reset(self) -> None:
         """Forget all observations."""
-        self.forget_times()
+        self.forget_times_and_frames()
         self._observations.reset()
         self.outside: str | None = None
         """Why the last accepted observation is far outside the demonstrated range; None if it is not."""
@@ -74,8 +74,8 @@ class InputMonitor:
         """Faults of the camera that the last observation does without."""
         self._lost_before: set[str | None] = set()  # cameras, in the observation that the policy got
 
-    def forget_times(self) -> None:
-        """Forget all time stamps, and the frames that they belong to, because the clock has jumped."""
+    def forget_times_and_frames(self) -> None:
+        """Forget all time stamps, their frames and what was visible in them, because the clock has jumped."""
         self._newest = math.nan  # of all observations; NaN compares false with every time
         self._used = math.nan  # of the observations that the policy got
         self._encoded_at = -math.inf  # of the newest frames that were encoded
@@ -170,7 +170,7 @@ class InputMonitor:
         return row
 
     def score_state(self, state: np.ndarray, now: float) -> list[Fault]:
-        """Update the out-of-distribution score; return the faults of a state that the session demands."""
+        """Update the out-of-distribution score; return the faults that the settings demand for this state."""
         is_complete = not (self.lost or self._lost_before)  # a plan may be of an earlier observation
         self.ood = self._ood_detector.distance(state) if is_complete else None
         faults, least = [], self._config.min_visible

@@ -28,7 +28,7 @@ class PlanJob:
     previous_action: np.ndarray
     """Command of the period before `start`, (act_dim,)."""
     steps: int
-    use: int
+    execute: int
     """Commands to execute before the next plan takes over."""
     predict: Callable[[np.ndarray], np.ndarray] | None
     """Predicts the states at `start` from the present ones; None if `start` is the present."""
@@ -77,7 +77,7 @@ class TimedPlan:
     @property
     def end(self) -> int:
         """Policy period in which the next plan should take over."""
-        return self.job.start + self.job.use
+        return self.job.start + self.job.execute
 
     @property
     def last(self) -> int:
@@ -103,29 +103,31 @@ class TimedPlan:
         std: np.ndarray = default * math.sqrt(steps) if self.std is None else self.std[steps - 1]
         return std
 
-    def predicts(self, now: int, then: int) -> bool:
-        """Return whether the plan predicts the states from period `now` to period `then`."""
+    def predicts(self, from_period: int, to_period: int) -> bool:
+        """Return whether the plan predicts the states of these policy periods, and of all between them."""
         first = self.job.start
-        return self.states is not None and first <= now <= then < first + len(self.states)
+        return self.states is not None and first <= from_period <= to_period < first + len(self.states)
 
-    def predict_action(self, then: int, spec: PolicySpec) -> np.ndarray:
-        """Return the command before period `then`, (act_dim,), as it is in a predicted state."""
+    def predict_action(self, period: int, spec: PolicySpec) -> np.ndarray:
+        """Return the command before a policy period, (act_dim,), as it is in a predicted state."""
         assert self.states is not None
-        command: np.ndarray = self.states[then - self.job.start, spec.obs_dim :].astype(np.float32)
+        command: np.ndarray = self.states[period - self.job.start, spec.obs_dim :].astype(np.float32)
         return command.astype(np.float64)
 
-    def predict_states(self, recent: np.ndarray, now: int, then: int, spec: PolicySpec) -> np.ndarray:
-        """Predict the policy's input in period `then`: states newest first, (history, d).
+    def predict_states(
+        self, recent: np.ndarray, *, from_period: int, to_period: int, spec: PolicySpec
+    ) -> np.ndarray:
+        """Predict the policy's input in `to_period`: states newest first, (history, d).
 
-        The states of the plan are corrected by its prediction error in period `now`; `recent` are the states
-        up to then, newest first. Raise `PlanError` if the result is infinite in float32.
+        The states of the plan are corrected by its prediction error in `from_period`; `recent` are the states
+        up to that period, newest first. Raise `PlanError` if the result is infinite in float32.
         """
         assert self.states is not None
-        now, then = now - self.job.start, then - self.job.start
-        error = recent[0, : spec.obs_dim] - self.states[now, : spec.obs_dim]
+        first, last = from_period - self.job.start, to_period - self.job.start
+        error = recent[0, : spec.obs_dim] - self.states[first, : spec.obs_dim]
         angles = [column for column in spec.circular if column < spec.obs_dim]
         error[angles] = wrap_angle(error[angles])
-        predicted = self.states[now + 1 : then + 1].copy()
+        predicted = self.states[first + 1 : last + 1].copy()
         predicted[:, : spec.obs_dim] += error
         if not is_finite(predicted):
             raise PlanError("the states predicted by the plan before are not finite in float32")
@@ -159,7 +161,10 @@ class PlanFollower:
         self._plan = None
 
     def follow(self, limiter: Limiter, plan: TimedPlan, position: float, dt: float) -> np.ndarray:
-        """Move for `dt` seconds to the plan's command at `position` (`TimedPlan.interpolate`), (act_dim,)."""
+        """Interpolate, blend and limit: return the command, (act_dim,), at `position` in policy periods.
+
+        The limiter moves for `dt` seconds towards the blended plan, and is to arrive at its velocity.
+        """
         before = position - dt * self._policy_hz
         if self._plan != plan.job.index:
             self._plan, self._joined_at = plan.job.index, before

@@ -103,10 +103,10 @@ class Limiter:
         """Whether the velocity is zero, and no change is commanded."""
         return all(axis.at_rest for axis in self._axes)
 
-    def brake(self, seconds: float) -> None:
-        """Reduce the velocity as in a hold, without moving: for time in which nothing was sent."""
+    def decay_velocity(self, seconds: float) -> None:
+        """Reduce the velocity as `brake` does, without moving: for time in which nothing was sent."""
         for axis in self._axes:
-            axis.brake(seconds)
+            axis.decay_velocity(seconds)
 
     def follow(self, target: np.ndarray, velocity: np.ndarray, dt: float) -> np.ndarray:
         """Move for `dt` seconds towards a target that moves at `velocity` units per second; both (act_dim,).
@@ -117,10 +117,10 @@ class Limiter:
             axis.follow(position, speed, dt)
         return self.command
 
-    def hold(self, dt: float) -> np.ndarray:
-        """Slow down for `dt` seconds as fast as the acceleration limit allows."""
+    def brake(self, dt: float) -> np.ndarray:
+        """Slow down for `dt` seconds as fast as the acceleration limit allows, then keep the command."""
         for axis in self._axes:
-            axis.hold(dt)
+            axis.brake(dt)
         return self.command
 
 
@@ -143,12 +143,12 @@ class _Axis:
         closing = _max_closing_speed(abs(behind), self.acceleration, dt)
         self.move(speed + math.copysign(closing, behind), dt)
 
-    def hold(self, dt: float) -> None:
+    def brake(self, dt: float) -> None:
         """Slow down for `dt` seconds."""
         self.move(0.0, dt)
 
-    def brake(self, seconds: float) -> None:
-        """Reduce the velocity as in a hold, without moving."""
+    def decay_velocity(self, seconds: float) -> None:
+        """Reduce the velocity as `brake` does, without moving."""
         slower = max(abs(self.velocity) - self.acceleration * seconds, 0.0)
         self.velocity = math.copysign(slower, self.velocity)
 
@@ -186,12 +186,12 @@ class _DeltaAxis(_Axis):
         target = min(max(target, self.command - reach), self.command + reach)
         self.command = min(max(target, self.low), self.high)
 
-    def hold(self, dt: float) -> None:
+    def brake(self, dt: float) -> None:
         """Reduce the change to zero, at once if no time is known to have passed."""
         self.follow(0.0, 0.0, dt if dt > 0 else math.inf)
 
-    def brake(self, seconds: float) -> None:
-        """Reduce the change as in a hold: nothing was sent, so that the robot rested."""
+    def decay_velocity(self, seconds: float) -> None:
+        """Reduce the change as `brake` does: nothing was sent, so that the robot rested."""
         self.follow(0.0, 0.0, seconds)
 
 
@@ -207,7 +207,7 @@ class _BinaryAxis(_Axis):
         del speed, dt
         self.command = self.high if 2 * target > self.low + self.high else self.low
 
-    def hold(self, dt: float) -> None:
+    def brake(self, dt: float) -> None:
         """Keep the present value."""
 
 

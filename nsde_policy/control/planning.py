@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 
@@ -16,9 +17,8 @@ from nsde_policy.interface.planner import SPARE_COMMANDS, History, Plan, Planner
 from .clock import parse_time
 from .faults import Fault, FaultKind, describe_error
 from .interpolation import PlanJob, TimedPlan
-from .report import Recorder
+from .report import SessionRecorder
 from .session_config import ResolvedConfig, SessionConfig
-from .worker import PlannerThread
 
 RECENT_LATENCIES = 10
 """Number of plans whose longest latency is expected of the next one."""
@@ -42,6 +42,16 @@ class PlanJobResult:
     """Time from request to result, seconds."""
     newest: np.ndarray | None = None
     """Newest state at the time of the request, with encoded frames, (d,); None if encoding failed."""
+
+
+class PlanWorker(Protocol):
+    """Runs the plan jobs of a session, like `worker.PlannerThread`."""
+
+    def submit(self, function: Callable[[], PlanJobResult]) -> Future[PlanJobResult]:
+        """Queue a job and return the future of its result."""
+
+    def close(self) -> object:
+        """Take no more jobs."""
 
 
 class CandidateBudget:
@@ -91,8 +101,8 @@ class PlanScheduler:
         resolved: ResolvedConfig,
         *,
         clock: Callable[[], float],
-        worker: PlannerThread,
-        recorder: Recorder,
+        worker: PlanWorker,
+        recorder: SessionRecorder,
     ) -> None:
         self._planner, self._spec, self._worker = planner, planner.spec, worker
         self._chunk, self._policy_hz = resolved.chunk, resolved.policy_hz
@@ -121,11 +131,11 @@ class PlanScheduler:
         """Plan, or request a plan, if the current one is about to end or `replan` is set."""
         faults = self.collect(period)
         current = self.current
-        lead = self._expected_latency() if self._ahead else 0
-        if not replan and current is not None and current.end - period > lead:
+        lead_periods = self._expected_latency() if self._ahead else 0
+        if not replan and current is not None and current.end - period > lead_periods:
             return faults
         if self.pending is None and self._next is None:
-            job = self._new_job(history, period, lead, replan=replan)
+            job = self._new_job(history, period, lead_periods, replan=replan)
             self._waiting_since, self._reported_overdue = job.requested_at, False
             try:
                 self.pending = job, self._worker.submit(lambda: self._plan(job))
@@ -228,16 +238,16 @@ class PlanScheduler:
         longest = max(self._latencies, default=0.0) * self._policy_hz
         return min(max(math.ceil(longest - 1e-6), 1), self._chunk)
 
-    def _new_job(self, history: History, period: int, lead: int, *, replan: bool) -> PlanJob:
-        """Request a plan from the states that the current plan predicts `lead` periods ahead, or from now."""
+    def _new_job(self, history: History, period: int, lead_periods: int, *, replan: bool) -> PlanJob:
+        """Create the job of a plan that starts `lead_periods` ahead, as the current plan predicts, or now."""
         predict, previous_action = None, history.last_action
-        start, use, current = period + lead, self._chunk, self.current
-        if lead and not replan and current is not None and current.predicts(period, start):
-            predict = partial(current.predict_states, now=period, then=start, spec=self._spec)
+        start, execute, current = period + lead_periods, self._chunk, self.current
+        if lead_periods and not replan and current is not None and current.predicts(period, start):
+            predict = partial(current.predict_states, from_period=period, to_period=start, spec=self._spec)
             previous_action = current.predict_action(start, self._spec)
         else:
-            start, use = period, self._chunk + lead
-        steps = int(min(use + SPARE_COMMANDS, self._spec.longest_chunk or math.inf))
+            start, execute = period, self._chunk + lead_periods
+        steps = int(min(execute + SPARE_COMMANDS, self._spec.longest_chunk or math.inf))
         self.requested += 1
         return PlanJob(
             index=self.requested - 1,
@@ -245,7 +255,7 @@ class PlanScheduler:
             start=start,
             previous_action=previous_action,
             steps=steps,
-            use=min(use, steps),
+            execute=min(execute, steps),
             predict=predict,
             requested_at=self._clock(),
         )

@@ -108,7 +108,7 @@ class SessionReport:
         )
 
 
-class Recorder:
+class SessionRecorder:
     """Counts events while a session runs, and writes the log: one line of JSON per command."""
 
     def __init__(self, log: Path | str | None = None) -> None:
@@ -174,15 +174,26 @@ class Recorder:
         )
 
     def _write(self, line: str) -> None:
-        """Write a line to the log; a full disk ends the log, not the control loop."""
-        log, self._log = self._log, None
-        if log is not None:
-            try:
-                log.write(line) if line else log.close()
-                self._log = log if line else None
-            except OSError as error:
-                logger.warning("the log %s is incomplete: %s", log.name, error.strerror)
+        """Write a line to the log; after a failed write, nothing more is logged and the session goes on."""
+        if self._log is None:
+            return
+        try:
+            self._log.write(line)
+        except OSError as error:
+            self._abandon_log(error)
 
     def close(self) -> None:
         """Close the log file, if there is one."""
-        self._write("")
+        if self._log is None:
+            return
+        try:
+            self._log.close()
+            self._log = None
+        except OSError as error:  # closing writes the last lines
+            self._abandon_log(error)
+
+    def _abandon_log(self, error: OSError) -> None:
+        """Warn that the log is incomplete, and log nothing more."""
+        if self._log is not None:
+            logger.warning("the log %s is incomplete: %s", self._log.name, error.strerror)
+        self._log = None

@@ -36,8 +36,8 @@ from .faults import Fault, FaultKind, get_reaction, respond_to_faults
 from .inputs import InputMonitor
 from .interpolation import PeriodCommands, PlanFollower, TimedPlan
 from .limits import Limiter
-from .planning import PlanScheduler
-from .report import CommandRecord, Recorder, SessionReport
+from .planning import PlanScheduler, PlanWorker
+from .report import CommandRecord, SessionRecorder, SessionReport
 from .session_config import SessionConfig
 from .worker import PlannerThread
 
@@ -58,7 +58,7 @@ class Session:
         calibration: Measurements of the demonstrations: rate, limits, out-of-distribution threshold.
         clock: Returns the current time in seconds; all times of the session are on this clock.
         sleep: Waits for a number of seconds, for `ticks`.
-        worker: Runs plan jobs; by default a thread of the session. `submit` and `close` are enough.
+        worker: Runs plan jobs; by default a thread of the session.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Session:
         calibration: Calibration | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        worker: PlannerThread | None = None,
+        worker: PlanWorker | None = None,
     ) -> None:
         self.config = config = config or SessionConfig()
         self.spec = spec = planner.spec
@@ -80,7 +80,7 @@ class Session:
         self._tick_s = 1 / config.rate_hz
         self._increment_std = np.array(spec.increment_std[spec.obs_dim :])
         self._increment_std.setflags(write=False)  # session.last refers to it
-        self._recorder = Recorder(config.log)
+        self._recorder = SessionRecorder(config.log)
         worker = PlannerThread() if worker is None else worker
         self._scheduler = PlanScheduler(
             planner, config, resolved, clock=self._clock, worker=worker, recorder=self._recorder
@@ -131,27 +131,37 @@ class Session:
         if math.isnan(now):
             return self._compute_command(now, faults)
         tick = self._grid.find_tick(now, EARLY_CALL)
-        time = self._grid.tick_time(tick)
-        period = max(self._grid.find_period(time), self._period)
-        faults += self._start_period(period) + self._receive(obs, t, now, period)
+        command_time = self._grid.tick_time(tick)
+        period = max(self._grid.find_period(command_time), self._period)
+        faults += self._start_period(period)
+        observed, observation_faults = self._check_observation(obs, t, now, period)
+        faults += observation_faults
+        if observed is not None:
+            self._add_to_history(observed, period, now)
+            faults += self._scheduler.update(self._history, period, replan=self._needs_new_plan)
+            faults += self._score_plain_state(now)
         faults += self._scheduler.collect(period)
         faults += self._score_encoded_state(now)
         done = self._clock()
         if done >= now:
             self._read_at = done  # time that passed in here is no jump of the clock
             if self._grid.find_tick(done) > tick:  # planning took until a later period
-                time = self._grid.tick_time(self._grid.find_tick(done))
-                self._period = max(self._period, self._grid.find_period(time))
-        return self._compute_command(time, faults)
+                command_time = self._grid.tick_time(self._grid.find_tick(done))
+                self._period = max(self._period, self._grid.find_period(command_time))
+        return self._compute_command(command_time, faults)
 
     def action_at(self, t: float) -> np.ndarray:
         """Return the command for a time between two observations, (act_dim,), from the current plan.
 
-        It counts as sent. Times only go forward: for an earlier time the last command is returned again. Also
-        works after `close`, as long as the plan lasts.
+        It counts as sent. Times only go forward: for an earlier time the last command is returned again. A
+        time more than one policy period from now is a fault, as is an observation that is too old by then.
+        Also works after `close`, as long as the plan lasts.
 
         Raises:
             ConfigError: If actions are changes per period, which only `step` sends exactly once.
+            PolicyInputError: If there has been no valid observation yet, and no `initial_command` was given;
+                or if it is called while a command is computed, such as by a callback.
+            SessionStoppedError: If a fault has stopped the session.
         """
         if self.resolved.delta_columns:
             raise ConfigError(
@@ -242,7 +252,7 @@ class Session:
         faults = []
         if not is_first and not -TIME_TOLERANCE_S <= passed <= self.resolved.max_gap_s:
             faults.append(Fault(FaultKind.CLOCK_JUMP, now, f"the clock moved by {passed:+.4g} s"))
-            self._monitor.forget_times()
+            self._monitor.forget_times_and_frames()
             self._scheduler.reset()
             self._start_history(self._periods.command)
         if is_first or faults:
@@ -289,19 +299,21 @@ class Session:
             return []
         return [Fault(FaultKind.MISSING_OBSERVATION, self._grid.period_time(period), f"for {missed} periods")]
 
-    def _receive(self, obs: object, t: object, now: float, period: int) -> list[Fault]:
-        """Check an observation; the first valid one of a policy period goes to the policy."""
+    def _check_observation(
+        self, obs: object, t: object, now: float, period: int
+    ) -> tuple[Observation | None, list[Fault]]:
+        """Check an observation; return it if it is the first valid one of its policy period, and faults."""
         is_new_period = period > self._observed_period
         if obs is None:
-            return [Fault(FaultKind.MISSING_OBSERVATION, now, "for this period")] if is_new_period else []
+            missing = Fault(FaultKind.MISSING_OBSERVATION, now, "for this period")
+            return None, [missing] if is_new_period else []
         observed, faults = self._monitor.check_observation(
             obs, t, now, period=period, is_new_period=is_new_period
         )
-        if observed is None or not is_new_period:
-            return faults
-        return self._add_observation(observed, period, now)
+        return (observed if is_new_period else None), faults
 
-    def _add_observation(self, obs: Observation, period: int, now: float) -> list[Fault]:
+    def _add_to_history(self, obs: Observation, period: int, now: float) -> None:
+        """Add the observation of a policy period, and the command before it, to the policy's input."""
         if obs.cameras_changed:  # features of a lost camera jump, and plans from before do not know it
             self._first_trusted_plan = self._scheduler.requested
         if obs.cameras_changed or (self._observed_period >= 0 and period > self._observed_period + 1):
@@ -314,10 +326,10 @@ class Session:
         self._observed_period = period
         if self._limiter is None:
             self._start_limiter(self._history.last_action)
-        faults = self._scheduler.update(self._history, period, replan=self._needs_new_plan)
-        if not self.spec.cameras:
-            faults += self._monitor.score_state(self._history.states()[0], now)
-        return faults
+
+    def _score_plain_state(self, now: float) -> list[Fault]:
+        """Score the newest state, if it has no frames, which only a plan encodes."""
+        return [] if self.spec.cameras else self._monitor.score_state(self._history.states()[0], now)
 
     def _score_encoded_state(self, now: float) -> list[Fault]:
         """Score the state of a plan that arrived, if its frames had to be encoded."""
@@ -334,7 +346,7 @@ class Session:
         elapsed = self._measure_elapsed(time)
         dt = min(elapsed, self._tick_s)  # move for at most one control period, even if some were skipped
         if elapsed > 1.5 * self._tick_s:
-            limiter.brake(elapsed - self._tick_s)
+            limiter.decay_velocity(elapsed - self._tick_s)
             self._recorder.counts.skipped_ticks += 0 if self._is_first else round(elapsed / self._tick_s) - 1
         plan = self._scheduler.current
         if plan is not None and (math.isnan(time) or self._grid.find_period(time) > plan.last):
@@ -344,7 +356,7 @@ class Session:
         if faults:
             source, action = self._react(faults, plan, dt)
         elif plan is None or self._stopped is not None:
-            source, action = ("hold" if self._has_followed_plan else "wait"), limiter.hold(dt)
+            source, action = ("hold" if self._has_followed_plan else "wait"), limiter.brake(dt)
         else:
             self._has_followed_plan = True
             source, action = "plan", self._follower.follow(limiter, plan, self._grid.midpoint(time), dt)

@@ -37,7 +37,7 @@ class StateSpec(BaseConfig):
     high: tuple[float, ...]
     """Largest value of each dimension in the demonstrations, mapped to 1; unused for angles."""
     increment_std: tuple[float, ...]
-    """Standard deviation of each dimension's increment over one control period, state units."""
+    """Standard deviation of each dimension's increment over one policy period, state units."""
     image_features: int = 0
     """Dimensions of the observation that are features of images; they are its last ones."""
     binary: tuple[tuple[int, float, float], ...] = ()

@@ -24,7 +24,7 @@ by that size instead of the standard deviation, which is nearly zero."""
 def measure_state(
     x: Tensor, x_next: Tensor, *, act_dim: int = 0, circular: tuple[int, ...] = (), image_features: int = 0
 ) -> StateSpec:
-    """Measure ranges and increments from states and those one control period later, both (n, d).
+    """Measure ranges and increments from states and those one policy period later, both (n, d).
 
     The dimensions `circular` are angles in radians. The last `act_dim` dimensions are the action; the last
     `image_features` before them are features of images.

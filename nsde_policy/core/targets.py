@@ -37,7 +37,7 @@ class Transitions(TensorRows):
     x: Tensor
     """State and its history, newest first, (n, h·d)."""
     x_next: Tensor
-    """The state one control period later, (n, d)."""
+    """The state one policy period later, (n, d)."""
     dt: Tensor
     """Time between the two, (n, 1)."""
     weight: Tensor

@@ -61,7 +61,7 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
 
         with RemotePolicy.connect("ws://127.0.0.1:8765") as policy:
             policy.reset(seed=0)
-            action = policy.select_action(obs)        # once per control period
+            action = policy.select_action(obs)        # once per policy period
 
     Each request reconnects once if the connection is lost; its answer does not depend on earlier ones. A plan
     arrives within `timeout_s`, and features of frames within twice `deadline_s`. Threads may share a

@@ -21,7 +21,7 @@ IMAGE_KEY = "observation.images."
 
 
 class Encoder(abc.ABC):
-    """Turns the named observations of one control period into the vector that a policy is trained on.
+    """Turns the named observations of one policy period into the vector that a policy is trained on.
 
     Everything behind it (model, control session, export) sees that vector alone. Register it with
     `register_encoder`; a run uses the one that `demos.encoder` names.

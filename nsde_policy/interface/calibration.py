@@ -51,7 +51,7 @@ class CameraRange(BaseConfig):
     still: tuple[NonNegative, ...]
     """Largest change of each low-dimensional observation while frames were equal bit for bit."""
     hold: Positive = 1.0
-    """Median number of control periods for which a frame stays the same: more than 1 for a slow camera."""
+    """Median number of policy periods for which a frame stays the same: more than 1 for a slow camera."""
 
     @classmethod
     def measure(
@@ -93,10 +93,10 @@ def measure_change(obs: np.ndarray, before: np.ndarray, circular: Sequence[int])
 
 @dataclass(frozen=True)
 class Calibration(BaseConfig):
-    """Statistics of the demonstrations, per control period."""
+    """Statistics of the demonstrations, per policy period."""
 
     rate_hz: NonNegative
-    """Control periods per second; 0 if the demonstrations do not state it."""
+    """Policy periods per second; 0 if the demonstrations do not state it."""
     step: tuple[Positive, ...]
     """0.999 quantile of the change of each action over one period, (act_dim,)."""
     acceleration: tuple[Positive, ...]

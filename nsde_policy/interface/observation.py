@@ -26,7 +26,7 @@ LARGEST_ANGLE = 4 * math.pi
 FAR_OUTSIDE = 1.0
 """Values are far outside if they leave the demonstrated range by more than this multiple of it."""
 JUMP_PERIODS = 2
-"""Control periods for which a jump counts as a fault of the sensor; a value that stays is taken as true."""
+"""Policy periods for which a jump counts as a fault of the sensor; a value that stays is taken as true."""
 TINY_FRACTION = 0.02
 """If all values are below this fraction of the demonstrated range, and most outside it, the unit is wrong or
 the sensor is off."""
@@ -62,7 +62,7 @@ class ObservationMonitor:
     """Compares the observations of an episode with the demonstrations.
 
     A value far outside the demonstrated range is used, and reported as out of distribution. If it got there
-    within one control period, by more than the whole range, it is a jump for at most `JUMP_PERIODS`. Only a
+    within one policy period, by more than the whole range, it is a jump for at most `JUMP_PERIODS`. Only a
     first observation with all values far outside is refused: its units are wrong.
     """
 
@@ -78,7 +78,7 @@ class ObservationMonitor:
         self._jumped_at: int | None = None
 
     def check(self, obs: np.ndarray, period: int) -> Observation:
-        """Compare finite values (obs_dim,) of a control period; features of images are not compared.
+        """Compare finite values (obs_dim,) of a policy period; features of images are not compared.
 
         Raises:
             PolicyInputError: If it is the first observation, and all of its values are far outside.

@@ -44,7 +44,7 @@ class History:
         *,
         plain: np.ndarray | None = None,
     ) -> None:
-        """Add the observation of a new control period, (obs_dim,).
+        """Add the observation of a new policy period, (obs_dim,).
 
         A function that returns it is called only if a plan needs it: encoding every frame of a camera would
         be slow, and a plan needs the last few. `plain` are its first columns, which may replace the action
@@ -118,15 +118,15 @@ def check_first_action(
 
 
 class Plan(NamedTuple):
-    """Actions for the next control periods, with the predicted states if the method has them."""
+    """Actions for the next policy periods, with the predicted states if the method has them."""
 
     actions: np.ndarray
-    """Actions for the next control periods, (steps, act_dim)."""
+    """Actions for the next policy periods, (steps, act_dim)."""
     states: np.ndarray | None = None
     """Predicted states, the current one first, (steps + 1, obs_dim + act_dim); None if the method predicts
     actions only."""
     std: np.ndarray | None = None
-    """Standard deviation σ of each action over its control period, (steps, act_dim); None if the method does
+    """Standard deviation σ of each action over its policy period, (steps, act_dim); None if the method does
     not report it."""
     candidates: np.ndarray | None = None
     """States to which each compared plan leads as the dynamics model predicts, the current one first,

@@ -149,6 +149,7 @@ class PolicyModel(TrainableModel[Batch]):
         """Plan actions in their own units, (rows, steps, act_dim), from states (rows, history, d).
 
         A row's plan depends on that row and its own generator alone. `sampling` replaces `config.sampling`.
+        `Policy` calls `sample_futures` instead if `foresees_states` is set.
         """
 
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:

@@ -33,7 +33,7 @@ Generator = TypeVar("Generator")
 
 
 class BasePolicy(Planner, Generic[Generator]):
-    """A planner that returns one action per control period.
+    """A planner that returns one action per policy period.
 
     It plans `chunk` actions at once and plans again when all of them were executed:
 
@@ -63,7 +63,7 @@ class BasePolicy(Planner, Generic[Generator]):
             self._generator = self._make_generator(require_seed(seed))
 
     def select_action(self, obs: object) -> np.ndarray:
-        """Return the action for this control period, (act_dim,).
+        """Return the action for this policy period, (act_dim,).
 
         An observation far outside the demonstrated range is used; `outside` says why it is, and the first one
         of an episode is logged as a warning. If it got there by a jump that no demonstration comes near, the

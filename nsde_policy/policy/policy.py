@@ -27,7 +27,8 @@ from .sampler import PlanSampler
 from .selection import load_selector
 
 CPU_ROWS, SMALL_NETWORK = 8, 2_000_000
-"""Rows that a network of at most so many parameters plans at once on a CPU, in little more time than one."""
+"""Batch size on a CPU, and the largest network, in parameters, for which such a batch costs little more than
+one row."""
 
 
 class Policy(BasePolicy[torch.Generator]):
@@ -37,9 +38,12 @@ class Policy(BasePolicy[torch.Generator]):
         with policy.session() as session:                    # commands within limits, at the recorded rate
             robot.send(session.step(robot.observe()))
 
-    Without a session, `reset` starts an episode, `select_action` returns the action of each control period,
+    Without a session, `reset` starts an episode, `select_action` returns the action of each policy period,
     and `predict_action_chunk` a whole plan. Random numbers come from torch generators. A plan on a CPU uses
     `threads` torch threads, one by default; the number of the calling thread is not changed.
+
+    There is one planning method for each caller: sessions call `plan_from`, the server `plan_rows`, rollouts
+    `plan_batch`; `plan` is `plan_batch` of one episode.
     """
 
     def __init__(

@@ -34,11 +34,11 @@ def test_every_command_respects_every_limit(targets, speeds, shares, start, long
     for k, target in enumerate(targets):
         dt, before = longest_step * shares[k % len(shares)], limiter.command[0]
         is_hold, speed = k % 7 == 6, np.array([speeds[k % len(speeds)]])
-        command = limiter.hold(dt) if is_hold else limiter.follow(np.array([target]), speed, dt)
+        command = limiter.brake(dt) if is_hold else limiter.follow(np.array([target]), speed, dt)
         check(before, command[0], dt)
     for k in range(10_000):  # braking ends at rest
         dt, before = longest_step * shares[k % len(shares)], limiter.command[0]
-        check(before, limiter.hold(dt)[0], dt)
+        check(before, limiter.brake(dt)[0], dt)
         if limiter.at_rest:
             break
     assert limiter.at_rest
@@ -51,7 +51,7 @@ def test_extreme_numbers_do_not_raise():
         limiter = Limiter(limits, np.array([50.0]))
         for target in (1.7e308, -1.7e308, 0.0):
             for dt in (1e-9, 0.1, 0.0):
-                limiter.hold(dt)
+                limiter.brake(dt)
                 assert np.isfinite(limiter.follow(np.array([target]), np.zeros(1), dt) if dt else 0).all()
 
 

@@ -14,8 +14,8 @@ from tests.helpers.sessions import NO_LIMITS, OBS, PERIOD, make_session, run_ses
 from tests.helpers.simulated_time import InlineWorker
 
 
-def make_plan(plan, start=0, use=3):
-    job = PlanJob(0, SPEC.new_history(), start, np.zeros(2), 4, use, predict=None, requested_at=0.0)
+def make_plan(plan, start=0, execute=3):
+    job = PlanJob(0, SPEC.new_history(), start, np.zeros(2), 4, execute, predict=None, requested_at=0.0)
     return TimedPlan.from_plan(plan, SPEC, job)
 
 
@@ -45,9 +45,9 @@ def test_at_higher_rates_commands_are_interpolated_and_average_to_the_plan(rate)
 def test_predicted_states_are_corrected_by_the_prediction_error_and_angles_wrap():
     states = np.zeros((5, 5))
     states[:, 0], states[:, 2], states[:, 3] = range(5), 0.1, [0, 1, 2, 3, 4]
-    plan = make_plan(Plan(states[1:, 3:], states), start=10, use=4)
+    plan = make_plan(Plan(states[1:, 3:], states), start=10, execute=4)
     recent = np.array([[1.5, 0.0, 2 * np.pi, 1.0, 0.0], [0.0, 0.0, 0.1, 0.0, 0.0]])
-    predicted = plan.predict_states(recent, 11, 13, SPEC)
+    predicted = plan.predict_states(recent, from_period=11, to_period=13, spec=SPEC)
     assert predicted[0].tolist() == pytest.approx([3.5, 0, 0.0, 3, 0], abs=1e-6)
     assert predicted[1].tolist() == pytest.approx([2.5, 0, 0.0, 2, 0], abs=1e-6)
     assert plan.predict_action(13, SPEC).tolist() == [3, 0]

@@ -27,7 +27,7 @@ class RuntimePolicy(BasePolicy[np.random.Generator]):
 
         policy = RuntimePolicy.load("policy.onnx")
         policy.reset(seed=0)
-        action = policy.select_action(obs)        # once per control period
+        action = policy.select_action(obs)        # once per policy period
 
     Noise comes from numpy's generators: plans are reproducible with a seed, but differ from those of torch
     with the same seed. It is thread-safe.

@@ -34,7 +34,7 @@ class StreamingFlowSampling(Sampling):
     """Solver settings of a trained flow."""
 
     substeps: Size = 1
-    """Solver steps, and network calls, per control period."""
+    """Solver steps, and network calls, per policy period."""
     start: NonNegative = 0.0
     """Standard deviation of the first point around the last action, in units of `noise`."""
 
@@ -109,7 +109,7 @@ class StreamingFlow(PolicyModel[Windows]):
 
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:
-        """Integrate the flow, one action per control period.
+        """Integrate the flow, one action per policy period.
 
         Deviation: at every action two straight pieces of ξ meet and the network outputs the mean of their
         velocities, which is where Euler steps of one period evaluate it. Here the velocity is evaluated in

@@ -1,7 +1,7 @@
 """LSTM-GMM: a recurrent policy that outputs a mixture of Gaussians (BC-RNN of Mandlekar et al. 2021).
 
 The low-dimensional baseline of Robomimic, which is also the LSTM-GMM of the Diffusion Policy paper: two LSTM
-layers of 400 units, over ten control periods, then five diagonal Gaussians over the action, in units of half
+layers of 400 units, over ten policy periods, then five diagonal Gaussians over the action, in units of half
 its range. Its input is the observation alone.
 """
 
@@ -108,7 +108,7 @@ weights."""
 class LSTMGMM(PolicyModel[Windows]):
     """p(aₜ | observations of the window up to t), for every t of the window.
 
-    Deviation: the original keeps the LSTM state between control periods and resets it every ten. Here each
+    Deviation: the original keeps the LSTM state between policy periods and resets it every ten. Here each
     plan processes the last ten observations, so that there is no hidden state between calls and the network
     always has as much context as at the end of a training window.
     """

@@ -18,7 +18,7 @@ class SamplingConfig(Sampling):
     diffusion: NonNegative = 1.0
     """Factor on g; 0 samples without noise."""
     substeps: Size = 1
-    """Solver steps per control period."""
+    """Solver steps per policy period."""
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
@@ -35,7 +35,7 @@ class NeuralSDEConfig(ModelConfig):
     history: Length = 2
     """Number of states in the input: 1 is the paper's Markov state, 2 adds the one before."""
     dt: Positive = 1.0
-    """Δt of one control period; a convention that does not change sampled paths."""
+    """Δt of one policy period; a convention that does not change sampled paths."""
     flow_loss: Literal["square", "log"] = "square"
     """Square loss, or the paper's log(r² + δ)."""
     delta: Annotated[float, Meta(ge=1e-12, le=MAX_NUMBER)] = 0.1
@@ -82,7 +82,7 @@ class NeuralSDEConfig(ModelConfig):
 
     @property
     def control_period(self) -> float:
-        """Δt of one control period in the training data."""
+        """Δt of one policy period in the training data."""
         return self.dt
 
     @property

@@ -1,10 +1,10 @@
 """The learned SDE: its networks work in their own units, its coefficients are in state units.
 
-Units. Networks work with increments divided by their standard deviation s over one control period Δt₀:
+Units. Networks work with increments divided by their standard deviation s over one policy period Δt₀:
 f̂ = f Δt₀/s, log ĝ² = log(g² Δt₀/s²), d̂ = σ d with σ of the noise.
 
 History. As in the paper's video experiment the state is X = (x_t, x_{t−Δt}, …), and only the first block is
-learned; the others follow their neighbour, dh = (x − h)/Δt₀ dt. One solver step per control period then
+learned; the others follow their neighbour, dh = (x − h)/Δt₀ dt. One solver step per policy period then
 shifts the history exactly, and several lag it by the same time.
 """
 

@@ -21,7 +21,7 @@ from .equation import LearnedSDE
 class FoldedPlan(nn.Module):
     """Folded steps of an equation with a shared trunk, one per step of the noise.
 
-    A solver step is the unit of time. With history, there must be one solver step per control period, so that
+    A solver step is the unit of time. With history, there must be one solver step per policy period, so that
     an older state becomes the state before.
     """
 

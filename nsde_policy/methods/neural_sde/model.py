@@ -89,7 +89,7 @@ class NeuralSDE(PolicyModel[Transitions]):
     def coefficients(self, x: Tensor, sampling: Sampling | None = None) -> Coefficients:
         """Return f(x) + α d(x) and g(x) as they are sampled (Eq. 22), for states (..., history·d).
 
-        Deviation: the paper leaves the unit of α open. Here it counts full corrections σ² per control period.
+        Deviation: the paper leaves the unit of α open. Here it counts full corrections σ² per policy period.
         With α = 1 a step of one period adds σ² d(x): by Tweedie's formula it moves to the mean of the states
         that the noise could have come from.
         """
@@ -133,7 +133,7 @@ class NeuralSDE(PolicyModel[Transitions]):
     ) -> Tensor:
         """Sample one path per row of `x0` (..., history·d); (steps + 1, ..., d), the current state first.
 
-        The noise is standard normal, (solver steps, ..., d). A step takes one control period.
+        The noise is standard normal, (solver steps, ..., d). A step takes one policy period.
         """
         sampling = choose_sampling(self.config.sampling, sampling)
         none = noise.new_zeros(*noise.shape[:-1], x0.shape[-1] - self.dim)  # older states have no noise
@@ -157,7 +157,7 @@ class NeuralSDE(PolicyModel[Transitions]):
 
     @torch.no_grad()
     def predict_step(self, states: Tensor, *, sampling: Sampling | None = None) -> StepPrediction:
-        """Return x + (f + αd) Δt and g √Δt, one Euler–Maruyama step of a control period."""
+        """Return x + (f + αd) Δt and g √Δt, one Euler–Maruyama step of a policy period."""
         at = self._newest_coefficients(states.flatten(-2), sampling)
         dt = self.config.dt
         return StepPrediction(states[:, 0] + at.drift * dt, at.diffusion * math.sqrt(dt))
