@@ -112,7 +112,7 @@ class Training:
     def make_config(self, demos: Path) -> RunConfig:
         """Return the settings: those of the preset, changed as the file says."""
         task, method = self.task.make_task(), self.method
-        _, config = resolve_preset(task, self.preset, method, demos=demos, selection={})
+        _, config = resolve_preset(task, self.preset, method, demos=demos)
         config = change_config(config, self.change)
         steps = config.train.steps
         examples = self.task.examples if self.examples is None else self.examples

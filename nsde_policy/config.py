@@ -199,6 +199,11 @@ class ModelConfig(BaseConfig):
         """Whether training on a CPU is faster with several threads."""
         return False
 
+    @property
+    def adjustable_sampling(self) -> tuple[str, ...]:
+        """Names of the sampling settings that can be changed after training, by default all."""
+        return tuple(vars(self.sampling))
+
 
 @dataclass(frozen=True)
 class WindowConfig(ModelConfig):

@@ -1,4 +1,4 @@
-"""Tests for examples/neural_sde_minimal.py: its losses and its solver are those of `core`, bit for bit."""
+"""Tests for examples/neural_sde_minimal.py: its losses are those of `core`, bit for bit, and of README."""
 
 import math
 import runpy
@@ -10,8 +10,10 @@ import torch
 
 from nsde_policy.core import losses
 from nsde_policy.core.sde import Coefficients, euler_maruyama
+from tests.helpers.doc_pages import code_blocks
 
-FILE = Path(__file__).parents[1] / "examples/neural_sde_minimal.py"
+ROOT = Path(__file__).parents[1]
+FILE, README = ROOT / "examples/neural_sde_minimal.py", ROOT / "README.md"
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +49,25 @@ def test_the_solver_is_that_of_core(minimal, drawn):
     with torch.no_grad():
         expected = euler_maruyama(sde, drawn[0], dt=0.025, steps=8, noise=noise)
     assert torch.equal(minimal.euler_maruyama(network, drawn[0], noise, 0.025), expected)
+
+
+def test_the_loss_in_the_readme_has_the_gradient_of_these_losses(minimal, drawn):
+    (snippet,) = (block for block in code_blocks(README, "python") if "randn_like" in block)
+    x, x_next, *_ = drawn
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = minimal.Networks()
+        values = {"torch": torch, "network": network, "x": x, "x_next": x_next, "dt": 0.1, "sigma": 0.03}
+        exec(snippet, values)
+    found = [parameter.grad.clone() for parameter in network.parameters()]
+
+    network.zero_grad()
+    velocity, noise = (x_next - x) / 0.1, values["noise"]
+    drift, log_variance, score = network(x + 0.03 * noise)
+    loss = minimal.flow_loss(drift, velocity) + minimal.denoiser_loss(score, noise)
+    (loss + minimal.diffusion_nll(log_variance, drift, velocity, 0.1)).backward()
+    for gradient, parameter in zip(found, network.parameters(), strict=True):
+        torch.testing.assert_close(gradient, parameter.grad)
 
 
 @pytest.mark.slow

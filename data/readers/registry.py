@@ -52,15 +52,14 @@ def _recognises(reader: Reader, path: Path) -> bool:
 def open_source(path: Path | str, *, accept_omitted_chunks: bool = False) -> Source:
     """Open demonstrations with the reader that recognises their format; raise `DemoError` for damage.
 
-    With `accept_omitted_chunks`, missing chunks of a zarr store are read as the fill value.
+    With `accept_omitted_chunks`, missing chunks are read as the fill value, if the format has them.
     """
     path = Path(path)
     if path.suffix == PARTIAL:
         raise DemoError(f"{path} is incomplete: repeat the command that writes it to continue")
     reader = find_reader(path)
-    is_zarr = reader.name == FALLBACK
-    options = {"accept_omitted_chunks": True} if accept_omitted_chunks and is_zarr else {}
-    source = reader.open(path, **options)
+    omitted = {"accept_omitted_chunks": True} if accept_omitted_chunks and reader.takes_omitted_chunks else {}
+    source = reader.open(path, **omitted)
     check_array_count(len(source.find_arrays()), source.path)
     return source
 

@@ -12,6 +12,7 @@ class ZarrReader(Reader):
     """Reader of the arrays in `data/` and of `meta/episode_ends`."""
 
     name = "zarr"
+    takes_omitted_chunks = True
 
     def probe(self, path: Path) -> bool:
         """Recognise zarr directories and zip files."""

@@ -18,7 +18,7 @@ from nsde_policy.tasks import get_task, with_observations
 from nsde_policy.tasks.training_defaults import AUTO_PRESET, CAMERA_PRESET
 from nsde_policy.training.presets import (
     SHORT_NAMES,
-    PreparedTraining,
+    ResolvedTraining,
     TrainingRequest,
     add_cameras,
     read_preset,
@@ -120,9 +120,9 @@ class Train(DeviceCommand):
         )
         return replace(command, settings=_parse_settings(command, flags))
 
-    def prepare(self) -> PreparedTraining:
+    def resolve(self) -> ResolvedTraining:
         """Return the task, keyword arguments of its environment, and name and settings of the preset."""
-        return self._make_request().prepare()
+        return self._make_request().resolve()
 
     def _make_request(self) -> TrainingRequest:
         return TrainingRequest(
@@ -142,7 +142,7 @@ class Train(DeviceCommand):
     def run(self) -> None:
         """Train, draw the curves and print the run directory."""
         if self.dry_run:
-            print(self.prepare()[-1].to_json())
+            print(self.resolve().config.to_json())
             return
         from nsde_policy.training.curves import plot_training
 
@@ -154,9 +154,11 @@ class Train(DeviceCommand):
 
     def train(self) -> "RunDirectory":
         """Train with a progress bar, and return the run directory."""
-        from nsde_policy.training.train import train_request
+        from nsde_policy.training.train import train_into_run_folder
 
-        return train_request(self._make_request(), self.out, resume=self.resume, scale_std=self.scale_std)
+        return train_into_run_folder(
+            self._make_request(), self.out, resume=self.resume, scale_std=self.scale_std
+        )
 
     def check(self) -> None:
         """Refuse a file of settings that is damaged or of another method."""
@@ -174,7 +176,9 @@ class CameraFlags:
 def _parse_settings(command: Train, flags: Sequence[str]) -> dict[str, Any]:
     """Return the values of flags of settings by the path of their setting; exit after a help text.
 
-    The flags that there are depend on the method and on the encoder, so these are found first.
+    The flags that there are depend on the method and on the encoder, so they are parsed twice: first those
+    that name the encoder, then all, into a dataclass that has its settings. tyro does not say which flags
+    were given, so the values are then read from the parsed settings by the names of the flags.
     """
     if not flags:
         return {}

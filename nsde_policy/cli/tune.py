@@ -109,7 +109,7 @@ class Tune(Train):
         from nsde_policy.eval.tune.search import STUDY_FILE, Search
         from nsde_policy.training.train import TrainOptions
 
-        task, env_kwargs, _, config = self.prepare()
+        task, env_kwargs, _, config = self.resolve()
         if self.demos is not None:
             check_recorded_task(get_task(task), self.demos)  # before the study is created
         has_env, out = get_task(task).env_id is not None, self.out.resolve()

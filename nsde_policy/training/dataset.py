@@ -182,7 +182,7 @@ def build_training_data(data: TrainingSet, config: RunConfig) -> Transitions | W
     )
 
 
-def measure_demonstrations(data: TrainingSet, config: RunConfig, *, scale_features: bool = True) -> StateSpec:
+def measure_state_spec(data: TrainingSet, config: RunConfig, *, scale_features: bool = True) -> StateSpec:
     """Measure ranges and increments on recorded pairs of states, with mirror images as in training.
 
     Without `scale_features`, features reach the policy's network as the encoder computes them.

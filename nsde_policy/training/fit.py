@@ -29,7 +29,7 @@ Data = TypeVar("Data", bound=TensorRows)
 class BatchSource(abc.ABC, Generic[Batch]):
     """Supplies the batch of each training step."""
 
-    def prepare(self, step: int) -> None:
+    def load(self, step: int) -> None:
         """Load what a step needs; called before the step, outside its CUDA graph."""
 
     @abc.abstractmethod
@@ -113,7 +113,7 @@ def fit(
             recorder.record(state, {})
         while state.step < config.steps:
             state.set_rates()
-            source.prepare(state.step)
+            source.load(state.step)
             losses = run_step()
             state.step += 1
             is_due = state.step % config.log_every == 0 or state.step == config.steps

@@ -46,7 +46,7 @@ class PrefetchSource(BatchSource[Batch]):
         self._loading: dict[int, Future[tuple[Tensor, ...]]] = {}
         self._buffers: tuple[Tensor, ...] = ()
 
-    def prepare(self, step: int) -> None:
+    def load(self, step: int) -> None:
         """Wait for the batch of this step, copy it to the device and start to load later ones."""
         for later in range(step, step + 1 + BATCHES_AHEAD):
             if later not in self._loading:

@@ -65,8 +65,8 @@ def expand_names(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {SHORT_NAMES.get(path, path): settings[name] for name, path in paths.items()}
 
 
-class PreparedTraining(NamedTuple):
-    """What is trained."""
+class ResolvedTraining(NamedTuple):
+    """What is trained, after the task is found and the settings of the preset are changed."""
 
     task: str
     env_kwargs: dict[str, Any]
@@ -101,7 +101,7 @@ class TrainingRequest:
     device: str = "cpu"
     """Device of torch; the default preset for cameras depends on it."""
 
-    def prepare(self) -> PreparedTraining:
+    def resolve(self) -> ResolvedTraining:
         """Find the task of the demonstrations, and the settings of the preset with the changes."""
         if self.demos is None and self.obs != USUAL_OBSERVATIONS:
             raise ConfigError(
@@ -115,8 +115,8 @@ class TrainingRequest:
         if self.env is not None or self.env_kwargs is not None:
             close_env(open_env(get_task(name), env_kwargs))  # its errors should not wait for the evaluation
         if isinstance(self.preset, RunConfig):
-            return PreparedTraining(name, env_kwargs, "settings", self.preset.change(self.settings))
-        return PreparedTraining(name, env_kwargs, *self._resolve_settings(task, self.preset))
+            return ResolvedTraining(name, env_kwargs, "settings", self.preset.change(self.settings))
+        return ResolvedTraining(name, env_kwargs, *self._resolve_settings(task, self.preset))
 
     def _resolve_settings(self, task: Task, preset: str | None) -> tuple[str, RunConfig]:
         """Return the name of the preset, and its settings with the changes; cameras get an encoder.
@@ -129,11 +129,11 @@ class TrainingRequest:
             for path, value in self.settings.items()
             if path.startswith(prefix)
         }
-        selection = task.training.demos.change(changes)
+        demo_settings = task.training.demos.change(changes)
         preset = preset or choose_preset(task, self.method)
-        if preset == AUTO_PRESET and selection.images and self.device == "cpu":
+        if preset == AUTO_PRESET and demo_settings.images and self.device == "cpu":
             preset = CAMERA_PRESET
-        if preset == CAMERA_PRESET and self.obs == USUAL_OBSERVATIONS and not selection.images:
+        if preset == CAMERA_PRESET and self.obs == USUAL_OBSERVATIONS and not demo_settings.images:
             raise ConfigError(
                 "pixels-fast is for camera frames, but no images are named: add --obs pixels or --images"
             )
@@ -142,7 +142,7 @@ class TrainingRequest:
             preset,
             self.method,
             demos=self.demos,
-            selection=vars(selection),
+            demo_settings=demo_settings,
         )
         config = add_cameras(config, config.demos.change(changes), small=name == CAMERA_PRESET)
         changed = config.change(self.settings)
@@ -175,12 +175,12 @@ def resolve_preset(
     method: str,
     *,
     demos: "Path | Demonstrations | None",
-    selection: Mapping[str, Any],
+    demo_settings: DemoConfig | None = None,
 ) -> tuple[str, RunConfig]:
     """Return the name and the settings of a preset, by default the task's.
 
     The presets `auto` and `pixels-fast` measure the demonstrations, by default those of the task in the
-    package. `selection` holds fields of `DemoConfig` that differ from the task's.
+    package, which are read with `demo_settings`, by default the task's.
     """
     name = preset or choose_preset(task, method)
     if (config := read_preset(name, method)) is not None:
@@ -191,7 +191,7 @@ def resolve_preset(
 
     from .demos import find_env_rate, load_training_demos
 
-    settings = replace(task.training.demos, **selection)
+    settings = demo_settings or task.training.demos
     if demos is None or isinstance(demos, Path):
         every_column = replace(settings, obs_columns=())
         demos = load_training_demos(every_column, demos or find_demos(task.name))
@@ -228,7 +228,7 @@ def choose_preset(task: Task, method: str) -> str:
 
 
 def add_cameras(config: RunConfig, demos: DemoConfig, *, small: bool = False) -> RunConfig:
-    """Return the settings with the cameras and the encoder of a selection, by default keypoints."""
+    """Return the settings with the cameras and the encoder that `demos` names, by default keypoints."""
     name = demos.encoder
     if demos.images and not config.demos.images and name == config.demos.encoder:
         name = CAMERA_ENCODER

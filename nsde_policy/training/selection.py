@@ -21,7 +21,7 @@ from nsde_policy.selection.dynamics import DynamicsModel
 from nsde_policy.selection.rule import Kind, SelectionRule
 from nsde_policy.selection.selector import PlanSelector
 
-from .dataset import TrainingSet, build_states, build_transitions, measure_demonstrations
+from .dataset import TrainingSet, build_states, build_transitions, measure_state_spec
 from .recorder import FitOptions, fit_run, sample_rows
 from .resume import check_settings
 
@@ -75,7 +75,7 @@ def train_dynamics(
         return None
     settings = {"config": config.to_dict(), "seed": options.seed, "demos": data.demos.fingerprint}
     check_settings(run, run.selection, settings, resume=options.resume)
-    history, spec = config.model.history, measure_demonstrations(data, config)
+    history, spec = config.model.history, measure_state_spec(data, config)
     generator = torch.Generator().manual_seed(options.seed)
     model = DynamicsModel(config.selection, spec, history=history, generator=generator)
     pairs = build_transitions(demos, config.demos, history=history)

@@ -1,4 +1,15 @@
-"""Train a policy on demonstrations into a run directory; a run can be interrupted and resumed."""
+"""Train a policy on demonstrations into a run directory; a run can be interrupted and resumed.
+
+From a call to the first gradient, each function calls the next one:
+
+    train, or `Train.train` of the command line   takes what a user asks for
+    train_into_run_folder                         finds task and settings, and names the folder
+    train_run                                     loads the demonstrations, splits them, trains an encoder
+    _train_policy                                 measures settings, has the policy fitted, calibrates it
+    _fit_policy, or _fit_with_encoder             builds the model and its training data
+    recorder.fit_run                              writes losses and checkpoints
+    fit.fit                                       the loop: batch, loss, gradient, optimiser step
+"""
 
 import logging
 import re
@@ -30,7 +41,7 @@ from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord
 from nsde_policy.tasks import NO_TASK
 
 from .curves import describe_overfitting
-from .dataset import TrainingSet, build_states, build_training_data, infer_settings, measure_demonstrations
+from .dataset import TrainingSet, build_states, build_training_data, infer_settings, measure_state_spec
 from .demos import find_mirror, find_motions, open_demonstrations, warn_if_few
 from .distributed import join_ranks, use_own_gpu
 from .encoder import EncoderTraining
@@ -165,11 +176,11 @@ def train(
         device=pick_device(device),
     )
     out = None if out is None else Path(out)
-    run = train_request(request, out, resume=resume, scale_std=scale_std, monitor=monitor)
+    run = train_into_run_folder(request, out, resume=resume, scale_std=scale_std, monitor=monitor)
     return Policy.from_pretrained(run.path)
 
 
-def train_request(
+def train_into_run_folder(
     request: TrainingRequest,
     out: Path | None,
     *,
@@ -177,10 +188,10 @@ def train_request(
     scale_std: float,
     monitor: Monitor | None = None,
 ) -> RunDirectory:
-    """Train what was asked for, by default into a folder below runs/."""
+    """Train what a user asks for into `out`, by default a folder below runs/ that names the settings."""
     if out is not None and not resume:
         check_files(RunDirectory(out), resume=False)  # before demonstrations are measured
-    task, env_kwargs, preset, config = request.prepare()
+    task, env_kwargs, preset, config = request.resolve()
     smaller = SMALLER_PRESETS.get(preset)
     if smaller and request.device == "cpu":
         logger.info("preset %s is made for GPUs; on a CPU, --preset %s is much quicker", preset, smaller)
@@ -336,7 +347,7 @@ def _train_policy(
     training = recorded if selection is None else selection.aligned
     record = RunRecord(
         config,
-        measure_demonstrations(training, config, scale_features=not is_joint),
+        measure_state_spec(training, config, scale_features=not is_joint),
         context.task,
         options.seed,
         context.demos_record,
@@ -379,14 +390,14 @@ def _fit_policy(
     """Fit the policy of a run."""
     config = record.config
     model = _build_model(record)
-    data = build_training_data(training.lose_cameras(config.demos, record.spec), config)
-    model.prepare(data)
+    pairs_or_windows = build_training_data(training.lose_cameras(config.demos, record.spec), config)
+    model.prepare(pairs_or_windows)
     rows: TensorRows | None = None
     if held_out is not None:
-        clean = build_training_data(replace(held_out, copies=()), config)
-        rows = sample_rows(clean, MAX_VALIDATION_ROWS, seed=options.seed)
+        without_copies = build_training_data(replace(held_out, copies=()), config)
+        rows = sample_rows(without_copies, MAX_VALIDATION_ROWS, seed=options.seed)
     _save_record(run, record, options)
-    fit_run(run, model, data, config.train, options, held_out=rows)
+    fit_run(run, model, pairs_or_windows, config.train, options, held_out=rows)
 
 
 def _fit_with_encoder(
@@ -405,8 +416,8 @@ def _fit_with_encoder(
     model.prepare(windows.windows)
     rows: TensorRows | None = None
     if held_out is not None:
-        clean = encoder.build_windows(replace(held_out, copies=()), config, held_out=True)
-        rows = sample_rows(clean, MAX_FRAME_ROWS, seed=options.seed)
+        without_copies = encoder.build_windows(replace(held_out, copies=()), config, held_out=True)
+        rows = sample_rows(without_copies, MAX_FRAME_ROWS, seed=options.seed)
     _save_record(run, record, options)
     source = windows.sample(config.train.batch_size, options.seed, torch.device(options.device))
     with use_threads(count_threads()), closing(source):

@@ -25,7 +25,7 @@ RANGES: Mapping[str, tuple[float, float, float]] = {
 VIEW_CONTROLS = {"paths", "speed", "next_at_end"}
 """Controls that change no plan and no episode."""
 SAMPLING_CONTROLS = ("alpha", "diffusion")
-"""Controls of how actions are sampled; they apply to methods whose sampling settings have these names."""
+"""Controls of how actions are sampled; they apply to policies that have settings of these names to adjust."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class Controls(BaseConfig):
 
     def sampling_for(self, policy: Policy) -> Sampling:
         """Return the sampling settings of a policy, with the controls applied that it has."""
-        own = policy.sampling
-        changes = {name: getattr(self, name) for name in SAMPLING_CONTROLS if name in own.to_dict()}
-        return dataclasses.replace(own, **changes)
+        adjustable = policy.model.config.adjustable_sampling
+        changes = {name: getattr(self, name) for name in SAMPLING_CONTROLS if name in adjustable}
+        return dataclasses.replace(policy.sampling, **changes)
 
     def chunk_for(self, policy: Policy) -> int:
         """Return the number of actions that a policy executes of one plan."""

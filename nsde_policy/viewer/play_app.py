@@ -55,6 +55,7 @@ class PlayApp(App):
                     "name": runner.name,
                     "title": runner.title,
                     "sde": runner.policy.model.foresees_states,
+                    "denoiser": "alpha" in runner.policy.model.config.adjustable_sampling,
                     "camera": bool(runner.policy.spec.cameras),
                     "selects": runner.policy.candidates > 1,
                 }

@@ -12,7 +12,7 @@ import zarr
 from zarr.codecs import BloscCodec
 
 from nsde_policy.data import load_demonstrations
-from nsde_policy.data.readers import registry
+from nsde_policy.data.readers import Reader, registry
 from nsde_policy.data.source import MemoryArray, MemorySource, join_columns
 from nsde_policy.errors import DemoError
 from tests.helpers.demo_stores import ENDS, example_arrays, write_store, zip_store
@@ -98,8 +98,11 @@ def test_readers_of_other_formats_need_not_know_of_omitted_chunks(monkeypatch: p
         "action": MemoryArray("action", action),
     }
 
-    class OtherReader:
+    class OtherReader(Reader):
         name = "other"
+
+        def probe(self, path):
+            return True
 
         def open(self, path):
             return MemorySource(path, "other", arrays, [4, 9], conventions={"state": ("joints",)})

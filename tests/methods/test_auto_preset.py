@@ -47,9 +47,14 @@ def test_smooth_actions_of_predictable_demonstrations_are_blurred_more(statistic
 
 
 def test_frames_are_not_compared_by_columns_alone_where_a_policy_sees_pictures(circles):
+    task = get_task("none")
     chosen = {
         images: resolve_preset(
-            get_task("none"), "auto", "neural_sde", demos=circles, selection={"images": images}
+            task,
+            "auto",
+            "neural_sde",
+            demos=circles,
+            demo_settings=replace(task.training.demos, images=images),
         )[1]
         for images in ((), ("top",))
     }
@@ -59,7 +64,7 @@ def test_frames_are_not_compared_by_columns_alone_where_a_policy_sees_pictures(c
 
 @pytest.mark.parametrize("task", ["avoiding", "avoiding_varied"])
 def test_demonstrations_of_obstacle_avoidance_get_the_settings_for_branches(task):
-    _, config = resolve_preset(get_task(task), "auto", "neural_sde", demos=None, selection={})
+    _, config = resolve_preset(get_task(task), "auto", "neural_sde", demos=None)
     assert config.model == replace(
         get_method("neural_sde").auto_preset(BRANCHING).model, network=config.model.network
     )
@@ -108,7 +113,7 @@ def circles(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_log_shows_the_settings_with_those_of_flags(caplog, circles):
     settings = {"train.steps": 500, "model.sampling.alpha": 0.5}
     with caplog.at_level(logging.INFO):
-        Train(demos=circles, task="none", settings=settings).prepare()
+        Train(demos=circles, task="none", settings=settings).resolve()
     lines = [record.message for record in caplog.records]
     assert any("that are predictable (" in line for line in lines)
     (line,) = [line for line in lines if line.startswith("settings: ")]
@@ -118,6 +123,6 @@ def test_the_log_shows_the_settings_with_those_of_flags(caplog, circles):
 
 def test_held_out_episodes_do_not_change_the_settings(circles):
     configs = [
-        Train(demos=circles, task="none", validation=fraction).prepare().config for fraction in (0.0, 0.5)
+        Train(demos=circles, task="none", validation=fraction).resolve().config for fraction in (0.0, 0.5)
     ]
     assert configs[0] == configs[1]

@@ -11,7 +11,7 @@ from nsde_policy.data import Demonstrations
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.selection.dynamics import DynamicsModel
-from nsde_policy.training.dataset import TrainingSet, build_transitions, measure_demonstrations
+from nsde_policy.training.dataset import TrainingSet, build_transitions, measure_state_spec
 from nsde_policy.training.fit import fit
 from tests.helpers.rng import make_rng
 
@@ -41,7 +41,7 @@ def make_demos() -> Demonstrations:
 
 def build(history: int) -> DynamicsModel:
     run = RunConfig(model=NeuralSDEConfig(history=history), demos=SETTINGS)
-    spec = measure_demonstrations(TrainingSet(make_demos()), run)
+    spec = measure_state_spec(TrainingSet(make_demos()), run)
     return DynamicsModel(CONFIG, spec, history=history, generator=make_rng()).eval()
 
 

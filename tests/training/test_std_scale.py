@@ -16,7 +16,7 @@ from nsde_policy.methods.neural_sde.model import NeuralSDE
 from nsde_policy.policy.loading import load_model
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.dataset import TrainingSet, build_transitions, measure_demonstrations
+from nsde_policy.training.dataset import TrainingSet, build_transitions, measure_state_spec
 from nsde_policy.training.std_scale import fit_factors, measure_errors
 from nsde_policy.training.train import TrainOptions, train_run
 from tests.helpers.toy_problems import make_robot_demos
@@ -58,7 +58,7 @@ def test_rare_large_errors_do_not_widen_the_usual_interval():
 
 
 def test_scaling_multiplies_the_standard_deviation_alone():
-    spec = measure_demonstrations(TrainingSet(make_robot_demos()), CONFIG)
+    spec = measure_state_spec(TrainingSet(make_robot_demos()), CONFIG)
     model = NeuralSDE(CONFIG.model, spec, generator=torch.Generator().manual_seed(0)).eval()
     states = torch.randn(5, 2, spec.dim, generator=torch.Generator().manual_seed(1))
     before = model.predict_step(states)

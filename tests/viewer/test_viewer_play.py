@@ -15,6 +15,7 @@ from nsde_policy.errors import EnvError, PlanError, RemoteError
 from nsde_policy.eval.rollouts.disturbances import Condition
 from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
 from nsde_policy.interface.planner import Plan
+from nsde_policy.methods.neural_sde.config import SamplingConfig
 from nsde_policy.selection.selector import PlanSelector
 from nsde_policy.tasks import get_task
 from nsde_policy.viewer.forecast import describe_candidates, sample_paths
@@ -31,7 +32,7 @@ from nsde_policy.viewer.messages import (
 )
 from nsde_policy.viewer.play_app import REST_S, PlayApp
 from nsde_policy.viewer.policy_runner import PolicyRunner, load_runners
-from tests.helpers.selecting_runs import make_selecting_run
+from tests.helpers.selecting_runs import make_selecting_run, train_tiny
 from tests.helpers.viewer_servers import SEED, run_events
 
 BOTH = SelectMethods(("shipped", "neighbours"))
@@ -218,6 +219,19 @@ def test_runs_are_loaded_once_under_distinct_names_and_titles(tmp_path: Path):
     named = PlayApp(load_runners([*runs, SHIPPED_POLICY]), seed=SEED).hello["methods"]
     assert [each["name"] for each in named] == [*map(str, runs), "shipped"]
     assert [each["title"] for each in named] == [f"Neural SDE, {each['name']}" for each in named]
+
+
+def test_alpha_is_offered_only_for_a_trained_denoiser_and_changes_no_other_policy(
+    tmp_path: Path, methods: list[PolicyRunner]
+):
+    without = {"denoiser": False, "noise": 0.0, "sampling": SamplingConfig(alpha=0.0)}
+    (plain,) = load_runners([train_tiny(tmp_path / "plain", model=without).path])
+    app = PlayApp([plain, *methods], seed=SEED, plan_timeout_s=60)
+    assert [method["denoiser"] for method in app.hello["methods"]] == [False, True, False]
+    assert run(app, SetControl("alpha", 2.0), SetControl("diffusion", 0.5), 1)["panels"][0]["latency"]
+    sampling = app._controls.sampling_for(plain.policy)
+    assert sampling == SamplingConfig(alpha=0.0, diffusion=0.5)
+    assert app._controls.sampling_for(methods[0].policy).alpha == 2.0
 
 
 def test_a_policy_with_nan_weights_raises_and_its_panel_stays(methods: list[PolicyRunner]):

@@ -168,8 +168,8 @@ class RolloutCommand(DeviceCommand):
         return self._set_device("cuda" if self.device == "cuda" else "cpu")
 
 
-def check_command(command: Command) -> Command:
-    """Check numbers, paths and the device of any command; return it with a device that torch can use."""
+def check_and_resolve(command: Command) -> Command:
+    """Check numbers and paths of any command; return it with a device of torch in place of "auto"."""
     if is_launched() and not command.uses_ranks:
         raise ConfigError("torchrun is for `train`: start this command without it")
     kind: type = type(command)

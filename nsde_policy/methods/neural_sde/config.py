@@ -90,6 +90,11 @@ class NeuralSDEConfig(ModelConfig):
         """Whether training is faster on several threads: with networks wider than 512."""
         return self.network.width > 512
 
+    @property
+    def adjustable_sampling(self) -> tuple[str, ...]:
+        """All sampling settings, but `alpha` only if the denoiser is trained."""
+        return tuple(name for name in super().adjustable_sampling if self.denoiser or name != "alpha")
+
     def check_sampling(self, sampling: SamplingConfig) -> None:
         """Raise `ConfigError` if sampling needs a part that is not trained."""
         problem = "the denoiser is not trained; sample with sampling.alpha = 0"

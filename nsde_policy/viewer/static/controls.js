@@ -94,22 +94,22 @@ function showStore() {
 
 /* ---- sliders and switches ---- */
 
-const SLIDERS = {                        // name, title, text of a value, whether only a Neural SDE has it
+const SLIDERS = {                        // name, title, text of a value, what a method must have for it
   disturbance: [
-    ["obs_noise", "Sensor noise", (v) => (v ? `× ${v}` : "off"), false],
-    ["latency_steps", "Plan delay", (v) => (v ? plural(v, "period") : "off"), false],
+    ["obs_noise", "Sensor noise", (v) => (v ? `× ${v}` : "off")],
+    ["latency_steps", "Plan delay", (v) => (v ? plural(v, "period") : "off")],
   ],
   camera: [
-    ["camera_occlusion", "Occluded part of the picture", (v) => (v ? percent(v) : "off"), false],
+    ["camera_occlusion", "Occluded part of the picture", (v) => (v ? percent(v) : "off")],
   ],
   policy: [
-    ["alpha", "Denoiser strength α", (v) => v.toFixed(2), true],
-    ["diffusion", "Diffusion strength", (v) => `× ${v.toFixed(2)}`, true],
-    ["chunk", "Chunk length", (v) => plural(v, "action"), false],
+    ["alpha", "Denoiser strength α", (v) => v.toFixed(2), "denoiser"],
+    ["diffusion", "Diffusion strength", (v) => `× ${v.toFixed(2)}`, "sde"],
+    ["chunk", "Chunk length", (v) => plural(v, "action")],
   ],
   view: [
-    ["paths", "Sampled paths", (v) => `${v}`, true],
-    ["speed", "Speed", (v) => `× ${v}`, false],
+    ["paths", "Sampled paths", (v) => `${v}`, "sde"],
+    ["speed", "Speed", (v) => `× ${v}`],
   ],
 };
 
@@ -136,12 +136,13 @@ function showSlider(input, format) {
 }
 
 function showControls() {
-  const sde = state.panels.some((name) => methodOf(name)?.sde);
-  $("camera-controls").hidden = !state.panels.some((name) => methodOf(name)?.camera);
-  for (const [name, , format, sdeOnly] of Object.values(SLIDERS).flat()) {
+  const shown = state.panels.map(methodOf);
+  $("camera-controls").hidden = !shown.some((method) => method?.camera);
+  for (const [name, , format, needed] of Object.values(SLIDERS).flat()) {
     const input = $(name);
     if (document.activeElement !== input || !input.matches(":active")) input.value = state.controls[name];
-    input.parentElement.dataset.dim = sdeOnly && !sde;
+    input.disabled = !!needed && !shown.some((method) => method?.[needed]);
+    input.parentElement.dataset.dim = input.disabled;
     showSlider(input, format);
   }
   for (const box of document.querySelectorAll("[data-control]")) box.checked = state.controls[box.dataset.control];
