@@ -19,7 +19,9 @@ from torch import Tensor, nn
 
 DT = 0.1  # Δt, time between two states of the data
 NOISE_STD = 0.035  # σ of the blur in training: much less than the distance between the branches
-ALPHA = 2 * NOISE_STD**2  # α, the strength of the denoiser: it undoes a blur in about half a unit of time
+ALPHA = (
+    2 * NOISE_STD**2
+)  # α: the denoiser undoes a fifth of the blur within Δt, as with the setting alpha 0.2
 SMALLEST_VARIANCE = NOISE_STD**2  # of g², so that the branches are chosen evenly at the fork
 SUBSTEPS = 4  # solver steps within Δt; a step must not jump over the fork
 
