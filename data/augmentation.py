@@ -76,7 +76,7 @@ class Mirror:
 
 @dataclass(frozen=True)
 class RigidMotions:
-    """Shifts and turns in the plane that a task is invariant to, and the body that its goal is a pose of."""
+    """Planar rigid transforms, SE(2), that a task is invariant to, and the body whose pose is its goal."""
 
     points: tuple[tuple[int, int], ...]
     """Observation columns x and y of every point that moves along."""

@@ -94,13 +94,13 @@ class SourceArray(abc.ABC):
     def read_checked(self, frames: int | None = None) -> Numbers:
         """Read the first `frames` frames, or all, after checking their size and their parts."""
         frames = self.shape[0] if frames is None else frames
-        self.check_bytes(frames * self.width, f"{frames} frames")
+        self.check_size(frames * self.width, f"{frames} frames")
         self.check_parts(frames)
         return self.read(0, frames)
 
-    def check_bytes(self, numbers: int, what: str) -> None:
-        """Raise `DemoError` if numbers do not fit into the memory that arrays may take."""
-        size, limit = numbers * self.dtype.itemsize, get_max_unpacked()
+    def check_size(self, count: int, what: str) -> None:
+        """Raise `DemoError` if `count` values exceed the size limit (`MAX_UNPACKED_VARIABLE`)."""
+        size, limit = count * self.dtype.itemsize, get_max_unpacked()
         if size > limit:
             raise DemoError(
                 f"{self.name}: {what} would take {size} bytes, the limit is {limit}; set "
@@ -129,7 +129,7 @@ class Source(abc.ABC):
 
     path: Path
     format: str
-    """Name and version of the format for people."""
+    """Human-readable name and version of the format."""
     rate_hz: float | None = None
     """Frames per second; None if the files do not say."""
     act_limits: ActionLimits | None = None
@@ -141,7 +141,7 @@ class Source(abc.ABC):
     ignores_rest: bool = False
     """Whether frames behind the last episode end are left out; otherwise they are an error."""
     notes: tuple[str, ...] = ()
-    """What people should know about how the files were read, one line each."""
+    """Human-readable notes on how the files were read, one line each."""
 
     @abc.abstractmethod
     def find_arrays(self) -> list[str]:

@@ -78,7 +78,7 @@ class PartedArray(SourceArray):
 
     def read(self, start: int, stop: int) -> Numbers:
         """Read the frames `start` to `stop`, from one part after the other."""
-        self.check_bytes((stop - start) * self.width, f"{stop - start} frames")
+        self.check_size((stop - start) * self.width, f"{stop - start} frames")
         frames = np.empty((stop - start, *self.shape[1:]), self.dtype)
         for k in range(bisect_right(self._bounds, start) - 1, bisect_left(self._bounds, stop)):
             part, begin = self._parts[k], self._bounds[k]

@@ -53,7 +53,7 @@ class Hdf5Array(SourceArray):
         """Read some rows; chunks that were never written, which HDF5 reads as zeros, are damage."""
         with wrap_read_errors(f"rows {start} to {stop} of {self.name} cannot be read, restore them"):
             dataset = self._open_file(self._file)[self._path]
-            self.check_bytes(math.prod(dataset.chunks or ()), "a chunk")
+            self.check_size(math.prod(dataset.chunks or ()), "a chunk")
             steps = dataset.chunks or self.shape
             expected = math.prod(-(-size // step) for size, step in zip(self.shape, steps, strict=True))
             written = dataset.id.get_num_chunks() if dataset.chunks else dataset.id.get_storage_size()

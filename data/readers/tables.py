@@ -253,7 +253,7 @@ class NpzArray(SourceArray):
 
     def read(self, start: int, stop: int) -> Numbers:
         """Read some rows; numpy reads the whole array."""
-        self.check_bytes(math.prod(self.shape), "the array")
+        self.check_size(math.prod(self.shape), "the array")
         with wrap_read_errors(f"{self.name} cannot be read, restore it"):
             return self._load(*self._place)[start:stop]
 

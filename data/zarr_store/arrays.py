@@ -36,7 +36,7 @@ class StoredArray(SourceArray):
         """Wrap an array that zarr opened; `accept_omitted`: chunks that do not exist hold the fill value."""
         self.name, self.zarray, self.store, self.accept_omitted = name, zarray, store, accept_omitted
         self.shape, self.dtype = tuple(zarray.shape), zarray.dtype
-        self.check_bytes(math.prod(self._unit), "a chunk")
+        self.check_size(math.prod(self._unit), "a chunk")
 
     @cached_property
     def columns(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -162,7 +162,11 @@ class Store(Source):
         return {name: values for name, values in info.items() if f"meta/{name}" != ENDS}
 
     def open_path(self, name: str) -> StoredArray:
-        """Open the array at the path `name`, such as data/state."""
+        """Open the array at the path `name`, such as data/state.
+
+        Raises:
+            DemoError: If it is missing, holds pickles or no real numbers, or has an empty shape.
+        """
         import zarr
 
         if not self._is_array(name):

@@ -106,7 +106,7 @@ class DemoWriter:
         self.path = Path(path)
         self._angles = {STATE: list(angles), ACTION: list(act_angles)}
         started = datetime.now(UTC).isoformat(timespec="seconds")
-        self._session: dict[str, object] | None = {"started": started, **(provenance or {})}
+        self._provenance: dict[str, object] | None = {"started": started, **(provenance or {})}
         self._lock = lock_directory(self.path)
         try:
             settings = json.loads(json.dumps({**(made_with or {}), "rate_hz": rate_hz}))
@@ -158,7 +158,7 @@ class DemoWriter:
         rows = self._collect_rows(episode, extras or {}, info or {})
         frames = next(iter(rows.values())).shape[0]
         try:
-            self._write_session()
+            self._append_provenance()
             arrays = self._arrays or {name: self._create_array(name, values) for name, values in rows.items()}
             for name, values in rows.items():
                 start = self.frames if name.startswith("data/") else len(self)
@@ -242,15 +242,15 @@ class DemoWriter:
                     "with the same settings or choose a new path"
                 )
 
-    def _write_session(self) -> None:
-        """Store the provenance before the first episode that this writer appends."""
-        if self._session is None:
+    def _append_provenance(self) -> None:
+        """Append who recorded, and from which episode on, before the first episode of this writer."""
+        if self._provenance is None:
             return
         attributes = self._read_attributes()
-        new = {"first_episode": len(self), **self._session}
+        new = {"first_episode": len(self), **self._provenance}
         attributes["sessions"] = [*attributes.get("sessions", []), new]
         replace_file(self.path / ".zattrs", json.dumps(attributes))
-        self._session = None
+        self._provenance = None
 
     def _load(self) -> None:
         """Load the committed episodes and cut off any rows behind them."""

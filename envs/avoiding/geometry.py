@@ -70,7 +70,7 @@ class ModeReader:
 
 
 def measure_clearance(a: Sequence[float], b: Sequence[float]) -> float:
-    """Return the distance between rod and nearest obstacle on the straight way from `a` to `b`.
+    """Return the distance between rod and nearest obstacle along the straight segment from `a` to `b`.
 
     It is negative if they touch.
     """
@@ -80,8 +80,8 @@ def measure_clearance(a: Sequence[float], b: Sequence[float]) -> float:
     nearest = math.inf
     for x, y, radius in OBSTACLES:
         px, py = x - ax, y - ay
-        share = min(max((px * dx + py * dy) / length2, 0.0), 1.0) if length2 else 0.0
-        gap = math.hypot(px - share * dx, py - share * dy) - radius
+        fraction = min(max((px * dx + py * dy) / length2, 0.0), 1.0) if length2 else 0.0
+        gap = math.hypot(px - fraction * dx, py - fraction * dy) - radius
         if gap < nearest:
             nearest = gap
     return nearest - ROD_RADIUS

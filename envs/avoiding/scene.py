@@ -6,7 +6,7 @@ from . import geometry
 
 
 def make_scene() -> Scene:
-    """Return obstacles and finish; positions are stored in steps of 50 µm."""
+    """Return the page's script and what it draws, in pixels; recorded values are stored in 1/20000 m."""
     return Scene(
         read_script(__package__),
         {

@@ -213,7 +213,7 @@ def sample_episode_forecasts(runner: EnvRunner, result: EpisodeResult) -> list[F
     seed = 2**32 + result.seed  # never that of an episode: those are below 2³²
     generators = [torch.Generator().manual_seed(seed)] * FORECAST_SAMPLES
     chunk = runner.config.chunk or policy.chunk
-    steps = max(FORECAST_STEPS, chunk) if policy.model.foresees_states else chunk
+    steps = max(FORECAST_STEPS, chunk) if policy.model.predicts_states else chunk
     forecasts: list[Forecast] = []
     ends = [start for start, _ in trace.histories[1:]] + [len(trace.actions)]
     for (start, history), end in zip(trace.histories, ends, strict=True):

@@ -31,24 +31,26 @@ class _Normalize(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        """Normalise each group; save what `backward` needs."""
         size = x.shape[1] * x.shape[3]
         mean = x.sum((1, 3), keepdim=True, dtype=torch.float32) / size
         norm = torch.linalg.vector_norm(x, dim=(1, 3), keepdim=True, dtype=torch.float32)
-        rate = ((norm.square() / size - mean.square()).clamp(min=0) + eps).rsqrt()
-        ctx.save_for_backward(x, weight, mean, rate)
-        scale = rate * weight
+        inverse_std = ((norm.square() / size - mean.square()).clamp(min=0) + eps).rsqrt()
+        ctx.save_for_backward(x, weight, mean, inverse_std)
+        scale = inverse_std * weight
         return torch.addcmul(bias - mean * scale, x, scale, out=torch.empty_like(x))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        x, weight, mean, rate = ctx.saved_tensors
+        """Return the gradients of the pixels, weight and bias."""
+        x, weight, mean, inverse_std = ctx.saved_tensors
         (grad,) = grads
         size = x.shape[1] * x.shape[3]
         sums = grad.sum(1, keepdim=True, dtype=torch.float32)
         products = (grad * x).sum(1, keepdim=True, dtype=torch.float32)
-        scaled = (products - mean * sums) * rate  # sums of gradient times normalised value, by channel
-        shared = (weight * scaled).sum(3, keepdim=True) / size * rate.square()
-        constant = mean * shared - rate / size * (weight * sums).sum(3, keepdim=True)
+        scaled = (products - mean * sums) * inverse_std  # sums of gradient times normalised value, by channel
+        shared = (weight * scaled).sum(3, keepdim=True) / size * inverse_std.square()
+        constant = mean * shared - inverse_std / size * (weight * sums).sum(3, keepdim=True)
         moved = torch.addcmul(constant, x, -shared)
-        gradient = torch.addcmul(moved, grad, rate * weight, out=torch.empty_like(x))
+        gradient = torch.addcmul(moved, grad, inverse_std * weight, out=torch.empty_like(x))
         return gradient, scaled.sum((0, 1)), sums.sum((0, 1)), None

@@ -128,7 +128,7 @@ class PolicyModel(TrainableModel[Batch]):
     """Names of the losses that are minimised together."""
     training_view: ClassVar[TrainingView] = "windows"
     """Training data: `transitions` (pairs of successive states) or `windows` (states and action chunks)."""
-    foresees_states: ClassVar[bool] = False
+    predicts_states: ClassVar[bool] = False
     """Whether `sample_futures` predicts states as well as actions."""
     reports_std: ClassVar[bool] = False
     """Whether `futures_std` and `predict_step` report the standard deviation of its predictions."""
@@ -149,7 +149,7 @@ class PolicyModel(TrainableModel[Batch]):
         """Plan actions in their own units, (rows, steps, act_dim), from states (rows, history, d).
 
         A row's plan depends on that row and its own generator alone. `sampling` replaces `config.sampling`.
-        `Policy` calls `sample_futures` instead if `foresees_states` is set.
+        `Policy` calls `sample_futures` instead if `predicts_states` is set.
         """
 
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
@@ -160,7 +160,7 @@ class PolicyModel(TrainableModel[Batch]):
         self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None
     ) -> Tensor:
         """Sample one path of states per row, the present state first, (rows, steps + 1, d)."""
-        raise self._lacks("predict states", "foresees_states")
+        raise self._lacks("predict states", "predicts_states")
 
     def futures_std(self, states: Tensor, paths: Tensor, *, sampling: Sampling | None = None) -> Tensor:
         """Return the standard deviation of each step of sampled paths, (rows, steps, d).

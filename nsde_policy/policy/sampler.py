@@ -73,7 +73,7 @@ class PlanSampler:
         """
         inputs = torch.from_numpy(states).to(self.device, torch.float32)
         sampling = self.sampling if sampling is None else sampling
-        with_std = with_std and self.model.reports_std and self.model.foresees_states
+        with_std = with_std and self.model.reports_std and self.model.predicts_states
         counts = self._count_candidates(inputs, candidates)
         plans: dict[int, Plan] = {}
         for count in sorted({*counts}):
@@ -124,8 +124,8 @@ class PlanSampler:
         return plan
 
     def _sample(self, states: Tensor, rng: BatchRng, steps: int, sampling: Sampling) -> dict[str, Tensor]:
-        """Sample one plan for each row of states: its actions, and its states if the method foresees them."""
-        if not self.model.foresees_states:
+        """Sample one plan for each row of states: its actions, and its states if the method predicts them."""
+        if not self.model.predicts_states:
             return {"actions": self.model.plan(states, steps=steps, rng=rng, sampling=sampling)}
         paths = self.model.sample_futures(states, steps=steps, rng=rng, sampling=sampling)
         return {"actions": paths[:, 1:, self._obs_dim :], "states": paths}

@@ -96,7 +96,7 @@ class TrainingSet:
             copies=tuple(copy.select(episodes) for copy in self.copies),
         )
 
-    def lose_cameras(self, settings: DemoConfig, spec: StateSpec) -> "TrainingSet":
+    def with_camera_dropout(self, settings: DemoConfig, spec: StateSpec) -> "TrainingSet":
         """Return the set with copies that lack one of the cameras, a fraction `images_dropout` of all data.
 
         A camera is lost for a whole episode: a policy that predicts states must not learn that features jump.

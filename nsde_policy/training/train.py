@@ -390,7 +390,8 @@ def _fit_policy(
     """Fit the policy of a run."""
     config = record.config
     model = _build_model(record)
-    pairs_or_windows = build_training_data(training.lose_cameras(config.demos, record.spec), config)
+    with_dropout = training.with_camera_dropout(config.demos, record.spec)
+    pairs_or_windows = build_training_data(with_dropout, config)
     model.prepare(pairs_or_windows)
     rows: TensorRows | None = None
     if held_out is not None:

@@ -19,7 +19,7 @@ _FAN_SEED = 2**32
 
 def sample_paths(policy: Policy, history: History, sampling: Sampling, n: int) -> Forecast | None:
     """Sample n futures with their σ; None if the method predicts no states, or a future diverges."""
-    if not policy.model.foresees_states or n < 1:
+    if not policy.model.predicts_states or n < 1:
         return None
     generators = [torch.Generator().manual_seed(_FAN_SEED + row) for row in range(n)]
     forecast = sample_forecast(

@@ -54,7 +54,7 @@ class PlayApp(App):
                 {
                     "name": runner.name,
                     "title": runner.title,
-                    "sde": runner.policy.model.foresees_states,
+                    "sde": runner.policy.model.predicts_states,
                     "denoiser": "alpha" in runner.policy.model.config.adjustable_sampling,
                     "camera": bool(runner.policy.spec.cameras),
                     "selects": runner.policy.candidates > 1,

@@ -69,7 +69,7 @@ class ViewerServer(PageServer):
                     broadcast(self._clients, messages.encode_notice(error))
 
     def _publish(self, message: messages.PageMessage) -> None:
-        """Send a message to all clients, except frames to those that do not read."""
+        """Send a message to all clients; drop frames for clients that lag behind."""
         text, is_frame = messages.encode_message(message), message["type"] == "frame"
         readers = [
             client

@@ -200,8 +200,8 @@ def test_dropped_copies_are_whole_episodes_with_the_wanted_share(policy: Policy)
     ends = np.arange(1, 21) * 10
     demos = Demonstrations(rng.normal(size=(200, spec.obs_dim)), rng.normal(size=(200, 7)), ends)
     data = TrainingSet(demos, image_features=8)
-    assert data.lose_cameras(CONFIG.demos, spec) is data
-    first, second = (copy.demos for copy in data.lose_cameras(settings, spec).copies)
+    assert data.with_camera_dropout(CONFIG.demos, spec) is data
+    first, second = (copy.demos for copy in data.with_camera_dropout(settings, spec).copies)
     assert len(first.obs) + len(second.obs) == len(demos.obs), "half of all data"
     for copy, columns in ((first, FEATURES), (second, slice(11, 15))):
         middle = find_middle(policy, columns)
@@ -209,7 +209,7 @@ def test_dropped_copies_are_whole_episodes_with_the_wanted_share(policy: Policy)
         others = np.delete(np.arange(15), columns)
         sources = {episode.obs[:, others].tobytes() for episode in demos}
         assert {episode.obs[:, others].tobytes() for episode in copy} < sources
-    (copy, *_) = data.lose_cameras(replace(settings, images_dropout=0.75), spec).copies
+    (copy, *_) = data.with_camera_dropout(replace(settings, images_dropout=0.75), spec).copies
     assert len(copy) == 30, "half of them twice"
 
 

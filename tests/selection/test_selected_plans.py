@@ -92,7 +92,7 @@ def test_the_rule_none_plans_as_a_policy_without_selection(policy: Policy):
 
 def test_a_method_that_predicts_no_states_selects_plans_too(policy: Policy):
     """Sample actions alone: the dynamics model says where they lead."""
-    policy.model.foresees_states = False  # type: ignore[misc]
+    policy.model.predicts_states = False  # type: ignore[misc]
     plan = policy.plan_from(NEAR, steps=8, seed=3)
     assert plan.states is None
     assert plan.candidates.shape == (16, 9, 7)

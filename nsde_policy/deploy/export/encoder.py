@@ -25,7 +25,11 @@ def trace_encoder(encoder: EncoderModel, spec: PolicySpec) -> TracedFunction:
     """Prepare the encoder of a policy for tracing."""
     encoder.eval().requires_grad_(False)
 
-    def encode(*inputs: Tensor) -> tuple[Tensor, ...]:
+    def encode_row(*inputs: Tensor) -> tuple[Tensor, ...]:
+        """Encode one row without a batch dimension: values, the shift if the encoder measures it, and frames.
+
+        Return the features, then the shift that is left and the visible fraction, if the encoder has them.
+        """
         values, *others = [tensor[None] for tensor in inputs]
         shift = others.pop(0) if encoder.measures_shift else None
         features, measured, summary = encoder.encode_and_measure(values, shift, *others)
@@ -58,7 +62,7 @@ def trace_encoder(encoder: EncoderModel, spec: PolicySpec) -> TracedFunction:
             reports_visible=encoder.visibility is not None,
         ),
         module=encoder.fold_for_export().cpu().eval().requires_grad_(False),
-        reference=encode,
+        reference=encode_row,
         draw_inputs=draw_inputs,
         scales={FEATURES: np.max(high - low), MEASURED: np.array(encoder.size / 2), VISIBLE: np.ones(1)},
         tolerance=FEATURE_TOLERANCE,

@@ -122,7 +122,10 @@ def _build_translations() -> dict[Callable[..., object], Callable[..., object]]:
     def translate_searchsorted(
         sorted_sequence: object, values: object, *, out_int32: bool = False, right: bool = False, **_: object
     ) -> object:
-        """Count how many of (rows, n) are below each of (rows, m); compares all pairs."""
+        """Count how many of (rows, n) are below each of (rows, m), or not above it if `right`, as int64.
+
+        It compares all pairs; `out_int32` is ignored.
+        """
         ordered, asked = op.Unsqueeze(sorted_sequence, [1]), op.Unsqueeze(values, [2])
         below = op.LessOrEqual(ordered, asked) if right else op.Less(ordered, asked)
         return op.ReduceSum(op.Cast(below, to=_INT64), [2], keepdims=0)

@@ -54,7 +54,7 @@ class PlanModule(nn.Module):
         Methods that predict states add these, (rows, steps + 1, d), and σ of each action.
         """
         rng = BufferedNoise(len(states), states.device, noise)
-        if self.model.foresees_states:
+        if self.model.predicts_states:
             paths = self.model.sample_futures(states, steps=self.steps, rng=rng, sampling=self.sampling)
             std = self.model.futures_std(states, paths, sampling=self.sampling)
             return paths[:, 1:, self.obs_dim :], paths, std[..., self.obs_dim :]
@@ -141,7 +141,7 @@ def trace_plan(
         record=GraphRecord(
             spec=replace(spec, longest_chunk=steps, chunk=min(policy.chunk, steps)),
             steps=steps,
-            foresees=model.foresees_states,
+            foresees=model.predicts_states,
             calibration=policy.calibration,
             inputs=(GraphInput("states", "states", (spec.history, spec.dim)), *inputs),
             selection=None if policy.candidates == 1 else _record_selection(selector),

@@ -189,37 +189,68 @@ class KeypointModel(EncoderModel):
         later: Tensor | None,
         generator: torch.Generator,
     ) -> dict[str, Tensor]:
-        """Return the losses of one camera, for frames and backgrounds (n, size, size, 3) uint8."""
-        config, n, device = self.config, len(frames), frames.device
-        reach = config.shift
-        shift = torch.randint(-reach, reach + 1, (n, 2), device=device, generator=generator)
-        losses = {}
+        """Return the losses of one camera, for frames and backgrounds (n, size, size, 3) uint8.
+
+        Args:
+            camera: Networks of the camera.
+            frames: Frames, before they are shifted.
+            background: Background of each frame.
+            values: Scaled low-dimensional observations, (n, plain_dim).
+            later: Observations `FORESEEN` periods later, not scaled; None to redraw frames instead.
+            generator: Source of shifts and noise.
+        """
+        config, reach, device = self.config, self.config.shift, frames.device
+        shift = torch.randint(-reach, reach + 1, (len(frames), 2), device=device, generator=generator)
+        losses: dict[str, Tensor] = {}
         if config.anchors:
-            colour = torch.randint(0, 256, (n, 1, 1, 3), device=device, generator=generator)
-            plain = torch.rand(n, device=device, generator=generator) < 0.5
-            shifted = shift_frames(frames, shift, colour.to(torch.uint8), plain)
-            views = torch.cat([shifted, frames, shift_frames(shifted, -shift)])
-            points, anchors, _ = camera.find_points(views)
-            _, steady, keypoints = points.chunk(3)
-            error = camera.measure_shift(anchors[:n], values) - shift
-            losses["shift"] = error.square().sum(-1).mean()
-            change = (keypoints - steady) * (config.size / 2)
-            losses["steadiness"] = change.square().sum((1, 2)).mean() / config.keypoints
-            shift = torch.zeros_like(shift)
+            keypoints, losses = self._shift_losses(camera, frames, shift, values, generator)
+            shift = torch.zeros_like(shift)  # it is undone
         else:
             frames, background = shift_frames(frames, shift), shift_frames(background, shift)
             keypoints, _, _ = camera.find_points(frames)
+        moved = shift[:, None] * (2 / config.size)
         noise = torch.randn(keypoints.shape, device=device, generator=generator)
+        keypoints = keypoints + config.blur * noise
         if later is not None:
-            steady = keypoints + config.blur * noise - shift[:, None] * (2 / config.size)
-            error = camera.predict(torch.cat([values, steady.flatten(1)], dim=1)).view(n, len(FORESEEN), -1)
-            error = error - self.scale(later.view(error.shape))
-            return {"foresight": error.square().sum((1, 2)).mean()}
-        positions = camera.known_points(values) + shift[:, None] * (2 / config.size)
-        points = torch.cat([keypoints + config.blur * noise, positions.to(keypoints.dtype)], dim=1)
+            return {"foresight": self._foresight_loss(camera, keypoints - moved, values, later)}
+        known_points = camera.known_points(values) + moved
+        points = torch.cat([keypoints, known_points.to(keypoints.dtype)], dim=1)
         redrawn = camera.decoder(points, to_unit_rgb(background))
         losses["redraw"] = (redrawn - to_unit_rgb(frames)).square().sum((1, 2, 3)).mean() / ERROR_UNIT
         return losses
+
+    def _shift_losses(
+        self,
+        camera: CameraAutoencoder,
+        frames: Tensor,
+        shift: Tensor,
+        values: Tensor,
+        generator: torch.Generator,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the keypoints of frames whose shift was undone, and the losses `shift` and `steadiness`.
+
+        Shifts are (n, 2) in pixels.
+        """
+        n, device = len(frames), frames.device
+        colour = torch.randint(0, 256, (n, 1, 1, 3), device=device, generator=generator)
+        is_plain = torch.rand(n, device=device, generator=generator) < 0.5
+        shifted = shift_frames(frames, shift, colour.to(torch.uint8), is_plain)
+        views = torch.cat([shifted, frames, shift_frames(shifted, -shift)])
+        points, anchors, _ = camera.find_points(views)
+        _, original, undone = points.chunk(3)
+        error = camera.measure_shift(anchors[:n], values) - shift
+        change = (undone - original) * (self.config.size / 2)
+        steadiness = change.square().sum((1, 2)).mean() / self.config.keypoints
+        return undone, {"shift": error.square().sum(-1).mean(), "steadiness": steadiness}
+
+    def _foresight_loss(
+        self, camera: CameraAutoencoder, keypoints: Tensor, values: Tensor, later: Tensor
+    ) -> Tensor:
+        """Return the squared error of later observations, predicted from keypoints and present values."""
+        inputs = torch.cat([values, keypoints.flatten(1)], dim=1)
+        predicted: Tensor = camera.predict(inputs).view(len(values), len(FORESEEN), -1)
+        error = predicted - self.scale(later.view(predicted.shape))
+        return error.square().sum((1, 2)).mean()
 
     def autoencoders(self) -> list[CameraAutoencoder]:
         """Return the networks of each camera."""

@@ -36,7 +36,7 @@ class NeuralSDE(PolicyModel[Transitions]):
     """
 
     training_view = "transitions"
-    foresees_states = True
+    predicts_states = True
     reports_std = True
     has_likelihood = True
 
