@@ -205,6 +205,7 @@ class Session:
                 self._start_limiter(check_array(position, (self.spec.act_dim,), "position"))
             self._stopped: Fault | None = None
             self._grid.origin = math.nan
+            self._has_read_clock = False  # time may jump between episodes
             self._monitor.reset()
             self._start_history(None if self._limiter is None else self._limiter.command)
             self._scheduler.reset()
@@ -248,14 +249,14 @@ class Session:
         """Return the fault of a clock that failed (NaN) or jumped; after a jump, time starts again."""
         if math.isnan(now):
             return [Fault(FaultKind.CLOCK_JUMP, now, "the clock did not return a time in seconds")]
-        is_first, passed = math.isnan(self._grid.origin), now - self._read_at
-        faults = []
-        if not is_first and not -TIME_TOLERANCE_S <= passed <= self.resolved.max_gap_s:
+        has_read_clock, self._has_read_clock = self._has_read_clock, True
+        passed, faults = now - self._read_at, []
+        if has_read_clock and not -TIME_TOLERANCE_S <= passed <= self.resolved.max_gap_s:
             faults.append(Fault(FaultKind.CLOCK_JUMP, now, f"the clock moved by {passed:+.4g} s"))
             self._monitor.forget_times_and_frames()
             self._scheduler.reset()
             self._start_history(self._periods.command)
-        if is_first or faults:
+        if faults or math.isnan(self._grid.origin):  # `ticks` has started the periods before the first step
             self._start_grid(now)
             self._reset_periods()
         self._read_at = now

@@ -72,6 +72,22 @@ def test_ticks_do_not_drift_and_skip_periods_that_have_passed():
     assert found == pytest.approx([0.0, 0.01, 0.02, 0.03, 0.06, 0.07])
 
 
+def test_a_loop_over_ticks_has_no_faults_also_after_a_pause_and_a_reset():
+    sim = Sim()
+
+    def sleep(seconds):
+        sim.now += seconds
+
+    config = SessionConfig()
+    with Session(Walker(), config, calibration=CALIBRATION, clock=sim.clock, sleep=sleep) as session:
+        for _ in range(2):
+            for _, time in zip(range(5), session.ticks(), strict=False):
+                session.step(OBS, time)
+            assert session.report().faults == {}
+            sim.now += 60.0
+            session.reset()
+
+
 def test_action_at_repeats_the_last_command_for_an_earlier_time():
     sim = Sim()
     session = make_session(sim, rate_hz=50)
