@@ -106,7 +106,7 @@ def test_run_interrupted_within_a_step_resumes_with_identical_weights(
 
     rare = replace(TINY, train=replace(TINY.train, log_every=100))
     with monkeypatch.context() as patch:
-        patch.setattr(TableSource, "prepare", interrupt)
+        patch.setattr(TableSource, "load", interrupt)
         message = "interrupted at step 6; continue with the same command" if kept else "^$"
         with pytest.raises(KeyboardInterrupt, match=message):
             train(tmp_path / "run", rare, save_every_s=1e9)
