@@ -60,6 +60,5 @@ def _run_in_real_time(policy: Any, rate_hz: float, seconds: float) -> dict[str, 
         "step_p99_us": 1e6 * float(np.percentile(wall, 99)),
         "plan_p50_ms": 1e3 * report.latency_p50_s,
         "plan_p99_ms": 1e3 * report.latency_p99_s,
-        "selected": report.selected,
         "load": os.getloadavg()[0],
     }

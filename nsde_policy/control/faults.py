@@ -23,7 +23,7 @@ class FaultKind(StrEnum):
     IMPLAUSIBLE_OBSERVATION = "implausible_observation"
     """An observation jumped far outside the demonstrated range, for at most two policy periods."""
     STALE_OBSERVATION = "stale_observation"
-    """An observation is older than `max_age_s` when it arrives or when a command is requested."""
+    """An observation is older than `max_age_s` when it arrives."""
     MISSING_OBSERVATION = "missing_observation"
     """A policy period passed without an observation."""
     REPEATED_OBSERVATION = "repeated_observation"

@@ -91,10 +91,13 @@ class InputMonitor:
     def check_observation(
         self, obs: object, t: object, now: float, *, period: int, is_new_period: bool
     ) -> tuple[Observation | None, list[Fault]]:
-        """Return the parsed observation of a policy period, or None and the faults that it has.
+        """Check an observation; return it if it is the first valid one of its policy period, and its faults.
 
-        Frames are checked here, but encoded by the planner's thread.
+        None is a missing observation. Frames are checked here, but encoded by the planner's thread.
         """
+        if obs is None:
+            missing = Fault(FaultKind.MISSING_OBSERVATION, now, "for this period")
+            return None, [missing] if is_new_period else []
         time, frame_times = parse_times(t, self._spec.cameras, now)
         observed: Observation | None = None
         lost: list[Fault] = []
@@ -110,7 +113,7 @@ class InputMonitor:
         if faults or observed is None:
             return None, faults
         self.outside = observed.outside
-        return observed, faults
+        return (observed if is_new_period else None), faults
 
     def _parse(
         self, obs: object, frame_times: Mapping[str, float], now: float, *, period: int, is_new_period: bool
@@ -147,13 +150,6 @@ class InputMonitor:
             faults.append(Fault(FaultKind.STALE_OBSERVATION, now, f"{now - time:.4g} s old"))
         self._newest = max(time, self._newest)
         return faults
-
-    def check_age(self, now: float, allowance: float) -> list[Fault]:
-        """Return a fault if the newest observation is too old for another command."""
-        age = now - self._newest
-        if age > self._max_age + allowance + TIME_TOLERANCE_S:
-            return [Fault(FaultKind.STALE_OBSERVATION, now, f"the newest observation is {age:.4g} s old")]
-        return []
 
     def mark_used(self) -> None:
         """Register that the policy got the newest observation."""

@@ -294,11 +294,10 @@ class PlanScheduler:
             detail = f"planning took {latency:.4g} s, the deadline is {self._deadline:g} s"
             faults.append(Fault(FaultKind.LATE_PLAN, now, detail))
         plan = self._to_timed_plan(result)
-        is_selected = isinstance(plan, TimedPlan) and plan.is_selected
-        self._recorder.record_plan(latency, missed=missed, selected=is_selected)
+        self._recorder.record_plan(latency, missed=missed)
         if isinstance(plan, Fault):
             return [*faults, plan]
-        self._candidates.update(latency, self._deadline, compared=is_selected)
+        self._candidates.update(latency, self._deadline, compared=plan.is_selected)
         if plan.last < period:
             detail = f"planning took {latency:.4g} s, all commands of the plan have passed"
             return [*faults, Fault(FaultKind.LATE_PLAN, now, detail)]

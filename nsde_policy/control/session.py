@@ -17,7 +17,7 @@ from typing import Self
 
 import numpy as np
 
-from nsde_policy.errors import ConfigError, PolicyInputError, SessionStoppedError
+from nsde_policy.errors import PolicyInputError, SessionStoppedError
 from nsde_policy.interface.calibration import Calibration
 from nsde_policy.interface.checks import check_array
 from nsde_policy.interface.observation import Observation
@@ -29,7 +29,6 @@ from .clock import (
     TIME_TOLERANCE_S,
     TimeGrid,
     freeze_objects,
-    parse_time,
     read_clock,
 )
 from .faults import Fault, FaultKind, get_reaction, respond_to_faults
@@ -80,7 +79,7 @@ class Session:
         self._tick_s = 1 / config.rate_hz
         self._increment_std = np.array(spec.increment_std[spec.obs_dim :])
         self._increment_std.setflags(write=False)  # session.last refers to it
-        self._recorder = SessionRecorder(config.log)
+        self._recorder = SessionRecorder()
         worker = PlannerThread() if worker is None else worker
         self._scheduler = PlanScheduler(
             planner, config, resolved, clock=self._clock, worker=worker, recorder=self._recorder
@@ -96,7 +95,6 @@ class Session:
         """The last command, with its plan, uncertainty and faults."""
         self._is_closed, self._in_use = False, threading.Lock()
         self._resources = ExitStack()
-        self._resources.callback(self._recorder.close)
         self._resources.callback(self._scheduler.close)
         self._period = self._observed_period = -1  # newest policy period, and newest with an observation
         self._limiter: Limiter | None = None
@@ -134,14 +132,15 @@ class Session:
         command_time = self._grid.tick_time(tick)
         period = max(self._grid.find_period(command_time), self._period)
         faults += self._start_period(period)
-        observed, observation_faults = self._check_observation(obs, t, now, period)
+        observed, observation_faults = self._monitor.check_observation(
+            obs, t, now, period=period, is_new_period=period > self._observed_period
+        )
         faults += observation_faults
         if observed is not None:
             self._add_to_history(observed, period, now)
             faults += self._scheduler.update(self._history, period, replan=self._needs_new_plan)
-            faults += self._score_plain_state(now)
         faults += self._scheduler.collect(period)
-        faults += self._score_encoded_state(now)
+        faults += self._score_state(now, is_new=observed is not None)
         done = self._clock()
         if done >= now:
             self._read_at = done  # time that passed in here is no jump of the clock
@@ -149,39 +148,6 @@ class Session:
                 command_time = self._grid.tick_time(self._grid.find_tick(done))
                 self._period = max(self._period, self._grid.find_period(command_time))
         return self._compute_command(command_time, faults)
-
-    def action_at(self, t: float) -> np.ndarray:
-        """Return the command for a time between two observations, (act_dim,), from the current plan.
-
-        It counts as sent. Times only go forward: for an earlier time the last command is returned again. A
-        time more than one policy period from now is a fault, as is an observation that is too old by then.
-        Also works after `close`, as long as the plan lasts.
-
-        Raises:
-            ConfigError: If actions are changes per period, which only `step` sends exactly once.
-            PolicyInputError: If there has been no valid observation yet, and no `initial_command` was given;
-                or if it is called while a command is computed, such as by a callback.
-            SessionStoppedError: If a fault has stopped the session.
-        """
-        if self.resolved.delta_columns:
-            raise ConfigError(
-                f"actions {', '.join(map(str, self.resolved.delta_columns))} of this policy are changes per "
-                "period, which cannot be sent between two periods; call step() once per period"
-            )
-        with self._exclusive():
-            self._raise_if_stopped()
-            now = self._clock()
-            faults = self._check_clock(now)
-            if math.isnan(now):
-                return self._compute_command(now, faults)
-            reach, t = 1 / self.resolved.policy_hz, parse_time(t)
-            if not now - reach <= t <= now + reach:
-                detail = f"a command for time {t!r} was requested at {now:.6g}"
-                faults.append(Fault(FaultKind.CLOCK_JUMP, now, detail))
-                t = now
-            faults += self._monitor.check_age(now, reach)
-            faults += self._scheduler.collect(self._grid.find_period(t))
-            return self._compute_command(t, faults)
 
     def ticks(self) -> Iterator[float]:
         """Sleep until each control period and yield its start, without drift."""
@@ -218,7 +184,7 @@ class Session:
         return self._recorder.report()
 
     def close(self) -> None:
-        """Release the worker and close the log; `step` raises from now on."""
+        """Release the worker; `step` raises from now on."""
         self._is_closed = True
         self._resources.close()
 
@@ -300,19 +266,6 @@ class Session:
             return []
         return [Fault(FaultKind.MISSING_OBSERVATION, self._grid.period_time(period), f"for {missed} periods")]
 
-    def _check_observation(
-        self, obs: object, t: object, now: float, period: int
-    ) -> tuple[Observation | None, list[Fault]]:
-        """Check an observation; return it if it is the first valid one of its policy period, and faults."""
-        is_new_period = period > self._observed_period
-        if obs is None:
-            missing = Fault(FaultKind.MISSING_OBSERVATION, now, "for this period")
-            return None, [missing] if is_new_period else []
-        observed, faults = self._monitor.check_observation(
-            obs, t, now, period=period, is_new_period=is_new_period
-        )
-        return (observed if is_new_period else None), faults
-
     def _add_to_history(self, obs: Observation, period: int, now: float) -> None:
         """Add the observation of a policy period, and the command before it, to the policy's input."""
         if obs.cameras_changed:  # features of a lost camera jump, and plans from before do not know it
@@ -328,14 +281,12 @@ class Session:
         if self._limiter is None:
             self._start_limiter(self._history.last_action)
 
-    def _score_plain_state(self, now: float) -> list[Fault]:
-        """Score the newest state, if it has no frames, which only a plan encodes."""
-        return [] if self.spec.cameras else self._monitor.score_state(self._history.states()[0], now)
-
-    def _score_encoded_state(self, now: float) -> list[Fault]:
-        """Score the state of a plan that arrived, if its frames had to be encoded."""
+    def _score_state(self, now: float, *, is_new: bool) -> list[Fault]:
+        """Score the newest state; one with frames is known when a plan that encoded them has arrived."""
         state, self._scheduler.newest_state = self._scheduler.newest_state, None
-        return self._monitor.score_state(state, now) if self.spec.cameras and state is not None else []
+        if not self.spec.cameras:
+            state = self._history.states()[0] if is_new else None
+        return [] if state is None else self._monitor.score_state(state, now)
 
     # --- Commands ---
 

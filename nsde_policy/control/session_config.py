@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import numpy as np
@@ -64,8 +63,6 @@ class SessionConfig(BaseConfig):
     """Within `with`, exclude objects that existed before from garbage collection (`gc.freeze`)."""
     seed: Annotated[int, Meta(ge=0)] = 0
     """Seed of the noise in all plans."""
-    log: Path | str | None = None
-    """File that gets one line of JSON per command."""
     max_frozen_s: Positive | None = None
     """Longest time that a camera frame may stay the same, bit for bit, while the robot moves; None for 3
     policy periods."""
@@ -79,8 +76,6 @@ class SessionConfig(BaseConfig):
         super().__post_init__()
         is_valid = self.limits == "from_demos" or isinstance(self.limits, Limits)
         require(self, is_valid, f"limits must be 'from_demos' or Limits, got {self.limits!r}")
-        is_valid = self.log is None or isinstance(self.log, Path | str)
-        require(self, is_valid, f"log must be the path of a file, got {self.log!r:.60}")
         by_kind = self.on_fault if isinstance(self.on_fault, Mapping) else {}
         check_names(type(self), by_kind, [kind.value for kind in FaultKind], what="fault")
         for reaction in by_kind.values() if isinstance(self.on_fault, Mapping) else [self.on_fault]:

@@ -1,12 +1,10 @@
 """Tests for control/inputs.py, with an arm of seven joints and two cameras: bad frames are faults."""
 
 import copy
-import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -266,20 +264,15 @@ def test_encoded_frames_are_scored_with_their_plan(policy: Policy):
         assert 0 < robot.session.last.ood < policy.calibration.threshold
 
 
-def test_visible_share_is_reported_with_each_command_and_may_be_a_fault(policy: Policy, tmp_path: Path):
-    encoded, visible = policy.encode_and_see(observe(0))
-    assert (encoded == policy.encode(observe(0))).all()
-    assert visible is not None
-    with run_robot(policy, log=tmp_path / "log.jsonl") as robot:
+def test_visible_fraction_is_reported_with_each_command_and_may_be_a_fault(policy: Policy):
+    with run_robot(policy) as robot:
         assert not robot.step()
-        assert robot.session.last.visible == visible
-        report = robot.session.report()
-        assert report.visible == report.least_visible == visible
-        assert f"visible: {visible:.0%} on average" in report.to_text()
+        visible, report = robot.session.last.visible, robot.session.report()
+        assert 0 < visible <= 1
+        assert report.least_visible == visible
+        assert f"visible: at least {visible:.0%}" in report.to_text()
         robot.step(paint(TOP, 0)(observe(1)))
         assert robot.session.last.visible is None
-    logged = [json.loads(line)["visible"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert logged == [visible, None]
     assert 0 < policy.calibration.usually_visible <= 1
     with run_robot(policy, min_visible=0.5 * (1 + visible)) as robot:
         assert robot.step() == [("hidden_scene", None)]

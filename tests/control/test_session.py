@@ -3,7 +3,6 @@
 import dataclasses
 import gc
 import json
-from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.clock import TimeGrid
 from nsde_policy.control.faults import FaultKind
-from nsde_policy.errors import ConfigError, NsdePolicyError, PolicyInputError, SessionStoppedError
+from nsde_policy.errors import ConfigError, PolicyInputError, SessionStoppedError
 from tests.helpers.numpy_planner import CALIBRATION, SPEC, FailingWalker, Sim, Walker
 from tests.helpers.sessions import NO_LIMITS, OBS, PERIOD, make_session, run_session
 from tests.helpers.simulated_time import DelayedPlanner
@@ -31,18 +30,24 @@ def test_objects_are_frozen_while_a_session_is_open():
         assert gc.get_freeze_count() == 0
 
 
-@pytest.mark.parametrize("ahead", [False, True])
-def test_a_closed_session_takes_no_step_but_its_plan_still_has_commands(ahead):
+def test_a_closed_session_takes_no_step():
     sim = Sim()
-    with make_session(sim, delay_s=0.0 if ahead else None, rate_hz=50) as session:
-        run_session(session, sim, 8, rate=50)
-    assert np.isfinite(session.action_at(sim.now + 0.004)).all()
-    assert session.last.source == "plan"
-    with pytest.raises(SessionStoppedError, match="the session is closed; open a new one"):
+    with make_session(sim) as session:
         session.step(OBS, sim.now)
-    session.reset()
-    with pytest.raises(SessionStoppedError):
-        session.step(OBS, sim.now)
+    for _ in range(2):
+        with pytest.raises(SessionStoppedError, match="the session is closed; open a new one"):
+            session.step(OBS, sim.now)
+        session.reset()
+
+
+def test_between_two_observations_the_plan_is_followed_without_one():
+    sim, commands = Sim(), []
+    session = make_session(sim, rate_hz=50, limits=NO_LIMITS)
+    for tick in range(20):
+        commands.append(session.step(None if tick % 5 else OBS, sim.now))
+        sim.now += 0.02
+    assert session.report().faults == {}
+    assert len({tuple(command) for command in commands}) == 20
 
 
 @pytest.mark.parametrize("position", [[1.0], "here", [np.nan, 0.0]])
@@ -88,24 +93,6 @@ def test_a_loop_over_ticks_has_no_faults_also_after_a_pause_and_a_reset():
             session.reset()
 
 
-def test_action_at_repeats_the_last_command_for_an_earlier_time():
-    sim = Sim()
-    session = make_session(sim, rate_hz=50)
-    run_session(session, sim, 8, rate=50)
-    last = session.action_at(sim.now + 0.005)
-    assert np.array_equal(session.action_at(sim.now - 0.05), last)
-    assert session.report().faults == {}
-
-
-def test_action_at_reports_a_clock_jump_for_a_time_far_from_now_and_for_no_time():
-    sim = Sim()
-    session = make_session(sim, rate_hz=50)
-    run_session(session, sim, 8, rate=50)
-    for number, time in enumerate((sim.now + 1.1 * PERIOD, "noon", [], float("nan")), start=1):
-        assert np.isfinite(session.action_at(time)).all()
-        assert session.report().faults == {"clock_jump": number}
-
-
 @pytest.mark.parametrize(("rate", "longest"), [(10, 0.5), (50, 0.3)])
 def test_a_gap_of_three_policy_periods_or_five_control_periods_is_not_a_clock_jump(rate, longest):
     for gap, faults in ((longest - 0.01, 0), (longest + 0.01, 1)):
@@ -132,35 +119,23 @@ def test_a_late_plan_is_held_once_and_its_past_commands_are_dropped():
     assert session.report().missed_deadlines == 1
 
 
-@pytest.mark.parametrize("kind", [Path, str])
-def test_report_and_log_agree(tmp_path, kind):
+def test_report_and_records_of_commands_agree():
     sim = Sim()
     planner = FailingWalker(sim)
-    session = make_session(sim, planner, log=kind(tmp_path / "log" / "session.jsonl"))
-    run_session(session, sim, 9)
-    planner.trouble = "raise"
-    run_session(session, sim, 9)
-    session.close()
-    lines = [json.loads(line) for line in (tmp_path / "log" / "session.jsonl").read_text().splitlines()]
-    report = json.loads(session.report().to_json())
-    assert len(lines) == report["commands"] == 18
-    assert sum("planner_error" in line["faults"] for line in lines) == report["faults"]["planner_error"] == 1
-    assert "planner_error 1" in session.report().to_text()
-    assert report["rate_hz"] == pytest.approx(10, rel=0.1)
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_ends_the_log_and_not_the_loop(caplog):
-    sim = Sim()
-    with make_session(sim, log="/dev/full") as session:
-        run_session(session, sim, 400)
-    assert session.report().commands == 400
-    assert "/dev/full is incomplete: No space left on device" in caplog.text
-
-
-def test_a_log_that_cannot_be_written_raises(tmp_path):
-    with pytest.raises(NsdePolicyError, match="cannot be written"):
-        make_session(Sim(), log=tmp_path)
+    session, lines = make_session(sim, planner), []
+    for trouble in (None, "raise"):
+        planner.trouble = trouble
+        for _ in range(9):
+            session.step(OBS, sim.now)
+            lines.append(json.loads(session.last.to_json()))
+            sim.now += PERIOD
+    report = session.report()
+    assert len(lines) == report.commands == 18
+    kinds = [fault["kind"] for line in lines for fault in line["faults"]]
+    assert kinds == ["planner_error"]
+    assert report.faults == {"planner_error": 1}
+    assert "planner_error 1" in report.to_text()
+    assert report.rate_hz == pytest.approx(10, rel=0.1)
 
 
 def test_a_session_slower_than_its_policy_raises():
@@ -174,9 +149,6 @@ def test_deltas_are_sent_at_the_policy_rate_only():
     deltas = dataclasses.replace(CALIBRATION, delta_columns=(0, 1))
     with pytest.raises(ConfigError, match=r"rate_hz is 50, but actions 0, 1 .* at 10 Hz.* set rate_hz to 10"):
         Session(Walker(), SessionConfig(rate_hz=50), calibration=deltas)
-    session = Session(Walker(), SessionConfig(rate_hz=10), calibration=deltas)
-    with pytest.raises(ConfigError, match=r"actions 0, 1 .* call step\(\) once per period"):
-        session.action_at(0.0)
 
 
 def test_a_policy_of_unknown_rate_needs_policy_hz():

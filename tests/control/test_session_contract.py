@@ -27,7 +27,6 @@ MOMENT = st.tuples(
     index(hostile.SHIFTS),
     st.one_of(st.none(), index(hostile.TIMES)),
     st.one_of(st.none(), st.none(), index(hostile.VALUES)),
-    st.booleans(),
 )
 
 
@@ -69,7 +68,7 @@ class SessionMachine(RuleBasedStateMachine):
     @rule(moments=st.lists(MOMENT, min_size=4, max_size=10))
     def run(self, moments):
         attack = self.attack
-        for number, (shift, clock, value, is_step) in enumerate(5 * moments):
+        for number, (shift, clock, value) in enumerate(5 * moments):
             attack.true_time += hostile.SHIFTS[shift] / attack.settings.rate_hz
             attack.now = attack.true_time if clock is None or number % 3 else hostile.TIMES[clock]
             given = [50.0 + number, 40.0, 1.0] if value is None else hostile.VALUES[value]
@@ -77,10 +76,7 @@ class SessionMachine(RuleBasedStateMachine):
                 bad = hostile.FRAMES[(number + shift) % len(hostile.FRAMES)]
                 frame = bad if number % 2 else hostile.FRAME
                 given = {hostile.STATE: [50.0 + number, 40.0, 1.0], hostile.CAMERA: frame}
-            if is_step or number % 4:
-                attack.step(given, attack.now if number % 2 else given if value is not None else None)
-            else:
-                attack.action_at(attack.now if value is None else given)
+            attack.step(given, attack.now if number % 2 else given if value is not None else None)
         SessionMachine.commands += 5 * len(moments)
 
 
@@ -113,7 +109,7 @@ def test_a_session_cannot_be_used_from_its_own_callback():
     sim, found = Sim(), []
 
     def use(_):
-        for call in (lambda: session.step(OBS), lambda: session.action_at(sim.now), session.reset):
+        for call in (lambda: session.step(OBS), session.reset):
             with pytest.raises(PolicyInputError, match="the session is computing a command"):
                 call()
             found.append(call)
@@ -122,7 +118,7 @@ def test_a_session_cannot_be_used_from_its_own_callback():
     run_session(session, sim, 3)
     sim.now += PERIOD
     session.step("nothing", sim.now)
-    assert len(found) == 3
+    assert len(found) == 2
     assert session.report().faults == {"wrong_observation": 1}
 
 

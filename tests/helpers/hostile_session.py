@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pytest
 
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.faults import FaultKind
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.errors import ConfigError, PolicyInputError, SessionStoppedError
+from nsde_policy.errors import PolicyInputError, SessionStoppedError
 from nsde_policy.interface.calibration import CameraRange
 from nsde_policy.interface.planner import Plan, Planner
 from tests.helpers.numpy_planner import CALIBRATION, SPEC
@@ -235,15 +234,7 @@ class HostileSession(Planner):
         plain = obs.get(STATE) if isinstance(obs, dict) else obs
         if before is None and isinstance(plain, list) and len(plain) == 3:
             self._command = self._clip(plain[:2])  # where the robot is
-        self._check(lambda: self.session.step(obs, t), is_step=True, is_known=before is not None)
-
-    def action_at(self, t: Any) -> None:
-        """Ask for a command between two control periods, and check it."""
-        if self.settings.deltas:  # changes per period are sent by `step` only
-            with pytest.raises(ConfigError):
-                self.session.action_at(t)
-        else:
-            self._check(lambda: self.session.action_at(t), is_step=False, is_known=self._command is not None)
+        self._check(lambda: self.session.step(obs, t), is_known=before is not None)
 
     def reset(self, position: tuple[float, float] | None = None) -> None:
         """Reset the session, with or without the position of the robot."""
@@ -253,7 +244,7 @@ class HostileSession(Planner):
         if position is not None:
             self._rest(position)
 
-    def _check(self, call: Callable[[], np.ndarray], *, is_step: bool, is_known: bool) -> None:
+    def _check(self, call: Callable[[], np.ndarray], *, is_known: bool) -> None:
         self._readings.clear()
         try:
             command = call()
@@ -268,10 +259,10 @@ class HostileSession(Planner):
             self._command = None
             return
         assert not self._stopped, "a stopped session sent a command"
-        self._check_command(command, is_step=is_step)
+        self._check_command(command)
         self._vandalize(command)
 
-    def _check_command(self, command: np.ndarray, *, is_step: bool) -> None:
+    def _check_command(self, command: np.ndarray) -> None:
         assert command.shape == (2,)
         assert ((self._low <= command) & (command <= self._high)).all(), f"{command} is outside the limits"
         now, last = self._readings[0], self.session.last
@@ -284,7 +275,7 @@ class HostileSession(Planner):
         if self._deltas:
             self._check_changes(before, dt, elapsed)
         if not math.isnan(now):
-            done = self._readings[-1] if is_step else now
+            done = self._readings[-1]
             self._read_at, self._is_fresh = done if done >= now else now, False
             self._sent_for = last.time if self._sent_for is None else max(self._sent_for, last.time)
 
