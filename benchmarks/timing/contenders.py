@@ -32,7 +32,7 @@ class Contender:
     ) -> None:
         self.name, self.policy, self.sampling, self.device = name, policy.to(device), sampling, device
         policy.model.eval()
-        obs = np.zeros(policy.obs_dim)
+        obs = np.zeros(policy.spec.obs_dim)
         if policy.selector is not None:
             obs[list(policy.rule.columns)] = policy.selector.goal.cpu().numpy()
         self._history = policy.spec.new_history()

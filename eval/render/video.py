@@ -197,13 +197,13 @@ def sample_forecast(
     paths = [plan.states for plan in plans if plan.states is not None]
     if not paths:
         return Forecast(actions)
-    obs = np.stack(paths, axis=1)[..., : policy.obs_dim]
+    obs = np.stack(paths, axis=1)[..., : policy.spec.obs_dim]
     if not (std and policy.model.reports_std):
         return Forecast(actions, obs)
     past = torch.from_numpy(history.states()).expand(len(paths), -1, -1)
     futures = torch.from_numpy(np.stack(paths)).float()
     with torch.inference_mode():
-        spread = policy.model.futures_std(past, futures, sampling=sampling)[..., : policy.obs_dim]
+        spread = policy.model.futures_std(past, futures, sampling=sampling)[..., : policy.spec.obs_dim]
     return Forecast(actions, obs, spread.double().numpy().swapaxes(0, 1))
 
 

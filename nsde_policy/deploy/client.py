@@ -8,7 +8,6 @@ import struct
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -26,11 +25,10 @@ from nsde_policy.errors import (
 )
 from nsde_policy.interface.calibration import Calibration
 from nsde_policy.interface.checks import check_plan
-from nsde_policy.interface.planner import History, Plan, PolicySpec
+from nsde_policy.interface.planner import Plan, PolicySpec
 from nsde_policy.policy.base_policy import BasePolicy, require_int, require_seed
 
 from .protocol import (
-    MAX_PLAN_SEED,
     PROTOCOL,
     Array,
     EncodeReply,
@@ -56,7 +54,7 @@ _REASONS = {"late": "timeout", "failed": "failed", "stopping": "connection"}
 """Reason of a `RemoteError` by the code of a refusal; "refused" for all others."""
 
 
-class RemotePolicy(BasePolicy[np.random.Generator]):
+class RemotePolicy(BasePolicy):
     """A policy behind `nsde-policy serve`, with the methods of `Policy`.
 
         with RemotePolicy.connect("ws://127.0.0.1:8765") as policy:
@@ -65,8 +63,8 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
 
     Each request reconnects once if the connection is lost; its answer does not depend on earlier ones. A plan
     arrives within `timeout_s`, and features of frames within twice `deadline_s`. Threads may share a
-    policy; their calls wait for each other. `spec` is that of the policy, with the server's `max_steps` as
-    `longest_chunk`.
+    policy; their calls wait for each other. `spec` is that of the policy, with the longest plan of
+    the server as `longest_chunk`.
 
     Args:
         url: ws://HOST:PORT, or wss:// for a reverse proxy with TLS.
@@ -149,18 +147,6 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
         features = np.concatenate([reply.features.unpack() for reply in replies]).astype(np.float64)
         visible = [reply.visible for reply in replies if reply.visible is not None]
         return features, np.array(visible) if visible else None
-
-    def _make_generator(self, seed: int) -> np.random.Generator:
-        return np.random.default_rng(seed)
-
-    def _sample_chunks(
-        self, histories: Sequence[History], generator: np.random.Generator
-    ) -> list[np.ndarray]:
-        chunks = []
-        for history in histories:
-            seed = int(generator.integers(MAX_PLAN_SEED))
-            chunks.append(self.plan_from(history.states(), steps=self.spec.chunk, seed=seed).actions)
-        return chunks
 
     # --- Connection ---
 
@@ -251,9 +237,7 @@ class RemotePolicy(BasePolicy[np.random.Generator]):
             raise RemoteError(
                 f"{self._url} has protocol {welcome.protocol}, this client {PROTOCOL}; install one version"
             )
-        spec, calibration = welcome.parse()
-        longest = min(spec.longest_chunk or welcome.max_steps, welcome.max_steps)
-        return replace(spec, longest_chunk=longest), calibration, welcome.candidates
+        return *welcome.parse(), welcome.candidates
 
     def _receive(self, connection: ClientConnection, kinds: object, ends: float) -> Any:
         """Return a message of one of the kinds."""

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from nsde_policy.bounds import MAX_INTEGER, Natural
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.errors import RemoteError, summarize_error
 from nsde_policy.interface.calibration import Calibration
@@ -21,10 +22,8 @@ from nsde_policy.interface.planner import Plan, PolicySpec
 
 PROTOCOL = 3
 """Version of the messages; client and server must have the same."""
-MAX_PLAN_SEED = 2**63 - 1
 
-PositiveInt64 = Annotated[int, Meta(ge=1, le=MAX_PLAN_SEED)]
-NonNegativeInt64 = Annotated[int, Meta(ge=0, le=MAX_PLAN_SEED)]
+PositiveInt64 = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 ShortText = Annotated[str, Meta(max_length=500)]
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 RefusalCode = Literal["malformed", "wrong_version", "bad_request", "late", "failed", "stopping"]
@@ -64,7 +63,7 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 class Hello(Message, frozen=True, tag="hello"):
     """First message of a client."""
 
-    protocol: NonNegativeInt64
+    protocol: Natural
     version: ShortText
     """Package version, for the log."""
 
@@ -72,14 +71,12 @@ class Hello(Message, frozen=True, tag="hello"):
 class Welcome(Message, frozen=True, tag="welcome"):
     """Reply of the server to `Hello`."""
 
-    protocol: NonNegativeInt64
+    protocol: Natural
     version: ShortText
     spec: str
-    """The `PolicySpec` as JSON."""
+    """The `PolicySpec` as JSON; its longest chunk is that of a plan which the server computes."""
     calibration: str
     """The `Calibration` as JSON."""
-    max_steps: PositiveInt64
-    """Largest number of actions of a plan."""
     candidates: PositiveInt64
     """Most plans that the policy compares before one is returned."""
 
@@ -95,12 +92,12 @@ class Welcome(Message, frozen=True, tag="welcome"):
 class PlanRequest(Message, frozen=True, tag="plan"):
     """Request of a plan; the same request gets the same plan, up to rounding."""
 
-    id: NonNegativeInt64
+    id: Natural
     """Repeated in the reply."""
     states: Array
     """(history, obs_dim + act_dim), newest first."""
     steps: PositiveInt64
-    seed: NonNegativeInt64
+    seed: Natural
     candidates: PositiveInt64
     """Most plans to compare."""
     deadline_s: Seconds
@@ -110,7 +107,7 @@ class PlanRequest(Message, frozen=True, tag="plan"):
 class PlanReply(Message, frozen=True, tag="planned"):
     """A plan, as the fields of `nsde_policy.interface.planner.Plan`."""
 
-    id: NonNegativeInt64
+    id: Natural
     actions: Array
     states: Array | None
     std: Array | None
@@ -135,7 +132,7 @@ class PlanReply(Message, frozen=True, tag="planned"):
 class EncodeRequest(Message, frozen=True, tag="encode"):
     """Request of the features of one observation, if the policy has cameras."""
 
-    id: NonNegativeInt64
+    id: Natural
     """Repeated in the reply."""
     values: Array
     """Low-dimensional part of the observation, (1, plain_dim)."""
@@ -148,7 +145,7 @@ class EncodeRequest(Message, frozen=True, tag="encode"):
 class EncodeReply(Message, frozen=True, tag="encoded"):
     """Features of one observation."""
 
-    id: NonNegativeInt64
+    id: Natural
     features: Array = msgspec.field(name="codes")
     """(1, features), the last columns of the observation."""
     visible: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -158,7 +155,7 @@ class EncodeReply(Message, frozen=True, tag="encoded"):
 class Refusal(Message, frozen=True, tag="refusal"):
     """Reason why a request gets no answer."""
 
-    id: NonNegativeInt64 | None
+    id: Natural | None
     """None if the request could not be read."""
     code: RefusalCode
     message: ShortText

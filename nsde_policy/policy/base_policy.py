@@ -3,15 +3,15 @@
 It needs numpy only. Subclasses plan with torch (`Policy`), an exported graph (`RuntimePolicy`) or a server.
 """
 
-import abc
 import logging
 import operator
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, Literal, SupportsIndex, TypeVar
+from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 
+from nsde_policy.bounds import MAX_INTEGER
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.faults import OnFault
 from nsde_policy.control.limits import Limits
@@ -24,15 +24,12 @@ from nsde_policy.interface.observation import (
     encode_observation,
     parse_observation,
 )
-from nsde_policy.interface.planner import History, Planner, PolicySpec
+from nsde_policy.interface.planner import Planner, PolicySpec
 
 logger = logging.getLogger(__name__)
 
-Generator = TypeVar("Generator")
-"""Random generator of a policy: that of torch, or that of numpy."""
 
-
-class BasePolicy(Planner, Generic[Generator]):
+class BasePolicy(Planner):
     """A planner that returns one action per policy period.
 
     It plans `chunk` actions at once and plans again when all of them were executed:
@@ -49,8 +46,7 @@ class BasePolicy(Planner, Generic[Generator]):
         """Limits and statistics measured on the demonstrations, used by a control session."""
         self.outside: str | None = None
         """Why the last observation is far outside the demonstrated range; None if it is not."""
-        self._start_episode()
-        self._generator = self._make_generator(require_seed(seed))
+        self.reset(seed=seed)
 
     def reset(self, *, seed: int | None = None) -> None:
         """Start a new episode: clear the history and the planned actions.
@@ -58,9 +54,11 @@ class BasePolicy(Planner, Generic[Generator]):
         Call it whenever the robot or the scene was moved by hand. With a `seed`, the actions are
         reproducible.
         """
-        self._start_episode()
+        self._queue: deque[np.ndarray] = deque()
+        self._history = self.spec.new_history()
+        self._monitor, self._period, self._has_warned = ObservationMonitor(self.spec), 0, False
         if seed is not None:
-            self._generator = self._make_generator(require_seed(seed))
+            self._seed(require_seed(seed))
 
     def select_action(self, obs: object) -> np.ndarray:
         """Return the action for this policy period, (act_dim,).
@@ -77,7 +75,7 @@ class BasePolicy(Planner, Generic[Generator]):
             PolicyInputError: If the observation has the wrong shape, is not finite or has an implausible
                 frame, or if it is the first one and all its values are far outside the demonstrated range.
         """
-        values, _ = self._convert(obs, self.calibration.frames)
+        values = self._convert(obs, self.calibration.frames)
         is_batch = values.ndim == 2
         if is_batch and len(values) != 1:
             raise PolicyInputError(f"select_action takes one observation, got {len(values)}")
@@ -89,22 +87,6 @@ class BasePolicy(Planner, Generic[Generator]):
         self._history.add_action(action)
         command = round_binary(action, self.spec)
         return command[None] if is_batch else command
-
-    def predict_action_chunk(self, obs: object, *, generator: Generator | None = None) -> np.ndarray:
-        """Plan from first observations, as at the start of an episode.
-
-        Returns:
-            Actions (chunk, act_dim) for one observation, (B, chunk, act_dim) for a batch (B, obs_dim).
-        """
-        values, _ = self._convert(obs, self.calibration.frames)
-        histories = []
-        for row in np.atleast_2d(values):
-            histories.append(self.spec.new_history())
-            self._report(ObservationMonitor(self.spec).check(row, 0))
-            histories[-1].add_observation(row)
-        chunks = self._sample_chunks(histories, self._generator if generator is None else generator)
-        actions = round_binary(np.stack(chunks), self.spec)
-        return actions if values.ndim == 2 else actions[0]
 
     def session(
         self,
@@ -137,26 +119,7 @@ class BasePolicy(Planner, Generic[Generator]):
         Raises:
             PolicyInputError: If a part is missing, or has the wrong shape or type.
         """
-        return self._convert(observations)[0]
-
-    def encode_and_see(self, observations: Mapping[str, object]) -> tuple[np.ndarray, float | None]:
-        """Encode as `encode`, and return also how much of what the policy relies on is visible.
-
-        It is the fraction of the features of all frames that are likely to be right; None if the policy does
-        not report it.
-        """
-        encoded, visible = self._convert(observations)
-        return encoded, None if visible is None else float(visible.mean())
-
-    @property
-    def obs_dim(self) -> int:
-        """Size of an observation."""
-        return self.spec.obs_dim
-
-    @property
-    def act_dim(self) -> int:
-        """Number of action dimensions."""
-        return self.spec.act_dim
+        return self._convert(observations)
 
     def __repr__(self) -> str:
         spec, rate_hz = self.spec, self.calibration.rate_hz
@@ -165,32 +128,26 @@ class BasePolicy(Planner, Generic[Generator]):
         sizes = f"{spec.plain_dim} → {spec.act_dim}"
         return f"{type(self).__name__}({spec.method}, {sizes}, {rate}, chunk {spec.chunk}{cameras})"
 
-    @abc.abstractmethod
-    def _sample_chunks(self, histories: Sequence[History], generator: Generator) -> list[np.ndarray]:
-        """Plan a chunk from each history with noise from `generator`, each (chunk, act_dim)."""
+    def _seed(self, seed: int) -> None:
+        """Restart the random numbers of `select_action`."""
+        self._rng = np.random.default_rng(seed)
 
-    @abc.abstractmethod
-    def _make_generator(self, seed: int) -> Generator:
-        """Return a random generator."""
+    def _plan_chunk(self) -> np.ndarray:
+        """Plan from the history with new random numbers, (chunk, act_dim)."""
+        seed = int(self._rng.integers(MAX_INTEGER))
+        return self.plan_from(self._history.states(), steps=self.spec.chunk, seed=seed).actions
 
-    def _start_episode(self) -> None:
-        self._queue: deque[np.ndarray] = deque()
-        self._history = self.spec.new_history()
-        self._monitor, self._period, self._has_warned = ObservationMonitor(self.spec), 0, False
-
-    def _convert(
-        self, obs: object, ranges: Sequence[CameraRange] = ()
-    ) -> tuple[np.ndarray, np.ndarray | None]:
+    def _convert(self, obs: object, ranges: Sequence[CameraRange] = ()) -> np.ndarray:
         """Convert observations in any form that `observation.py` accepts, (obs_dim,) or (n, obs_dim).
 
-        Named ones with frames are encoded, and the visible fraction, (n,), is returned if it is known. With
-        the `ranges` of the training frames, black, uniform and noisy frames are refused.
+        Named ones with frames are encoded. With the `ranges` of the training frames, black, uniform and noisy
+        frames are refused.
         """
         values, frames = parse_observation(obs, self.spec, ranges=ranges)
         if not frames:
-            return values, None
-        encoded, visible = encode_observation(self, np.atleast_2d(values), frames)
-        return encoded.reshape(*values.shape[:-1], -1), visible
+            return values
+        encoded, _ = encode_observation(self, np.atleast_2d(values), frames)
+        return encoded.reshape(*values.shape[:-1], -1)
 
     def _report(self, obs: Observation) -> None:
         """Keep why an observation is far outside the demonstrations, and warn of the first of an episode."""
@@ -203,7 +160,7 @@ class BasePolicy(Planner, Generic[Generator]):
         """Return the next action of the plan; plan again if there is none."""
         self._history.add_observation(row)
         if not self._queue:
-            self._queue.extend(*self._sample_chunks([self._history], self._generator))
+            self._queue.extend(self._plan_chunk())
         return self._queue.popleft()
 
     def _hold(self) -> np.ndarray:
@@ -230,6 +187,6 @@ def require_int(value: SupportsIndex, name: str) -> int:
 def require_seed(value: SupportsIndex) -> int:
     """Return a seed as an int, or raise `PolicyInputError` if it is outside 0 to 2**63 - 1."""
     seed = require_int(value, "seed")
-    if not 0 <= seed < 2**63:
+    if not 0 <= seed <= MAX_INTEGER:
         raise PolicyInputError(f"seed must be between 0 and 2**63 - 1, got {seed}")
     return seed

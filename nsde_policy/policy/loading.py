@@ -1,13 +1,11 @@
 """Build models from settings and load trained ones from run directories."""
 
 import os
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.encoder_model import VISIBILITY_FILE, EncoderModel, VisibilityHead
@@ -17,12 +15,10 @@ from nsde_policy.interface.planner import PolicySpec
 from nsde_policy.methods.base import PolicyModel
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import RunConfig
-from nsde_policy.run_directory import MAX_TENSOR_BYTES, RunDirectory, RunRecord, check_encoder
+from nsde_policy.run_directory import RunDirectory, RunRecord, check_encoder
 
 LoadedModel = PolicyModel[Any]
 """A model of any method: its training data do not matter here."""
-MAX_PARAMETERS = MAX_TENSOR_BYTES // 16
-"""Most parameters of a model that is trained; a checkpoint holds four float32 of each."""
 
 
 def build_policy_spec(record: RunRecord) -> PolicySpec:
@@ -59,41 +55,11 @@ def build_encoder(
     return encoder
 
 
-@contextmanager
-def limit_parameters(most: int = MAX_PARAMETERS, *, error: type[Exception] = RuntimeError) -> Iterator[None]:
-    """Raise `error` before this thread creates modules with more than `most` parameters.
-
-    Settings, or a damaged config.json, may name sizes that do not fit into memory.
-    """
-    count, thread = 0, threading.get_ident()
-
-    def add(module: object, name: str, parameter: object) -> None:
-        nonlocal count
-        if isinstance(parameter, torch.Tensor) and threading.get_ident() == thread:
-            count += parameter.numel()
-            if count > most:
-                raise error(f"its settings make more than {most} parameters")
-
-    handle = register_module_parameter_registration_hook(add)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-def _check_constants(model: LoadedModel, weights: Mapping[str, torch.Tensor]) -> None:
-    """Raise `ValueError` if indices and masks in a weight file, which follow from the settings, differ."""
-    for name, buffer in model.named_buffers():
-        if name in weights and not buffer.is_floating_point() and not torch.equal(buffer, weights[name]):
-            raise ValueError(f"{name} differs from its settings")
-
-
 def load_model(run: RunDirectory) -> tuple[RunRecord, LoadedModel]:
     """Load a trained model in evaluation mode; raise `CheckpointError` if its weights do not fit."""
     record, weights = run.read_record(), run.read_weights()
-    with check_weights(run, weights):
+    with check_weights(run):
         model = build_model(record)
-        _check_constants(model, weights)
         model.allocate_for(weights)
         model.load_state_dict(weights)
     return record, model.eval()
@@ -106,7 +72,7 @@ def load_encoder(run: RunDirectory, record: RunRecord) -> EncoderModel | None:
     directory = run.encoder
     weights = directory.read_weights()
     check_encoder(run.model, weights)
-    with check_weights(directory, weights):
+    with check_weights(directory):
         spec = record.spec
         model = build_encoder(record.config, record.cameras, plain_dim=spec.plain_dim, seed=record.seed)
         model.load_state_dict(weights)
@@ -118,20 +84,17 @@ def load_encoder(run: RunDirectory, record: RunRecord) -> EncoderModel | None:
     if os.path.lexists(file):  # a training that was stopped has none
         head = directory.read_tensors(file)
         check_encoder(file, weights)
-        with check_weights(directory, head, advice=f"; restore {file}, or delete it"):
+        with check_weights(directory, advice=f"; restore {file}, or delete it"):
             model.visibility = VisibilityHead(len(head["mean"]))
             model.visibility.load_state_dict(head)
     return model.eval()
 
 
 @contextmanager
-def check_weights(
-    run: RunDirectory, weights: Mapping[str, torch.Tensor], *, advice: str = ""
-) -> Iterator[None]:
-    """Limit the size of models built inside the context; raise `CheckpointError` if weights do not fit."""
+def check_weights(run: RunDirectory, *, advice: str = "") -> Iterator[None]:
+    """Raise `CheckpointError` if the weights of a run do not fit the model that the block builds."""
     try:
-        with limit_parameters(4 * sum(tensor.numel() for tensor in weights.values()) + 1000):
-            yield
+        yield
     except NsdePolicyError:
         raise
     except (RuntimeError, MemoryError, OverflowError, TypeError, ValueError, LookupError) as error:

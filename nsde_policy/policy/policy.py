@@ -31,16 +31,16 @@ CPU_ROWS, SMALL_NETWORK = 8, 2_000_000
 one row."""
 
 
-class Policy(BasePolicy[torch.Generator]):
+class Policy(BasePolicy):
     """A trained model that returns actions.
 
         policy = Policy.from_pretrained("runs/arm")          # without a path: the shipped policy
         with policy.session() as session:                    # commands within limits, at the recorded rate
             robot.send(session.step(robot.observe()))
 
-    Without a session, `reset` starts an episode, `select_action` returns the action of each policy period,
-    and `predict_action_chunk` a whole plan. Random numbers come from torch generators. A plan on a CPU uses
-    `threads` torch threads, one by default; the number of the calling thread is not changed.
+    Without a session, `reset` starts an episode, and `select_action` returns the action of each policy
+    period. Random numbers come from torch generators. A plan on a CPU uses `threads` torch threads, one by
+    default; the number of the calling thread is not changed.
 
     There is one planning method for each caller: sessions call `plan_from`, the server `plan_rows`, rollouts
     `plan_batch`; `plan` is `plan_batch` of one episode.
@@ -58,7 +58,7 @@ class Policy(BasePolicy[torch.Generator]):
         self.record, self.model, self.encoder, self.selector = record, model, encoder, selector
         self.chunk = record.config.chunk
         horizon = record.config.horizon
-        self._sampler = PlanSampler(model, selector, obs_dim=self.obs_dim, horizon=horizon)
+        self._sampler = PlanSampler(model, selector, obs_dim=self.spec.obs_dim, horizon=horizon)
 
     @classmethod
     def from_pretrained(cls, path: Path | str | None = None) -> Self:
@@ -154,7 +154,7 @@ class Policy(BasePolicy[torch.Generator]):
         plans: list[Plan] = []
         for first in range(0, len(rows), size):
             batch = slice(first, first + size)
-            rng = BatchRng([self._make_generator(seed) for seed in seeds[batch]], self.device)
+            rng = BatchRng([torch.Generator().manual_seed(seed) for seed in seeds[batch]], self.device)
             plans += self._sampler.sample(rows[batch], rng, steps=steps, candidates=candidates, with_std=True)
         return plans
 
@@ -236,9 +236,8 @@ class Policy(BasePolicy[torch.Generator]):
         horizon = self.find_horizon(len(plan.actions))
         return self.model.network_calls(horizon, sampling) + horizon
 
-    def _make_generator(self, seed: int) -> torch.Generator:
-        return torch.Generator().manual_seed(seed)
+    def _seed(self, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
 
-    def _sample_chunks(self, histories: Sequence[History], generator: torch.Generator) -> list[np.ndarray]:
-        plans = self.plan_batch(histories, generators=[generator] * len(histories))
-        return [check_plan(plan, self.spec).actions for plan in plans]
+    def _plan_chunk(self) -> np.ndarray:
+        return check_plan(self.plan(self._history, generator=self._generator), self.spec).actions

@@ -45,7 +45,7 @@ from nsde_policy.errors import ConfigError
 from nsde_policy.interface.calibration import CameraRange
 from nsde_policy.methods.base import PolicyModel
 from nsde_policy.methods.registry import get_method
-from nsde_policy.policy.loading import build_encoder, limit_parameters
+from nsde_policy.policy.loading import build_encoder
 from nsde_policy.policy.torch_threads import count_threads, use_threads
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory, check_encoder
@@ -118,8 +118,7 @@ class EncoderTraining:
         self._episodes = [i for i in range(len(demos)) if i not in held_out]
         self._options = options
         self._device = torch.device(options.device)
-        with limit_parameters(error=ConfigError):
-            self.model = build_encoder(config, self.cameras, plain_dim=demos.obs.shape[1], seed=options.seed)
+        self.model = build_encoder(config, self.cameras, plain_dim=demos.obs.shape[1], seed=options.seed)
         self.model.mirror = mirror.frame if mirror is not None else None
 
     @cached_property

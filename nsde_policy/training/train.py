@@ -33,7 +33,7 @@ from nsde_policy.files import replace_file
 from nsde_policy.interface.calibration import CALIBRATION_FILE, Calibration
 from nsde_policy.log import show_log
 from nsde_policy.methods.registry import get_method
-from nsde_policy.policy.loading import LoadedModel, build_model, build_policy_spec, limit_parameters
+from nsde_policy.policy.loading import build_model, build_policy_spec
 from nsde_policy.policy.policy import Policy
 from nsde_policy.policy.torch_threads import count_threads, use_threads
 from nsde_policy.run_config import RunConfig
@@ -389,7 +389,7 @@ def _fit_policy(
 ) -> None:
     """Fit the policy of a run."""
     config = record.config
-    model = _build_model(record)
+    model = build_model(record)
     with_dropout = training.with_camera_dropout(config.demos, record.spec)
     pairs_or_windows = build_training_data(with_dropout, config)
     model.prepare(pairs_or_windows)
@@ -411,7 +411,7 @@ def _fit_with_encoder(
 ) -> None:
     """Fit the policy of a run together with its encoder, and write the features of all frames."""
     config = record.config
-    model = encoder.join_policy(_build_model(record))
+    model = encoder.join_policy(build_model(record))
     encoder.check_settings(run, config)
     windows = encoder.build_windows(training, config)
     model.prepare(windows.windows)
@@ -424,12 +424,6 @@ def _fit_with_encoder(
     with use_threads(count_threads()), closing(source):
         fit_run(run, model, source, config.train, options, held_out=rows)
     encoder.write_features(run.encoder)
-
-
-def _build_model(record: RunRecord) -> LoadedModel:
-    """Build the model of a run; raise `ConfigError` if it has too many parameters."""
-    with limit_parameters(error=ConfigError):
-        return build_model(record)
 
 
 def _save_record(run: RunDirectory, record: RunRecord, options: FitOptions) -> None:

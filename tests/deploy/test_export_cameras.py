@@ -47,9 +47,9 @@ def assert_same_features(policy: Policy, graph: EncoderGraph, n: int) -> None:
         state, *frames = given.values()
         found, visible = graph.encode(state, frames)
         features.append(found)
-        encoded, expected = policy.encode_and_see(given)
-        np.testing.assert_allclose(found, encoded[2:], rtol=0, atol=5e-5)
-        np.testing.assert_allclose(visible, expected, rtol=0, atol=5e-5)
+        expected = policy.encode_frames(state[None], [frame[None] for frame in frames])
+        np.testing.assert_allclose(found, expected[0][0], rtol=0, atol=5e-5)
+        np.testing.assert_allclose(visible, expected[1], rtol=0, atol=5e-5)
         assert 0 <= visible <= 1
     assert np.ptp(features, axis=0).max() > 0.01, "features do not depend on the frames"
 
@@ -75,8 +75,8 @@ def test_runtime_plans_from_frames_as_the_policy(policy: Policy, runtime: Runtim
     rows = [observe_robot(policy, seed) for seed in range(3)]
     batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     np.testing.assert_allclose(runtime.encode(batch), policy.encode(batch), rtol=0, atol=1e-5)
-    for one, two in zip(runtime.predict_action_chunk(batch), policy.predict_action_chunk(batch), strict=True):
-        np.testing.assert_allclose(one, two, rtol=0, atol=1e-5)
+    for row in rows:
+        np.testing.assert_allclose(runtime.select_action(row), policy.select_action(row), rtol=0, atol=1e-5)
 
 
 def test_outputs_of_another_encoder_fail_the_parity_check(exported: Path):

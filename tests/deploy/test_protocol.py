@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from nsde_policy.bounds import MAX_INTEGER
 from nsde_policy.deploy.protocol import (
-    MAX_PLAN_SEED,
     Array,
     Hello,
     PlanReply,
@@ -35,7 +35,7 @@ MESSAGES = {
 }
 TWO = struct.pack("<2d", 1.0, 2.0)
 
-ids = st.integers(0, MAX_PLAN_SEED)
+ids = st.integers(0, MAX_INTEGER)
 finite = st.sampled_from([np.float32, np.float64]).flatmap(
     lambda dtype: arrays.arrays(
         dtype,

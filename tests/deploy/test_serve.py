@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed
 from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.deploy.protocol import PlanReply, Refusal
 from nsde_policy.deploy.server.policy_server import PolicyServer
-from nsde_policy.deploy.server.settings import ServeSettings
+from nsde_policy.deploy.server.settings import ServeSettings, compute_longest_plan
 from nsde_policy.errors import ConfigError, RemoteError
 from nsde_policy.interface.planner import Plan
 from tests.helpers.policy_servers import (
@@ -108,18 +108,14 @@ def test_loopback_needs_no_token_and_the_token_is_not_printed():
     assert TOKEN not in repr(ServeSettings(host="0.0.0.0", token=TOKEN))
 
 
-@pytest.mark.parametrize(
-    ("longest", "setting", "steps"),
-    [(0, None, 6), (16, None, 10), (8, None, 8), (0, 100, 100), (16, 100, 16)],
-)
-def test_max_steps_fits_the_chunk_by_default(longest: int, setting: int | None, steps: int):
-    spec = replace(SPEC, longest_chunk=longest)
-    assert ServeSettings(max_steps=setting).compute_max_steps(spec) == steps
+@pytest.mark.parametrize(("longest", "steps"), [(0, 6), (16, 10), (8, 8)])
+def test_the_longest_plan_fits_the_chunk(longest: int, steps: int):
+    assert compute_longest_plan(replace(SPEC, longest_chunk=longest)) == steps
 
 
-def test_session_keeps_within_the_default_max_steps():
+def test_session_keeps_within_the_longest_plan():
     with (
-        serve_in_thread(LinearPlanner(), max_steps=None) as running,
+        serve_in_thread(LinearPlanner(), longest_plan=None) as running,
         RemotePolicy.connect(running.url, deadline_s=5, timeout_s=10) as policy,
     ):
         with policy.session(rate_hz=10, policy_hz=10, plan_ahead=True) as session:

@@ -171,7 +171,10 @@ def test_frames_are_encoded_together_where_any_number_of_rows_is(monkeypatch: py
             found = [remote.encode(rows[robot]) for _ in range(10)]
         return bool(np.allclose(found, wanted[robot], atol=1e-5))
 
-    with serve_in_thread(policy, deadline_s=60.0, max_steps=4) as running, ThreadPoolExecutor(8) as threads:
+    with (
+        serve_in_thread(policy, deadline_s=60.0, longest_plan=4) as running,
+        ThreadPoolExecutor(8) as threads,
+    ):
         assert all(threads.map(ask, [running.url] * 8, range(8)))
     assert sum(counts) == 80
     assert max(counts) > 1

@@ -43,7 +43,7 @@ def policy() -> Policy:
 
 @pytest.fixture(scope="module")
 def running(policy: Policy) -> Iterator[RunningServer]:
-    with serve_in_thread(policy, max_steps=4) as running:
+    with serve_in_thread(policy, longest_plan=4) as running:
         yield running
 
 

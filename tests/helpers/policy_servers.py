@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from websockets.sync.client import ClientConnection, connect
 
 from nsde_policy.deploy.client import RemotePolicy
@@ -24,6 +25,7 @@ from nsde_policy.deploy.protocol import (
     decode,
     encode,
 )
+from nsde_policy.deploy.server import policy_server
 from nsde_policy.deploy.server.policy_server import PolicyServer
 from nsde_policy.deploy.server.settings import ServeSettings
 from nsde_policy.interface.calibration import Calibration
@@ -40,7 +42,7 @@ SPEC = replace(
     increment_std=(0.1,) * 5,
 )
 CALIBRATION = Calibration.from_spec(SPEC)
-WELCOME = Welcome(PROTOCOL, "test", SPEC.to_json(), CALIBRATION.to_json(), 128, 1)
+WELCOME = Welcome(PROTOCOL, "test", replace(SPEC, longest_chunk=128).to_json(), CALIBRATION.to_json(), 1)
 STATES = np.arange(10, dtype=np.float32).reshape(2, 5) / 7
 
 
@@ -125,12 +127,17 @@ def serve_in_thread(
     *,
     calibration: Calibration | None = None,
     patience_s: float = 5.0,
+    longest_plan: int | None = 128,
     **options: Any,
 ) -> Iterator[RunningServer]:
-    """Run a server in a thread, on a free port."""
-    settings = ServeSettings(**{"port": 0, "deadline_s": 5.0, "max_steps": 128, **options})
+    """Run a server in a thread, on a free port; with `longest_plan`, it plans more than sessions need."""
+    settings = ServeSettings(**{"port": 0, "deadline_s": 5.0, **options})
     running = RunningServer()
-    server = PolicyServer(planner, settings, calibration=calibration)
+    with pytest.MonkeyPatch.context() as patch:
+        if longest_plan is not None:
+            longest = min(planner.spec.longest_chunk or longest_plan, longest_plan)
+            patch.setattr(policy_server, "compute_longest_plan", lambda spec: longest)
+        server = PolicyServer(planner, settings, calibration=calibration)
     server.patience_s = patience_s
     with running.run(server):
         yield running

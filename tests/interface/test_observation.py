@@ -34,13 +34,11 @@ def list_forms(obs):
 
 
 def test_arrays_lists_tensors_and_mappings_give_the_same_plan(policy):
-    actions, chunks = [], []
+    actions = []
     for obs in list_forms(START):
         policy.reset(seed=3)
         actions.append(policy.select_action(obs))
-        chunks.append(policy.predict_action_chunk(obs, generator=torch.Generator().manual_seed(0)))
     assert all(np.array_equal(action, actions[0]) for action in actions)
-    assert all(np.array_equal(chunk, chunks[0]) for chunk in chunks)
 
 
 @pytest.mark.parametrize(
@@ -64,8 +62,9 @@ def test_arrays_lists_tensors_and_mappings_give_the_same_plan(policy):
     ],
 )
 def test_invalid_observations_raise_one_line_errors(policy, obs, message):
+    policy.reset()
     with pytest.raises(PolicyInputError, match=message) as raised:
-        policy.predict_action_chunk(obs)
+        policy.select_action(obs)
     assert "\n" not in str(raised.value)
 
 

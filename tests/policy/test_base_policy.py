@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.deploy.client import RemotePolicy
@@ -142,21 +141,3 @@ def test_select_action_accepts_batches_of_one_only(policies, kind):
     assert np.array_equal(np.concatenate(batches), alone)
     with pytest.raises(PolicyInputError, match="takes one observation, got 2"):
         policy.select_action(np.stack([START, START]))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_predict_action_chunk_accepts_batches_and_a_generator(policies, kind):
-    policy = policies[kind]
-    many = np.stack([START, START + 3])
-
-    def make_generator(seed: int):
-        return torch.Generator().manual_seed(seed) if kind == "local" else np.random.default_rng(seed)
-
-    one = policy.predict_action_chunk(START, generator=make_generator(0))
-    chunks = policy.predict_action_chunk(many, generator=make_generator(0))
-    assert (one.shape, chunks.shape) == ((8, 2), (2, 8, 2))
-    np.testing.assert_allclose(chunks[0], one, atol=1e-3)
-    assert np.array_equal(chunks, policy.predict_action_chunk(many, generator=make_generator(0)))
-    assert not np.array_equal(chunks, policy.predict_action_chunk(many, generator=make_generator(1)))
-    twice = policy.predict_action_chunk(np.stack([START, START]), generator=make_generator(0))
-    assert not np.array_equal(twice[0], twice[1]), "expected independent noise in each row"

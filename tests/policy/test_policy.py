@@ -39,8 +39,9 @@ def test_plan_makes_one_network_call_per_action(policy, monkeypatch):
 def test_chunk_is_executed_before_the_next_plan(policy):
     policy.reset(seed=0)
     chunk = [policy.select_action(START) for _ in range(8)]
-    fresh = policy.predict_action_chunk(START, generator=torch.Generator().manual_seed(0))
-    assert np.allclose(chunk, fresh)
+    history = policy.spec.new_history()
+    history.add_observation(START)
+    assert np.allclose(chunk, policy.plan(history, generator=torch.Generator().manual_seed(0)).actions)
 
 
 def test_planned_states_start_at_the_current_state_and_hold_the_actions(policy):

@@ -20,6 +20,7 @@ from nsde_policy.data.frames import FrameFile
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.encoders.resnet.config import ResNetConfig
 from nsde_policy.errors import CheckpointError, ConfigError, PolicyInputError
+from nsde_policy.interface.observation import encode_observation, parse_observation
 from nsde_policy.methods.baselines.knn import NearestNeighboursConfig
 from nsde_policy.methods.baselines.regression import RegressionConfig
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
@@ -166,7 +167,8 @@ def test_encoder_that_a_policy_trains_learns_from_it_as_a_teacher_and_resumes(st
     found = load_file(run.encoder.path / "codes.safetensors")
     assert not torch.equal(found["copy_0_codes"], found["codes"])
     policy = Policy.from_pretrained(run.path)
-    encoded, visible = policy.encode_and_see(observe(17))
+    values, frames = parse_observation(observe(17), policy.spec)
+    (encoded,), (visible,) = encode_observation(policy, values[None], frames)
     assert encoded[2:] == pytest.approx(found["codes"][17].double().numpy(), abs=1e-5)
     assert 0 <= visible <= 1
     for title, step in (("training", 2), ("occlusion", 2)):

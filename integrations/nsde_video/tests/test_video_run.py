@@ -137,12 +137,9 @@ def test_bad_video_flags_are_refused(
         ({"config": {}}, "config.json is not a valid record of a video run"),
         ({"method": "magic"}, "unknown video method 'magic'"),
         ({"width": 32}, "does not match its config.json.*train it again"),
-        ({"width": 8192}, "make more than [0-9]+ parameters"),
     ],
 )
-def test_damaged_config_is_refused_before_memory_is_taken(
-    tmp_path: Path, change: dict[str, Any], message: str
-):
+def test_damaged_config_is_refused(tmp_path: Path, change: dict[str, Any], message: str):
     damaged = RunDirectory(Path(shutil.copytree(STORED_RUNS / "neural_sde", tmp_path / "run")))
     record = json.loads(damaged.config.read_text())
     network = record["config"]["model"]["network"]

@@ -8,7 +8,7 @@ import numpy as np
 
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.interface.checks import check_plan
-from nsde_policy.interface.planner import History, Plan
+from nsde_policy.interface.planner import Plan
 from nsde_policy.policy.base_policy import BasePolicy, require_int, require_seed
 
 from .graph import EncoderGraph, Graph
@@ -22,7 +22,7 @@ def find_part(path: Path, part: Literal["encoder", "select"]) -> Path:
     return path.with_name(f"{path.stem}.{part}{path.suffix}")
 
 
-class RuntimePolicy(BasePolicy[np.random.Generator]):
+class RuntimePolicy(BasePolicy):
     """A policy written by `nsde-policy export`.
 
         policy = RuntimePolicy.load("policy.onnx")
@@ -69,14 +69,6 @@ class RuntimePolicy(BasePolicy[np.random.Generator]):
         features, visible = (np.stack(part).astype(np.float64) for part in zip(*rows, strict=True))
         return features, visible[:, 0] if visible.size else None
 
-    def _make_generator(self, seed: int) -> np.random.Generator:
-        return np.random.default_rng(seed)
-
-    def _sample_chunks(
-        self, histories: Sequence[History], generator: np.random.Generator
-    ) -> list[np.ndarray]:
-        return [self._plan(each.states(), self.spec.chunk, generator).actions for each in histories]
-
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan.
 
@@ -87,12 +79,8 @@ class RuntimePolicy(BasePolicy[np.random.Generator]):
             raise ConfigError(
                 f"need steps from 1 to {longest} for this graph, got {steps}; export more --steps"
             )
-        return self._plan(states, steps, self._make_generator(require_seed(seed)), candidates)
-
-    def _plan(
-        self, states: np.ndarray, steps: int, rng: np.random.Generator, candidates: int | None = None
-    ) -> Plan:
         checked, rule = self._check_states(states), self.record.selection
+        rng = np.random.default_rng(require_seed(seed))
         graph, most = self._graph, self.candidates if candidates is None else candidates
         if self._selecting and rule and most >= self.candidates and rule.compares(checked[0]):
             graph = self._selecting

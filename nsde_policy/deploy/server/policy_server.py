@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 
@@ -33,7 +34,7 @@ from ..protocol import (
     encode,
     unpack_frame,
 )
-from .settings import ServeSettings, compute_max_message
+from .settings import ServeSettings, compute_longest_plan, compute_max_message
 from .websocket_server import WebsocketServer
 
 logger = logging.getLogger(__name__)
@@ -57,14 +58,13 @@ class PolicyServer(WebsocketServer):
         super().__init__(settings)
         self._settings = settings
         self._planner = planner
-        self._spec = planner.spec
-        calibration = (calibration or Calibration.from_spec(planner.spec)).check(planner.spec)
+        self._spec = spec = replace(planner.spec, longest_chunk=compute_longest_plan(planner.spec))
+        calibration = (calibration or Calibration.from_spec(spec)).check(spec)
         self._welcome = Welcome(
             protocol=PROTOCOL,
             version=__version__,
-            spec=json.dumps(planner.spec.to_dict()),
+            spec=json.dumps(spec.to_dict()),
             calibration=json.dumps(calibration.to_dict()),
-            max_steps=settings.compute_max_steps(planner.spec),
             candidates=planner.candidates,
         )
         self._thread = PlannerThread()
@@ -195,7 +195,7 @@ class PolicyServer(WebsocketServer):
 
     def _find_problem(self, request: AnyRequest) -> str | None:
         """Return why a request does not fit the policy, or None."""
-        spec, max_steps = self._spec, self._welcome.max_steps
+        spec = self._spec
         if isinstance(request, EncodeRequest):
             given = f"values of shape {request.values.shape} and {len(request.frames)} frames"
             expected = f"values of shape {(1, spec.plain_dim)} and {len(spec.cameras)} frames"
@@ -203,9 +203,8 @@ class PolicyServer(WebsocketServer):
         if request.states.shape != (spec.history, spec.dim):
             shape = spec.history, spec.dim
             return f"states of this policy have shape {shape}, got {request.states.shape}"
-        if request.steps > max_steps:
-            limit = f"a plan has from 1 to {max_steps} actions, got {request.steps}"
-            return f"{limit}; nsde-policy serve --max-steps allows more"
+        if request.steps > spec.longest_chunk:
+            return f"a plan has from 1 to {spec.longest_chunk} actions, got {request.steps}"
         return None
 
     async def _compute_batches(self) -> None:

@@ -63,18 +63,19 @@ class ServerSettings(Address, BaseConfig):
 class ServeSettings(ServerSettings):
     """Address, token and limits of a policy server, which are also flags of `nsde-policy serve`."""
 
-    max_steps: Count | None = None
-    """Largest number of actions per plan; default: what a control session needs, a chunk and two more. A plan
-    cannot be interrupted, so longer ones delay all other clients."""
     deadline_s: Positive = 1.0
     """Time limit of a request, queueing included, seconds; a plan that takes longer is answered "late"."""
 
-    def compute_max_steps(self, spec: "PolicySpec") -> int:
-        """Return the largest number of actions of a plan."""
-        # A method with a longest chunk always computes all of it, so more actions cost nothing.
-        default = 2 * spec.chunk + SESSION_SPARE if spec.longest_chunk else spec.chunk + SESSION_SPARE
-        steps = self.max_steps or default
-        return min(spec.longest_chunk or steps, steps)
+
+def compute_longest_plan(spec: "PolicySpec") -> int:
+    """Return the most actions of a plan that a client may request: those that a control session needs.
+
+    A plan cannot be interrupted, so longer ones would delay all other clients. A method with a longest chunk
+    always computes all of it, so that more actions cost nothing.
+    """
+    if spec.longest_chunk:
+        return min(spec.longest_chunk, 2 * spec.chunk + SESSION_SPARE)
+    return spec.chunk + SESSION_SPARE
 
 
 def compute_max_message(spec: "PolicySpec") -> int:
