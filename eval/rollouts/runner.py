@@ -21,8 +21,8 @@ from nsde_policy.config import BaseConfig, Sampling
 from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.errors import ConfigError, EnvError
 from nsde_policy.files import decode_json
-from nsde_policy.interface.checks import hold_action, round_binary
 from nsde_policy.interface.observation import ObservationMonitor
+from nsde_policy.interface.planner import hold_action, round_binary
 from nsde_policy.policy.policy import Policy
 from nsde_policy.run_directory import RunRecord
 from nsde_policy.selection.rule import Choice

@@ -16,7 +16,7 @@ from nsde_policy.config import BaseConfig, Sampling
 from nsde_policy.data import Demonstrations
 from nsde_policy.data.angles import wrap_columns
 from nsde_policy.errors import ConfigError
-from nsde_policy.interface.checks import round_binary
+from nsde_policy.interface.planner import round_binary
 from nsde_policy.methods.base import BatchRng
 from nsde_policy.policy.policy import Policy
 

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from nsde_policy.errors import summarize_error
-from nsde_policy.interface.checks import check_array
+from nsde_policy.interface.planner import check_array
 
 from .limits import Limiter
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from nsde_policy.core.spec import wrap_angle
 from nsde_policy.errors import PlanError
-from nsde_policy.interface.checks import check_plan, is_finite
-from nsde_policy.interface.planner import History, PolicySpec
+from nsde_policy.interface.planner import History, PolicySpec, check_plan, is_finite
 
 from .clock import TimeGrid
 from .limits import Limiter

@@ -13,8 +13,7 @@ import numpy as np
 
 from nsde_policy.errors import ConfigError
 from nsde_policy.interface.calibration import POSITION_MARGIN, Calibration
-from nsde_policy.interface.checks import is_finite
-from nsde_policy.interface.planner import PolicySpec
+from nsde_policy.interface.planner import PolicySpec, is_finite
 
 ZERO = 1e-30
 """Limits of speed and acceleration up to this number count as zero."""

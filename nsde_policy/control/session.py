@@ -19,9 +19,8 @@ import numpy as np
 
 from nsde_policy.errors import PolicyInputError, SessionStoppedError
 from nsde_policy.interface.calibration import Calibration
-from nsde_policy.interface.checks import check_array
 from nsde_policy.interface.observation import Observation
-from nsde_policy.interface.planner import Planner
+from nsde_policy.interface.planner import Planner, check_array
 
 from .clock import (
     EARLY_CALL,

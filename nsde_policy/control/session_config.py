@@ -12,8 +12,7 @@ from nsde_policy.bounds import Count, NonNegative, Positive
 from nsde_policy.config import BaseConfig, check_names, require
 from nsde_policy.errors import ConfigError
 from nsde_policy.interface.calibration import Calibration
-from nsde_policy.interface.checks import check_array
-from nsde_policy.interface.planner import PolicySpec
+from nsde_policy.interface.planner import PolicySpec, check_array
 
 from .faults import FaultKind, OnFault
 from .limits import Limits

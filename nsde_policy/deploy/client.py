@@ -24,8 +24,7 @@ from nsde_policy.errors import (
     summarize_error,
 )
 from nsde_policy.interface.calibration import Calibration
-from nsde_policy.interface.checks import check_plan
-from nsde_policy.interface.planner import Plan, PolicySpec
+from nsde_policy.interface.planner import Plan, PolicySpec, check_plan
 from nsde_policy.policy.base_policy import BasePolicy, require_int, require_seed
 
 from .protocol import (

@@ -18,8 +18,7 @@ from nsde_policy.data.frames import describe_frame
 from nsde_policy.errors import PolicyInputError
 
 from .calibration import LOOKS, CameraRange
-from .checks import describe_value, is_finite, to_floats
-from .planner import Planner, PolicySpec
+from .planner import Planner, PolicySpec, describe_value, is_finite, to_floats
 
 LARGEST_ANGLE = 4 * math.pi
 """Angles beyond two turns are taken for degrees or for another column."""

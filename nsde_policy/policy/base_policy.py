@@ -17,14 +17,13 @@ from nsde_policy.control.faults import OnFault
 from nsde_policy.control.limits import Limits
 from nsde_policy.errors import PolicyInputError
 from nsde_policy.interface.calibration import Calibration, CameraRange
-from nsde_policy.interface.checks import check_array, hold_action, round_binary
 from nsde_policy.interface.observation import (
     Observation,
     ObservationMonitor,
     encode_observation,
     parse_observation,
 )
-from nsde_policy.interface.planner import Planner, PolicySpec
+from nsde_policy.interface.planner import Planner, PolicySpec, check_array, hold_action, round_binary
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,7 @@ from nsde_policy.data.frames import resize_frames
 from nsde_policy.encoders.encoder_model import EncoderModel
 from nsde_policy.errors import ConfigError
 from nsde_policy.interface.calibration import Calibration
-from nsde_policy.interface.checks import check_plan
-from nsde_policy.interface.planner import History, Plan
+from nsde_policy.interface.planner import History, Plan, check_plan
 from nsde_policy.methods.base import BatchRng
 from nsde_policy.run_directory import RunDirectory, RunRecord
 from nsde_policy.selection.rule import Choice, SelectionRule

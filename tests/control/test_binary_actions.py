@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from nsde_policy.control import Session, SessionConfig
-from nsde_policy.interface.checks import round_binary
-from nsde_policy.interface.planner import Plan, Planner
+from nsde_policy.interface.planner import Plan, Planner, round_binary
 from tests.helpers.numpy_planner import CALIBRATION, SPEC, Sim
 
 BINARY = replace(SPEC, binary=((1, 0.0, 100.0),))

@@ -7,8 +7,7 @@ from typing import Literal, Self, TypeVar
 import numpy as np
 
 from nsde_policy.errors import CheckpointError, ConfigError
-from nsde_policy.interface.checks import check_plan
-from nsde_policy.interface.planner import Plan
+from nsde_policy.interface.planner import Plan, check_plan
 from nsde_policy.policy.base_policy import BasePolicy, require_int, require_seed
 
 from .graph import EncoderGraph, Graph

@@ -17,8 +17,7 @@ from nsde_policy import __version__
 from nsde_policy.control.worker import PlannerThread
 from nsde_policy.errors import PlanError, RemoteError
 from nsde_policy.interface.calibration import Calibration
-from nsde_policy.interface.checks import check_plan
-from nsde_policy.interface.planner import Plan, Planner
+from nsde_policy.interface.planner import Plan, Planner, check_plan
 
 from ..protocol import (
     PROTOCOL,
