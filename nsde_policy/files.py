@@ -117,7 +117,7 @@ def replace_file(target: Path, content: bytes | str) -> None:
         data = content.encode() if isinstance(content, str) else content
         _check_replaceable(target)
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial = _name_partial(target)
+        partial = target.parent / f"{target.name}.{secrets.token_hex(6)}{PARTIAL}"
         try:
             with partial.open("xb") as file:
                 file.write(data)
@@ -139,24 +139,11 @@ def replace_file(target: Path, content: bytes | str) -> None:
 
 
 def check_writable(target: Path) -> None:
-    """Raise `NsdePolicyError` if a file cannot be written; leave nothing behind, not even its folder."""
-    missing = [folder for folder in target.parents if not os.path.lexists(folder)]
-    trial = _name_partial(target)
-    try:
-        _check_replaceable(target)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        trial.open("xb").close()
-        trial.unlink()
-    except (OSError, ValueError) as error:
-        raise NsdePolicyError(f"{target} cannot be written: {describe_problem(error)}") from error
-    finally:
-        for folder in missing:  # the innermost first
-            with suppress(OSError):
-                folder.rmdir()
-
-
-def _name_partial(target: Path) -> Path:
-    return target.parent / f"{target.name}.{secrets.token_hex(6)}{PARTIAL}"
+    """Raise `NsdePolicyError` if a file cannot be written, before the work that it will hold."""
+    _check_replaceable(target)
+    folder = next(folder for folder in target.absolute().parents if os.path.lexists(folder))
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise NsdePolicyError(f"{target} cannot be written: cannot write into {folder}")
 
 
 def _check_replaceable(target: Path) -> None:

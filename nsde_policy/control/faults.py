@@ -37,7 +37,7 @@ class FaultKind(StrEnum):
     IMPLAUSIBLE_FRAME = "implausible_frame"
     """A camera frame is black, white, uniform, blurred or noise, compared with the demonstrations."""
     FROZEN_FRAME = "frozen_frame"
-    """A camera frame did not change for `max_frozen_s`, although the robot moved visibly."""
+    """A camera frame did not change for three policy periods, although the robot moved visibly."""
     STALE_FRAME = "stale_frame"
     """A camera frame with a time stamp of its own is older than `max_age_s`."""
     HIDDEN_SCENE = "hidden_scene"

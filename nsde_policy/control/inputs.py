@@ -18,10 +18,9 @@ from nsde_policy.interface.observation import (
     convert_observation,
     encode_observation,
     find_implausible_frame,
-    find_non_finite,
     parse_frame,
 )
-from nsde_policy.interface.planner import Planner, PolicySpec
+from nsde_policy.interface.planner import Planner, PolicySpec, is_finite
 
 from .clock import TIME_TOLERANCE_S, parse_time
 from .faults import Fault, FaultKind, describe_error, get_reaction
@@ -30,6 +29,8 @@ from .session_config import ResolvedConfig, SessionConfig
 VISIBLE_FACTOR = 2.0
 """Motion is visible if it is larger than this multiple of the largest one that changed no training frame,
 and by at least the typical change over one policy period."""
+MAX_FROZEN_PERIODS = 3.0
+"""Policy periods for which a frame may stay the same, bit for bit, while the robot moves."""
 LOSSES = (FaultKind.MISSING_FRAME, FaultKind.IMPLAUSIBLE_FRAME, FaultKind.FROZEN_FRAME, FaultKind.STALE_FRAME)
 """Faults of a camera that is lost; a frame of a wrong shape or type is a mistake in the program."""
 
@@ -122,8 +123,9 @@ class InputMonitor:
         values = convert_observation(obs, self._spec)
         if values.ndim != 1:
             raise PolicyInputError(f"a session takes one observation, got a batch {values.shape}")
-        if (reason := find_non_finite(values)) is not None:
-            return None, [], [Fault(FaultKind.NON_FINITE_OBSERVATION, now, reason)]
+        if not is_finite(values):
+            detail = f"observation must be finite, got {values.tolist()!s:.200}"
+            return None, [], [Fault(FaultKind.NON_FINITE_OBSERVATION, now, detail)]
         named = obs if self._spec.cameras and isinstance(obs, Mapping) else None
         lost, faults = ([], []) if named is None else self._frames.check(named, frame_times, now)
         observed = self._observations.check(values, period)
@@ -200,6 +202,7 @@ class FrameMonitor:
         self._spec = spec
         self._config = config
         self._resolved = resolved
+        self._max_frozen = MAX_FROZEN_PERIODS / resolved.policy_hz
         self._ranges = {limits.camera: limits for limits in calibration.frames}
         step = np.array(spec.increment_std[: spec.plain_dim])
         self._visible = {
@@ -255,7 +258,7 @@ class FrameMonitor:
                 continue
             moved = np.abs(measure_change(plain, first.plain, self._spec.circular))
             seconds = now - first.time
-            if seconds > self._resolved.max_frozen_s + TIME_TOLERANCE_S and (moved > visible).any():
+            if seconds > self._max_frozen + TIME_TOLERANCE_S and (moved > visible).any():
                 column = int(np.argmax(moved / visible))
                 detail = (
                     f"{name} has not changed for {seconds:.4g} s, but obs[{column}] changed by "

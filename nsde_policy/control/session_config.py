@@ -20,7 +20,6 @@ from .limits import Limits
 MAX_AGE_PERIODS = 1.5
 MAX_GAP_POLICY_PERIODS = 3.0
 MAX_GAP_CONTROL_PERIODS = 5.0
-MAX_FROZEN_PERIODS = 3.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,9 +61,6 @@ class SessionConfig(BaseConfig):
     """Within `with`, exclude objects that existed before from garbage collection (`gc.freeze`)."""
     seed: Annotated[int, Meta(ge=0)] = 0
     """Seed of the noise in all plans."""
-    max_frozen_s: Positive | None = None
-    """Longest time that a camera frame may stay the same, bit for bit, while the robot moves; None for 3
-    policy periods."""
 
     def __new__(cls, *_: object, **settings: object) -> Self:
         """Raise `ConfigError` for unknown settings, before Python raises a `TypeError`."""
@@ -121,7 +117,6 @@ class SessionConfig(BaseConfig):
             limits=limits,
             max_age_s=self.max_age_s or MAX_AGE_PERIODS / policy_hz,
             max_gap_s=self.max_gap_s or gap_s,
-            max_frozen_s=self.max_frozen_s or MAX_FROZEN_PERIODS / policy_hz,
             chunk=int(self.chunk or min(spec.chunk, longest)),
             delta_columns=deltas,
             initial_command=initial,
@@ -136,7 +131,6 @@ class ResolvedConfig:
     limits: Limits
     max_age_s: float
     max_gap_s: float
-    max_frozen_s: float
     chunk: int
     delta_columns: tuple[int, ...] = ()
     initial_command: np.ndarray | None = None

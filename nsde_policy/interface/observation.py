@@ -176,11 +176,6 @@ def _check_shape(array: np.ndarray, size: int) -> np.ndarray:
     return array
 
 
-def find_non_finite(obs: np.ndarray) -> str | None:
-    """Return what is wrong with observations that are not finite in float32, or None."""
-    return None if is_finite(obs) else f"observation must be finite, got {obs.tolist()!s:.200}"
-
-
 def parse_observation(
     obs: object, spec: PolicySpec, *, ranges: Sequence[CameraRange] = ()
 ) -> tuple[np.ndarray, tuple[np.ndarray | None, ...]]:
@@ -193,8 +188,8 @@ def parse_observation(
         PolicyInputError: If a part is missing, has the wrong shape or type, is not finite or implausible.
     """
     values = convert_observation(obs, spec)
-    if (reason := find_non_finite(values)) is not None:
-        raise PolicyInputError(reason)
+    if not is_finite(values):
+        raise PolicyInputError(f"observation must be finite, got {values.tolist()!s:.200}")
     if not spec.cameras or not isinstance(obs, Mapping):
         return values, ()
     missing = [camera.name for camera in spec.cameras if obs.get(camera.name) is None]

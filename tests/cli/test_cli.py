@@ -153,16 +153,16 @@ def test_doctor_passes_all_checks_here_and_names_a_failed_one(monkeypatch, capsy
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("  pymunk ") and "not installed" not in line for line in lines)
     assert lines[lines.index("devices") + 1].startswith("  cpu")
-    assert len(lines[lines.index("checks") + 1 :]) == sum(line.startswith("  ok ") for line in lines) == 3
+    assert len(lines[lines.index("checks") + 1 :]) == sum(line.startswith("  ok ") for line in lines) == 2
 
     def fail():
         raise OSError("no disk")
 
-    monkeypatch.setitem(sys.modules["nsde_policy.diagnostics"].CHECKS, "drawing", fail)
+    monkeypatch.setitem(sys.modules["nsde_policy.diagnostics"].CHECKS, "environment", fail)
     assert main(["doctor"]) == 2
     output = capsys.readouterr()
-    assert "FAILED drawing: OSError: no disk" in output.out
-    assert "1 of 3 checks failed: drawing" in output.err
+    assert "FAILED environment: OSError: no disk" in output.out
+    assert "1 of 2 checks failed: environment" in output.err
 
 
 def test_library_log_messages_go_to_stderr_once(capsys):

@@ -196,9 +196,9 @@ class PolicyServer(WebsocketServer):
         """Return why a request does not fit the policy, or None."""
         spec = self._spec
         if isinstance(request, EncodeRequest):
-            given = f"values of shape {request.values.shape} and {len(request.frames)} frames"
+            sizes = f"values of shape {request.values.shape} and {len(request.frames)} frames"
             expected = f"values of shape {(1, spec.plain_dim)} and {len(spec.cameras)} frames"
-            return None if given == expected else f"an observation of this policy has {expected}, got {given}"
+            return None if sizes == expected else f"an observation of this policy has {expected}, got {sizes}"
         if request.states.shape != (spec.history, spec.dim):
             shape = spec.history, spec.dim
             return f"states of this policy have shape {shape}, got {request.states.shape}"
