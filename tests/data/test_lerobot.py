@@ -99,7 +99,8 @@ def test_names_of_columns_may_be_nested(tmp_path: Path) -> None:
 
     assert read_names([["a", "b"], ["c", "d"]]) == ("a", "b", "c", "d")
     assert read_names({"left": ["a", "b"], "right": ["c", "d"]}) == ("a", "b", "c", "d")
-    assert read_names(["a", "b"]) == read_names(None) == ()
+    assert read_names(["a", "b"]) == read_names(None) == read_names([{"a": 1}]) == ()
+    assert read_names(400_000 * [[]] + [["a", "b", "c", "d"]]) == ()  # which would take much memory
 
 
 def test_without_a_usual_state_all_low_dimensional_observations_are_the_state(tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ DAMAGES = [
         lambda p: edit_info(p, features={str(k): {"dtype": "bool", "shape": [1]} for k in range(501)}),
         "info.json is damaged: .*length <= 500",
     ),
+    Damage("long info", lambda p: edit_info(p, more=2**24 * "x"), "bytes, the limit is 16777216"),
     Damage("many axes", with_feature("action", shape=[1] * 65), "info.json is damaged: .*length <= 8"),
     Damage("other width", with_feature("action", shape=[3]), r"with lengths \[2\], expected float32 \(3,\)"),
     Damage(

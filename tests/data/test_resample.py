@@ -81,20 +81,20 @@ def test_resampled_demonstrations_are_those_recorded_at_that_rate(
             np.testing.assert_allclose(path, episode.obs[1:, 0], atol=2e-5)
 
 
-def test_changes_of_unknown_scale_are_mentioned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rng = np.random.default_rng(0)
-    with DemoWriter(tmp_path / "demos.zarr", rate_hz=20) as writer:
+@pytest.mark.parametrize(("scale", "lag"), [(0.05, 0), (1, 6)])
+def test_actions_that_match_no_observation_are_mentioned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], scale: float, lag: int
+) -> None:
+    rng, store = np.random.default_rng(0), tmp_path / "demos.zarr"
+    with DemoWriter(store, rate_hz=20) as writer:
         for _ in range(EPISODES):
-            act = rng.uniform(-1, 1, (60, 2)).astype(np.float32)
-            obs = 0.05 * np.cumsum(act, axis=0) - 0.05 * act
+            act = rng.uniform(-1, 1, (60, 3)).astype(np.float32)
+            act[:, 2] = np.sign(act[:, 2])  # a gripper
+            obs = np.roll(scale * np.cumsum(act, axis=0), 1 + lag, axis=0)
+            obs[: 1 + lag] = 0
             writer.append(Episode(obs, act))
-    assert (
-        main(["data", "convert", f"{tmp_path}/demos.zarr", f"{tmp_path}/out.zarr", "--resample", "10"]) == 0
-    )
-    said = capsys.readouterr().err
-    assert (
-        "actions 0, 1 are proportional to changes, but are not summed: right for velocities; multiply" in said
-    )
+    assert main(["data", "convert", str(store), f"{tmp_path}/out.zarr", "--resample", "10"]) == 0
+    assert "; actions 0, 1 match no observation and are interpolated" in capsys.readouterr().err
 
 
 def test_quaternions_turn_the_short_way_and_keep_their_norm(tmp_path: Path) -> None:
