@@ -130,8 +130,10 @@ def find_ends(
     if ends:
         return next(iter(ends.values()))
     for name, array in arrays.items():
-        if array.dtype.kind in "iu" and len(array.shape) == 1 and 1 < array.shape[0] <= frames // MIN_STEPS:
-            values = read_whole(array)
+        is_short = 1 < sum(array.shape[:1]) <= frames // MIN_STEPS + 1
+        if is_short and array.dtype.kind in "iuf" and array.width == 1:
+            values = read_whole(array).ravel()
+            values = values[int(values[0] == 0) :]  # some begin with the start of the first episode
             kind = "lengths" if values.sum() == frames else "ends" if values[-1] == frames else ""
             if kind and (values > 0).all():
                 raise DemoError(

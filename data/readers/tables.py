@@ -131,7 +131,7 @@ def _read_csv(path: Path, columns: Collection[str] = ()) -> dict[str, SourceArra
         if names and not names[0] and all(names[1:]):
             raise DemoError(f"{path} has a first column without a name, as pandas writes: use index=False")
         if len(set(names)) < len(names) or not names or not all(names):
-            raise DemoError(f"{path} begins with {header!r:.80}, expected names of columns")
+            raise DemoError(f"{path} begins with {header!r:.80}, expected a different name for each column")
         values = {name: array("d") for name in names if name in columns or name in TIME_NAMES}
         for fields in filter(None, rows):
             if len(fields) != len(names):
@@ -212,8 +212,9 @@ def _check_time(groups: Sequence[Group], rate_hz: float) -> Iterator[str]:
             step = float(np.median(np.concatenate([np.diff(read_whole(time)) for time in times])))
             rates = [unit / step for unit in (1, 1e3, 1e6, 1e9)] if step > 0 and step != 1 else []
             if rates and not any(is_same_rate(rate, rate_hz) for rate in rates):
+                nearest = min(rates, key=lambda rate: abs(math.log(rate / rate_hz)))
                 yield (
-                    f"{name} says {rates[0]:.3g} Hz, {DATASET_FILE} says {rate_hz:g} Hz, which is used: "
+                    f"{name} says {nearest:.3g} Hz, {DATASET_FILE} says {rate_hz:g} Hz, which is used: "
                     "correct rate_hz if the times are right"
                 )
 

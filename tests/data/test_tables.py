@@ -160,7 +160,7 @@ def test_the_description_names_the_array_that_divides_files(tmp_path: Path, kind
 
 @pytest.mark.parametrize(
     ("name", "unit", "note"),
-    [("t", 1, "t says 25 Hz, dataset.toml says 50 Hz"), ("time", 1000, "time says"), ("note", 1, "")],
+    [("t", 1, "t says 25 Hz, dataset.toml says 50 Hz"), ("time", 1000, "time says 25 Hz"), ("note", 1, "")],
 )
 def test_a_time_that_contradicts_the_rate_is_mentioned(
     tmp_path: Path, name: str, unit: float, note: str
@@ -277,6 +277,7 @@ DAMAGES = [
     Damage(
         "index of pandas", with_line(",q0,q1,u0,note", 0), "first column without a name.* use index=False"
     ),
+    Damage("trailing comma", with_line("t,q0,q1,u0,", 0), "expected a different name for each column"),
     Damage("other columns", with_line("a,b,c,d,e", 0), "run_2.csv has no q0, q1, u0, it holds: a, b, c"),
     Damage("no rows", on_file("run_2.csv", lambda b: b.splitlines()[0]), "run_2.csv has no rows"),
     Damage("no UTF-8", on_file("run_2.csv", lambda b: b"\xff\xfe" + b), "run_2.csv cannot be .*utf-8"),
@@ -296,6 +297,12 @@ DAMAGES = [
     Damage("no state", single(state=None), "no array 'state' in .*; it holds: action"),
     Damage("unknown lengths", single(episode_ends=None, sizes=[4, 6]), 'write lengths = "sizes" in dataset'),
     Damage("unknown ends", single(episode_ends=None, stops=[4, 10]), 'write ends = "stops" in dataset.toml'),
+    Damage(
+        "ends after 0", single(episode_ends=None, stops=[0, 4, 10]), 'write ends = "stops" in dataset.toml'
+    ),
+    Damage(
+        "column of lengths", single(episode_ends=None, n=[[4.0], [6.0]]), 'write lengths = "n" in dataset'
+    ),
     Damage("other lengths", single(episode_ends=None, traj_lengths=[4, 5]), "traj_lengths .* frame 9 of 10"),
     Damage("late start", single(episode_ends=None, episode_starts=[1, 5]), r"begins with \[1\], expected 0"),
     Damage("contradiction", single(traj_lengths=[5, 5]), "traj_lengths in .* contradicts episode_ends"),
