@@ -28,9 +28,7 @@ def check_store(
         arrays: dict[str, SourceArray] = {}
         for name in source.find_arrays():
             try:
-                array = source.open_array(name)
-                _ = array.angles, array.columns  # raise if they do not fit
-                arrays[name] = array
+                arrays[name] = source.open_array(name)
             except DemoError as error:
                 problems.append(str(error))
         frames = None

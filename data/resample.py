@@ -24,8 +24,6 @@ from .types import Ints, Numbers, check_rate
 
 TOLERANCE = 1e-6
 """Instants nearer than this to a frame, in frames, are at it: rounding must not pick the one before."""
-MEASURED_FRAMES = 200_000
-"""Most frames by which columns are judged, those of the first episodes."""
 MOST_VALUES = 16
 """Most values of a column that is held."""
 NORM_ERROR = 1e-3
@@ -117,7 +115,6 @@ class ResampledSource(DerivedSource):
         self.attributes["resampled_from_hz"] = recorded_hz
         self._recorded_hz, self._original_ends = recorded_hz, ends
         self._obs_keys, self._act_key = obs_keys, act_key
-        self._measured = range(max(1, int(np.searchsorted(ends, MEASURED_FRAMES, side="right"))))
         self._act = arrays[len(obs_names) :]
         self._angles = _split_columns(angles, arrays[: len(obs_names)])
         self._changes, self._unmatched = self._match_actions()
@@ -149,7 +146,6 @@ class ResampledSource(DerivedSource):
     def _match_actions(self) -> tuple[list[int], list[int]]:
         """Return the action columns that are changes per period, and those that match no observation."""
         demos = load_from(self._source, obs_keys=self._obs_keys, act_key=self._act_key)
-        demos = demos.select(self._measured)
         positions = match_columns(demos)
         changes = [
             action for action, match in enumerate(match_changes(demos, positions)) if match != NO_COLUMN
@@ -159,7 +155,7 @@ class ResampledSource(DerivedSource):
 
     def _judge(self, array: SourceArray) -> ColumnRules:
         """Find the columns of an array that are not simply interpolated."""
-        ends = self._original_ends[: len(self._measured)]
+        ends = self._original_ends
         values: Numbers = array.read(0, int(ends[-1])).reshape(int(ends[-1]), -1).astype(np.float64)
         summed = _split_columns(self._changes, self._act).get(array.name, [])
         named = {*array.angles, *self._angles.get(array.name, ())}

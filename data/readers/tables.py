@@ -5,13 +5,7 @@ observations = ["q0", "q1"]    # columns of csv files, arrays of npz files
 actions = ["u0", "u1"]
 angles = ["q1"]                # optional: observations that are angles in radians
 
-A file is an episode, unless one of these columns or arrays divides it. Their usual names are enough.
-
-episode = "trial"              # a new number begins a new episode
-ends = "stops"                 # one past the last frame of each episode
-lengths = "sizes"              # number of frames of each episode
-starts = "begins"              # first frame of each episode
-dones = "finished"             # flags of last frames
+A file is an episode, unless a column or array of a usual name divides it, see `EPISODE_ARRAYS`.
 """
 
 import csv
@@ -65,11 +59,6 @@ class TablesConfig(BaseConfig):
     observations: tuple[str, ...]
     actions: tuple[str, ...]
     angles: tuple[str, ...] = ()
-    episode: str = ""
-    ends: str = ""
-    lengths: str = ""
-    starts: str = ""
-    dones: str = ""
     format: str = ""
 
     def __post_init__(self) -> None:
@@ -77,11 +66,6 @@ class TablesConfig(BaseConfig):
         names = (*self.observations, *self.actions)
         require(self, bool(self.observations and self.actions), "name an observation and an action")
         require(self, len({*names}) == len(names), f"a name is listed twice: {', '.join(names)}")
-
-    @property
-    def episode_arrays(self) -> dict[str, tuple[str, ...]]:
-        """Names of the arrays that divide files into episodes, by what they hold; {} for the usual ones."""
-        return {kind: (getattr(self, kind),) for kind in EPISODE_ARRAYS if getattr(self, kind)}
 
 
 @register_reader
@@ -163,20 +147,17 @@ def _parse_number(text: str) -> float:
 def _open_tables(path: Path, files: Sequence[Path], settings: TablesConfig) -> MemorySource:
     """Open files of one or more episodes; the arrays of npz files are read on demand."""
     used = {*settings.observations, *settings.actions}
-    marks = settings.episode_arrays or {
-        kind: tuple(name for name in names if name not in used) for kind, names in EPISODE_ARRAYS.items()
-    }
-    flags = {name for names in marks.values() for name in names}
+    flags = {name for names in EPISODE_ARRAYS.values() for name in names}
     groups, load = list[Group](), lru_cache(MOST_LOADED)(_load_member)
     for file in files:
         arrays = _read_csv(file, used | flags) if file.suffix == ".csv" else open_npz(file, load)
-        if missing := used.union(*settings.episode_arrays.values()) - arrays.keys():
+        if missing := used - arrays.keys():
             raise DemoError(
                 f"{file} has no {', '.join(sorted(missing))}, it holds: {', '.join(arrays) or 'nothing'}; "
                 f"correct {DATASET_FILE} or the file"
             )
         frames = _count_frames(arrays[settings.actions[0]])
-        ends = find_ends(arrays, frames, marks)
+        ends = find_ends(arrays, frames, used)
         groups.append(Group(str(file), arrays, np.array([frames]) if ends is None else ends))
     if unknown := set(settings.angles) - set(settings.observations):
         raise DemoError(f"{DATASET_FILE} lists {sorted(unknown)} in angles, which are no observations")
@@ -232,7 +213,7 @@ def _open_single_npz(path: Path) -> MemorySource:
     if ends is None:
         raise DemoError(
             f"{path} holds {held}, expected an array that divides the frames into episodes, such as "
-            f"episode_ends, traj_lengths or dones; or describe it in {DATASET_FILE} in the same folder"
+            f"episode_ends, traj_lengths or dones; docs/data.md lists the names"
         )
     return open_parts(
         path,

@@ -115,7 +115,6 @@ DIVIDERS = {
     "episode_ends": ENDS,
     "traj_lengths": [4, 6, 5],
     "episode_lengths": np.array([4, 6, 5], np.uint8),
-    "episode_starts": [0, 4, 10],
     "dones": FLAGS,
     "finished": FLAGS,
     "terminals": FLAGS[:, None].astype(np.float32),
@@ -137,25 +136,6 @@ def test_an_array_divides_an_npz_file_into_episodes(tmp_path: Path, name: str) -
     (tmp_path / "dataset.toml").write_text('rate_hz = 20\nobservations = ["states"]\nactions = ["actions"]\n')
     described = load_demonstrations(tmp_path)
     assert (described.fingerprint, described.rate_hz) == (demos.fingerprint, 20)
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        ("ends", "episode_ends"),
-        ("lengths", "traj_lengths"),
-        ("starts", "episode_starts"),
-        ("dones", "dones"),
-        ("episode", "traj_id"),
-    ],
-)
-def test_the_description_names_the_array_that_divides_files(tmp_path: Path, kind: str, name: str) -> None:
-    file = tmp_path / "all.npz"
-    np.savez(file, q=np.arange(15.0), u=np.ones(15), parts=DIVIDERS[name], dones=np.zeros(15))
-    toml = f'rate_hz = 20\nobservations = ["q"]\nactions = ["u"]\n{kind} = "parts"\n'
-    (tmp_path / "dataset.toml").write_text(toml)
-    assert load_demonstrations(tmp_path).episode_ends.tolist() == ENDS
-    assert load_demonstrations(file).episode_ends.tolist() == ENDS
 
 
 @pytest.mark.parametrize(
@@ -295,16 +275,11 @@ DAMAGES = [
     # a single npz
     Damage("no ends", single(episode_ends=None), "state, action, expected an array that divides"),
     Damage("no state", single(state=None), "no array 'state' in .*; it holds: action"),
-    Damage("unknown lengths", single(episode_ends=None, sizes=[4, 6]), 'write lengths = "sizes" in dataset'),
-    Damage("unknown ends", single(episode_ends=None, stops=[4, 10]), 'write ends = "stops" in dataset.toml'),
-    Damage(
-        "ends after 0", single(episode_ends=None, stops=[0, 4, 10]), 'write ends = "stops" in dataset.toml'
-    ),
-    Damage(
-        "column of lengths", single(episode_ends=None, n=[[4.0], [6.0]]), 'write lengths = "n" in dataset'
-    ),
+    Damage("unknown lengths", single(episode_ends=None, sizes=[4, 6]), "call it episode_lengths"),
+    Damage("unknown ends", single(episode_ends=None, stops=[4, 10]), "call it episode_ends"),
+    Damage("ends after 0", single(episode_ends=None, stops=[0, 4, 10]), "call it episode_ends"),
+    Damage("column of lengths", single(episode_ends=None, n=[[4.0], [6.0]]), "call it episode_lengths"),
     Damage("other lengths", single(episode_ends=None, traj_lengths=[4, 5]), "traj_lengths .* frame 9 of 10"),
-    Damage("late start", single(episode_ends=None, episode_starts=[1, 5]), r"begins with \[1\], expected 0"),
     Damage("contradiction", single(traj_lengths=[5, 5]), "traj_lengths in .* contradicts episode_ends"),
     Damage(
         "many arrays", single(**{f"x{k}": np.ones(10) for k in range(500)}), "503 arrays, the limit is 500"
