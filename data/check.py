@@ -7,9 +7,8 @@ import numpy as np
 
 from nsde_policy.errors import DemoError
 
-from .images import check_scale
 from .readers import open_source
-from .roles import is_colour
+from .roles import check_scale, is_colour
 from .source import Progress, SourceArray
 
 MAX_FAULTS = 100

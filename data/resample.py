@@ -150,8 +150,8 @@ class ResampledSource(DerivedSource):
         changes = [
             action for action, match in enumerate(match_changes(demos, positions)) if match != NO_COLUMN
         ]
-        known = {*changes, *_find_held(demos.act, demos.episode_ends)}
-        return changes, [a for a, match in enumerate(positions) if match == NO_COLUMN and a not in known]
+        matched = {*changes, *_find_held(demos.act, demos.episode_ends)}
+        return changes, [a for a, match in enumerate(positions) if match == NO_COLUMN and a not in matched]
 
     def _judge(self, array: SourceArray) -> ColumnRules:
         """Find the columns of an array that are not simply interpolated."""

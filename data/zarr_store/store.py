@@ -1,7 +1,6 @@
 """Replay-buffer stores, `data/<arrays>` and `meta/episode_ends`, opened without trusting them."""
 
 import json
-import math
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any, Literal
 
 from nsde_policy.errors import DemoError, MissingDependencyError, import_optional, wrap_read_errors
 
-from ..source import Source
+from ..source import MAX_DEPTH, Source, parse_action_space
 from ..types import ActionLimits, Ints, Numbers, check_rate
 from .arrays import StoredArray
 from .files import StoreFiles
@@ -18,8 +17,6 @@ RECORDING = "nsde_policy_recording"
 """Root attribute of stores written by `DemoWriter`; frames behind the last episode end are not committed."""
 ENDS = "meta/episode_ends"
 """Array with one past the last frame of each episode."""
-MAX_DEPTH = 8
-"""Most levels of folders in which arrays are found; a link may lead back to a folder that contains it."""
 
 
 class Store(Source):
@@ -44,7 +41,7 @@ class Store(Source):
     @cached_property
     def act_limits(self) -> ActionLimits | None:  # type: ignore[override]
         """Limits in the attribute `action_space`."""
-        return parse_action_space(self)
+        return parse_action_space(self.attributes.get("action_space"), self.path)
 
     def close(self) -> None:
         """Close the zip file of the store, if it is one."""
@@ -157,22 +154,3 @@ class Store(Source):
             return self._files.read_json(f"{name}/zarr.json").get("node_type") == "array"
         except DemoError:
             return True
-
-
-def parse_action_space(source: Source) -> ActionLimits | None:
-    """Return the limits in the attribute `action_space`, {"low": […], "high": […]}; null is no limit."""
-    space = source.attributes.get("action_space")
-    if space is None:
-        return None
-    try:
-        low = tuple(-math.inf if value is None else float(value) for value in space["low"])
-        high = tuple(math.inf if value is None else float(value) for value in space["high"])
-        is_valid = all(a <= b and a < math.inf and b > -math.inf for a, b in zip(low, high, strict=True))
-    except (KeyError, TypeError, ValueError, OverflowError):
-        is_valid = False
-    if not is_valid:
-        raise DemoError(
-            f"the attribute action_space of {source.path} is {space!r:.80}, expected lists 'low' and 'high' "
-            "of as many numbers as an action has, low below high: correct it or remove it"
-        )
-    return low, high

@@ -1,6 +1,6 @@
 """Tests of ROS 2 bags: a made-up arm whose bags `rosbags` writes, sampled at one rate."""
 
-import subprocess
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -226,17 +226,14 @@ def test_images_are_red_green_blue(tmp_path: Path, make_content: Callable, toler
 
 def test_without_settings_the_error_suggests_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     folder = write_arm(tmp_path / "arm")
-    text = [Message("/said", t, make("std_msgs/String", data="a")) for t in (10**9, 2 * 10**9)]
-    declared = {"/rosout": "rcl_interfaces/msg/Log", "/tf": "tf2_msgs/msg/TFMessage"}
-    text += [Message(topic, 0, kind) for topic, kind in declared.items()]
-    write_bag(folder / "demo_0", [*record_arm(0), *text])
-    written = (folder / "dataset.toml").read_text()
+    declared = {"/said": "std_msgs/msg/String", "/rosout": "rcl_interfaces/msg/Log"}
+    unused = [Message(topic, 0, kind) for topic, kind in declared.items()]
+    write_bag(folder / "demo_0", [*record_arm(0), *unused])
+    written = tomllib.loads((folder / "dataset.toml").read_text())
     (folder / "dataset.toml").unlink()
     assert main(["data", "info", str(folder)]) == 2
     text = capsys.readouterr().err
     assert "/wrist/image_raw/compressed (sensor_msgs/msg/CompressedImage, 123 messages)" in text
-    subprocess.run(text[text.index("printf ") :], shell=True, check=True)
-    suggested = tomllib.loads((folder / "dataset.toml").read_text())
+    suggested = tomllib.loads("\n".join(re.findall("`(.*?)`", text)))
     suggested["observations"].reverse()  # in alphabetical order
-    assert 55 < suggested["rate_hz"] < 65
-    assert {**suggested, "rate_hz": 10, "on_change": ["/gripper"]} == tomllib.loads(written)
+    assert {**suggested, "rate_hz": 10, "on_change": ["/gripper"]} == written

@@ -7,7 +7,6 @@ Without one, the command before is still in force. Ticks are at messages of the 
 
 import json
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -227,19 +226,15 @@ def find_bags(path: Path) -> list[Path]:
 
 
 def suggest_settings(folder: Path, bag: Bag) -> str:
-    """Describe the topics of a bag, and suggest a shell command that writes a `dataset.toml`."""
+    """Describe the `dataset.toml` that a folder lacks, with the topics of its first bag."""
     images = [topic for topic, each in bag.topics.items() if each.msgtype in IMAGE_TYPES]
     numbers = [topic for topic, each in bag.topics.items() if re.match(NUMBER_TYPES, each.msgtype)]
     actions = [topic for topic in numbers if any(word in topic.lower() for word in ACTION_WORDS)]
     observations = [topic for topic in numbers if topic not in actions]
-    fastest = sorted(actions, key=lambda topic: bag.topics[topic].msgcount)[-1:]
-    steps = np.diff([time for _, _, time, _ in bag.read(fastest)] if fastest else [])
-    rate = max(1, round(1e9 / np.median(steps[steps > 0]))) if (steps > 0).any() else 10
-    lines = ['format = "ros2"', f"rate_hz = {rate}", f"observations = {json.dumps(observations)}"]
-    lines += [f"actions = {json.dumps(actions)}", f"images = {json.dumps(images)}"]
     topics = [f"{name} ({each.msgtype}, {each.msgcount} messages)" for name, each in bag.topics.items()]
     return (
-        f"{folder} needs a {DATASET_FILE} that names the topics to use; {bag.path.name} has, in "
-        f"{bag.seconds:.1f} s, {', '.join(topics) or 'none'}; write it, and correct what does not fit: "
-        f"printf '%s\\n' {shlex.join(lines)} > {shlex.quote(str(folder / DATASET_FILE))}"
+        f"{folder} has no {DATASET_FILE}, and {bag.path.name} holds, in {bag.seconds:.1f} s, "
+        f"{', '.join(topics) or 'no topics'}; write {folder / DATASET_FILE} with lines such as "
+        f'`format = "ros2"`, `rate_hz = 20`, `observations = {json.dumps(observations)}`, '
+        f"`actions = {json.dumps(actions)}`, `images = {json.dumps(images)}`"
     )
