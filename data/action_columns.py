@@ -54,15 +54,12 @@ def match_columns(demos: Demonstrations) -> tuple[int, ...]:
     return tuple(columns.tolist())
 
 
-def match_changes(
-    demos: Demonstrations, positions: Sequence[int], *, any_scale: bool = False
-) -> tuple[int, ...]:
+def match_changes(demos: Demonstrations, positions: Sequence[int]) -> tuple[int, ...]:
     """Find the observation column to which each action column is added in one period; `NO_COLUMN` for none.
 
     The sum of an action over some periods equals the change of the observation over them, or over those one
     frame later, up to a small error compared with its own RMS. Velocities and actions from −1 to 1 differ by
-    a factor, and match only with `any_scale`. Columns that `match_columns` matched, in `positions`, are left
-    out.
+    a factor and do not match. Columns that `match_columns` matched, in `positions`, are left out.
     """
     errors = np.full((demos.act.shape[1], demos.obs.shape[1]), np.inf)
     ends = np.repeat(demos.episode_ends, demos.lengths)
@@ -70,27 +67,20 @@ def match_changes(
         for lag in (0, 1):
             now = np.flatnonzero(np.arange(len(ends)) + periods + lag < ends)
             if len(now):
-                change_errors = _measure_change_errors(demos, _spread(demos, now), periods, lag, any_scale)
-                errors = np.minimum(errors, change_errors)
+                errors = np.minimum(errors, _measure_change_errors(demos, _spread(demos, now), periods, lag))
     errors[[column != NO_COLUMN for column in positions]] = np.inf
     columns = np.full(len(errors), NO_COLUMN)
     _assign(columns, np.where(errors <= MATCH_ERROR, errors, np.inf))
     return tuple(columns.tolist())
 
 
-def _measure_change_errors(
-    demos: Demonstrations, now: np.ndarray, periods: int, lag: int, any_scale: bool
-) -> np.ndarray:
+def _measure_change_errors(demos: Demonstrations, now: np.ndarray, periods: int, lag: int) -> np.ndarray:
     """Return the RMS difference of summed actions from changes of observations, in RMS of the former."""
     change = demos.obs[now + lag + periods].astype(np.float64) - demos.obs[now + lag]
     angles = list(demos.angles)
     change[:, angles] = wrap_angle(change[:, angles])
     act = sum((demos.act[now + k].astype(np.float64) for k in range(periods)), np.zeros(()))
-    size, change_size = (np.sqrt(np.square(values).mean(0)) for values in (act, change))
-    if any_scale:  # in RMS of both
-        act, change = act / np.where(size, size, 1), change / np.where(change_size, change_size, 1)
-        size = np.ones_like(size)
-    return _compare(demos, act, change, size)
+    return _compare(demos, act, change, np.sqrt(np.square(act).mean(0)))
 
 
 def measure_first_action(demos: Demonstrations, columns: Sequence[int]) -> tuple[float, ...]:

@@ -7,9 +7,8 @@ import numpy as np
 
 from nsde_policy.errors import DemoError
 
-from .images import check_scale
 from .readers import open_source
-from .roles import is_colour
+from .roles import check_scale, is_colour
 from .source import Progress, SourceArray
 
 MAX_FAULTS = 100
@@ -28,9 +27,7 @@ def check_store(
         arrays: dict[str, SourceArray] = {}
         for name in source.find_arrays():
             try:
-                array = source.open_array(name)
-                _ = array.angles, array.columns  # raise if they do not fit
-                arrays[name] = array
+                arrays[name] = source.open_array(name)
             except DemoError as error:
                 problems.append(str(error))
         frames = None

@@ -8,17 +8,8 @@ import numpy.typing as npt
 from nsde_policy.errors import DemoError
 
 from .readers import open_source
-from .roles import find_camera
+from .roles import check_scale, find_camera
 from .source import Source, SourceArray
-
-
-def check_scale(name: str, dtype: np.dtype[np.generic], brightest: float) -> None:
-    """Raise `DemoError` for images of bools or of numbers from 0 to 1, which would be black as uint8."""
-    if dtype.kind == "b" or (dtype != np.uint8 and 0 < brightest <= 1):
-        raise DemoError(
-            f"{name} holds {dtype} images from 0 to {brightest:g}, expected brightness from 0 to 255: "
-            "multiply them by 255 and store uint8"
-        )
 
 
 class LazyFrames:

@@ -16,11 +16,10 @@ STILL_CHANGE = 1e-3
 """Largest change of a still column over one frame, in its standard deviations."""
 STILL_FRACTION = 0.1
 """Fraction of an episode that may be still at its ends."""
-JUMP, OUTLIER = 20.0, 8.0
-"""A jump is this many times as large as 99 of 100 steps of its column, an outlier this many times as far from
-the median as 3 of 4 values."""
+JUMP = 20.0
+"""A jump is this many times as large as 99 of 100 steps of its column."""
 RARE = 0.25
-"""Largest fraction of episodes with jumps or outliers of a column that are still unusual."""
+"""Largest fraction of episodes with jumps of a column that are still unusual."""
 
 
 def find_oddities(demos: Demonstrations) -> list[str]:
@@ -83,29 +82,24 @@ def _match_next(demos: Demonstrations) -> list[int]:
 
 
 def find_flags(demos: Demonstrations) -> list[list[str]]:
-    """Return what stands out in each episode, a few words each: still ends, jumps, outliers and copies."""
+    """Return what stands out in each episode, a few words each: still ends, jumps and copies."""
     values, names = _join_columns(demos)
     angles = [*demos.angles, *(demos.obs.shape[1] + i for i in demos.act_angles)]
     angles = sorted({*angles, *find_wrapped_columns(values, demos.episode_ends)})
     steps = _measure_steps(demos, values)
     steps[:, angles] = np.minimum(steps[:, angles], 2 * np.pi - steps[:, angles])
     usual = np.quantile(steps, 0.99, axis=0)
-    away = np.abs(values - np.median(values, axis=0))
-    width = np.quantile(away, 0.75, axis=0)
     jumps = (steps > JUMP * usual) & (usual > 0)
-    outliers = (away > OUTLIER * width) & (width > 0)
-    outliers[:, angles] = False
-    for marks in (jumps, outliers):  # what many episodes do is how the robot works
-        marks &= np.logical_or.reduceat(marks, demos.starts).mean(axis=0) <= RARE
+    # what many episodes do is how the robot works
+    jumps &= np.logical_or.reduceat(jumps, demos.starts).mean(axis=0) <= RARE
     flags, repeats = list[list[str]](), _find_repeats(demos)
     for k, (first, last) in enumerate(_count_still_frames(demos, values).tolist()):
         remarks, frames = list[str](), slice(demos.starts[k], demos.episode_ends[k])
         if first + last > STILL_FRACTION * demos.lengths[k]:
             remarks.append(f"still: {first} frames at the start, {last} at the end")
-        for what, marks in (("jump", jumps), ("outlier", outliers)):
-            if marks[frames].any():
-                frame, column = np.argwhere(marks[frames])[0]
-                remarks.append(f"{what} in {names[column]} at frame {frame}")
+        if jumps[frames].any():
+            frame, column = np.argwhere(jumps[frames])[0]
+            remarks.append(f"jump in {names[column]} at frame {frame}")
         if k in repeats:
             remarks.append(f"same as episode {repeats[k]}")
         flags.append(remarks)

@@ -24,8 +24,6 @@ from .types import Ints, Numbers, check_rate
 
 TOLERANCE = 1e-6
 """Instants nearer than this to a frame, in frames, are at it: rounding must not pick the one before."""
-MEASURED_FRAMES = 200_000
-"""Most frames by which columns are judged, those of the first episodes."""
 MOST_VALUES = 16
 """Most values of a column that is held."""
 NORM_ERROR = 1e-3
@@ -117,10 +115,9 @@ class ResampledSource(DerivedSource):
         self.attributes["resampled_from_hz"] = recorded_hz
         self._recorded_hz, self._original_ends = recorded_hz, ends
         self._obs_keys, self._act_key = obs_keys, act_key
-        self._measured = range(max(1, int(np.searchsorted(ends, MEASURED_FRAMES, side="right"))))
         self._act = arrays[len(obs_names) :]
         self._angles = _split_columns(angles, arrays[: len(obs_names)])
-        self._changes, self._scaled = self._find_changes()
+        self._changes, self._unmatched = self._match_actions()
         if source.act_limits is not None:  # a longer period may hold a larger change
             scale = np.ones(len(source.act_limits[0]))
             scale[self._changes] = period
@@ -128,15 +125,16 @@ class ResampledSource(DerivedSource):
             self.act_limits = low, high
 
     def describe(self) -> str:
-        """Describe the rates, and which actions were summed, in one line."""
+        """Describe the rates, and which actions were summed or match no observation, in one line."""
         text = f"resampled from {self._recorded_hz:g} to {self.rate_hz:g} Hz"
         if self._changes:
             text += f"; actions {', '.join(map(str, self._changes))} are changes per period, which are summed"
-        if self._scaled:
+        if self._unmatched:
+            unmatched = ", ".join(map(str, self._unmatched))
             text += (
-                f"; actions {', '.join(map(str, self._scaled))} are proportional to changes, but are not "
-                "summed: right for velocities; multiply scaled changes by their scale first, or the robot "
-                "moves at another speed"
+                f"; actions {unmatched} match no observation and are interpolated, which is right for "
+                "positions and velocities; multiply scaled changes by their scale first, or the robot moves "
+                "at another speed"
             )
         return text
 
@@ -145,20 +143,19 @@ class ResampledSource(DerivedSource):
         is_numeric = array.dtype.kind in "biuf" and array.width <= MAX_COLUMNS and not is_camera(array.shape)
         return ResampledArray(array, self._instants, self._judge(array) if is_numeric else None)
 
-    def _find_changes(self) -> tuple[list[int], list[int]]:
-        """Return the action columns that are changes per period, and those in proportion to changes."""
+    def _match_actions(self) -> tuple[list[int], list[int]]:
+        """Return the action columns that are changes per period, and those that match no observation."""
         demos = load_from(self._source, obs_keys=self._obs_keys, act_key=self._act_key)
-        demos = demos.select(self._measured)
         positions = match_columns(demos)
-        changes, scaled = (match_changes(demos, positions, any_scale=each) for each in (False, True))
-        return (
-            [action for action, column in enumerate(changes) if column != NO_COLUMN],
-            [action for action, column in enumerate(scaled) if column != NO_COLUMN == changes[action]],
-        )
+        changes = [
+            action for action, match in enumerate(match_changes(demos, positions)) if match != NO_COLUMN
+        ]
+        matched = {*changes, *_find_held(demos.act, demos.episode_ends)}
+        return changes, [a for a, match in enumerate(positions) if match == NO_COLUMN and a not in matched]
 
     def _judge(self, array: SourceArray) -> ColumnRules:
         """Find the columns of an array that are not simply interpolated."""
-        ends = self._original_ends[: len(self._measured)]
+        ends = self._original_ends
         values: Numbers = array.read(0, int(ends[-1])).reshape(int(ends[-1]), -1).astype(np.float64)
         summed = _split_columns(self._changes, self._act).get(array.name, [])
         named = {*array.angles, *self._angles.get(array.name, ())}

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+
 from nsde_policy.errors import DemoError, suggest
 
 from .source import MAX_COLUMNS, Source, get_short_name
@@ -26,6 +28,15 @@ def is_camera(shape: Shape) -> bool:
 def is_colour(shape: Shape) -> bool:
     """Return whether an array of this shape holds colour images, (frames, height, width, 3)."""
     return len(shape) == 4 and shape[-1] == 3
+
+
+def check_scale(name: str, dtype: np.dtype[np.generic], brightest: float) -> None:
+    """Raise `DemoError` for images of bools or of numbers from 0 to 1, which would be black as uint8."""
+    if dtype.kind == "b" or (dtype != np.uint8 and 0 < brightest <= 1):
+        raise DemoError(
+            f"{name} holds {dtype} images from 0 to {brightest:g}, expected brightness from 0 to 255: "
+            "multiply them by 255 and store uint8"
+        )
 
 
 def find_cameras(source: Source) -> dict[str, Shape]:

@@ -27,6 +27,8 @@ MAX_COLUMNS = 4096
 """Maximum number of columns that are loaded into memory; wider arrays are images and read lazily."""
 MAX_ARRAYS = 500
 """Most arrays of demonstrations: each is opened on its own, which takes milliseconds."""
+MAX_DEPTH = 8
+"""Most levels of folders or groups in which arrays are found; a link may lead back to a folder above it."""
 Progress = Callable[[range], Iterable[int]]
 """Wraps first frames of blocks, or episodes, for a progress bar."""
 READ_BYTES = 16 * 2**20
@@ -44,6 +46,24 @@ def check_array_count(count: int, path: Path) -> None:
         raise DemoError(
             f"{path} holds {count} arrays, the limit is {MAX_ARRAYS}; join columns into one array"
         )
+
+
+def parse_action_space(space: Any, path: Path) -> ActionLimits | None:
+    """Return the limits that a file records, {"low": […], "high": […]}; null is no limit."""
+    if space is None:
+        return None
+    try:
+        low = tuple(-math.inf if value is None else float(value) for value in space["low"])
+        high = tuple(math.inf if value is None else float(value) for value in space["high"])
+        is_valid = all(a <= b and a < math.inf and b > -math.inf for a, b in zip(low, high, strict=True))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        is_valid = False
+    if not is_valid:
+        raise DemoError(
+            f"the action_space of {path} is {space!r:.80}, expected lists 'low' and 'high' "
+            "of as many numbers as an action has, low below high: correct it or remove it"
+        )
+    return low, high
 
 
 class SourceArray(abc.ABC):

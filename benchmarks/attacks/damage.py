@@ -5,9 +5,11 @@ import os
 import random
 import re
 import shutil
+import sqlite3
 import struct
 import zipfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,9 @@ ARRAYS: dict[str, Change] = {
     "a million columns": lambda a: np.zeros((len(a), 10**6), np.int8),
 }
 """How the values of an array are changed."""
+SQL_VALUES = ("NULL", "0", "-1", "9e999", "9223372036854775807", "'x'", "x'00'", "zeroblob(100000000)")
+"""What values of a database are replaced by."""
+ENDLESS = "(WITH RECURSIVE e AS (SELECT 1 UNION ALL SELECT 1 FROM e) SELECT * FROM e)"
 SHAPES = ((10**12, 2), (2**31, 3), (-1, 2), (2**62, 2**62), (10**9,), ())
 """What the header of an npy file declares."""
 
@@ -108,6 +113,8 @@ def change_bytes(file: Path, rng: random.Random, kind: str) -> str:
 
 def change_values(file: Path, rng: random.Random, _: str) -> str:
     """Write a file of valid form with other values, which no checksum can reveal."""
+    if file.suffix == ".db3":
+        return change_database(file, rng)
     is_array = file.suffix in (".hdf5", ".npy", ".parquet") or file.name == ".zarray"
     if file.suffix in (".zip", ".npz"):
         with zipfile.ZipFile(file) as archive:
@@ -132,6 +139,29 @@ def change_values(file: Path, rng: random.Random, _: str) -> str:
     return f"{text[start:end]:.40} becomes {value:.40}"
 
 
+def change_database(file: Path, rng: random.Random) -> str:
+    """Change or remove values of a table, compute them, or replace the table by an endless view."""
+    with closing(sqlite3.connect(file)) as database:
+        tables = dict(database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
+        table = rng.choice(sorted(tables))
+        column = rng.choice([row[1] for row in database.execute(f"PRAGMA table_info({table})")])
+        rows = rng.choice(("", " WHERE rowid = 1", " WHERE rowid > 20"))
+        statement = rng.choice((
+            f"UPDATE {table} SET {column} = {rng.choice(SQL_VALUES)}{rows}",
+            f"DELETE FROM {table}{rows}",
+            f"ALTER TABLE {table} DROP COLUMN {column}",
+            f"ALTER TABLE {table} RENAME COLUMN {column} TO other",
+            f"ALTER TABLE {table} ADD COLUMN other AS (zeroblob(1000000000))",
+            f"ALTER TABLE {table} RENAME TO other; CREATE VIEW {table} AS SELECT * FROM other, {ENDLESS}",
+            f"CREATE VIEW other AS SELECT * FROM {ENDLESS}",
+        ))  # fmt: skip
+        try:
+            database.executescript(statement)
+        except sqlite3.Error as error:
+            raise ValueError(statement) from error
+    return statement
+
+
 def change_array(file: Path, change: Change, rng: random.Random) -> str:
     """Write an array of a file again with other values; return its name."""
     if file.suffix == ".npy":
@@ -147,7 +177,10 @@ def change_array(file: Path, change: Change, rng: random.Random) -> str:
     if file.suffix == ".parquet":
         table = pq.read_table(file)
         name = rng.choice(table.column_names)
-        values = pa.array(change(np.array(table[name].to_pylist())).tolist())
+        changed = np.asarray(change(np.array(table[name].to_pylist())))
+        if not changed.shape:
+            raise ValueError("a column needs rows")
+        values = pa.array(changed.tolist())
         table = (
             table.slice(0, len(values)) if rng.random() < 0.1 else table.drop([name]).slice(0, len(values))
         )

@@ -13,6 +13,7 @@ from pathlib import Path
 from shutil import copytree
 from typing import Any, NamedTuple
 
+import h5py
 import numpy as np
 from numcodecs import Blosc
 
@@ -26,7 +27,7 @@ from tests.data.test_minari import write_minari
 from tests.data.test_tables import write_csv, write_npz
 from tests.data.test_umi import LOW, write_umi
 from tests.helpers.demo_stores import write_store, zip_store
-from tests.helpers.hdf5_files import write_aloha, write_d4rl, write_robomimic
+from tests.helpers.hdf5_files import LENGTHS, example, write_aloha, write_d4rl, write_robomimic
 from tests.helpers.lerobot_sets import WRIST, edit_info, write_v2, write_v3
 from tests.helpers.numbered_episodes import make_episode, make_images
 from tests.helpers.ros2_bags import SETTINGS, Message, draw_time, make_image, make_small, write_small
@@ -112,12 +113,23 @@ def read_policy(path: Path, load: Callable[[Path], Any]) -> Reading:
 
 read_run = partial(read_policy, load=Policy.from_pretrained)
 read_graph = partial(read_policy, load=RuntimePolicy.load)
+read_robosuite = partial(read_demos, obs_keys=("states",), act_key="actions")
 read_umi = partial(read_demos, obs_keys=LOW[:2], act_key=LOW[2])
 
 
 def write_umi_zip(path: Path) -> None:
     """Write UMI's replay buffer as a zip."""
     zip_store(write_umi(path.with_suffix("")))
+
+
+def write_robosuite(path: Path) -> None:
+    """Write what robosuite records: states of the simulator and actions, but no observations."""
+    with h5py.File(path, "w") as file:
+        file.create_group("data").attrs["env_info"] = json.dumps({"env_name": "Lift"})
+        for number, (name, frames) in enumerate(LENGTHS.items()):
+            demo, arrays = file.create_group(f"data/demo_{number + 1}"), example(name, frames)
+            demo.attrs["model_file"] = "<mujoco/>"
+            demo["states"], demo["actions"] = arrays["states"], arrays["actions"]
 
 
 def write_lerobot(write: Callable[[Path], Path], video: bool, path: Path) -> None:
@@ -178,6 +190,7 @@ FORMATS = {
         for video in (False, True)
     },
     "robomimic": Format("d.hdf5", write_robomimic, "short files: length", CUT),
+    "robosuite": Format("d.hdf5", write_robosuite, "short files: length", CUT, read=read_robosuite),
     "ALOHA": Format("d", partial(write_aloha, compress=True, episodes=3), "short files: length", CUT),
     "D4RL": Format("d.hdf5", write_d4rl, "short files: length", CUT),
     "Minari": Format("d", write_minari, "short files: length", CUT, r".*\.hdf5"),

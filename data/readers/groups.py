@@ -22,7 +22,6 @@ EPISODE_ARRAYS: Mapping[str, tuple[str, ...]] = {
     "episode": ("episode", "episode_index", "episode_id", "traj_id", "trajectory_id", "demo_id"),
     "ends": ("episode_ends",),
     "lengths": ("episode_lengths", "traj_lengths"),
-    "starts": ("episode_starts",),
     "dones": ("dones", "done", "terminals", "timeouts", "terminations", "truncations", "finished", "is_last"),
 }
 """Usual names of arrays that divide frames into episodes, by what they hold."""
@@ -110,14 +109,15 @@ def open_parts(
     return MemorySource(path, arrays=arrays, ends=ends, **settings)
 
 
-def find_ends(
-    arrays: dict[str, SourceArray], frames: int, names: Mapping[str, Sequence[str]] = EPISODE_ARRAYS
-) -> Ints | None:
-    """Remove the arrays of these names, and return one past the last frame of each episode.
+def find_ends(arrays: dict[str, SourceArray], frames: int, used: Collection[str] = ()) -> Ints | None:
+    """Remove the `EPISODE_ARRAYS` that are not `used`, and return one past the last frame of each episode.
 
     Return None if they divide nothing, but raise `DemoError` if another array looks as if it did.
     """
-    marks = {kind: [arrays.pop(name) for name in each if name in arrays] for kind, each in names.items()}
+    marks = {
+        kind: [arrays.pop(name) for name in names if name in arrays and name not in used]
+        for kind, names in EPISODE_ARRAYS.items()
+    }
     ends: dict[str, Ints] = {}
     for kind, parts in marks.items():
         is_needed = parts and not (kind == "dones" and ends)  # a success may be marked in any frame
@@ -129,15 +129,16 @@ def find_ends(
             raise DemoError(f"{name} contradicts {first.partition(' in ')[0]}; correct or remove one of them")
     if ends:
         return next(iter(ends.values()))
-    for name, array in arrays.items():
-        if array.dtype.kind in "iu" and len(array.shape) == 1 and 1 < array.shape[0] <= frames // MIN_STEPS:
-            values = read_whole(array)
+    for array in arrays.values():
+        is_short = 1 < sum(array.shape[:1]) <= frames // MIN_STEPS + 1
+        if is_short and array.dtype.kind in "iuf" and array.width == 1:
+            values = read_whole(array).ravel()
+            values = values[int(values[0] == 0) :]  # some begin with the start of the first episode
             kind = "lengths" if values.sum() == frames else "ends" if values[-1] == frames else ""
             if kind and (values > 0).all():
                 raise DemoError(
                     f"{array.name} looks like the {kind} of {len(values)} episodes, and nothing else says "
-                    f'where they end: write {kind} = "{name}" in dataset.toml, or call it '
-                    f"{EPISODE_ARRAYS[kind][0]}"
+                    f"where they end: call it {EPISODE_ARRAYS[kind][0]}"
                 )
     return None
 
@@ -164,12 +165,8 @@ def _read_ends(kind: str, parts: Sequence[SourceArray], frames: int) -> Ints:
         last = int(ends[-1]) if len(ends) else 0  # a single frame behind the last end is left out
     elif kind == "lengths":
         ends = np.cumsum(values, dtype=None if values.dtype.kind in "f" else np.int64)
-    elif kind == "ends":
-        ends = values
-    elif values.tolist()[:1] == [0]:
-        ends = np.append(values[1:], frames)
     else:
-        raise DemoError(f"{name} begins with {values[:1].tolist()}, expected 0, the first frame")
+        ends = values
     try:
         return check_ends(ends, last) if last else ends
     except DemoError as error:

@@ -19,9 +19,8 @@ from nsde_policy.errors import DemoError, import_optional, wrap_read_errors
 from nsde_policy.files import open_regular, parse_json
 
 from ..roles import find_roles
-from ..source import MemorySource, SourceArray
+from ..source import MAX_DEPTH, MemorySource, SourceArray
 from ..types import Numbers, check_rate
-from ..zarr_store.store import MAX_DEPTH
 from .base import Reader
 from .groups import Group, find_ends, list_files, natural_key, open_parts
 from .registry import register_reader

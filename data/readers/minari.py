@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from nsde_policy.errors import DemoError, wrap_read_errors
+from nsde_policy.errors import DemoError
 from nsde_policy.files import parse_json, read_json
 
-from ..source import MemorySource
+from ..source import MemorySource, parse_action_space
 from .hdf5 import MAX_TEXT, MINARI_FILE, Hdf5Reader
 from .registry import register_reader
 
@@ -41,11 +41,7 @@ class MinariReader(Hdf5Reader):
             for key in ("env_spec", "action_space", "observation_space")
         )
         if space.get("type") == "Box" and len(space.get("shape", ())) == 1:
-            with wrap_read_errors(f"the action_space {space!r:.80} has no limits 'low' below 'high'"):
-                low, high = (tuple(map(float, space[key])) for key in ("low", "high"))
-                if not all(a <= b for a, b in zip(low, high, strict=True)):
-                    raise ValueError("correct it")
-            source.act_limits = low, high
+            source.act_limits = parse_action_space(space, file)
         source.format = f"Minari {metadata.get('minari_version', '')}"
         metadata["env_id"] = spec.get("id")
         source.attributes.update(

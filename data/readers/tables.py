@@ -5,13 +5,7 @@ observations = ["q0", "q1"]    # columns of csv files, arrays of npz files
 actions = ["u0", "u1"]
 angles = ["q1"]                # optional: observations that are angles in radians
 
-A file is an episode, unless one of these columns or arrays divides it. Their usual names are enough.
-
-episode = "trial"              # a new number begins a new episode
-ends = "stops"                 # one past the last frame of each episode
-lengths = "sizes"              # number of frames of each episode
-starts = "begins"              # first frame of each episode
-dones = "finished"             # flags of last frames
+A file is an episode, unless a column or array of a usual name divides it, see `EPISODE_ARRAYS`.
 """
 
 import csv
@@ -65,11 +59,6 @@ class TablesConfig(BaseConfig):
     observations: tuple[str, ...]
     actions: tuple[str, ...]
     angles: tuple[str, ...] = ()
-    episode: str = ""
-    ends: str = ""
-    lengths: str = ""
-    starts: str = ""
-    dones: str = ""
     format: str = ""
 
     def __post_init__(self) -> None:
@@ -77,11 +66,6 @@ class TablesConfig(BaseConfig):
         names = (*self.observations, *self.actions)
         require(self, bool(self.observations and self.actions), "name an observation and an action")
         require(self, len({*names}) == len(names), f"a name is listed twice: {', '.join(names)}")
-
-    @property
-    def episode_arrays(self) -> dict[str, tuple[str, ...]]:
-        """Names of the arrays that divide files into episodes, by what they hold; {} for the usual ones."""
-        return {kind: (getattr(self, kind),) for kind in EPISODE_ARRAYS if getattr(self, kind)}
 
 
 @register_reader
@@ -131,7 +115,7 @@ def _read_csv(path: Path, columns: Collection[str] = ()) -> dict[str, SourceArra
         if names and not names[0] and all(names[1:]):
             raise DemoError(f"{path} has a first column without a name, as pandas writes: use index=False")
         if len(set(names)) < len(names) or not names or not all(names):
-            raise DemoError(f"{path} begins with {header!r:.80}, expected names of columns")
+            raise DemoError(f"{path} begins with {header!r:.80}, expected a different name for each column")
         values = {name: array("d") for name in names if name in columns or name in TIME_NAMES}
         for fields in filter(None, rows):
             if len(fields) != len(names):
@@ -163,20 +147,17 @@ def _parse_number(text: str) -> float:
 def _open_tables(path: Path, files: Sequence[Path], settings: TablesConfig) -> MemorySource:
     """Open files of one or more episodes; the arrays of npz files are read on demand."""
     used = {*settings.observations, *settings.actions}
-    marks = settings.episode_arrays or {
-        kind: tuple(name for name in names if name not in used) for kind, names in EPISODE_ARRAYS.items()
-    }
-    flags = {name for names in marks.values() for name in names}
+    flags = {name for names in EPISODE_ARRAYS.values() for name in names}
     groups, load = list[Group](), lru_cache(MOST_LOADED)(_load_member)
     for file in files:
         arrays = _read_csv(file, used | flags) if file.suffix == ".csv" else open_npz(file, load)
-        if missing := used.union(*settings.episode_arrays.values()) - arrays.keys():
+        if missing := used - arrays.keys():
             raise DemoError(
                 f"{file} has no {', '.join(sorted(missing))}, it holds: {', '.join(arrays) or 'nothing'}; "
                 f"correct {DATASET_FILE} or the file"
             )
         frames = _count_frames(arrays[settings.actions[0]])
-        ends = find_ends(arrays, frames, marks)
+        ends = find_ends(arrays, frames, used)
         groups.append(Group(str(file), arrays, np.array([frames]) if ends is None else ends))
     if unknown := set(settings.angles) - set(settings.observations):
         raise DemoError(f"{DATASET_FILE} lists {sorted(unknown)} in angles, which are no observations")
@@ -212,8 +193,9 @@ def _check_time(groups: Sequence[Group], rate_hz: float) -> Iterator[str]:
             step = float(np.median(np.concatenate([np.diff(read_whole(time)) for time in times])))
             rates = [unit / step for unit in (1, 1e3, 1e6, 1e9)] if step > 0 and step != 1 else []
             if rates and not any(is_same_rate(rate, rate_hz) for rate in rates):
+                nearest = min(rates, key=lambda rate: abs(math.log(rate / rate_hz)))
                 yield (
-                    f"{name} says {rates[0]:.3g} Hz, {DATASET_FILE} says {rate_hz:g} Hz, which is used: "
+                    f"{name} says {nearest:.3g} Hz, {DATASET_FILE} says {rate_hz:g} Hz, which is used: "
                     "correct rate_hz if the times are right"
                 )
 
@@ -231,7 +213,7 @@ def _open_single_npz(path: Path) -> MemorySource:
     if ends is None:
         raise DemoError(
             f"{path} holds {held}, expected an array that divides the frames into episodes, such as "
-            f"episode_ends, traj_lengths or dones; or describe it in {DATASET_FILE} in the same folder"
+            f"episode_ends, traj_lengths or dones; docs/data.md lists the names"
         )
     return open_parts(
         path,

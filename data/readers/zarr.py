@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from ..zarr_store.store import ROOT_KEYS, Store
+from ..zarr_store.files import ROOT_KEYS
+from ..zarr_store.store import Store
 from .base import Reader
 from .registry import register_reader
 

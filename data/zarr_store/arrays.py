@@ -8,7 +8,6 @@ import json
 import math
 import struct
 from collections.abc import Iterator
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,11 +17,10 @@ from nsde_policy.files import get_max_unpacked
 
 from ..source import SourceArray
 from ..types import Numbers, check_angles
+from .files import StoreFiles
 
 if TYPE_CHECKING:
     import zarr
-
-    from .store import Store
 
 BLOSC_HEADER = struct.Struct("<4B3I")
 """Version, inner version, flags, item size; bytes unpacked, block size, bytes packed."""
@@ -32,34 +30,26 @@ MAX_CHUNKS = 2**20
 class StoredArray(SourceArray):
     """An array on disk whose rows are frames, (frames, …); nothing is kept in memory."""
 
-    def __init__(self, name: str, zarray: "zarr.Array[Any]", store: "Store", *, accept_omitted: bool) -> None:
-        """Wrap an array that zarr opened; `accept_omitted`: chunks that do not exist hold the fill value."""
-        self.name, self.zarray, self.store, self.accept_omitted = name, zarray, store, accept_omitted
+    def __init__(
+        self, name: str, zarray: "zarr.Array[Any]", files: StoreFiles, *, accept_omitted: bool
+    ) -> None:
+        """Wrap an array that zarr opened.
+
+        Args:
+            name: Path of the array in the store, such as data/state.
+            zarray: The array.
+            files: Files of the store, which are checked before zarr reads them.
+            accept_omitted: Whether chunks that do not exist hold the fill value.
+        """
+        self.name, self.zarray, self._files, self._accept_omitted = name, zarray, files, accept_omitted
         self.shape, self.dtype = tuple(zarray.shape), zarray.dtype
         self.check_size(math.prod(self._unit), "a chunk")
-
-    @cached_property
-    def columns(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Names of the columns in the root attribute `columns`, {"state": ["hip", "knee"]}."""
-        by_array = self.store.attributes.get("columns", {})
-        names = by_array.get(self.name.removeprefix("data/"), []) if isinstance(by_array, dict) else by_array
-        is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
-        if not is_list or len(names) not in (0, self.width):
-            raise DemoError(
-                f"the attribute 'columns' of the store has {json.dumps(names):.80} for {self.name}, expected "
-                f"a list of {self.width} names"
-            )
-        return tuple(names)
-
-    @cached_property
-    def angles(self) -> tuple[int, ...]:  # type: ignore[override]
-        """Columns that the attribute `angles` declares."""
-        angles = self.zarray.attrs.get("angles", [])
+        angles = zarray.attrs.get("angles", [])
         if not isinstance(angles, list):
             raise DemoError(
                 f"the attribute 'angles' of {self.name} is {json.dumps(angles)}, expected a list of columns"
             )
-        return check_angles(angles, self.width, self.name)
+        self.angles = check_angles(angles, self.width, self.name)
 
     @property
     def rows_per_read(self) -> int:
@@ -102,8 +92,8 @@ class StoredArray(SourceArray):
 
     def _find_fault(self, key: str) -> str | None:
         """Compare the size of a chunk, or shard, with its metadata and its Blosc header."""
-        size = self.store.size(key)
-        if size is None and self.accept_omitted:
+        size = self._files.size(key)
+        if size is None and self._accept_omitted:
             return None
         if size is None:
             return (
@@ -117,7 +107,7 @@ class StoredArray(SourceArray):
         is_blosc = any("blosc" in type(codec).__name__.lower() for codec in self.zarray.compressors)
         if self.zarray.shards or not is_blosc:
             return None
-        header = self.store.read(key, BLOSC_HEADER.size).ljust(BLOSC_HEADER.size, b"\0")
+        header = self._files.read(key, BLOSC_HEADER.size).ljust(BLOSC_HEADER.size, b"\0")
         if (packed := BLOSC_HEADER.unpack(header)[-1]) != size:
             return f"chunk {key} is damaged: {size} bytes, its Blosc header says {packed}"
         return None

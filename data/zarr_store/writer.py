@@ -22,8 +22,7 @@ import numpy as np
 from nsde_policy.errors import DemoError, NsdePolicyError, describe_problem
 from nsde_policy.files import PARTIAL, lock_directory, read_json, replace_file
 
-from ..images import check_scale
-from ..roles import is_colour
+from ..roles import check_scale, is_colour
 from ..types import MIN_STEPS, Episode, Ints, Numbers, check_angles, check_rate
 from .store import ENDS, RECORDING, Store
 

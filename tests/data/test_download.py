@@ -20,9 +20,9 @@ ANGLES = (4,)
 @pytest.fixture(autouse=True)
 def waits(monkeypatch):
     """Replace the waiting time between attempts by a list of them."""
-    found = []
-    monkeypatch.setattr("pooch.core.time", SimpleNamespace(sleep=found.append))
-    return found
+    seconds = []
+    monkeypatch.setattr("pooch.core.time", SimpleNamespace(sleep=seconds.append))
+    return seconds
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import h5py
 import numpy as np
 import pytest
 
-from nsde_policy.assets import EMBEDDED_DEMOS
 from nsde_policy.data import load_demonstrations
 from nsde_policy.data.check import check_store
 from nsde_policy.data.images import open_images
@@ -72,19 +71,6 @@ def test_relatives_of_robomimic_give_all_low_dimensional_observations_but_no_act
     with open_source(path) as source:
         assert "states/articulation/robot/joint_position" in source.find_arrays()
         assert "initial_state/articulation/robot/joint_position" not in source.find_arrays()
-
-
-def test_the_same_demonstrations_as_zarr_and_as_hdf5_are_identical(tmp_path: Path) -> None:
-    original = load_demonstrations(EMBEDDED_DEMOS)
-    path = tmp_path / "pusht.hdf5"
-    with h5py.File(path, "w") as file:
-        for number, episode in enumerate(original):
-            demo = file.create_group(f"data/demo_{number}")
-            demo.attrs["num_samples"] = len(episode)
-            demo["obs/state"], demo["actions"] = episode.obs, episode.act
-    demos = load_demonstrations(path, angles=original.angles)
-    assert demos.fingerprint == original.fingerprint
-    assert demos.episode_fingerprints == original.episode_fingerprints
 
 
 @pytest.mark.parametrize("compress", [False, True])

@@ -10,9 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
-from nsde_policy.cli.main import main
 from nsde_policy.data import load_demonstrations
-from nsde_policy.data.check import check_store
 from nsde_policy.data.images import open_images
 from tests.helpers.damage import Damage
 from tests.helpers.demo_stores import edit_bytes
@@ -150,15 +148,3 @@ DAMAGES = [
 @pytest.mark.parametrize("damage", DAMAGES, ids=str)
 def test_damage_is_rejected(tmp_path: Path, damage: Damage) -> None:
     damage.check(tmp_path / "lift.hdf5", read_everything)
-
-
-def test_the_command_line_lists_what_there_is_and_finds_every_fault(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = robomimic(leave_chunks_unwritten)(tmp_path / "lift.hdf5")
-    (found,) = check_store(path)
-    assert f"/{OBJECT} in {path} is incomplete: 2 of 4 chunks were written" in found
-    assert main(["data", "info", str(write_robomimic(path))]) == 0
-    said = capsys.readouterr().out
-    assert "3 episodes, 15 frames, 20 Hz" in said
-    assert "can be cameras: --images obs/agentview_image" in said

@@ -99,7 +99,8 @@ def test_names_of_columns_may_be_nested(tmp_path: Path) -> None:
 
     assert read_names([["a", "b"], ["c", "d"]]) == ("a", "b", "c", "d")
     assert read_names({"left": ["a", "b"], "right": ["c", "d"]}) == ("a", "b", "c", "d")
-    assert read_names(["a", "b"]) == read_names(None) == ()
+    assert read_names(["a", "b"]) == read_names(None) == read_names([{"a": 1}]) == ()
+    assert read_names(400_000 * [[]] + [["a", "b", "c", "d"]]) == ()  # which would take much memory
 
 
 def test_without_a_usual_state_all_low_dimensional_observations_are_the_state(tmp_path: Path) -> None:
@@ -149,9 +150,7 @@ def test_without_some_videos_the_state_can_be_used(tmp_path: Path) -> None:
     path = write_v2(tmp_path / "set")
     (path / f"videos/chunk-000/{WRIST}/episode_000001.mp4").unlink()
     assert np.array_equal(load_demonstrations(path).obs, expected_state())
-    camera = next(array for array in summarize(path).arrays if array.name == WRIST)
-    assert camera.fault is not None
-    assert "episode_000001.mp4 is missing" in camera.fault
+    assert "episode_000001.mp4 is missing" in str([array.fault for array in summarize(path).arrays])
     with pytest.raises(DemoError, match=r"episode_000001.mp4 is missing; restore it"):
         open_images(path, key=WRIST)
 

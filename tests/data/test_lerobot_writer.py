@@ -29,22 +29,6 @@ def write_copy(tmp_path: Path, *, without: str = "") -> tuple[Path, Path]:
     return original, copy
 
 
-def test_push_t_is_the_same_in_a_zarr_store_and_in_a_lerobot_data_set(tmp_path: Path) -> None:
-    with open_source(DEMOS) as source:
-        write_lerobot(source, tmp_path / "set")
-        attributes = source.attributes
-    zarr, lerobot = load_demonstrations(DEMOS), load_demonstrations(tmp_path / "set")
-    assert lerobot.fingerprint == zarr.fingerprint
-    assert (lerobot.rate_hz, lerobot.angles, lerobot.act_limits) == (
-        zarr.rate_hz,
-        zarr.angles,
-        zarr.act_limits,
-    )
-    assert (lerobot.obs_names, lerobot.act_names) == (zarr.obs_names, zarr.act_names)
-    written = open_source(tmp_path / "set").attributes
-    assert written == {**attributes, "robot_type": None, "tasks": {"0": "demonstrations"}}
-
-
 def test_layout_is_the_one_of_lerobot(tmp_path: Path) -> None:
     original, copy = write_copy(tmp_path, without=TOP)
     left_out = {"next.reward", "next.done", "observation.keypoints", TOP}

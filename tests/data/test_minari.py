@@ -107,7 +107,7 @@ DAMAGES = [
         "s': 10, .* metadata .*s': 11",
     ),
     Damage("other steps", with_metadata(total_steps=5), "'total_steps': 88.* metadata .*'total_steps': 5"),
-    Damage("limits upside down", with_metadata(action_space=json.dumps(box(2, -1.0))), "'low' below 'high'"),
+    Damage("limits upside down", with_metadata(action_space=json.dumps(box(2, -1.0))), "low below high"),
     Damage(
         "limits of other size", with_metadata(action_space=json.dumps(box(3, 1.0))), "limits 3 action columns"
     ),

@@ -57,14 +57,6 @@ def test_equal_columns_match_the_next_state_in_their_order():
     assert line.startswith("action 0-1 = observation 1-2 of the next frame, exactly")
 
 
-def test_actions_that_are_the_next_state_are_found():
-    demos = make_arm_demos(noise=0.01)
-    act = demos.act.copy()
-    act[:-1, 2:5] = demos.obs[1:, 3:6]
-    (line,) = find_oddities(replace(demos, act=act))
-    assert line.startswith("action 2-4 = observation 3-5 of the next frame, exactly: no commands")
-
-
 def test_still_ends_are_measured():
     demos = make_arm_demos(noise=0.01)
     obs, act = (values.reshape(12, 80, 8).copy() for values in (demos.obs, demos.act))

@@ -54,21 +54,21 @@ def wrap(angle: np.ndarray) -> np.ndarray:
 def test_resampled_demonstrations_are_those_recorded_at_that_rate(
     old: int, new: int, deltas: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = record(tmp_path / "given.zarr", old, rate=old, deltas=deltas)
-    wanted = load_demonstrations(record(tmp_path / "wanted.zarr", new, rate=new, deltas=deltas))
+    store = record(tmp_path / "recorded.zarr", old, rate=old, deltas=deltas)
+    expected = load_demonstrations(record(tmp_path / "direct.zarr", new, rate=new, deltas=deltas))
     out = tmp_path / "out.zarr"
-    assert main(["data", "convert", str(given), str(out), "--resample", str(new)]) == 0
+    assert main(["data", "convert", str(store), str(out), "--resample", str(new)]) == 0
     assert ("changes per period, which are summed" in capsys.readouterr().err) == deltas
     demos = load_demonstrations(out)
     assert (demos.rate_hz, demos.angles) == (new, (ANGLE,))
-    np.testing.assert_array_equal(demos.episode_ends, wanted.episode_ends)
+    np.testing.assert_array_equal(demos.episode_ends, expected.episode_ends)
     error = (0.7 / old) ** 2 / 8 + 1e-5  # at most, of linear interpolation between frames of a sine
-    np.testing.assert_allclose(demos.obs[:, 0], wanted.obs[:, 0], atol=error)
-    assert np.abs(wrap(demos.obs[:, ANGLE] - wanted.obs[:, ANGLE])).max() < 1e-5
+    np.testing.assert_allclose(demos.obs[:, 0], expected.obs[:, 0], atol=error)
+    assert np.abs(wrap(demos.obs[:, ANGLE] - expected.obs[:, ANGLE])).max() < 1e-5
     assert np.abs(demos.obs[:, ANGLE]).max() <= np.float32(np.pi)
     if not deltas:
-        np.testing.assert_allclose(demos.act[:, 0], wanted.act[:, 0], atol=error)
-    for k, (episode, direct) in enumerate(zip(demos, wanted, strict=True)):
+        np.testing.assert_allclose(demos.act[:, 0], expected.act[:, 0], atol=error)
+    for k, (episode, reference) in enumerate(zip(demos, expected, strict=True)):
         time = np.arange(len(episode)) / new
         newest = np.floor(time * old + 1e-6) / old
         np.testing.assert_array_equal(episode.obs[:, 2], move(newest, k)[2])
@@ -76,25 +76,27 @@ def test_resampled_demonstrations_are_those_recorded_at_that_rate(
         frames = open_images(out, key="top")[int(demos.starts[k]) : int(demos.episode_ends[k])]
         np.testing.assert_array_equal(frames[:, 0, 0, 0], np.rint(newest * old))
         if deltas:
-            path, wanted_path = (each.obs[0, 0] + np.cumsum(each.act[:-1, 0]) for each in (episode, direct))
-            np.testing.assert_allclose(path, wanted_path, atol=error)
+            path, expected_path = (
+                each.obs[0, 0] + np.cumsum(each.act[:-1, 0]) for each in (episode, reference)
+            )
+            np.testing.assert_allclose(path, expected_path, atol=error)
             np.testing.assert_allclose(path, episode.obs[1:, 0], atol=2e-5)
 
 
-def test_changes_of_unknown_scale_are_mentioned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rng = np.random.default_rng(0)
-    with DemoWriter(tmp_path / "demos.zarr", rate_hz=20) as writer:
+@pytest.mark.parametrize(("scale", "lag"), [(0.05, 0), (1, 6)])
+def test_actions_that_match_no_observation_are_mentioned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], scale: float, lag: int
+) -> None:
+    rng, store = np.random.default_rng(0), tmp_path / "demos.zarr"
+    with DemoWriter(store, rate_hz=20) as writer:
         for _ in range(EPISODES):
-            act = rng.uniform(-1, 1, (60, 2)).astype(np.float32)
-            obs = 0.05 * np.cumsum(act, axis=0) - 0.05 * act
+            act = rng.uniform(-1, 1, (60, 3)).astype(np.float32)
+            act[:, 2] = np.sign(act[:, 2])  # a gripper
+            obs = np.roll(scale * np.cumsum(act, axis=0), 1 + lag, axis=0)
+            obs[: 1 + lag] = 0
             writer.append(Episode(obs, act))
-    assert (
-        main(["data", "convert", f"{tmp_path}/demos.zarr", f"{tmp_path}/out.zarr", "--resample", "10"]) == 0
-    )
-    said = capsys.readouterr().err
-    assert (
-        "actions 0, 1 are proportional to changes, but are not summed: right for velocities; multiply" in said
-    )
+    assert main(["data", "convert", str(store), f"{tmp_path}/out.zarr", "--resample", "10"]) == 0
+    assert "; actions 0, 1 match no observation and are interpolated" in capsys.readouterr().err
 
 
 def test_quaternions_turn_the_short_way_and_keep_their_norm(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Tests of ROS 2 bags: a made-up arm whose bags `rosbags` writes, sampled at one rate."""
 
-import subprocess
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -224,51 +224,16 @@ def test_images_are_red_green_blue(tmp_path: Path, make_content: Callable, toler
     assert np.abs(frames[5].astype(int) - picture).max() <= tolerance
 
 
-def switch(*changes: tuple[float, bool]) -> list[Message]:
-    return [Message("/recording", int(t * 1e9), make("std_msgs/Bool", data=on)) for t, on in changes]
-
-
-@pytest.mark.parametrize(
-    ("extra", "setting", "expected"),
-    [
-        ([], "", [(0.0, 5.99)]),
-        (
-            switch((0, False), (1, True), (1.5, True), (2.5, False), (3, True), (3.1, False), (4, True)),
-            'episode_topic = "/recording"\n',
-            [(1.0, 2.5), (4.0, 5.99)],
-        ),
-    ],
-    ids=["bag", "switch"],
-)
-def test_episodes(tmp_path: Path, extra: list[Message], setting: str, expected: list):
-    demos = load_demonstrations(write_small(tmp_path / "bag", make_small(6) + extra, SETTINGS + setting))
-    found = [get_times(episode.obs)[[0, -1]] for episode in demos]
-    assert len(found) == len(expected)
-    for (first, last), (start, stop) in zip(found, expected, strict=True):
-        assert start - 1e-4 <= first <= start + 0.101  # the next tick
-        assert stop - 0.13 <= last <= stop + 1e-4
-
-
-def test_parts_that_are_too_short_are_named(tmp_path: Path):
-    messages = make_small(4) + switch((0.5, True), (0.55, False), (1.0, True))
-    path = write_small(tmp_path / "bag", messages, SETTINGS + 'episode_topic = "/recording"\n')
-    assert len(load_demonstrations(path)) == 1
-    assert "1 parts of bags are left out" in summarize(path).oddities[1]
-
-
 def test_without_settings_the_error_suggests_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     folder = write_arm(tmp_path / "arm")
-    text = [Message("/said", t, make("std_msgs/String", data="a")) for t in (10**9, 2 * 10**9)]
-    declared = {"/rosout": "rcl_interfaces/msg/Log", "/tf": "tf2_msgs/msg/TFMessage"}
-    text += [Message(topic, 0, kind) for topic, kind in declared.items()]
-    write_bag(folder / "demo_0", [*record_arm(0), *text])
-    written = (folder / "dataset.toml").read_text()
+    declared = {"/said": "std_msgs/msg/String", "/rosout": "rcl_interfaces/msg/Log"}
+    unused = [Message(topic, 0, kind) for topic, kind in declared.items()]
+    write_bag(folder / "demo_0", [*record_arm(0), *unused])
+    written = tomllib.loads((folder / "dataset.toml").read_text())
     (folder / "dataset.toml").unlink()
     assert main(["data", "info", str(folder)]) == 2
     text = capsys.readouterr().err
     assert "/wrist/image_raw/compressed (sensor_msgs/msg/CompressedImage, 123 messages)" in text
-    subprocess.run(text[text.index("printf ") :], shell=True, check=True)
-    suggested = tomllib.loads((folder / "dataset.toml").read_text())
+    suggested = tomllib.loads("\n".join(re.findall("`(.*?)`", text)))
     suggested["observations"].reverse()  # in alphabetical order
-    assert 55 < suggested["rate_hz"] < 65
-    assert {**suggested, "rate_hz": 10, "on_change": ["/gripper"]} == tomllib.loads(written)
+    assert {**suggested, "rate_hz": 10, "on_change": ["/gripper"]} == written

@@ -142,9 +142,6 @@ DAMAGES = [
         with_settings('[fields]\n"/command" = ["positions"]\n'),
         "0 numbers in 'positions', expected 6; sensor_msgs/msg/JointState has position[0], ",
     ),
-    Damage(
-        "no switch", with_settings('episode_topic = "/command"\n'), "JointState, expected std_msgs/msg/Bool"
-    ),
 ]
 
 

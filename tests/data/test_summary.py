@@ -1,4 +1,4 @@
-"""Tests for data/zarr_store/summary.py, data/zarr_store/check.py and nsde_policy/cli/data.py."""
+"""Tests for data/summary.py, data/check.py and nsde_policy/cli/data.py."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,6 @@ import zarr
 from nsde_policy.assets import find_demos
 from nsde_policy.cli.main import main
 from nsde_policy.data.angles import find_wrapped_columns
-from nsde_policy.data.check import check_store
 from nsde_policy.data.summary import summarize
 from nsde_policy.errors import DemoError
 from tests.helpers.demo_stores import edit_bytes, write_store, zip_store
@@ -115,10 +114,3 @@ def test_check_lists_all_problems(tmp_path: Path, capsys: pytest.CaptureFixture[
         "data/action: 20 NaN or infinite numbers in frames 0 to 10",
     ):
         assert part in printed.out
-
-
-def test_check_accepts_omitted_chunks_on_request(tmp_path: Path) -> None:
-    path = write_store(tmp_path / "demos.zarr", {"data/action": np.zeros((40, 2))}, every_chunk=False)
-    assert len(check_store(path)) == 4
-    assert check_store(path, accept_omitted_chunks=True) == []
-    assert main(["data", "check", str(tmp_path / "nothing")]) == 2

@@ -115,7 +115,6 @@ DIVIDERS = {
     "episode_ends": ENDS,
     "traj_lengths": [4, 6, 5],
     "episode_lengths": np.array([4, 6, 5], np.uint8),
-    "episode_starts": [0, 4, 10],
     "dones": FLAGS,
     "finished": FLAGS,
     "terminals": FLAGS[:, None].astype(np.float32),
@@ -140,27 +139,8 @@ def test_an_array_divides_an_npz_file_into_episodes(tmp_path: Path, name: str) -
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        ("ends", "episode_ends"),
-        ("lengths", "traj_lengths"),
-        ("starts", "episode_starts"),
-        ("dones", "dones"),
-        ("episode", "traj_id"),
-    ],
-)
-def test_the_description_names_the_array_that_divides_files(tmp_path: Path, kind: str, name: str) -> None:
-    file = tmp_path / "all.npz"
-    np.savez(file, q=np.arange(15.0), u=np.ones(15), parts=DIVIDERS[name], dones=np.zeros(15))
-    toml = f'rate_hz = 20\nobservations = ["q"]\nactions = ["u"]\n{kind} = "parts"\n'
-    (tmp_path / "dataset.toml").write_text(toml)
-    assert load_demonstrations(tmp_path).episode_ends.tolist() == ENDS
-    assert load_demonstrations(file).episode_ends.tolist() == ENDS
-
-
-@pytest.mark.parametrize(
     ("name", "unit", "note"),
-    [("t", 1, "t says 25 Hz, dataset.toml says 50 Hz"), ("time", 1000, "time says"), ("note", 1, "")],
+    [("t", 1, "t says 25 Hz, dataset.toml says 50 Hz"), ("time", 1000, "time says 25 Hz"), ("note", 1, "")],
 )
 def test_a_time_that_contradicts_the_rate_is_mentioned(
     tmp_path: Path, name: str, unit: float, note: str
@@ -277,6 +257,7 @@ DAMAGES = [
     Damage(
         "index of pandas", with_line(",q0,q1,u0,note", 0), "first column without a name.* use index=False"
     ),
+    Damage("trailing comma", with_line("t,q0,q1,u0,", 0), "expected a different name for each column"),
     Damage("other columns", with_line("a,b,c,d,e", 0), "run_2.csv has no q0, q1, u0, it holds: a, b, c"),
     Damage("no rows", on_file("run_2.csv", lambda b: b.splitlines()[0]), "run_2.csv has no rows"),
     Damage("no UTF-8", on_file("run_2.csv", lambda b: b"\xff\xfe" + b), "run_2.csv cannot be .*utf-8"),
@@ -294,10 +275,11 @@ DAMAGES = [
     # a single npz
     Damage("no ends", single(episode_ends=None), "state, action, expected an array that divides"),
     Damage("no state", single(state=None), "no array 'state' in .*; it holds: action"),
-    Damage("unknown lengths", single(episode_ends=None, sizes=[4, 6]), 'write lengths = "sizes" in dataset'),
-    Damage("unknown ends", single(episode_ends=None, stops=[4, 10]), 'write ends = "stops" in dataset.toml'),
+    Damage("unknown lengths", single(episode_ends=None, sizes=[4, 6]), "call it episode_lengths"),
+    Damage("unknown ends", single(episode_ends=None, stops=[4, 10]), "call it episode_ends"),
+    Damage("ends after 0", single(episode_ends=None, stops=[0, 4, 10]), "call it episode_ends"),
+    Damage("column of lengths", single(episode_ends=None, n=[[4.0], [6.0]]), "call it episode_lengths"),
     Damage("other lengths", single(episode_ends=None, traj_lengths=[4, 5]), "traj_lengths .* frame 9 of 10"),
-    Damage("late start", single(episode_ends=None, episode_starts=[1, 5]), r"begins with \[1\], expected 0"),
     Damage("contradiction", single(traj_lengths=[5, 5]), "traj_lengths in .* contradicts episode_ends"),
     Damage(
         "many arrays", single(**{f"x{k}": np.ones(10) for k in range(500)}), "503 arrays, the limit is 500"

@@ -28,11 +28,11 @@ def record(path: Path, number: int = 0, **options: Any) -> None:
 def read_numbers(path: Path) -> list[int]:
     """Return the numbers of the episodes in a store after checking every frame."""
     demos = load_demonstrations(path)
-    found = [int(e.obs[0, 0]) for e in demos]
-    for number, stored in zip(found, demos, strict=True):
+    numbers = [int(e.obs[0, 0]) for e in demos]
+    for number, stored in zip(numbers, demos, strict=True):
         np.testing.assert_array_equal(stored.obs, make_episode(number, len(stored)).obs)
         np.testing.assert_array_equal(stored.act, make_episode(number, len(stored)).act)
-    return found
+    return numbers
 
 
 def test_recording_is_read_back(tmp_path: Path) -> None:
@@ -162,13 +162,13 @@ def test_crash_before_any_write_loses_at_most_the_current_step(
     for copy, done in copies:
         before = read_numbers(copy) if COMMITTED[done] else None
         with DemoWriter(copy, resume=True) as writer:
-            found = writer.read_info()["seed"].tolist() if len(writer) else []
-            assert found in COMMITTED[done : done + 2], copy
-            assert before in (None, found)
+            seeds = writer.read_info()["seed"].tolist() if len(writer) else []
+            assert seeds in COMMITTED[done : done + 2], copy
+            assert before in (None, seeds)
             assert not list(copy.rglob(f"*{PARTIAL}"))
             writer.append(make_episode(9), info={"seed": 9})
-        assert read_numbers(copy) == [*found, 9], copy
-        assert zarr.open_group(copy, mode="r")["data/state"].shape[0] == 7 * (len(found) + 1)
+        assert read_numbers(copy) == [*seeds, 9], copy
+        assert zarr.open_group(copy, mode="r")["data/state"].shape[0] == 7 * (len(seeds) + 1)
 
 
 @pytest.mark.parametrize("name", ["data/state/0.0", "meta/episode_ends/0"])

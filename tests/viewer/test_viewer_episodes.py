@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def make_demos() -> list[Episode]:
-    """Return smooth episodes: one begins still, one jumps, one has an outlier, one is a copy."""
+    """Return smooth episodes: one begins still, two jump, one is a copy."""
     time = np.linspace(0, 3, 60, dtype=np.float32)
     paths = [np.stack([np.sin(time + k), np.cos(2 * time + k)], 1) for k in range(8)]
     paths[1][:20] = paths[1][20]
@@ -42,7 +42,7 @@ def test_what_stands_out_is_flagged() -> None:
     assert flags[0] == flags[4] == flags[6] == []
     assert flags[1] == ["still: 20 frames at the start, 0 at the end"]
     assert "jump in hip at frame 30" in flags[2]
-    assert "outlier in hip at frame 40" in flags[3]
+    assert "jump in hip at frame 40" in flags[3]
     assert flags[5] == ["same as episode 4"]
 
 

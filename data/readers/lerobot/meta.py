@@ -2,6 +2,7 @@
 
 import math
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -10,19 +11,23 @@ import numpy as np
 
 from nsde_policy.bounds import MAX_RATE, MIN_RATE, Count
 from nsde_policy.errors import DemoError, wrap_read_errors
-from nsde_policy.files import read_file
+from nsde_policy.files import MAX_JSON_BYTES, read_file
 
 from ...source import MAX_ARRAYS
-from .parquet import convert_column, read_table
+from .parquet import convert_column, open_parquet, read_table
 from .videos import VideoSpan
 
 INFO = "meta/info.json"
 PROVENANCE = "meta/nsde_policy.json"
 """Attributes of the demonstrations that a data set was converted from."""
-MAX_META_BYTES, MAX_ROWS = 2**26, 2**20
-"""Largest JSON file that is read, and most episodes or tasks: short lines take far more in memory."""
+MAX_LINES_BYTES, MAX_ROWS = 2**26, 2**20
+"""Largest .jsonl file that is read, and most episodes or tasks: short lines take far more in memory."""
+MAX_NAMES_BYTES = 2**20
+"""Longest JSON text of a feature's names that is decoded; longer ones are no names of columns."""
 
 Decoded = TypeVar("Decoded")
+Names = list[str | list[str]] | dict[str, list[str]] | None
+"""Names of a feature's columns: a list, a list of lists, or a table of lists."""
 
 
 class _Notes(msgspec.Struct):
@@ -38,7 +43,8 @@ class Feature(msgspec.Struct):
 
     dtype: str
     shape: Annotated[list[Count], msgspec.Meta(max_length=8)]
-    names: object = None
+    names: msgspec.Raw = msgspec.Raw(b"null")
+    """`Names` as JSON, because it may be anything: videos name their axes, others the parts of a robot."""
     info: _Notes | None = None
     video_info: _Notes | None = None
 
@@ -157,25 +163,25 @@ class LeRobotMeta:
             return {}
         if not self._is_v3:
             return {str(line.task_index): line.task for line in _decode_meta(file, _Line)}
-        table = read_table(file)
-        _check_count(table.num_rows, file)
-        rows = table.to_pylist()
+        with open_parquet(file) as parquet:
+            fields = parquet.schema_arrow
         # names are the index of a pandas table: a column `task` or `__index_level_0__`
-        return {str(row.pop("task_index", None)): str(next(iter(row.values()), "")) for row in rows}
+        texts = [field.name for field in fields if "string" in str(field.type)][:1]
+        table = read_table(file, ["task_index", *texts])
+        _check_count(table.num_rows, file)
+        names = table[texts[0]].to_pylist() if texts else [""] * table.num_rows
+        numbers = convert_column(table["task_index"], (), "int64", f"task_index in {file}").tolist()
+        return dict(zip(map(str, numbers), map(str, names), strict=True))
 
     def find_column_names(self, name: str) -> list[str]:
         """Return the names of a feature's columns; empty unless each column has one."""
-        names = _flatten_names(self.info.features[name].names)
-        return names if len(names) == math.prod(self.info.features[name].shape) else []
-
-
-def _flatten_names(names: object) -> list[str]:
-    """Return names of columns, which are a list, a list of lists, or a table of lists."""
-    if isinstance(names, dict):
-        names = list(names.values())
-    if isinstance(names, list):
-        return [leaf for part in names for leaf in _flatten_names(part)]
-    return [names] if isinstance(names, str) else []
+        feature, names = self.info.features[name], list[str]()
+        if len(feature.names) <= MAX_NAMES_BYTES:
+            with suppress(ValueError):
+                parts = msgspec.json.decode(feature.names, type=Names) or []
+                for part in parts.values() if isinstance(parts, dict) else parts:
+                    names += [part] if isinstance(part, str) else part
+        return names if len(names) == math.prod(feature.shape) else []
 
 
 def _check_count(rows: int, file: Path) -> None:
@@ -187,9 +193,10 @@ def _check_count(rows: int, file: Path) -> None:
 def _decode_meta(path: Path, kind: type[Decoded]) -> list[Decoded]:
     """Read the values in a JSON file, one per line in .jsonl; raise `DemoError` with the place of damage."""
     decoder, advice = msgspec.json.Decoder(kind), "restore it from the original"
-    content = read_file(path, MAX_META_BYTES, error=DemoError)
+    has_lines = path.suffix == ".jsonl"
+    content = read_file(path, MAX_LINES_BYTES if has_lines else MAX_JSON_BYTES, error=DemoError)
     with wrap_read_errors(f"{path} is damaged", advice):
-        if path.suffix != ".jsonl":
+        if not has_lines:
             return [decoder.decode(content)]
         _check_count(content.count(b"\n"), path)
         return decoder.decode_lines(content)

@@ -14,9 +14,8 @@ from nsde_policy.bounds import MAX_RATE, MIN_RATE
 from nsde_policy.errors import DemoError, import_optional, summarize_error
 from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked, read_json
 
-from ...source import MAX_COLUMNS, MemorySource, SourceArray
+from ...source import MAX_COLUMNS, MemorySource, SourceArray, parse_action_space
 from ...types import Numbers, check_angles, is_same_rate
-from ...zarr_store.store import parse_action_space
 from ..base import Reader
 from ..groups import PartedArray, decode_image
 from ..registry import register_reader
@@ -30,8 +29,6 @@ COUNTERS = ("episode_index", "frame_index", "timestamp")
 """Columns that number the frames; they and `index` are not arrays."""
 BYTES_PER_ROW = 64
 """Memory to check the counters of a row."""
-MEASURED_FILES = 8
-"""Data files whose time stamps are compared with the rate, spread evenly: a file takes milliseconds."""
 
 
 @register_reader
@@ -100,7 +97,7 @@ class LeRobotSource(MemorySource):
             conventions=conventions,
             attributes={**recorded, "robot_type": info.robot_type, "tasks": self._meta.read_tasks()},
         )
-        self.act_limits = parse_action_space(self)
+        self.act_limits = parse_action_space(recorded.get("action_space"), path)
         if (rate_hz := self._measure_rate()) and not is_same_rate(rate_hz, info.fps):
             self.notes += (
                 f"time stamps say {rate_hz:.3g} Hz, {INFO} says {info.fps:g} Hz, which is used: if the time "
@@ -108,16 +105,16 @@ class LeRobotSource(MemorySource):
             )
 
     def _measure_rate(self) -> float | None:
-        """Return the mean rate of the time stamps in some files, None without any."""
-        files, periods = list(self._files), []
-        for file in files[:: -(-len(files) // MEASURED_FILES)]:
-            with suppress(DemoError):  # damage is reported when the file is read
-                counters, _ = self._read_counters(file, ["timestamp"])
-                if counters.num_columns:
-                    seconds = convert_column(counters["timestamp"], (), "float64", "timestamp")
-                    ends = np.cumsum([self._meta.episodes[place]["length"] for place in self._files[file]])
-                    periods.append(np.delete(np.diff(seconds), ends[:-1] - 1))
-        mean = float(np.concatenate(periods).mean()) if sum(map(len, periods)) else 0.0
+        """Return the mean rate of the time stamps in the first file, None without any."""
+        file, places = next(iter(self._files.items()))
+        mean = 0.0
+        with suppress(DemoError):  # damage is reported when the file is read
+            counters, _ = self._read_counters(file, ["timestamp"])
+            if counters.num_columns:
+                seconds = convert_column(counters["timestamp"], (), "float64", "timestamp")
+                ends = np.cumsum([self._meta.episodes[place]["length"] for place in places])
+                periods = np.delete(np.diff(seconds), ends[:-1] - 1)
+                mean = float(periods.mean()) if len(periods) else 0.0
         return 1 / mean if 1 / MAX_RATE <= mean <= 1 / MIN_RATE else None
 
     def _has(self, name: str, feature: Feature) -> bool:

@@ -7,7 +7,6 @@ Without one, the command before is still in force. Ticks are at messages of the 
 
 import json
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -34,7 +33,6 @@ NUMBER_TYPES = r"geometry_|(std|sensor|nav|trajectory)_msgs/msg/(Bool|Float|U?In
 MOST_MISSED = 5  # messages in a row, in periods or in median intervals of the topic, whichever is longer
 MOST_WAIT_S = 60.0  # for a message of a slow topic
 MAX_TICKS = 2**24  # in a bag; more are a wrong clock
-FOREVER = 2**62  # after all messages, nanoseconds
 
 
 @dataclass(frozen=True)
@@ -56,8 +54,6 @@ class Ros2Dataset(BaseConfig):
     """Topics that are published only when they change: the last message holds for any time."""
     stamps: Literal["header", "receive"] = "header"
     """Time of a message: the stamp of its header if there is one, or when it was recorded."""
-    episode_topic: str | None = None
-    """Topic of type Bool that is true during an episode; without it, a bag is an episode."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -131,7 +127,7 @@ class Ros2Reader(Reader):
         rows: dict[str, list[Any]] = {topic: [] for topic in settings.topics}
         offsets, lengths = dict[str, float](), list[int]()
         for number, bag in enumerate(bags):
-            lengths += add_frames(rows, offsets, bag, number, settings)
+            lengths.append(add_frames(rows, offsets, bag, number, settings))
         arrays: dict[str, SourceArray] = {}
         for topic, topic_rows in rows.items():
             name = name_array(topic)
@@ -145,30 +141,30 @@ class Ros2Reader(Reader):
             path,
             "ROS 2 bags",
             arrays,
-            np.cumsum([length for length in lengths if length >= MIN_STEPS]),
+            np.cumsum(lengths),
             rate_hz=settings.rate_hz,
             conventions={role: tuple(map(name_array, topics)) for role, topics in roles.items()},
             attributes={"bags": len(bags), "alignment": offsets},
         )
         listed = ", ".join(f"{topic} {1e3 * offset:.0f} ms" for topic, offset in offsets.items())
         source.notes = (f"sampled at {settings.rate_hz:g} Hz; largest misalignment: {listed}",)
-        if short := sum(length < MIN_STEPS for length in lengths):
-            source.notes += (f"{short} parts of bags are left out: they are shorter than {MIN_STEPS} frames",)
         return source
 
 
 def add_frames(
     rows: Mapping[str, list[Any]], offsets: dict[str, float], bag: Bag, number: int, settings: Ros2Dataset
-) -> list[int]:
-    """Sample a bag: add a row per frame to each topic, update the offsets, return the episodes' lengths."""
-    messages = bag.index([*settings.topics, *filter(None, [settings.episode_topic])], settings.images)
-    ticks, stops, lengths = find_ticks(bag, messages, settings)
+) -> int:
+    """Sample a bag: add a row per frame to each topic, update the offsets, return the number of frames."""
+    messages = bag.index(settings.topics, settings.images)
+    ticks = find_ticks(bag, messages, settings)
     for topic, topic_rows in rows.items():
         received, times, contents = messages[topic]
         newest = np.searchsorted(times, ticks, side="right") - 1
         if topic in settings.actions:
             after = np.minimum(np.searchsorted(times, ticks), len(times) - 1)
-            newest = np.where((times[after] >= ticks) & (times[after] < stops), after, newest)
+            newest = np.where(
+                (times[after] >= ticks) & (times[after] < ticks + 1e9 / settings.rate_hz), after, newest
+            )
         if topic not in settings.on_change:
             offsets[topic] = max(offsets.get(topic, 0.0), float(np.abs(ticks - times[newest]).max()) / 1e9)
         for i, held in groupby(newest.tolist()):
@@ -179,46 +175,27 @@ def add_frames(
                     differ = ", ".join(sorted(row.keys() ^ topic_rows[0].keys()))
                     raise bag.refuse(topic, received[i], f"other columns than in the first message: {differ}")
             topic_rows += [row for _ in held]
-    return lengths
+    return len(ticks)
 
 
-def find_ticks(
-    bag: Bag, messages: dict[str, Messages], settings: Ros2Dataset
-) -> tuple[Ints, Ints, list[int]]:
-    """Return the ticks of all episodes, until when a command belongs to each, and the lengths of episodes."""
-    period, switch = 1e9 / settings.rate_hz, settings.episode_topic
+def find_ticks(bag: Bag, messages: dict[str, Messages], settings: Ros2Dataset) -> Ints:
+    """Return the times of the frames of a bag."""
+    period = 1e9 / settings.rate_hz
     steady = {topic: messages[topic].times for topic in settings.topics if topic not in settings.on_change}
     ticks = place_ticks([*steady.values()], max(messages[each].times[0] for each in settings.topics), period)
-    changes = np.array([-FOREVER])  # every other one ends an episode
-    if switch:
-        if bag.topics[switch].msgtype != "std_msgs/msg/Bool":
-            raise DemoError(
-                f"{bag.path}: {switch} is {bag.topics[switch].msgtype}, expected std_msgs/msg/Bool"
-            )
-        received, times, contents = messages[switch]
-        states = [bag.decode(switch, *each)["data"] for each in zip(received, contents, strict=True)]
-        changes = times[np.diff(states, prepend=0) != 0]
-    episodes = np.searchsorted(changes, ticks, side="right")
-    stops = np.minimum(np.append(changes, FOREVER)[episodes], ticks + period)
-    is_recorded = episodes % 2 == 1
     for topic, times in steady.items():
         steps = np.diff(times, append=times[-1])
-        waits = steps[np.searchsorted(times, ticks, side="right") - 1] * is_recorded / 1e9
+        waits = steps[np.searchsorted(times, ticks, side="right") - 1] / 1e9
         usual = min(float(np.median(steps)) / 1e9, MOST_WAIT_S / MOST_MISSED)
         if (waits > MOST_MISSED * max(period / 1e9, usual)).any():
             problem = f"no message of {topic} for {waits.max():.2f} s at frame {np.argmax(waits)}"
             raise DemoError(f"{bag.path}: {problem}; drop the bag, or list the topic in on_change")
-    lengths = np.bincount(episodes, minlength=1)
-    lengths[::2] = 0  # between episodes
-    used = lengths[episodes] >= MIN_STEPS
-    if not used.any():
+    if len(ticks) < MIN_STEPS:
         few = min(steady, key=lambda topic: len(steady[topic]))
-        problem = (
-            f"no episode of {MIN_STEPS} to {MAX_TICKS} frames; {few} has only {len(steady[few])} messages"
-        )
+        problem = f"fewer than {MIN_STEPS} frames; {few} has only {len(steady[few])} messages"
         advice = 'drop the bag, or if the clocks differ set stamps = "receive" in dataset.toml'
         raise DemoError(f"{bag.path}: {problem}; {advice}")
-    return ticks[used], stops[used], lengths[lengths > 0].tolist()
+    return ticks
 
 
 def place_ticks(topics: Sequence[Ints], first: int, period: float) -> Ints:
@@ -249,19 +226,15 @@ def find_bags(path: Path) -> list[Path]:
 
 
 def suggest_settings(folder: Path, bag: Bag) -> str:
-    """Describe the topics of a bag, and suggest a shell command that writes a `dataset.toml`."""
+    """Describe the `dataset.toml` that a folder lacks, with the topics of its first bag."""
     images = [topic for topic, each in bag.topics.items() if each.msgtype in IMAGE_TYPES]
     numbers = [topic for topic, each in bag.topics.items() if re.match(NUMBER_TYPES, each.msgtype)]
     actions = [topic for topic in numbers if any(word in topic.lower() for word in ACTION_WORDS)]
     observations = [topic for topic in numbers if topic not in actions]
-    fastest = sorted(actions, key=lambda topic: bag.topics[topic].msgcount)[-1:]
-    steps = np.diff([time for _, _, time, _ in bag.read(fastest)] if fastest else [])
-    rate = max(1, round(1e9 / np.median(steps[steps > 0]))) if (steps > 0).any() else 10
-    lines = ['format = "ros2"', f"rate_hz = {rate}", f"observations = {json.dumps(observations)}"]
-    lines += [f"actions = {json.dumps(actions)}", f"images = {json.dumps(images)}"]
     topics = [f"{name} ({each.msgtype}, {each.msgcount} messages)" for name, each in bag.topics.items()]
     return (
-        f"{folder} needs a {DATASET_FILE} that names the topics to use; {bag.path.name} has, in "
-        f"{bag.seconds:.1f} s, {', '.join(topics) or 'none'}; write it, and correct what does not fit: "
-        f"printf '%s\\n' {shlex.join(lines)} > {shlex.quote(str(folder / DATASET_FILE))}"
+        f"{folder} has no {DATASET_FILE}, and {bag.path.name} holds, in {bag.seconds:.1f} s, "
+        f"{', '.join(topics) or 'no topics'}; write {folder / DATASET_FILE} with lines such as "
+        f'`format = "ros2"`, `rate_hz = 20`, `observations = {json.dumps(observations)}`, '
+        f"`actions = {json.dumps(actions)}`, `images = {json.dumps(images)}`"
     )
