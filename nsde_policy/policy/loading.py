@@ -1,11 +1,13 @@
 """Build models from settings and load trained ones from run directories."""
 
 import os
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.encoder_model import VISIBILITY_FILE, EncoderModel, VisibilityHead
@@ -58,7 +60,7 @@ def build_encoder(
 def load_model(run: RunDirectory) -> tuple[RunRecord, LoadedModel]:
     """Load a trained model in evaluation mode; raise `CheckpointError` if its weights do not fit."""
     record, weights = run.read_record(), run.read_weights()
-    with check_weights(run):
+    with check_weights(run, weights):
         model = build_model(record)
         model.allocate_for(weights)
         model.load_state_dict(weights)
@@ -72,7 +74,7 @@ def load_encoder(run: RunDirectory, record: RunRecord) -> EncoderModel | None:
     directory = run.encoder
     weights = directory.read_weights()
     check_encoder(run.model, weights)
-    with check_weights(directory):
+    with check_weights(directory, weights):
         spec = record.spec
         model = build_encoder(record.config, record.cameras, plain_dim=spec.plain_dim, seed=record.seed)
         model.load_state_dict(weights)
@@ -84,15 +86,35 @@ def load_encoder(run: RunDirectory, record: RunRecord) -> EncoderModel | None:
     if os.path.lexists(file):  # a training that was stopped has none
         head = directory.read_tensors(file)
         check_encoder(file, weights)
-        with check_weights(directory, advice=f"; restore {file}, or delete it"):
+        with check_weights(directory, head, advice=f"; restore {file}, or delete it"):
             model.visibility = VisibilityHead(len(head["mean"]))
             model.visibility.load_state_dict(head)
     return model.eval()
 
 
 @contextmanager
-def check_weights(run: RunDirectory, *, advice: str = "") -> Iterator[None]:
-    """Raise `CheckpointError` if the weights of a run do not fit the model that the block builds."""
+def check_weights(
+    run: RunDirectory, weights: Mapping[str, torch.Tensor], *, advice: str = ""
+) -> Iterator[None]:
+    """Raise `CheckpointError` if the weights of a run do not fit the model that the block builds.
+
+    A forged config.json may describe a network that fills the memory, so modules far larger than the weights
+    are refused before they are created.
+    """
+    most, count, thread = (
+        4 * sum(tensor.numel() for tensor in weights.values()) + 1000,
+        0,
+        threading.get_ident(),
+    )
+
+    def limit(module: object, name: str, parameter: object) -> None:
+        nonlocal count
+        if isinstance(parameter, torch.Tensor) and threading.get_ident() == thread:
+            count += parameter.numel()
+            if count > most:
+                raise ValueError(f"its settings make more than {most} parameters")
+
+    hook = register_module_parameter_registration_hook(limit)
     try:
         yield
     except NsdePolicyError:
@@ -100,3 +122,5 @@ def check_weights(run: RunDirectory, *, advice: str = "") -> Iterator[None]:
     except (RuntimeError, MemoryError, OverflowError, TypeError, ValueError, LookupError) as error:
         problem = " ".join(str(error).split())
         raise CheckpointError(f"{run.model} does not match its config.json: {problem}{advice}") from None
+    finally:
+        hook.remove()

@@ -45,7 +45,7 @@ def load_selector(run: RunDirectory, record: RunRecord) -> PlanSelector | None:
     except ConfigError as error:
         raise CheckpointError(f"{file}: {error}") from None
     weights = folder.read_weights()
-    with check_weights(folder):
+    with check_weights(folder, weights):
         if max(rule.columns, default=-1) >= record.spec.obs_dim:
             raise ValueError(
                 f"{RULE_FILE} names a column beyond its {record.spec.obs_dim} observation columns"

@@ -212,6 +212,7 @@ DAMAGE: dict[str, tuple[Callable[[RunDirectory], Any], str]] = {
     "newer format": (lambda r: edit_config(r, format=9), "its format is 9, expected 1.*: train again"),
     "unknown setting": (lambda r: edit_config(r, config={"modell": {}}), "closest is 'model'"),
     "sizes missing": (lambda r: edit_config(r, layout={}), "needs the setting 'obs_dim'"),
+    "networks of gigabytes": (lambda r: edit_config(r, width=30_000), "make more than [0-9]+ parameters"),
     "wrong shapes": (lambda r: edit_config(r, width=32), "does not match its config.json"),
     "weights missing": (lambda r: r.model.unlink(), "cannot read"),
     "weights truncated": (lambda r: r.model.write_bytes(r.model.read_bytes()[:-50]), "cannot read"),

@@ -156,7 +156,7 @@ def load_video_model(path: Path | str, *, device: str = "cpu", first_stage: bool
     _check_stage(directory, config.unroll.train if config.unroll.frames and not first_stage else config.train)
     weights = directory.read_weights()
     advice = f"; the run was written by version {record.versions.get('nsde_policy')}: train it again"
-    with check_weights(directory, advice=advice):
+    with check_weights(directory, weights, advice=advice):
         with torch.device("meta"):  # sizes of a damaged config.json take no memory
             model = record.build_model()
         model.load_state_dict(weights, assign=True)
