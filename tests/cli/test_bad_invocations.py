@@ -90,7 +90,22 @@ def test_a_preset_file_with_other_settings_is_refused(settings, capsys, tmp_path
     [
         (
             "train --dataset.repo_id=me/arm --policy.type act --output_dir=o --policy.device cpu",
-            "use --demos hf://me/arm, --policy regression, --out o, --device cpu",
+            "use --demos hf://me/arm, --policy regression (the nearest method), --out o, --device cpu",
+        ),
+        (
+            "train --policy pi0 --dataset.repo_id=me/arm --env.type pusht --config_path c.yaml "
+            "--wandb.enable=true",
+            "train has no method pi0, no flag --dataset.repo_id, no flag --env.type, no flag --config_path, "
+            "no flag --wandb.enable: use --policy with one of bet, diffusion, ",
+        ),
+        ("train --policy.type=smolvla --policy.path=p", "neural_sde, regression, a run directory, as in"),
+        ("train --policy ACT", "use --policy regression (the nearest method)"),
+        ("train --policy Diffusion", "train has no method Diffusion: use --policy diffusion"),
+        ("train --policy dp3", "use --policy diffusion (the nearest method)"),
+        ("tune --policy tdmpc", "tune has no method tdmpc: use --policy with one of bet, "),
+        (
+            "eval --policy.path=p --env.type=pusht --eval.n_episodes=50",
+            "`train` starts with new weights, --env ID, --episodes 50",
         ),
         ("train --epochs 3 --batch_size=8", "use --steps (of the optimiser), --batch-size 8"),
         ("train --dataset.root data/arm", "no flag --dataset.root: use --demos data/arm"),
