@@ -157,8 +157,8 @@ def _compare_neighbours(
     futures = states[near + ahead] - states[near]
     error = states[queries + ahead] - states[queries] - futures[:, 0]
     unexplained = (error**2).sum(axis=1).mean() / 2 / variance  # neighbours vary as much as the frame itself
-    branching = _find_branches(states[near], futures, variance)
-    return float(min(unexplained, 1.0)), float(branching.mean())
+    branching = _find_branches(states[near], futures, variance).mean() if k == NEIGHBOURS else 0.0
+    return float(min(unexplained, 1.0)), float(branching)
 
 
 def _find_neighbours(
@@ -210,7 +210,6 @@ def _find_branches(places: np.ndarray, futures: np.ndarray, variance: float) -> 
     stands_next_to_other = np.take_along_axis(first, gap.argmin(axis=2), axis=1) != first
     chance = 2 * first.sum(axis=1) * (~first).sum(axis=1) / (k * (k - 1))
     branches: np.ndarray = between.max(axis=1) > SEPARATION * total
-    branches &= k == NEIGHBOURS
     branches &= total > LEAST_SPREAD * k * variance
     branches &= stands_next_to_other.mean(axis=1) > CONFUSION * chance
     return branches

@@ -1,5 +1,7 @@
 """Bad invocations: flags, numbers, devices and paths that no command can use."""
 
+import os
+
 import pytest
 
 from nsde_policy.cli.main import main
@@ -121,3 +123,18 @@ def test_flags_and_methods_of_other_packages_are_translated_together(args, expec
 
 def test_an_error_is_one_line_without_control_characters(capsys):
     assert "/no/a\\x1b[31m b does not exist" in refuse(["data", "info", "/no/a\x1b[31m\nb"], capsys)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "not a regular file"), (b"\xff" * 20, "not a text file"), (b"t" * 5000, "4096")],
+)
+def test_a_token_file_is_a_small_regular_text_file(content, message, tmp_path, capsys):
+    path = tmp_path / "token"
+    if content is None:
+        os.mkfifo(path)
+    else:
+        path.write_bytes(content)
+    error = refuse(["serve", "--token-file", str(path)], capsys)
+    assert "cannot read the token" in error
+    assert message in error

@@ -1,13 +1,13 @@
 """Tests for the preset `auto`: rules by statistics of the demonstrations."""
 
 import logging
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.auto_choice import count_choices, describe, load_first
 from nsde_policy.assets import find_demos
 from nsde_policy.cli.train import Train
 from nsde_policy.data import DemoWriter, Episode, load_demonstrations
@@ -16,6 +16,7 @@ from nsde_policy.methods.registry import METHODS, get_method
 from nsde_policy.tasks import get_task
 from nsde_policy.training.presets import resolve_preset
 
+ROOT = Path(__file__).parents[2]
 SCRIPTED = DemoStatistics(
     frames=10_000, dim=67, rate_hz=100.0, median_length=200,
     unexplained_fraction=0.04, branching_fraction=0.02,
@@ -141,10 +142,13 @@ def test_held_out_episodes_do_not_change_the_settings(circles, tmp_path):
 
 def assert_steady(path: Path) -> None:
     """Require the same settings for 19 of 20 random subsets of 15 of the first 20 episodes."""
-    task, demos = load_first(path, 20)
-    choices = count_choices(task, demos, 15, 20)
+    script = runpy.run_path(str(ROOT / "benchmarks/auto_choice.py"), run_name="auto_choice")
+    task, demos = script["load_first"](path, 20)
+    choices = script["count_choices"](task, demos, 15, 20)
     assert choices.total() == 20
-    assert choices.most_common(1)[0][1] >= 19, [(count, describe(each)) for each, count in choices.items()]
+    assert choices.most_common(1)[0][1] >= 19, [
+        (count, script["describe"](each)) for each, count in choices.items()
+    ]
 
 
 @pytest.mark.parametrize("task", ["avoiding", "avoiding_varied", "pusht"])
