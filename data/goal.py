@@ -11,6 +11,8 @@ GATE = 6.4
 """Observations are near the goal if their squared distance per direction, in variances, is below this."""
 AGREEMENT = 0.25
 """Columns whose spread at the end is below this fraction of their spread over all frames agree."""
+UNDECIDED = 1.5
+"""Columns whose spread is within this factor of that bound agree in some samples of the episodes only."""
 ADDED_VARIANCE = 1e-3
 """Fraction of each column's variance added to it, for columns that depend on each other."""
 MOST_EARLY = 0.05
@@ -40,17 +42,30 @@ class Goal:
         return squares
 
     def frames_nearby(self, demos: Demonstrations) -> float:
-        """Return how many frames of a median demonstration are near the goal.
+        """Return how many frames of a demonstration are near the goal, on average.
 
         It is 0 if demonstrations are near it in their first half already: what holds from the beginning is
-        not a goal.
+        not a goal. Many demonstrations end at once while others stay, so a median would jump between both.
         """
         near = self.distance(demos.obs.astype(np.float64)) < GATE
         spans = list(zip(demos.starts, demos.lengths, strict=True))
         early = np.median([near[start : start + length // 2].mean() for start, length in spans])
         if early > MOST_EARLY:
             return 0.0
-        return float(np.median([near[start : start + length].sum() for start, length in spans]))
+        return float(near.sum() / len(demos))
+
+
+def has_clear_goal(demos: Demonstrations, image_features: int = 0) -> bool:
+    """Return whether every measured column clearly agrees at the end, or clearly does not.
+
+    Elsewhere, other episodes of the same demonstrator would show another goal. The last `image_features`
+    columns are not measured: they are features of images.
+    """
+    _, differences, spread = _measure_ends(demos)
+    measured = slice(demos.obs.shape[1] - image_features)
+    end_spread, bound = differences.std(axis=0)[measured], AGREEMENT * spread[measured]
+    is_undecided = (end_spread > bound / UNDECIDED) & (end_spread < bound * UNDECIDED)
+    return not is_undecided.any()
 
 
 def find_goal(demos: Demonstrations, image_features: int = 0) -> Goal | None:
@@ -58,25 +73,30 @@ def find_goal(demos: Demonstrations, image_features: int = 0) -> Goal | None:
 
     The last `image_features` columns of their observations are features of images.
     """
-    obs, angles = demos.obs.astype(np.float64), list(demos.angles)
-    ends = obs[demos.episode_ends - 1]
-    if len(ends) < FEWEST_ENDS:
+    if len(demos) < FEWEST_ENDS:
         return None
-    mean = circular_mean(ends, angles)
-    differences = wrap_columns(ends - mean, angles)
+    mean, differences, spread = _measure_ends(demos)
     end_spread = differences.std(axis=0)
-    spread = wrap_columns(obs - circular_mean(obs, angles), angles).std(axis=0)
     agrees = (end_spread < AGREEMENT * spread) & (end_spread > 0)
     columns = tuple(np.flatnonzero(agrees).tolist())
     if not columns:
         return None
     centered = differences[:, columns]
-    basis = _find_directions(centered, np.array(columns) >= obs.shape[1] - image_features)
+    basis = _find_directions(centered, np.array(columns) >= demos.obs.shape[1] - image_features)
     covariance = np.atleast_2d(np.cov(centered @ basis, rowvar=False))
     covariance += ADDED_VARIANCE * np.diag(np.diag(covariance))
     whitening = basis @ np.linalg.cholesky(np.linalg.inv(covariance))
-    at = tuple(i for i, column in enumerate(columns) if column in angles)
+    at = tuple(i for i, column in enumerate(columns) if column in demos.angles)
     return Goal(columns, mean[list(columns)], whitening, at)
+
+
+def _measure_ends(demos: Demonstrations) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the mean of the last observations, their differences from it, and the spread of all frames."""
+    obs, angles = demos.obs.astype(np.float64), list(demos.angles)
+    ends = obs[demos.episode_ends - 1]
+    mean = circular_mean(ends, angles)
+    spread = wrap_columns(obs - circular_mean(obs, angles), angles).std(axis=0)
+    return mean, wrap_columns(ends - mean, angles), spread
 
 
 def _find_directions(centered: np.ndarray, is_feature: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .goal import find_goal
+from .goal import find_goal, has_clear_goal
 from .types import Demonstrations
 
 NEIGHBOURS = 16
@@ -55,7 +55,8 @@ class DemoStatistics:
     branching_fraction: float
     """Fraction of the frames from which similar frames go on in two ways."""
     goal_frames: float = 0.0
-    """Frames that a median demonstration spends near the place where all end; 0 if they do not end alike."""
+    """Frames that a demonstration spends near the place where all end, on average; 0 if it is not clear which
+    columns end alike."""
     action_step: float = 1.0
     """How much actions change from frame to frame, relative to their spread; the median over columns."""
 
@@ -92,7 +93,8 @@ class DemoStatistics:
 
 def measure_statistics(demos: Demonstrations, image_features: int = 0) -> DemoStatistics:
     """Measure the statistics of demonstrations, whose last columns may be features of images."""
-    states, goal = _scale_states(demos), find_goal(demos, image_features)
+    states = _scale_states(demos)
+    goal = find_goal(demos, image_features) if has_clear_goal(demos, image_features) else None
     unexplained, branching = _compare_neighbours(demos, states, np.random.default_rng(0))
     return DemoStatistics(
         frames=len(demos.obs),
@@ -155,8 +157,8 @@ def _compare_neighbours(
     futures = states[near + ahead] - states[near]
     error = states[queries + ahead] - states[queries] - futures[:, 0]
     unexplained = (error**2).sum(axis=1).mean() / 2 / variance  # neighbours vary as much as the frame itself
-    branching = _find_branches(states[near], futures, variance)
-    return float(min(unexplained, 1.0)), float(branching.mean())
+    branching = _find_branches(states[near], futures, variance).mean() if k == NEIGHBOURS else 0.0
+    return float(min(unexplained, 1.0)), float(branching)
 
 
 def _find_neighbours(
@@ -208,7 +210,6 @@ def _find_branches(places: np.ndarray, futures: np.ndarray, variance: float) -> 
     stands_next_to_other = np.take_along_axis(first, gap.argmin(axis=2), axis=1) != first
     chance = 2 * first.sum(axis=1) * (~first).sum(axis=1) / (k * (k - 1))
     branches: np.ndarray = between.max(axis=1) > SEPARATION * total
-    branches &= k == NEIGHBOURS
     branches &= total > LEAST_SPREAD * k * variance
     branches &= stands_next_to_other.mean(axis=1) > CONFUSION * chance
     return branches
@@ -220,14 +221,20 @@ def choose_chunk(statistics: DemoStatistics) -> int:
     A deterministic demonstrator reacts to every observation: 0.05 s. People commit themselves, and a policy
     that replans too early changes its mind: 0.8 s where they branch or stay near a goal. Nothing else shows
     that long chunks are needed, and they cost success: at most a 16th of an episode. Without a rate, 1 and 8
-    actions.
+    actions. What an episode allows is rounded down to a power of two, so that a few other episodes choose the
+    same.
     """
     rate, length = statistics.rate_hz, statistics.median_length
     if statistics.is_predictable:
         chunk = 1 if rate is None else min(max(round(0.05 * rate), 1), 8)
-        return min(chunk, max(length // 4, 1))
+        return min(chunk, _round_down(length // 4))
     chunk = 8 if rate is None else min(max(round(0.8 * rate), 4), 16)
-    chunk = min(chunk, max(length // 4, 1))
+    chunk = min(chunk, _round_down(length // 4))
     if statistics.has_branches or statistics.goal_frames >= chunk:
         return chunk
-    return min(chunk, max(length // 16, 1))
+    return min(chunk, _round_down(length // 16))
+
+
+def _round_down(actions: int) -> int:
+    """Return the largest power of two that is not above a number of actions; 1 for 0."""
+    return 1 << max(actions.bit_length() - 1, 0)

@@ -139,10 +139,13 @@ class RemotePolicy(BasePolicy):
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Let the server encode each row; the time for it is short, because a control loop waits for it."""
         replies, limit_s = [], min(2 * self._deadline_s, self._timeout_s)
+        expected = (1, self.spec.obs_dim - values.shape[1])
         for row, *pictures in zip(values, *frames, strict=True):
             packed = tuple(map(pack_frame, pictures))
             request = EncodeRequest(REQUEST_ID, Array.pack(row[None]), packed, self._deadline_s)
             replies.append(self._request(request, EncodeReply, limit_s))
+            if (shape := replies[-1].features.shape) != expected:
+                raise RemoteError(f"{self._url} sent features of shape {shape}, expected {expected}")
         features = np.concatenate([reply.features.unpack() for reply in replies]).astype(np.float64)
         visible = [reply.visible for reply in replies if reply.visible is not None]
         return features, np.array(visible) if visible else None

@@ -1,5 +1,7 @@
 """Bad invocations: flags, numbers, devices and paths that no command can use."""
 
+import os
+
 import pytest
 
 from nsde_policy.cli.main import main
@@ -90,7 +92,22 @@ def test_a_preset_file_with_other_settings_is_refused(settings, capsys, tmp_path
     [
         (
             "train --dataset.repo_id=me/arm --policy.type act --output_dir=o --policy.device cpu",
-            "use --demos hf://me/arm, --policy regression, --out o, --device cpu",
+            "use --demos hf://me/arm, --policy regression (the nearest method), --out o, --device cpu",
+        ),
+        (
+            "train --policy pi0 --dataset.repo_id=me/arm --env.type pusht --config_path c.yaml "
+            "--wandb.enable=true",
+            "train has no method pi0, no flag --dataset.repo_id, no flag --env.type, no flag --config_path, "
+            "no flag --wandb.enable: use --policy with one of bet, diffusion, ",
+        ),
+        ("train --policy.type=smolvla --policy.path=p", "neural_sde, regression, a run directory, as in"),
+        ("train --policy ACT", "use --policy regression (the nearest method)"),
+        ("train --policy Diffusion", "train has no method Diffusion: use --policy diffusion"),
+        ("train --policy dp3", "use --policy diffusion (the nearest method)"),
+        ("tune --policy tdmpc", "tune has no method tdmpc: use --policy with one of bet, "),
+        (
+            "eval --policy.path=p --env.type=pusht --eval.n_episodes=50",
+            "`train` starts with new weights, --env ID, --episodes 50",
         ),
         ("train --epochs 3 --batch_size=8", "use --steps (of the optimiser), --batch-size 8"),
         ("train --dataset.root data/arm", "no flag --dataset.root: use --demos data/arm"),
@@ -106,3 +123,18 @@ def test_flags_and_methods_of_other_packages_are_translated_together(args, expec
 
 def test_an_error_is_one_line_without_control_characters(capsys):
     assert "/no/a\\x1b[31m b does not exist" in refuse(["data", "info", "/no/a\x1b[31m\nb"], capsys)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "not a regular file"), (b"\xff" * 20, "not a text file"), (b"t" * 5000, "4096")],
+)
+def test_a_token_file_is_a_small_regular_text_file(content, message, tmp_path, capsys):
+    path = tmp_path / "token"
+    if content is None:
+        os.mkfifo(path)
+    else:
+        path.write_bytes(content)
+    error = refuse(["serve", "--token-file", str(path)], capsys)
+    assert "cannot read the token" in error
+    assert message in error

@@ -1,12 +1,13 @@
 """Tests for data/goal.py: the goal that the ends of demonstrations show."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from nsde_policy.data import Demonstrations
-from nsde_policy.data.goal import GATE, Goal, find_goal
+from nsde_policy.data.goal import GATE, Goal, find_goal, has_clear_goal
 
 
 def make_demos(episodes: int = 20, *, arrive: int = 30) -> Demonstrations:
@@ -66,3 +67,13 @@ def test_frames_nearby_are_those_at_the_end_and_none_if_near_from_the_beginning(
     assert 10 <= require_goal(demos).frames_nearby(demos) <= 20
     early = make_demos(arrive=10)
     assert require_goal(early).frames_nearby(early) == 0
+
+
+def test_a_column_that_almost_agrees_leaves_the_goal_unclear_unless_it_is_a_feature_of_images():
+    demos, rng = make_demos(), np.random.default_rng(2)
+    assert has_clear_goal(demos)
+    almost = rng.normal(size=(len(demos.obs), 1))
+    almost[demos.episode_ends - 1] *= 0.25
+    unclear = replace(demos, obs=np.float32(np.concatenate([demos.obs, almost], axis=1)))
+    assert not has_clear_goal(unclear)
+    assert has_clear_goal(unclear, image_features=1)

@@ -14,7 +14,17 @@ from websockets.sync.server import ServerConnection
 from websockets.sync.server import serve as serve_in_threads
 
 from nsde_policy.deploy.client import RemotePolicy
-from nsde_policy.deploy.protocol import PROTOCOL, PlanReply, PlanRequest, Refusal, decode, encode
+from nsde_policy.deploy.protocol import (
+    PROTOCOL,
+    Array,
+    EncodeReply,
+    EncodeRequest,
+    PlanReply,
+    PlanRequest,
+    Refusal,
+    decode,
+    encode,
+)
 from nsde_policy.errors import (
     ConfigError,
     PolicyInputError,
@@ -134,7 +144,7 @@ def serve_replies(reply: Reply = lambda request: None, welcome: bytes | str | No
         connection.recv()
         connection.send(encode(WELCOME) if welcome is None else welcome)
         for data in connection:
-            answer = reply(decode(data, PlanRequest))
+            answer = reply(decode(data, PlanRequest | EncodeRequest))
             if answer is not None:
                 connection.send(answer)
 
@@ -174,6 +184,17 @@ def test_wrong_reply_raises_a_typed_error(name: str):
         with pytest.raises(RemoteError, match=message) as caught:
             policy.plan_from(STATES, steps=4, seed=0)
         assert caught.value.reason == reason
+        policy.close()
+
+
+def test_features_of_another_shape_raise_a_typed_error():
+    def encoded(request: Any) -> bytes:
+        return encode(EncodeReply(request.id, Array.pack(np.zeros((2, 1)))))
+
+    with serve_replies(encoded) as url:
+        policy = RemotePolicy.connect(url, deadline_s=5, timeout_s=10)
+        with pytest.raises(RemoteError, match=r"features of shape \(2, 1\), expected \(1, 1\)"):
+            policy.encode_frames(np.zeros((1, policy.spec.obs_dim - 1)), [])
         policy.close()
 
 

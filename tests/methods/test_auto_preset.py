@@ -1,19 +1,22 @@
 """Tests for the preset `auto`: rules by statistics of the demonstrations."""
 
 import logging
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from nsde_policy.assets import find_demos
 from nsde_policy.cli.train import Train
-from nsde_policy.data import DemoWriter, Episode
+from nsde_policy.data import DemoWriter, Episode, load_demonstrations
 from nsde_policy.data.statistics import DemoStatistics, choose_chunk
 from nsde_policy.methods.registry import METHODS, get_method
 from nsde_policy.tasks import get_task
 from nsde_policy.training.presets import resolve_preset
 
+ROOT = Path(__file__).parents[2]
 SCRIPTED = DemoStatistics(
     frames=10_000, dim=67, rate_hz=100.0, median_length=200,
     unexplained_fraction=0.04, branching_fraction=0.02,
@@ -84,7 +87,8 @@ def test_steps_grow_with_the_demonstrations_within_bounds(frames, steps):
     ("statistics", "rate", "chunk"),
     [(SCRIPTED, 100.0, 5), (SCRIPTED, 20.0, 1), (SCRIPTED, None, 1), (SCRIPTED, 1000.0, 8),
      (HUMAN, 10.0, 8), (HUMAN, 30.0, 16), (HUMAN, 1.0, 4), (HUMAN, None, 8),
-     (replace(HUMAN, median_length=12), 30.0, 3), (BRANCHING, 30.0, 16), (UNKNOWN, 30.0, 12),
+     (replace(HUMAN, median_length=12), 30.0, 2), (BRANCHING, 30.0, 16), (UNKNOWN, 30.0, 8),
+     (replace(UNKNOWN, median_length=88), 30.0, 4), (replace(UNKNOWN, median_length=101), 30.0, 4),
      (replace(UNKNOWN, median_length=12), 30.0, 1)],
 )  # fmt: skip
 def test_chunk_is_a_time_within_bounds(statistics, rate, chunk):
@@ -121,8 +125,39 @@ def test_the_log_shows_the_settings_with_those_of_flags(caplog, circles):
     assert line.endswith("model.noise 0.7, model.sampling.diffusion 0, model.sampling.alpha 0.5")
 
 
-def test_held_out_episodes_do_not_change_the_settings(circles):
-    configs = [
-        Train(demos=circles, task="none", validation=fraction).resolve().config for fraction in (0.0, 0.5)
+def test_held_out_episodes_do_not_change_the_settings(circles, tmp_path):
+    twenty = tmp_path / "avoiding.zarr"
+    demos = load_demonstrations(find_demos("avoiding")).take(20)
+    with DemoWriter(twenty, rate_hz=demos.rate_hz) as writer:
+        for obs, act in zip(
+            *(np.split(each, demos.starts[1:]) for each in (demos.obs, demos.act)), strict=True
+        ):
+            writer.append(Episode(obs, act))
+    for store, fraction in ((circles, 0.5), (twenty, 0.2)):
+        whole, held_out = (
+            Train(demos=store, task="none", validation=each).resolve().config for each in (0.0, fraction)
+        )
+        assert whole == held_out
+
+
+def assert_steady(path: Path) -> None:
+    """Require the same settings for 19 of 20 random subsets of 15 of the first 20 episodes."""
+    script = runpy.run_path(str(ROOT / "benchmarks/auto_choice.py"), run_name="auto_choice")
+    task, demos = script["load_first"](path, 20)
+    choices = script["count_choices"](task, demos, 15, 20)
+    assert choices.total() == 20
+    assert choices.most_common(1)[0][1] >= 19, [
+        (count, script["describe"](each)) for each, count in choices.items()
     ]
-    assert configs[0] == configs[1]
+
+
+@pytest.mark.parametrize("task", ["avoiding", "avoiding_varied", "pusht"])
+def test_random_subsets_of_episodes_get_the_same_settings(task):
+    assert_steady(find_demos(task))
+
+
+@pytest.mark.parametrize(
+    "store", ["pusht_cchi_v7_replay", "adroit_door_human", "adroit_pen_expert", "g1_real"]
+)
+def test_random_subsets_of_recordings_of_other_tasks_get_the_same_settings(store, shared_demos):
+    assert_steady(shared_demos / f"{store}.zarr")
