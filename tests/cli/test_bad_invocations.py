@@ -59,7 +59,6 @@ def test_a_device_that_torch_cannot_use_is_refused_before_the_work(command, caps
         ("eval --camera-noise inf", "need --camera-noise < 1.0"),
         ("eval --obs-noise 500", "need obs_noise < 100.0, got 500.0"),
         (f"eval --latency-steps {'9' * 400}", "need --latency-steps <= 9223372036854775807"),
-        ("eval --obs sounds", "no policy for the observations 'sounds'"),
         ("eval --device meta", "device 'meta' cannot be used here"),
         ("train --validation nan", "need --validation >= 0.0, got nan"),
         ("data convert x.zarr y.zarr --rate nan", "need --rate >= 0.0"),
@@ -90,17 +89,15 @@ def test_a_preset_file_with_other_settings_is_refused(settings, capsys, tmp_path
     [
         (
             "train --dataset.repo_id=me/arm --policy.type act --output_dir=o --policy.device cpu",
-            "use --demos hf://me/arm, --policy regression, --out o, --device cpu",
+            "use --demos hf://NAME, --policy, --out, --device",
         ),
-        ("train --epochs 3 --batch_size=8", "use --steps (of the optimiser), --batch-size 8"),
-        ("train --dataset.root data/arm", "no flag --dataset.root: use --demos data/arm"),
-        ("train --policy act --epochs 3", "use --policy regression (the nearest method), --steps"),
-        ("tune --policy=dp", "tune has no method dp: use --policy diffusion"),
+        ("train --epochs 3 --batch_size=8", "use --steps (of the optimiser), --batch-size"),
+        ("train --dataset.root data/arm", "no flag --dataset.root: use --demos"),
         ("eval --policy.path=me/arm", "`nsde-policy eval RUN`"),
-        ("eval shipped --demos arm", "use `nsde-policy score RUN --demos arm`"),
+        ("eval shipped --demos arm", "use `nsde-policy score RUN --demos STORE`"),
     ],
 )
-def test_flags_and_methods_of_other_packages_are_translated_together(args, expected, capsys):
+def test_flags_of_other_packages_are_translated_together(args, expected, capsys):
     assert expected in refuse(args.split(), capsys)
 
 
