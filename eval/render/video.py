@@ -77,7 +77,6 @@ class RenderedEpisode:
             seed=self.result.seed,
             step=step,
             progress=trace.progress[step],
-            threshold=self.task.drawing.success_progress,
             success=self.result.success if step == len(self) - 1 else None,
         )
 
