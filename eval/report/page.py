@@ -42,7 +42,6 @@ def format_page(
     comparison: Comparison,
     records: Mapping[Path, RunRecord],
     *,
-    title: str | None = None,
     reference: str | None = None,
 ) -> str:
     """Format a comparison as HTML; others are compared with the row `reference`.
@@ -56,12 +55,12 @@ def format_page(
     style, script = _read_page_file("page.css"), _join_scripts(task)
     best, deciding = rows[0], comparison.columns[-1]
     policies = f"{len(rows)} polic{'y' if len(rows) == 1 else 'ies'}"
-    heading = title or f"{task.reporting.title or task.name}: {policies} on {len(seeds)} seeds"
+    title = f"{task.reporting.title or task.name}: {policies} on {len(seeds)} seeds"
     return Template(_read_page_file("page.html")).substitute(
         policy=format_security_policy(style, script),
         style=style,
         script=script,
-        title=escape(heading),
+        title=escape(title),
         summary=f"<b>{escape(best.label)}</b>: "
         f"{escape(comparison.column_title(deciding))} {getattr(best, deciding)}",
         facts=escape(f"{comparison.seeds_title}, the same for all; final weights"),

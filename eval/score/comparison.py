@@ -129,10 +129,7 @@ def compare_scores(
     config = config or ScoreConfig()
     policies = [Policy.from_pretrained(path).to(device) for path in runs]
     labels = _choose_labels({path: policy.record for path, policy in zip(runs, policies, strict=True)})
-    omitted = config.accept_omitted_chunks
-    scored = _share_episodes(
-        [select_episodes(policy, demos, accept_omitted_chunks=omitted) for policy in policies], labels
-    )
+    scored = _share_episodes([select_episodes(policy, demos) for policy in policies], labels)
     scores = []
     for path, policy, label, episodes in zip(runs, policies, labels, scored, strict=True):
         score = score_episodes(

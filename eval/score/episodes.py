@@ -66,17 +66,14 @@ class ScoredEpisodes:
         )
 
 
-def select_episodes(policy: Policy, path: Path, *, accept_omitted_chunks: bool = False) -> ScoredEpisodes:
+def select_episodes(policy: Policy, path: Path) -> ScoredEpisodes:
     """Load the episodes of a store that a run has not seen in training; raise if they do not fit the run.
 
     Episodes are recognised by their numbers, whatever store they are in. Those that the run was trained on
-    are left out; a store that holds no others is scored whole, with a note. `accept_omitted_chunks` reads
-    missing chunks as the fill value, even if the run's settings do not.
+    are left out; a store that holds no others is scored whole, with a note.
     """
     record = policy.record
     settings = record.config.demos
-    accept = accept_omitted_chunks or settings.accept_omitted_chunks
-    settings = replace(settings, accept_omitted_chunks=accept)
     demos = _load_recorded(settings, path)
     spec = record.spec
     check_robot(path, (demos.obs.shape[1], demos.act.shape[1]), (spec.plain_dim, spec.act_dim))

@@ -51,8 +51,6 @@ class ScoreConfig(BaseConfig):
     """Distance between the frames that are planned from; 0 chooses about 1000 frames."""
     seed: Annotated[int, Meta(ge=0)] = 0
     """Seed of the sampled plans; the result depends on nothing else that is random."""
-    accept_omitted_chunks: bool = False
-    """Read missing chunks of the store as the fill value, even if the run's settings do not."""
 
 
 def score(policy: Policy | Path | str, demos: Path | str, **settings: int | None) -> Score:

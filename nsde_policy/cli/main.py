@@ -17,7 +17,7 @@ from nsde_policy.ranks import get_launched_rank, is_launched
 
 from . import data
 from .collect import Collect
-from .compare import Compare, ReportCommand
+from .compare import Compare
 from .doctor import Doctor
 from .evaluate import Evaluate, ScoreCommand
 from .export import Export
@@ -128,7 +128,6 @@ NSDE_POLICY = Program(
             "tune": Tune,
             "score": ScoreCommand,
             "compare": Compare,
-            "report": ReportCommand,
         },
         "deploy": {"export": Export, "serve": Serve},
     },

@@ -3,7 +3,6 @@
 import json
 import shlex
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -96,13 +95,8 @@ class Tune(Train):
         print_results(self.json, json.dumps(results, indent=2, default=vars), table)
         if tuned.value <= default.value:
             print("the tuned settings are not better than the given ones on other seeds", file=sys.stderr)
-        names = ("demos", "policy", "task", "env", "env_kwargs", "obs")
-        flags = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(Tune, name)}
-        command = shlex.join(list_flags({**flags, "preset": search.out / PRESET_FILE}))
-        print(
-            f"wrote {search.out}\nanother run with these settings: nsde-policy train {command}",
-            file=sys.stderr,
-        )
+        preset = shlex.quote(str(search.out / PRESET_FILE))
+        print(f"wrote {preset}: train with --preset {preset} and the same other flags", file=sys.stderr)
 
     def _make_search(self) -> "Search":
         """Return the settings to start from, and how candidates are trained and scored."""
@@ -127,13 +121,3 @@ class Tune(Train):
             episodes=self.episodes if has_env else 0,
             seed=self.seed,
         )
-
-
-def list_flags(settings: Mapping[str, object]) -> list[str]:
-    """Return values by the name of their flag as words of a command; None leaves a flag out."""
-    return [
-        word
-        for name, value in settings.items()
-        if value is not None
-        for word in (f"--{name.replace('_', '-')}", str(value))
-    ]

@@ -53,8 +53,8 @@ def test_runs_are_compared_on_the_same_starts(runs: list[Path], out: Path):
     assert [e.calls_per_chunk for e in found.entries] == [8, 8, 1]
     _, model = load_model(RunDirectory(runs[0]))
     assert found.entries[0].parameters == sum(p.numel() for p in model.parameters())
-    text = (out / "comparison.md").read_text()
-    assert "**Neural SDE, ours**" in text
+    text = (out / "report.html").read_text()
+    assert "Neural SDE, ours" in text
     assert "Regression, theirs" in text
 
 

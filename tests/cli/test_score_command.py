@@ -83,17 +83,6 @@ def test_command_explains_flags_and_stores_that_do_not_fit(
     assert "--obs-keys" not in said
 
 
-def test_omitted_chunks_of_a_scored_store_are_accepted_on_request(
-    two_runs: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    arrays = {"data/state": np.eye(40, 4), "data/action": np.zeros((40, 3))}
-    store = write_store(tmp_path / "still.zarr", arrays, every_chunk=False)
-    args = ["score", str(two_runs[0]), "--demos", str(store)]
-    assert main(args) == 2
-    assert "--accept-omitted-chunks" in capsys.readouterr().err
-    assert main([*args, "--accept-omitted-chunks"]) == 0
-
-
 def test_store_of_another_rate_is_refused_and_other_units_are_reported(
     two_runs: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -169,6 +158,8 @@ def test_command_compares_several_runs(
     assert main(["score", *runs, *flags, "--json", str(file)]) == 0
     assert "| minus Neural SDE, sde | error |" in capsys.readouterr().out
     assert [len(values["error_in_std"]) for values in json.loads(file.read_text())["runs"]] == [3, 3]
+    assert main(["score", *runs, *flags, "--report", str(tmp_path / "page.html")]) == 2
+    assert "--report shows the plans of one run" in capsys.readouterr().err
     assert main(["score", *runs, *flags, "--reference", "nothing"]) == 2
     assert "no row 'nothing' to refer to" in capsys.readouterr().err
     assert main(["compare", *runs, "--out", str(tmp_path)]) == 2

@@ -160,7 +160,7 @@ def test_the_run_of_a_robot_is_refused_before_torch_is_imported(runs, command, t
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "2 False\n", done.stderr
     assert f"`nsde-policy score {run} --demos" in done.stderr
-    assert "`play` and `report` with --demos" in done.stderr
+    assert "or `play` with --demos" in done.stderr
 
 
 def test_render_writes_pictures_of_the_environment(runs, tmp_path, monkeypatch, capsys):

@@ -1,7 +1,6 @@
 """Tests for `nsde-policy tune`: shared studies, repeated trials, presets, errors."""
 
 import json
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +79,7 @@ def test_a_search_continues_its_study_and_its_trials_and_preset_can_be_repeated(
     assert ("not better than the given ones" in printed.err) != is_better
 
     final = printed.err.splitlines()[-1]
+    assert final.startswith(f"wrote {out / 'preset.json'}: train with --preset ")
     again = ["train", "--demos", str(store), *ENV, "--device", "cpu", "--out", str(tmp_path / "again")]
     preset = out / f"trial-{best.number:02d}/preset.json"
     seeds = best.user_attrs["seeds of training 1"]
@@ -90,9 +90,8 @@ def test_a_search_continues_its_study_and_its_trials_and_preset_can_be_repeated(
     assert main(score) == 0
     assert json.loads(capsys.readouterr().out)["mean_return"]["value"] == best.intermediate_values[1]
 
-    command = final.partition(": nsde-policy ")[2]
-    repeat = ["--seed", "3", "--device", "cpu", "--out", str(tmp_path / "final")]
-    assert main([*shlex.split(command), *repeat]) == 0
+    repeat = ["--preset", str(out / "preset.json"), "--seed", "3", "--out", str(tmp_path / "final")]
+    assert main([*again, *repeat]) == 0
     runs = tmp_path / "final", out / f"best-{best.number:02d}"
     assert len({fingerprint(RunDirectory(run).read_weights()) for run in runs}) == 1
     assert main(["train", "--demos", str(store), "--preset", str(out)]) == 2

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_a
 import tyro
 from tyro.conf import Positional, arg
 
-from nsde_policy.assets import SHIPPED_TASK, USUAL_OBSERVATIONS, find_shipped, resolve_run
+from nsde_policy.assets import SHIPPED, SHIPPED_TASK, resolve_run
 from nsde_policy.bounds import Count, Natural, SeedNumber
 from nsde_policy.config import check_value, get_bounded_fields
 from nsde_policy.errors import CheckpointError, ConfigError, DemoError, import_optional, suggest
@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 STANDARD_OUTPUT = Path("-")
 TOKEN_VARIABLE = "NSDE_POLICY_TOKEN"
 MAX_TOKEN_BYTES = 4096
+SHIPPED_RUN = Path(SHIPPED)
+"""Run that commands use by default: the policy of this package."""
 RUNS = Path("runs")
 """Folder in which training writes runs by default."""
 SHOWN_RUNS = 5
@@ -71,10 +73,9 @@ AcceptOmittedChunksFlag = Annotated[
 DemosPath = Annotated[Path, Check(check_demos)]
 RunPath = Annotated[Path, Check(lambda run: check_run(run))]
 RunFlag = Annotated[
-    RunPath | None, Positional, arg(help="Run directory; default: the policy of this package.")
-]
-ShippedObsFlag = Annotated[
-    str, arg(help="Without a run directory: observations of the policy of this package, state or pixels.")
+    RunPath,
+    Positional,
+    arg(help="Run directory, or a policy of this package: `shipped`, or `shipped-pixels` with a camera."),
 ]
 EpisodesFlag = Annotated[Count, arg(help="Number of episodes per run, on consecutive seeds.")]
 SeedStartFlag = Annotated[
@@ -191,26 +192,16 @@ def _find_checks(hint: object) -> list[Check]:
     return checks + [check for part in get_args(hint) for check in _find_checks(part)]
 
 
-def choose_run(run: Path | None, obs: str) -> Path | None:
-    """Return the run directory to use; None for the policy of this package that observes the state."""
-    if obs == USUAL_OBSERVATIONS:
-        return run and resolve_run(run)
-    if run is not None:
-        raise ConfigError(f"--obs {obs} chooses a policy of this package: leave it out, or {run}")
-    return find_shipped(obs)
-
-
 def parse_env_kwargs(text: str | None) -> dict[str, Any]:
     """Parse the JSON object of `--env-kwargs`; an absent flag gives no arguments."""
     return {} if text is None else parse_json(text, name="--env-kwargs", error=ConfigError)
 
 
-def warn_if_unfinished(run: Path | None) -> None:
-    """Log a warning if the training of a run stopped early; None for the policy of this package."""
+def warn_if_unfinished(run: Path) -> None:
+    """Log a warning if the training of a run stopped early."""
     from nsde_policy.run_directory import RunDirectory
 
-    stopped = None if run is None else RunDirectory(run).describe_unfinished()
-    if stopped is not None:
+    if (stopped := RunDirectory(run).describe_unfinished()) is not None:
         logger.warning("unfinished run: %s", stopped)
 
 
@@ -262,7 +253,7 @@ def check_environment(run: Path, env: str | None = None) -> None:
     source = str(recorded.get("source", "STORE")) if isinstance(recorded, dict) else "STORE"
     raise ConfigError(
         f"{run} is of {OWN_ROBOT} and has no environment to play in: use recorded episodes: `nsde-policy "
-        f"score {run} --demos {shlex.quote(source)}`, or `play` and `report` with --demos; `eval` takes --env"
+        f"score {run} --demos {shlex.quote(source)}`, or `play` with --demos; `eval` takes --env"
     )
 
 
