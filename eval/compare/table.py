@@ -20,22 +20,20 @@ MODES_NOTE = (
 R = TypeVar("R", bound=ComparedRow)
 
 
-def format_comparison(comparison: Comparison, *, reference: str | None = None) -> str:
-    """Format all tables as Markdown; differences are to `reference`, a row's name."""
+def format_comparison(comparison: Comparison) -> str:
+    """Format all tables as Markdown."""
     machine = ", ".join(f"{role}: {device}" for role, device in comparison.machine.items())
     head = f"{comparison.task}, {comparison.seeds_title}; {machine}"
-    tables = list_tables(comparison, reference=reference)
-    return "\n\n".join([head, *(table.to_markdown() for table in tables)])
+    return "\n\n".join([head, *(table.to_markdown() for table in list_tables(comparison))])
 
 
-def list_tables(comparison: Comparison, *, reference: str | None = None) -> list[Table]:
+def list_tables(comparison: Comparison) -> list[Table]:
     """Return the table of scores and, for several rows, that of differences."""
-    reference_row = comparison.reference(reference)
-    tables = [_tabulate_scores(comparison, reference_row)]
+    tables = [_tabulate_scores(comparison, comparison.reference)]
     if len(comparison.rows) > 1:
         columns = [*comparison.columns[::-1], *comparison.mode_columns[1:]]
         titles = {column: comparison.column_title(column) for column in columns}
-        tables.append(tabulate_differences(comparison.rows, reference_row, titles, note=PAIRED_NOTE))
+        tables.append(tabulate_differences(comparison.rows, comparison.reference, titles, note=PAIRED_NOTE))
     return tables
 
 

@@ -38,20 +38,15 @@ class Section(NamedTuple):
     body: str
 
 
-def format_page(
-    comparison: Comparison,
-    records: Mapping[Path, RunRecord],
-    *,
-    reference: str | None = None,
-) -> str:
-    """Format a comparison as HTML; others are compared with the row `reference`.
+def format_page(comparison: Comparison, records: Mapping[Path, RunRecord]) -> str:
+    """Format a comparison as HTML.
 
     `records` has the settings of each run by its directory, in the order of the entries.
     """
     shown = _list_shown_runs(comparison)
     task, rows = comparison.task_info, comparison.rows
     seeds = comparison.entries[0].episodes.seed
-    sections = [each for each in _list_sections(comparison, shown, records, reference) if each.body]
+    sections = [each for each in _list_sections(comparison, shown, records) if each.body]
     style, script = _read_page_file("page.css"), _join_scripts(task)
     best, deciding = rows[0], comparison.columns[-1]
     policies = f"{len(rows)} polic{'y' if len(rows) == 1 else 'ies'}"
@@ -92,13 +87,10 @@ def _list_sections(
     comparison: Comparison,
     shown: Sequence[ShownRun],
     records: Mapping[Path, RunRecord],
-    reference: str | None,
 ) -> list[Section]:
     drawing = comparison.task_info.drawing
     numbers = {row.label: number for number, row in enumerate(comparison.rows)}
-    tables = {
-        table.name: format_table(table, numbers) for table in list_tables(comparison, reference=reference)
-    }
+    tables = {table.name: format_table(table, numbers) for table in list_tables(comparison)}
     explorer = Template(_read_page_file("explorer.html")).substitute(
         progress=escape(drawing.progress_name.capitalize())
     )

@@ -12,7 +12,6 @@ from nsde_policy.errors import ComparisonError
 from nsde_policy.policy.policy import Policy
 from nsde_policy.run_directory import RunRecord
 
-from ..compare.row import choose_reference
 from ..compare.run import choose_names
 from ..compare.table import tabulate_differences
 from ..rollouts.runner import change_sampling
@@ -118,13 +117,11 @@ def compare_scores(
     *,
     config: ScoreConfig | None = None,
     sampling: Sequence[str] = (),
-    reference: str | None = None,
     device: str = "cpu",
 ) -> ScoreComparison:
     """Score runs on the episodes of a store that none of them has seen, or that all have.
 
     Each run is scored up to its own horizon. The strings in `sampling` change settings, such as "alpha=0.5".
-    The run that `reference` names, by default the first Neural SDE, is the one that others are compared with.
     """
     config = config or ScoreConfig()
     policies = [Policy.from_pretrained(path).to(device) for path in runs]
@@ -142,9 +139,7 @@ def compare_scores(
         )
         scores.append(replace(score, name=label))
     note = f"{len(scored[0].demos)} episodes of {demos}{_describe_knowledge(scored, labels)}"
-    first = choose_reference(scores, reference)
-    others = (run for run in scores if run is not first)
-    return ScoreComparison((first, *others), scored[0].note if len(runs) == 1 else note)
+    return ScoreComparison(tuple(scores), scored[0].note if len(runs) == 1 else note)
 
 
 def _describe_knowledge(scored: Sequence[ScoredEpisodes], labels: Sequence[str]) -> str:

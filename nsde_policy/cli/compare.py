@@ -22,13 +22,12 @@ class Compare(options.RolloutCommand):
     """
 
     runs: tyro.conf.Positional[tuple[options.RunPath, ...]] = ()
-    """Run directories, or `shipped`; runs that differ only in the training seed are pooled."""
+    """Run directories, or `shipped`; the first one is compared with the others. Runs that differ only in the
+    training seed are pooled."""
     episodes: options.EpisodesFlag = 50
     seed_start: options.SeedStartFlag = 100_000
     env: options.EnvFlag = None
     env_kwargs: options.EnvKwargsFlag = None
-    reference: str | None = None
-    """Row to compare the others with; default neural_sde."""
     workers: options.WorkersFlag = 0
     device: options.DeviceFlag = "auto"
     ray: options.RayFlag = None
@@ -56,8 +55,8 @@ class Compare(options.RolloutCommand):
         config = RolloutConfig(self.env, env_kwargs, self.episodes, self.seed_start)
         cache = EntryCache(self.out / "entries", config, self.workers, self.device, self.ray)
         comparison, records = compare_runs(runs, cache), load_records(runs, config)
-        print(format_comparison(comparison, reference=self.reference))
+        print(format_comparison(comparison))
         replace_file(self.out / "comparison.json", comparison.to_json())
         page = self.out / "report.html"
-        replace_file(page, format_page(comparison, records, reference=self.reference))
+        replace_file(page, format_page(comparison, records))
         print(f"wrote {page}, {page.stat().st_size / 1e6:.1f} MB", file=sys.stderr)

@@ -106,7 +106,7 @@ class ScoreCommand(options.DeviceCommand):
     """
 
     runs: Positional[tuple[options.RunPath, ...]] = (options.SHIPPED_RUN,)
-    """Run directories; default: the policy of this package."""
+    """Run directories; the first one is compared with the others. Default: the policy of this package."""
     demos: options.DemosPath
     """Store of recorded episodes."""
     horizon: Count | None = None
@@ -118,8 +118,6 @@ class ScoreCommand(options.DeviceCommand):
     seed: SeedNumber = 0
     """Seed of the sampled plans."""
     sampling: options.SamplingFlag = ()
-    reference: str | None = None
-    """Run to compare the others with; default neural_sde."""
     device: options.DeviceFlag = "cpu"
     verbose: bool = False
     """Print the tables of a single run too."""
@@ -148,7 +146,6 @@ class ScoreCommand(options.DeviceCommand):
             self.demos,
             config=config,
             sampling=self.sampling,
-            reference=self.reference,
             device=self.device,
         )
         results = comparison.to_json() if len(runs) > 1 else comparison.reference.to_json()

@@ -118,7 +118,6 @@ NSDE_POLICY = Program(
                 "view": data.DataView,
                 "convert": data.DataConvert,
                 "edit": data.DataEdit,
-                "replay": data.DataReplay,
                 "download": data.DataDownload,
             },
             "collect": Collect,
@@ -131,7 +130,7 @@ NSDE_POLICY = Program(
         },
         "deploy": {"export": Export, "serve": Serve},
     },
-    {"data": "Inspect, check, view, convert, edit, replay or download demonstrations."},
+    {"data": "Inspect, check, view, convert, edit or download demonstrations."},
 )
 
 

@@ -24,7 +24,6 @@ from nsde_policy.training.presets import (
     read_preset,
 )
 
-from .shared.flags import FLAG_RULES
 from .shared.foreign import refuse_foreign
 from .shared.options import (
     DemosPath,
@@ -109,14 +108,13 @@ class Train(DeviceCommand):
         refuse_foreign(args, cls, prog.split()[-1])
         if {"-h", "--help"} & {*args}:
             text = f"{getdoc(cls)}\n\n{cls.examples}"
-            tyro.cli(cls, prog=prog, args=["--help"], description=text, registry=FLAG_RULES)
+            tyro.cli(cls, prog=prog, args=["--help"], description=text)
         command, flags = tyro.cli(
             cls,
             prog=prog,
             args=expand_short_flags(args),
             return_unknown_args=True,
             add_help=False,
-            registry=FLAG_RULES,
         )
         return replace(command, settings=_parse_settings(command, flags))
 
@@ -203,7 +201,6 @@ def _parse_settings(command: Train, flags: Sequence[str]) -> dict[str, Any]:
         args=["--help"] if HELP_ALL in flags else flags,  # tyro omits given flags
         prog=f"nsde-policy {type(command).__name__.lower()}",
         description=getdoc(command),
-        registry=FLAG_RULES,
     )
     values = {}
     for flag in (word.partition("=")[0] for word in flags if word.startswith("--")):

@@ -160,7 +160,5 @@ def test_command_compares_several_runs(
     assert [len(values["error_in_std"]) for values in json.loads(file.read_text())["runs"]] == [3, 3]
     assert main(["score", *runs, *flags, "--report", str(tmp_path / "page.html")]) == 2
     assert "--report shows the plans of one run" in capsys.readouterr().err
-    assert main(["score", *runs, *flags, "--reference", "nothing"]) == 2
-    assert "no row 'nothing' to refer to" in capsys.readouterr().err
     assert main(["compare", *runs, "--out", str(tmp_path)]) == 2
     assert "use recorded episodes: `nsde-policy score " in capsys.readouterr().err

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
-from nsde_policy.data import DemoWriter, Episode, load_demonstrations
+from nsde_policy.data import load_demonstrations
 from nsde_policy.data.check import check_store
 from nsde_policy.eval.rollouts.pool import RolloutPool
 from nsde_policy.eval.rollouts.runner import RolloutConfig
@@ -186,22 +186,6 @@ def test_errors_of_experts_exit_with_code_2(
     assert message in said
     assert said.count("\n") == 1
     assert not (tmp_path / "demos.zarr").exists()
-
-
-def test_replay_uses_the_environment_that_the_store_records(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    assert main(["data", "replay", str(store)]) == 2
-    assert "environment Pendulum-v1 does not start in the recorded state" in capsys.readouterr().err
-    with DemoWriter(tmp_path / "own.zarr") as writer:
-        writer.append(Episode(np.zeros((9, 5), np.float32), np.zeros((9, 2), np.float32)))
-    own = ["data", "replay", str(tmp_path / "own.zarr")]
-    assert main(own) == 2
-    assert "give its task with --task" in capsys.readouterr().err
-    assert main([*own, "--task", "none"]) == 2
-    assert "the task 'none' has no environment to replay it in: give" in capsys.readouterr().err
-    assert main([*own, "--task", "pusht", "--start", "seed"]) == 0
-    assert "own.zarr records no seeds: episode k is replayed from seed k" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

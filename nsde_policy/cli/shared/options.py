@@ -20,7 +20,6 @@ from nsde_policy.methods.registry import METHODS
 from nsde_policy.ranks import is_launched
 from nsde_policy.tasks import NO_TASK, OWN_ROBOT
 
-from .flags import FLAG_RULES
 from .foreign import refuse_foreign
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ class Command:
         refuse_foreign(args, cls, prog.partition(" ")[2])
         if {"-h", "--help"} & {*args}:  # tyro leaves flags that are given out of the help text
             args = ["--help"]
-        return tyro.cli(cls, args=args, prog=prog, registry=FLAG_RULES)
+        return tyro.cli(cls, args=args, prog=prog)
 
     def check(self) -> None:
         """Refuse flags that do not fit together, before torch is imported."""
