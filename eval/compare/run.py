@@ -92,7 +92,7 @@ class EntryCache:
             train_s=read_training_time(RunDirectory(run)),
             calls_per_chunk=round(scores.network_calls_per_chunk * ACTIONS / chunk, DECIMALS),
             episodes=Episodes.from_results(scores.episodes, task),
-            select=scores.rule,
+            select=policy.rule.kind,
             frames="" if scene is None else encode_frames([each.trace for each in scores.episodes], scene),
         )
         return Comparison(
@@ -124,8 +124,6 @@ def load_records(runs: Sequence[Path], config: RolloutConfig) -> dict[Path, RunR
     """Load the records of all runs; raise if they cannot be compared in the environment of the rollouts."""
     records: dict[Path, RunRecord] = {}
     tasks: set[str] = set()
-    if len({run.resolve() for run in runs}) < len(runs):
-        raise ComparisonError("a run is named twice; name each run once")
     for run in runs:
         records[run] = record = RunDirectory(run).read_record()
         task = config.find_task(record)

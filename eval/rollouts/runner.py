@@ -238,9 +238,7 @@ class EnvRunner:
             seconds = (time.perf_counter() - started) / len(running)
             for episode, plan in zip(running, plans, strict=True):
                 calls = policy.count_calls(plan, self.sampling)
-                episode.log.add_plan(
-                    seconds, planned=steps, network_calls=calls, selected=plan.candidates is not None
-                )
+                episode.log.add_plan(seconds, planned=steps, network_calls=calls)
                 episode.run(plan.actions)
         return [episode.log.score() for episode in episodes]
 

@@ -59,10 +59,6 @@ class Evaluate(options.RolloutCommand):
     """Directory for --render; default RUN/eval, or out/eval for the shipped policy."""
     json: options.JsonFileFlag = None
 
-    def check(self) -> None:
-        """Refuse a run without an environment before torch is imported."""
-        options.check_environment(self.run_dir, self.env)
-
     def run(self) -> None:
         """Roll out, print the scores, render episodes."""
         from nsde_policy.eval.rollouts.disturbances import CameraCondition, Condition

@@ -30,7 +30,6 @@ from .shared.options import (
     DeviceCommand,
     DeviceFlag,
     EnvKwargsFlag,
-    EnvName,
     MethodName,
     parse_env_kwargs,
 )
@@ -82,7 +81,7 @@ class Train(DeviceCommand):
     """Task, such as pusht or metaworld:reach-v3; auto: what the demonstrations record, else none."""
     obs: str = USUAL_OBSERVATIONS
     """Observations: state, or pixels if the task has a camera."""
-    env: Annotated[EnvName | None, tyro.conf.arg(help=TRAIN_ENV_HELP)] = None
+    env: Annotated[str | None, tyro.conf.arg(help=TRAIN_ENV_HELP)] = None
     env_kwargs: EnvKwargsFlag = None
     out: Path | None = None
     """Run directory; default runs/TASK-METHOD-PRESET-SEED, or with the name of --demos."""
@@ -93,7 +92,7 @@ class Train(DeviceCommand):
     """Continue what is in --out from its last checkpoint."""
     validation: Fraction = 0.0
     """Fraction of the episodes to hold out of training, such as 0.2, for curves and `score`."""
-    scale_std: Annotated[Fraction, tyro.conf.arg(aliases=["--calibration"])] = 0.0
+    scale_std: Fraction = 0.0
     """Fraction of the other episodes to hold out too, such as 0.1; σ is scaled to fit them."""
     dry_run: bool = False
     """Print the settings and do nothing else."""

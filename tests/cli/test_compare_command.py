@@ -105,7 +105,6 @@ def arm(runs: list[Path], tmp_path: Path) -> Path:
     ("args", "message"),
     [
         ([], "nothing to compare"),
-        (["RUN", "RUN"], "is named twice"),
         (["ARM"], "no environment to play in"),
         (["/nowhere"], "/nowhere does not exist"),
         (["RUN", "--out", "/proc/x"], "cannot be written"),

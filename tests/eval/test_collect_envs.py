@@ -192,7 +192,7 @@ def test_errors_of_experts_exit_with_code_2(
     ("args", "message"),
     [
         (["--policy", f"{HERE}:Swing"], "needs an environment: give one with --env"),
-        (["--env", "Pendulum-v1"], "no live page: play episodes with eval --render, generate some with"),
+        (["--env", "Pendulum-v1"], "no live page: see episodes with eval --render"),
         (["--env-kwargs", '{"reset_rule": "dice"}'], "dice"),
         (["--policy", "shipped", "--env", "Pendulum-v1"], "but the policy was trained with 5"),
     ],

@@ -29,7 +29,9 @@ def replay_episodes(
     """
     env, angles = EnvAdapter.open(task, {"max_episode_steps": -1}), list(demos.angles)
     for k, episode in enumerate(demos):
-        start = env.env.reset(options={"state": episode.obs[0]}) if seeds is None else env.reset(seeds[k])
+        start = env.reset(k if seeds is None else seeds[k])
+        if seeds is None:
+            start = env.env.reset(options={"state": episode.obs[0]})
         steps = [env.step(action.astype(np.float64)) for action in episode.act]
         states = np.array([start[0], *(step[0] for step in steps[:-1])])
         errors = np.abs(states - episode.obs)

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,10 +14,9 @@ from nsde_policy.assets import SHIPPED, SHIPPED_TASK, resolve_run
 from nsde_policy.bounds import Count, Natural, SeedNumber
 from nsde_policy.config import check_value, get_bounded_fields
 from nsde_policy.errors import CheckpointError, ConfigError, DemoError, import_optional, suggest
-from nsde_policy.files import check_writable, parse_json, read_file, read_json, replace_file
+from nsde_policy.files import check_writable, parse_json, read_file, replace_file
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.ranks import is_launched
-from nsde_policy.tasks import NO_TASK, OWN_ROBOT
 
 from .foreign import refuse_foreign
 
@@ -53,13 +51,6 @@ def check_json_file(path: Path) -> None:
         check_writable(path)
 
 
-def check_environment_name(name: str) -> None:
-    """Raise `PluginError` if there is no such environment."""
-    from nsde_policy.tasks import get_task
-
-    get_task(name)
-
-
 def check_demos(path: Path) -> None:
     """Raise `DemoError` if demonstrations do not exist; those of the Hub are found later."""
     if not path.exists() and path.parts[:1] != ("hf:",):
@@ -80,9 +71,8 @@ EpisodesFlag = Annotated[Count, arg(help="Number of episodes per run, on consecu
 SeedStartFlag = Annotated[
     SeedNumber, arg(help="First seed; scores are published for 100000+, tuning uses 200000+.")
 ]
-EnvName = Annotated[str, Check(check_environment_name)]
 EnvFlag = Annotated[
-    EnvName | None,
+    str | None,
     arg(
         help="Environment: a Gymnasium id (Pendulum-v1) or module:Class; default: as in training, with the "
         "keyword arguments that the run records. With --env, only those of --env-kwargs count."
@@ -161,8 +151,6 @@ class RolloutCommand(DeviceCommand):
         if self.ray is None:
             return super().resolve_device()
         import_optional("ray", "ray")
-        if self.ray != "local" and self.workers:
-            raise ConfigError("--workers is for this machine: leave it out, or use --ray local")
         if self.device not in ("auto", "cpu", "cuda"):
             raise ConfigError(f"--device {self.device} does not fit --ray, which chooses the GPU: use cuda")
         return self._set_device("cuda" if self.device == "cuda" else "cpu")
@@ -241,19 +229,6 @@ def check_run(run: Path) -> None:
     listed = ", ".join(map(str, others[:SHOWN_RUNS])) + (", …" if others[SHOWN_RUNS:] else "")
     there_are = f"there are {listed}" if others else "`nsde-policy train` writes one"
     raise CheckpointError(f"{run} {what}; {there_are}, and `shipped` is the policy of this package")
-
-
-def check_environment(run: Path, env: str | None = None) -> None:
-    """Raise `ConfigError` if a run, or `env`, names no environment to roll out in."""
-    record = read_json(resolve_run(run) / "config.json", error=CheckpointError)
-    if env is not None or record.get("task") != NO_TASK:
-        return
-    recorded = record.get("demos")
-    source = str(recorded.get("source", "STORE")) if isinstance(recorded, dict) else "STORE"
-    raise ConfigError(
-        f"{run} is of {OWN_ROBOT} and has no environment to play in: use recorded episodes: `nsde-policy "
-        f"score {run} --demos {shlex.quote(source)}`, or `play` with --demos; `eval` takes --env"
-    )
 
 
 def _suggest_demos(path: Path) -> str:
