@@ -190,11 +190,16 @@ def _list_settings(task: Task, images: Mapping[str, str], config: CollectConfig)
 
 
 def _collect(collection: Collection, pool: RolloutPool, config: CollectConfig) -> None:
-    held = collection.episodes
-    first = held[-1].seed + 1 if held else config.seed_start
+    episodes = collection.episodes
+    first = episodes[-1].seed + 1 if episodes else config.seed_start
     failed = 0
     with tqdm(
-        desc="collecting", total=config.episodes, initial=len(held), unit="episode", leave=False, disable=None
+        desc="collecting",
+        total=config.episodes,
+        initial=len(episodes),
+        unit="episode",
+        leave=False,
+        disable=None,
     ) as bar:
         for result in pool.run(itertools.count(first), traced=True):
             if result.steps < MIN_STEPS or (config.only_success and not result.success):

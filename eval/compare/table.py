@@ -55,7 +55,7 @@ def _tabulate_scores(comparison: Comparison, reference: Row) -> Table:
     for title, values in _list_settings(rows).items():
         if len(set(values)) > 1:
             columns[title] = values
-        elif values[0] != EMPTY_CELL:
+        else:
             shared.append(f"{title} = {values[0]}, ")
     columns["network calls"] = [f"{row.calls_per_chunk:g}" for row in rows]
     columns["parameters"] = [format_count(row.first.parameters) for row in rows]
@@ -81,15 +81,9 @@ def _format_modes(row: Row) -> str:
 
 def _list_settings(rows: Sequence[Row]) -> dict[str, list[str]]:
     """Return the settings of rows by title; those in which they differ are columns."""
-    entries = [row.first for row in rows]
-    disturbances = [
-        ", ".join(f"{name} {value:g}" for name, value in entry.condition.to_dict().items() if value)
-        for entry in entries
-    ]
     return {
-        "demonstrations": [str(entry.demos) for entry in entries],
-        "T_a": [str(entry.chunk) for entry in entries],
-        "disturbances": [text or EMPTY_CELL for text in disturbances],
+        "demonstrations": [str(row.first.demos) for row in rows],
+        "T_a": [str(row.first.chunk) for row in rows],
     }
 
 

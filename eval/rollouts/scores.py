@@ -160,8 +160,8 @@ def score_rollouts(
         loaded, workers, device = policy, 1, policy.device
     else:
         loaded = Policy.from_pretrained(policy).use_selection(config.select)
-    task = replace(config, env_kwargs={}).find_task(loaded.record)
-    config = replace(config, env=task)
+    task = config.find_task(loaded.record)
+    config = replace(config, env=task, env_kwargs={})
     sampling = change_sampling(loaded.sampling, config.sampling)
     chunk = loaded.check_steps(config.chunk or loaded.chunk)
     if device == "cpu":
@@ -176,7 +176,7 @@ def score_rollouts(
         "method": record.config.method,
         "seeds": [config.seeds[0], config.seeds[-1]],
         "env": task.env_id or task.name,
-        "env_kwargs": {**task.env_kwargs, **config.env_kwargs},
+        "env_kwargs": dict(task.env_kwargs),
         "chunk": chunk,
         "sampling": sampling.to_dict(),
         **({"select": loaded.rule.kind} if loaded.selector else {}),

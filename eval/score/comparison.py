@@ -93,19 +93,19 @@ class ScoreComparison:
         )
 
     def _tabulate_scores(self) -> Table:
-        shown = sorted({1, self.horizon})
+        periods = sorted({1, self.horizon})
         head = ["run", *(f"log-likelihood, {title}" for title in LOG_PROBS.values())]
-        head += [f"error, h = {h}" for h in shown]
+        head += [f"error, h = {h}" for h in periods]
         head += [f"coverage, {title}" for title in COVERAGES.values()]
         lines: list[list[Cell]] = []
         for run in self.runs:
             likelihood = [run.sums.get(name) for name in LOG_PROBS]
             coverage = [run.coverage(name) for name in COVERAGES]
             cells = [EMPTY_CELL if each is None else each.at() for each in likelihood]
-            cells += [run.error("sample").at(h - 1) for h in shown]
+            cells += [run.error("sample").at(h - 1) for h in periods]
             cells += [EMPTY_CELL if each is None else each.at(len(COVERAGE_LEVELS) - 1) for each in coverage]
             lines.append([run.label, *cells])
-        baseline = [self.reference.error("repeat").at(h - 1) for h in shown]
+        baseline = [self.reference.error("repeat").at(h - 1) for h in periods]
         empty = [EMPTY_CELL] * len(LOG_PROBS), [EMPTY_CELL] * len(COVERAGES)
         lines.append([PREDICTORS["repeat"], *empty[0], *baseline, *empty[1]])
         return Table("offline", head, lines, reference=self.reference.label if len(self.runs) > 1 else "")

@@ -52,8 +52,8 @@ class Serve(ServeSettings, options.DeviceCommand):
 
         from .shared.page import run_until_signal
 
-        given = {each.name: getattr(self, each.name) for each in fields(ServeSettings)}
-        settings = ServeSettings(**given | {"token": options.read_token(self.token_file)})
+        values = {each.name: getattr(self, each.name) for each in fields(ServeSettings)}
+        settings = ServeSettings(**values | {"token": options.read_token(self.token_file)})
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         policy = Policy.from_pretrained(self.run_dir).to(self.device)
         policy.threads = self.threads

@@ -54,8 +54,6 @@ class Tune(Train):
     """Episodes that score a training."""
     workers: Natural = 0
     """Local processes that join; 0: one per core, at most 8, or 4 on a GPU. Results depend on it."""
-    dry_run: bool = False
-    """Print the budget and do nothing else."""
     json: JsonFileFlag = None
     resume: tyro.conf.Suppress[tyro.conf.Fixed[bool]] = False
     """Not a flag: a search always continues."""
@@ -72,15 +70,16 @@ class Tune(Train):
         from nsde_policy.eval.tune.space import format_values
         from nsde_policy.policy.torch_threads import count_cores
 
+        if self.dry_run:
+            super().run()
+            return
         search = self._make_search()
         episodes = f" and {search.episodes} episodes" if search.episodes else ""
         print(
             f"budget: {self.trials} trials of 1 to {ROUNDS} trainings of about {search.config.train.steps} "
             f"steps{episodes} each",
-            file=sys.stdout if self.dry_run else sys.stderr,
+            file=sys.stderr,
         )
-        if self.dry_run:
-            return
         usual = min(count_cores(), MOST_WORKERS) if self.device == "cpu" else round(1 / GPU_SHARE)
         try:
             result = search.run(self.workers or usual)
