@@ -172,8 +172,8 @@ def fragile(obs: np.ndarray) -> np.ndarray:
     ("expert", "args", "message"),
     [
         ("Mute", [], "gives no actions; define select_action(obs)"),
-        ("lost", [], "__call__ returned array([nan]), expected finite numbers of shape (1,)"),
-        ("fragile", [], "episode seed 7, step 0: __call__ raised ZeroDivisionError: no plan"),
+        ("lost", [], "it returned array([nan]), expected finite numbers of shape (1,)"),
+        ("fragile", [], f"seed 7, step 0: expert {HERE}:fragile: __call__ raised ZeroDivisionError: no plan"),
         ("Missing", [], f"{HERE} has no class 'Missing'; it has: "),
         ("Swing", ["--chunk", "4"], "--chunk and --sampling are for trained policies"),
     ],
