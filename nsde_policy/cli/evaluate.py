@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tyro.conf import Positional
 
 from nsde_policy.assets import resolve_run
-from nsde_policy.bounds import Count, Fraction, Natural, NonNegative, Occluder, PixelShift, SeedNumber
+from nsde_policy.bounds import Count, Fraction, Natural, NonNegative, Occluder, PixelShift
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import check_writable, replace_file
 from nsde_policy.selection.rule import Choice
@@ -111,8 +111,6 @@ class ScoreCommand(options.DeviceCommand):
     """Number of plans sampled from each frame."""
     stride: Natural = 0
     """Distance between the frames that are planned from; 0 chooses about 1000 frames in all."""
-    seed: SeedNumber = 0
-    """Seed of the sampled plans."""
     sampling: options.SamplingFlag = ()
     device: options.DeviceFlag = "cpu"
     verbose: bool = False
@@ -136,7 +134,7 @@ class ScoreCommand(options.DeviceCommand):
         runs = [resolve_run(path) for path in self.runs]
         for run in runs:
             options.warn_if_unfinished(run)
-        config = ScoreConfig(horizon=self.horizon, samples=self.samples, stride=self.stride, seed=self.seed)
+        config = ScoreConfig(horizon=self.horizon, samples=self.samples, stride=self.stride)
         comparison = compare_scores(
             runs,
             self.demos,
