@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
-from nsde_policy.envs.pusht.geometry import SIDE, SUCCESS_COVERAGE
+from nsde_policy.envs.pusht.geometry import SIDE
 from nsde_policy.eval.render.pictures import add_caption
 from nsde_policy.eval.render.video import FORECAST_SAMPLES, FORECAST_STEPS, sample_forecast
 from nsde_policy.files import replace_file
@@ -59,9 +59,7 @@ def draw_recovery(policy: Policy, seed: int, *, side: int = 360) -> Iterator[np.
         picture = task.drawing.draw(state, size=side, forecast=forecast.skip(step % policy.chunk))
         if held is not None:
             picture = draw_hand(picture, state[2:4])
-        yield add_caption(
-            picture, seed=seed, step=step, progress=info["coverage"], threshold=SUCCESS_COVERAGE
-        )
+        yield add_caption(picture, seed=seed, step=step, progress=info["coverage"])
         action = table.clip(actions[step % policy.chunk])
         history.add_action(np.array(action))
         trail, _, solved, info = table.advance(action, held)
@@ -73,7 +71,6 @@ def draw_recovery(policy: Policy, seed: int, *, side: int = 360) -> Iterator[np.
         seed=seed,
         step=step + 1,
         progress=info["coverage"],
-        threshold=SUCCESS_COVERAGE,
         success=solved,
     )
 

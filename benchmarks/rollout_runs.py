@@ -205,6 +205,7 @@ def play_row(row: Rollouts, how: tuple[EntryCache, Path], file: Path) -> None:
         name=row.name,
         preset=training.preset or training.task.make_task().training.default_preset,
         condition=row.condition,
+        frames="",
     )
     replace_file(file, msgspec.structs.replace(found, entries=(entry,)).to_json())
     episodes = entry.episodes

@@ -29,8 +29,6 @@ from .rollouts.runner import RolloutConfig, change_sampling, make_adapter
 
 MAX_FAILURES = 100
 """Episodes in a row that may fail if only successes are kept."""
-SEEDS = 2**32
-"""Number of seeds; larger ones are used for the noise of pictures."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +41,6 @@ class CollectConfig(RolloutConfig):
     """Leave out episodes that fail."""
     obs: str = USUAL_OBSERVATIONS
     """Observations to record in addition to the usual ones, such as "pixels"."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        last = self.seed_start + self.episodes - 1
-        if last >= SEEDS:
-            raise ConfigError(f"seeds end at {SEEDS - 1}, got {last}: take a smaller --seed-start")
 
 
 @dataclass(frozen=True)
@@ -155,7 +147,7 @@ def _load_expert(name: str, config: CollectConfig) -> Demonstrator:
         raise ConfigError(f"the expert {name} needs an environment: give one with --env")
     task = with_env_kwargs(_choose_observations(get_task(config.env), config.obs), config.env_kwargs)
     env = EnvAdapter.open(task, {})
-    ScriptedExpert(name, env.env)
+    ScriptedExpert(name, env)  # its errors come first
     images = find_recorded_images(env, task, config.obs)
     pool = RolloutPool(None, RolloutConfig(task, images=images), expert=name)
     made_with = {"by": "expert", "policy": name, **_list_settings(task, images, config)}
@@ -198,11 +190,16 @@ def _list_settings(task: Task, images: Mapping[str, str], config: CollectConfig)
 
 
 def _collect(collection: Collection, pool: RolloutPool, config: CollectConfig) -> None:
-    held = collection.episodes
-    first = held[-1].seed + 1 if held else config.seed_start
+    episodes = collection.episodes
+    first = episodes[-1].seed + 1 if episodes else config.seed_start
     failed = 0
     with tqdm(
-        desc="collecting", total=config.episodes, initial=len(held), unit="episode", leave=False, disable=None
+        desc="collecting",
+        total=config.episodes,
+        initial=len(episodes),
+        unit="episode",
+        leave=False,
+        disable=None,
     ) as bar:
         for result in pool.run(itertools.count(first), traced=True):
             if result.steps < MIN_STEPS or (config.only_success and not result.success):

@@ -9,7 +9,7 @@ import numpy as np
 from robustness import list_main_rows, sweep
 
 from nsde_policy.eval.compare.result import Comparison, read_comparison
-from nsde_policy.eval.compare.row import Row, choose_reference
+from nsde_policy.eval.compare.row import Row
 from nsde_policy.eval.compare.table import format_count, format_duration
 from nsde_policy.eval.statistics import mean
 from result_tables.files import NONE, RESULTS, by_seed, group, markdown, pool, pool_success, read
@@ -41,7 +41,7 @@ def pusht_methods() -> str:
     comparison = _read_pusht()
     rows = list_main_rows(comparison)
     most = max(row.first.demos for row in rows)
-    reference = choose_reference(rows, None)
+    reference = comparison.reference
     head = ["method", "calls", "parameters", "training", "score", "success", "n"]
     lines = []
     for row in rows:
@@ -139,7 +139,7 @@ def avoiding_methods() -> str:
     head += ["− Neural SDE", "calls"]
     lines = []
     comparisons = [msgspec.convert(read(file)["avoiding"], Comparison) for file in ("tasks", "tasks_equal")]
-    reference = choose_reference(list_main_rows(comparisons[0]), None)
+    reference = comparisons[0].reference
     for comparison in comparisons:
         for row in list_main_rows(comparison):
             modes = ", ".join(str(each.distinct_modes) for each in row.trainings)

@@ -1,13 +1,11 @@
 """Entry of a comparison: the episodes of one trained run under one setting, and their costs."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from nsde_policy.bounds import Count, Natural
-from nsde_policy.errors import ComparisonError
 from nsde_policy.selection.rule import Kind
 from nsde_policy.tasks import Task
 
@@ -18,39 +16,26 @@ from ..rollouts.paths import PackedPaths
 DECIMALS = 5
 """Decimal places of numbers in result files."""
 
-Score = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
-Cost = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
-
 
 class Episodes(msgspec.Struct, frozen=True, omit_defaults=True):
     """Outcomes of one run in columns, one value per seed, in the order of the seeds."""
 
-    seed: tuple[Natural, ...]
-    score: tuple[Score, ...]
+    seed: tuple[int, ...]
+    score: tuple[float, ...]
     """Score of each episode; `Task.score_name` says what it is."""
     success: tuple[bool, ...] | None
     """None if the environment does not report successes."""
-    metrics: Mapping[str, tuple[Score, ...]]
+    metrics: Mapping[str, tuple[float, ...]]
     """Further figures of the task, by name."""
-    steps: tuple[Natural, ...]
-    modes: Natural = 0
+    steps: tuple[int, ...]
+    modes: int = 0
     """Number of modes of the task; 0 if it has none."""
-    mode: tuple[Annotated[int, msgspec.Meta(ge=-1)], ...] | None = None
+    mode: tuple[int, ...] | None = None
     """Mode of each episode from 0, -1 if unknown; None if the task has none."""
     paths: PackedPaths | None = None
     """Where the episodes went, if the task says what to draw."""
-    success_step: tuple[Natural | None, ...] | None = None
+    success_step: tuple[int | None, ...] | None = None
     """Actions before the first success of each episode, None without; None if all end with their success."""
-
-    def __post_init__(self) -> None:
-        names = ("seed", "score", "success", "steps", "mode", "success_step")
-        columns = {name: getattr(self, name) for name in names}
-        columns |= self.metrics
-        sizes = {name: len(column) for name, column in columns.items() if column is not None}
-        if len(set(sizes.values())) > 1 or not self.seed:
-            raise ComparisonError(f"columns must have the same length, at least 1, got {sizes}")
-        if (self.mode is None) != (self.modes == 0) or max(self.mode or (-1,)) >= max(self.modes, 1):
-            raise ComparisonError(f"need the mode of each episode, below the number of modes {self.modes}")
 
     def __len__(self) -> int:
         return len(self.seed)
@@ -127,24 +112,24 @@ class Setting(NamedTuple):
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One trained run, rolled out under one setting."""
 
-    name: Annotated[str, msgspec.Meta(min_length=1)]
+    name: str
     """Unique name of the row, such as "diffusion, DDIM-10"."""
     title: str
     method: str
     preset: str
-    train_seed: Natural
-    demos: Count
+    train_seed: int
+    demos: int
     """Number of demonstrations it was trained on."""
-    chunk: Count
+    chunk: int
     """Actions executed before replanning (T_a)."""
     sampling: Mapping[str, Any]
     """Sampling settings of the trained model."""
     condition: Condition
-    parameters: Natural
-    train_steps: Natural
-    train_s: Cost | None
+    parameters: int
+    train_steps: int
+    train_s: float | None
     """Training time in seconds, if the run had the device to itself."""
-    calls_per_chunk: Cost
+    calls_per_chunk: float
     """Sequential network calls for eight actions, the mean over plans."""
     episodes: Episodes
     select: Kind = "none"

@@ -17,7 +17,7 @@ from nsde_policy.files import read_json
 from nsde_policy.tasks import Task, get_task
 
 from .entries import Entry, Setting
-from .row import Row, choose_reference
+from .row import Row
 
 FORMAT = 2
 
@@ -101,11 +101,10 @@ class Comparison(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag
         ]
         return sorted(rows, key=lambda row: (-row.success.value if row.success else 0.0, -row.score.value))
 
-    def reference(self, name: str | None = None) -> Row:
-        """Return the row that others are compared with, see `choose_reference`."""
-        settings = [entry.setting for entry in self.entries]
-        in_order = sorted(self.rows, key=lambda row: settings.index(row.first.setting))
-        return choose_reference(in_order, name)
+    @property
+    def reference(self) -> Row:
+        """The row that others are compared with: that of the first entry."""
+        return next(row for row in self.rows if row.first.setting == self.entries[0].setting)
 
     def to_json(self) -> str:
         """Format as JSON with one line per entry, which keeps the file small."""

@@ -5,53 +5,27 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Protocol, Self, TypeVar
+from typing import Protocol, Self
 
 import numpy as np
-
-from nsde_policy.errors import ComparisonError
 
 from ..statistics import Difference, Estimate, mean, paired_difference, proportion, verdict
 from .entries import Entry, Episodes
 from .modes import compare_modes, estimate_modes
-
-REFERENCE_METHOD = "neural_sde"
 
 
 class ComparedRow(Protocol):
     """Results of one policy that are compared with others, in rollouts or on recorded episodes."""
 
     @property
-    def name(self) -> str:
-        """Unique name, such as "diffusion, DDIM-10"."""
-
-    @property
     def label(self) -> str:
         """Name in tables, such as "Diffusion Policy, DDIM-10"."""
-
-    @property
-    def method(self) -> str:
-        """Name of the method, such as "diffusion"."""
 
     def difference(self, other: Self, column: str) -> Difference | None:
         """Return a column of this row minus the other, with its paired interval; None if one lacks it."""
 
     def decide(self, other: Self, column: str) -> str:
         """Return which of two rows is ahead by a column, or that no difference is shown."""
-
-
-R = TypeVar("R", bound=ComparedRow)
-
-
-def choose_reference(rows: Sequence[R], name: str | None) -> R:
-    """Return the row that others are compared with; by default the Neural SDE, or else the first."""
-    if name is None:
-        return min(rows, key=lambda row: (row.name != REFERENCE_METHOD, row.method != REFERENCE_METHOD))
-    for row in rows:
-        if name in (row.name, row.label):
-            return row
-    available = ", ".join(repr(row.name) for row in rows)
-    raise ComparisonError(f"no row {name!r} to refer to; available: {available}")
 
 
 class Summary(abc.ABC):

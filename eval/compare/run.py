@@ -41,8 +41,6 @@ class EntryCache:
     workers: int = 0
     device: str = "cpu"
     ray: str | None = None
-    with_frames: bool = False
-    """Whether entries hold the frames of their episodes, if the task has a scene to draw them in."""
 
     def path(self, run: Path, record: RunRecord) -> Path:
         """Return the file of a run's entry; its name depends on the run's files, settings and seeds."""
@@ -65,26 +63,20 @@ class EntryCache:
         """Return a comparison with the run's entry only, from the cache if possible."""
         file = self.path(run, record)
         with suppress(ComparisonError):  # not rolled out yet, or the file is damaged
-            cached = read_comparison(file)
-            if cached.entries[0].frames or not self._needs_frames(record):
-                return cached
+            return read_comparison(file)
         comparison = self._roll_out(run, record)
         replace_file(file, comparison.to_json())
         return comparison
 
-    def _needs_frames(self, record: RunRecord) -> bool:
-        return self.with_frames and self.config.find_task(record).drawing.scene() is not None
-
     def _roll_out(self, run: Path, record: RunRecord) -> Comparison:
         """Roll out a run and return a comparison with its entry."""
-        needs_frames = self._needs_frames(record)
-        scores = score_rollouts(
-            run, self.config, workers=self.workers, device=self.device, traced=needs_frames, ray=self.ray
-        )
         task, config = self.config.find_task(record), record.config
+        scene = task.drawing.scene()
+        scores = score_rollouts(
+            run, self.config, workers=self.workers, device=self.device, traced=scene is not None, ray=self.ray
+        )
         policy = Policy.from_pretrained(run).use_selection(self.config.select)
         chunk = self.config.chunk or config.chunk
-        scene = task.drawing.scene() if needs_frames else None
         entry = Entry(
             name=config.method,
             title=get_method(config.method).title,
@@ -100,7 +92,7 @@ class EntryCache:
             train_s=read_training_time(RunDirectory(run)),
             calls_per_chunk=round(scores.network_calls_per_chunk * ACTIONS / chunk, DECIMALS),
             episodes=Episodes.from_results(scores.episodes, task),
-            select=scores.rule,
+            select=policy.rule.kind,
             frames="" if scene is None else encode_frames([each.trace for each in scores.episodes], scene),
         )
         return Comparison(
@@ -132,17 +124,10 @@ def load_records(runs: Sequence[Path], config: RolloutConfig) -> dict[Path, RunR
     """Load the records of all runs; raise if they cannot be compared in the environment of the rollouts."""
     records: dict[Path, RunRecord] = {}
     tasks: set[str] = set()
-    if len({run.resolve() for run in runs}) < len(runs):
-        raise ComparisonError("a run is named twice; name each run once")
     for run in runs:
         records[run] = record = RunDirectory(run).read_record()
         task = config.find_task(record)
         tasks.add(task.name)
-        if task.env_id is None:
-            raise ComparisonError(
-                f"{run} was trained without a task, so it has no environment to roll out in: give one with "
-                "--env, or use recorded episodes: `nsde-policy score` or `report` with --demos STORE"
-            )
         if (stopped := RunDirectory(run).describe_unfinished()) is not None:
             raise ComparisonError(stopped)
     if len(tasks) > 1:

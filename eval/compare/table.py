@@ -20,22 +20,20 @@ MODES_NOTE = (
 R = TypeVar("R", bound=ComparedRow)
 
 
-def format_comparison(comparison: Comparison, *, reference: str | None = None) -> str:
-    """Format all tables as Markdown; differences are to `reference`, a row's name."""
+def format_comparison(comparison: Comparison) -> str:
+    """Format all tables as Markdown."""
     machine = ", ".join(f"{role}: {device}" for role, device in comparison.machine.items())
     head = f"{comparison.task}, {comparison.seeds_title}; {machine}"
-    tables = list_tables(comparison, reference=reference)
-    return "\n\n".join([head, *(table.to_markdown() for table in tables)])
+    return "\n\n".join([head, *(table.to_markdown() for table in list_tables(comparison))])
 
 
-def list_tables(comparison: Comparison, *, reference: str | None = None) -> list[Table]:
+def list_tables(comparison: Comparison) -> list[Table]:
     """Return the table of scores and, for several rows, that of differences."""
-    reference_row = comparison.reference(reference)
-    tables = [_tabulate_scores(comparison, reference_row)]
+    tables = [_tabulate_scores(comparison, comparison.reference)]
     if len(comparison.rows) > 1:
         columns = [*comparison.columns[::-1], *comparison.mode_columns[1:]]
         titles = {column: comparison.column_title(column) for column in columns}
-        tables.append(tabulate_differences(comparison.rows, reference_row, titles, note=PAIRED_NOTE))
+        tables.append(tabulate_differences(comparison.rows, comparison.reference, titles, note=PAIRED_NOTE))
     return tables
 
 
@@ -57,7 +55,7 @@ def _tabulate_scores(comparison: Comparison, reference: Row) -> Table:
     for title, values in _list_settings(rows).items():
         if len(set(values)) > 1:
             columns[title] = values
-        elif values[0] != EMPTY_CELL:
+        else:
             shared.append(f"{title} = {values[0]}, ")
     columns["network calls"] = [f"{row.calls_per_chunk:g}" for row in rows]
     columns["parameters"] = [format_count(row.first.parameters) for row in rows]
@@ -83,15 +81,9 @@ def _format_modes(row: Row) -> str:
 
 def _list_settings(rows: Sequence[Row]) -> dict[str, list[str]]:
     """Return the settings of rows by title; those in which they differ are columns."""
-    entries = [row.first for row in rows]
-    disturbances = [
-        ", ".join(f"{name} {value:g}" for name, value in entry.condition.to_dict().items() if value)
-        for entry in entries
-    ]
     return {
-        "demonstrations": [str(entry.demos) for entry in entries],
-        "T_a": [str(entry.chunk) for entry in entries],
-        "disturbances": [text or EMPTY_CELL for text in disturbances],
+        "demonstrations": [str(row.first.demos) for row in rows],
+        "T_a": [str(row.first.chunk) for row in rows],
     }
 
 

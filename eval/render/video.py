@@ -1,6 +1,5 @@
 """Videos of rolled-out episodes: the scene, the sampled futures that the policy expects, and a caption."""
 
-import math
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
@@ -77,7 +76,6 @@ class RenderedEpisode:
             seed=self.result.seed,
             step=step,
             progress=trace.progress[step],
-            threshold=self.task.drawing.success_progress,
             success=self.result.success if step == len(self) - 1 else None,
         )
 
@@ -139,14 +137,10 @@ def choose_video_seeds(outcomes: Iterable[tuple[int, bool | None]], each: int) -
 
 
 def format_outcome(result: EpisodeResult) -> str:
-    """Return the stem of an episode's file names: seed, outcome, and the best progress of a failure."""
+    """Return the stem of an episode's file names: seed and outcome."""
     if result.success is None:
         return f"seed-{result.seed}-episode"
-    if result.success:
-        return f"seed-{result.seed}-success"
-    best = result.max_progress
-    rounded = "" if best is None else f"-{math.floor(best * 100) / 100:.2f}"  # down: 0.949 is not 0.95
-    return f"seed-{result.seed}-failure{rounded}"
+    return f"seed-{result.seed}-{'success' if result.success else 'failure'}"
 
 
 def encode_video(episode: RenderedEpisode) -> bytes:

@@ -38,30 +38,24 @@ class Section(NamedTuple):
     body: str
 
 
-def format_page(
-    comparison: Comparison,
-    records: Mapping[Path, RunRecord],
-    *,
-    title: str | None = None,
-    reference: str | None = None,
-) -> str:
-    """Format a comparison as HTML; others are compared with the row `reference`.
+def format_page(comparison: Comparison, records: Mapping[Path, RunRecord]) -> str:
+    """Format a comparison as HTML.
 
     `records` has the settings of each run by its directory, in the order of the entries.
     """
     shown = _list_shown_runs(comparison)
     task, rows = comparison.task_info, comparison.rows
     seeds = comparison.entries[0].episodes.seed
-    sections = [each for each in _list_sections(comparison, shown, records, reference) if each.body]
+    sections = [each for each in _list_sections(comparison, shown, records) if each.body]
     style, script = _read_page_file("page.css"), _join_scripts(task)
     best, deciding = rows[0], comparison.columns[-1]
     policies = f"{len(rows)} polic{'y' if len(rows) == 1 else 'ies'}"
-    heading = title or f"{task.reporting.title or task.name}: {policies} on {len(seeds)} seeds"
+    title = f"{task.reporting.title or task.name}: {policies} on {len(seeds)} seeds"
     return Template(_read_page_file("page.html")).substitute(
         policy=format_security_policy(style, script),
         style=style,
         script=script,
-        title=escape(heading),
+        title=escape(title),
         summary=f"<b>{escape(best.label)}</b>: "
         f"{escape(comparison.column_title(deciding))} {getattr(best, deciding)}",
         facts=escape(f"{comparison.seeds_title}, the same for all; final weights"),
@@ -93,13 +87,10 @@ def _list_sections(
     comparison: Comparison,
     shown: Sequence[ShownRun],
     records: Mapping[Path, RunRecord],
-    reference: str | None,
 ) -> list[Section]:
     drawing = comparison.task_info.drawing
     numbers = {row.label: number for number, row in enumerate(comparison.rows)}
-    tables = {
-        table.name: format_table(table, numbers) for table in list_tables(comparison, reference=reference)
-    }
+    tables = {table.name: format_table(table, numbers) for table in list_tables(comparison)}
     explorer = Template(_read_page_file("explorer.html")).substitute(
         progress=escape(drawing.progress_name.capitalize())
     )

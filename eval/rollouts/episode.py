@@ -68,16 +68,12 @@ class EpisodeResult:
     """See `Task.outcome`; `Task.score_name` names it."""
     metrics: Mapping[str, float]
     """Further figures of the outcome."""
-    max_progress: float | None
-    """Largest progress at any moment; None if the task defines no progress."""
     steps: int
     plans: int
     planned: int
     """Number of planned actions; the last few may not have been executed."""
     network_calls: int
     planning_s: float
-    selected: int = 0
-    """Number of plans that were selected among several."""
     outside: int = 0
     """Number of steps with an observation far outside the demonstrated range."""
     mode: int | None = None
@@ -90,8 +86,7 @@ class EpisodeResult:
     """What happened, step by step; `RolloutPool` returns it on demand only."""
 
     def __post_init__(self) -> None:
-        figures = {"score": self.score, "progress": self.max_progress or 0.0, **self.metrics}
-        for name, value in figures.items():
+        for name, value in {"score": self.score, **self.metrics}.items():
             check_figure(f"episode seed {self.seed}: its {name}", value)
 
     @property
@@ -121,7 +116,7 @@ class EpisodeLog:
         self.ended = False
         self.outside = 0
         """Number of steps with an observation far outside the demonstrated range."""
-        self._costs = {"plans": 0, "planned": 0, "network_calls": 0, "selected": 0}
+        self._costs = {"plans": 0, "planned": 0, "network_calls": 0}
         self._planning_s = 0.0
         self._task = task
         self._env = env
@@ -159,7 +154,7 @@ class EpisodeLog:
                 self.trace.images.setdefault(name, CompressedFrames()).append(self._env.read_image(part))
 
     def add_plan(self, seconds: float, **costs: int) -> None:
-        """Count a plan: its seconds, `planned` actions, `network_calls`, and whether it was `selected`."""
+        """Count a plan: its seconds, `planned` actions and `network_calls`."""
         self._planning_s += seconds
         for name, value in {"plans": 1, **costs}.items():
             self._costs[name] += value
@@ -169,14 +164,12 @@ class EpisodeLog:
         with self._env.guard("scoring the episode"):
             outcome = self._task.outcome(self._rewards, self._infos)
             mode = read_episode_mode(self._task, self._infos[-1])
-        progress = [value for value in self.trace.progress if value is not None]
         columns = self._task.drawing.path_of
         return EpisodeResult(
             seed=self._seed,
             success=outcome.success,
             score=outcome.score,
             metrics=outcome.metrics,
-            max_progress=max(progress, default=None),
             steps=self.steps,
             outside=self.outside,
             **self._costs,

@@ -4,15 +4,13 @@ import inspect
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NoReturn
 
-import gymnasium as gym
 import numpy as np
 
 from nsde_policy.errors import NsdePolicyError, summarize_error
 from nsde_policy.tasks import Task
 from nsde_policy.tasks.adapter import EnvAdapter
-from nsde_policy.tasks.environments import import_user_module, run_env_code
+from nsde_policy.tasks.environments import import_user_module
 
 from .episode import EpisodeLog, EpisodeResult
 from .runner import RolloutConfig
@@ -30,60 +28,60 @@ class ScriptedExpert:
     episode if there is one, with `seed=` if it takes that.
     """
 
-    def __init__(self, name: str, env: gym.Env[Any, Any]) -> None:
-        self.name = name
-        self._where = ""
-        expert = self._import(name)
+    def __init__(self, name: str, env: EnvAdapter) -> None:
+        self._name = name
+        self._env = env
+        expert = _import_expert(name)
         if isinstance(expert, type):
-            with self._run("constructor"):
-                expert = expert(env) if _wants_env(expert) else expert()
+            with self._guard("constructor"):
+                expert = expert(env.env) if _wants_env(expert) else expert()
         method = next((method for method in ACTING if callable(getattr(expert, method, None))), None)
         if method is None:
-            self._fail("it gives no actions; define select_action(obs), get_action(obs) or __call__(obs)")
-        self._method, self._act = method, getattr(expert, method)
+            raise NsdePolicyError(
+                f"expert {name} gives no actions; define select_action(obs), get_action(obs) or __call__(obs)"
+            )
+        self._method = method
+        self._act = getattr(expert, method)
         self._reset = getattr(expert, "reset", None)
 
     def reset(self, seed: int) -> None:
         """Prepare the expert for the episode of a seed."""
-        self._where = f", episode seed {seed}"
         if self._reset is not None:
-            with self._run("reset"):
+            with self._guard("reset"):
                 parameters = inspect.signature(self._reset).parameters.values()
                 takes_seed = any(each.name == "seed" or each.kind is each.VAR_KEYWORD for each in parameters)
                 self._reset(**({"seed": seed} if takes_seed else {}))
 
-    def act(self, obs: object, step: int, env: EnvAdapter) -> np.ndarray:
-        """Return the action for an observation, (act_dim,), inside the action space of the environment."""
-        self._where = f"{self._where.partition(', step')[0]}, step {step}"
-        with self._run(self._method):
-            action = self._act(obs)
-        shape = env.env.action_space.shape
-        try:
-            values = np.asarray(action, np.float64)
-        except (TypeError, ValueError):
-            values = np.array(np.nan)
-        if values.shape != shape or not np.isfinite(values).all():
-            self._fail(f"{self._method} returned {action!r:.80}, expected finite numbers of shape {shape}")
-        return env.clip(values.reshape(-1))
+    def act(self) -> np.ndarray:
+        """Return the action for the last observation, (act_dim,), inside the action space."""
+        shape = self._env.env.action_space.shape
+        with self._guard(self._method):
+            action = np.asarray(self._act(self._env.last_obs), np.float64)
+            if action.shape != shape or not np.isfinite(action).all():
+                raise ValueError(f"it returned {action!r:.80}, expected finite numbers of shape {shape}")
+        return self._env.clip(action.reshape(-1))
 
-    def _import(self, name: str) -> Callable[..., object]:
-        module_name, _, attribute = name.partition(":")
-        try:
-            module = import_user_module(module_name)
-        except (Exception, SystemExit) as error:
-            problem = f"its module cannot be imported: {summarize_error(error)}"
-            self._fail(f"{problem}; run the command in its folder, or install it", error)
-        expert: Callable[..., object] | None = getattr(module, attribute, None)
-        if not callable(expert):
-            classes = [key for key, value in vars(module).items() if isinstance(value, type)]
-            self._fail(f"{module_name} has no class {attribute!r}; it has: {', '.join(classes) or 'none'}")
-        return expert
+    def _guard(self, what: str) -> AbstractContextManager[None]:
+        return self._env.guard(f"expert {self._name}: {what}", " (--policy)")
 
-    def _run(self, what: str) -> AbstractContextManager[None]:
-        return run_env_code(f"expert {self.name}{self._where}: {what}", " (--policy)")
 
-    def _fail(self, problem: str, cause: BaseException | None = None) -> NoReturn:
-        raise NsdePolicyError(f"expert {self.name}{self._where}: {problem} (--policy)") from cause
+def _import_expert(name: str) -> Callable[..., object]:
+    """Import the class or function that `module:Class` names."""
+    module_name, _, attribute = name.partition(":")
+    try:
+        module = import_user_module(module_name)
+    except (Exception, SystemExit) as error:
+        raise NsdePolicyError(
+            f"expert {name}: its module cannot be imported: {summarize_error(error)}; run the command in its "
+            "folder, or install it"
+        ) from error
+    expert: Callable[..., object] | None = getattr(module, attribute, None)
+    if not callable(expert):
+        classes = [key for key, value in vars(module).items() if isinstance(value, type)]
+        raise NsdePolicyError(
+            f"expert {name}: {module_name} has no class {attribute!r}; it has: {', '.join(classes) or 'none'}"
+        )
+    return expert
 
 
 def _wants_env(expert: type) -> bool:
@@ -102,7 +100,7 @@ class ExpertRunner:
         assert isinstance(config.env, Task)
         self.task, self._images = config.env, config.images
         self._env = EnvAdapter.open(self.task, config.env_kwargs)
-        self._expert = ScriptedExpert(name, self._env.env)
+        self._expert = ScriptedExpert(name, self._env)
 
     def run(self, seeds: Sequence[int]) -> list[EpisodeResult]:
         """Run one episode per seed."""
@@ -114,7 +112,7 @@ class ExpertRunner:
         self._expert.reset(seed)
         while not log.ended:
             started = time.perf_counter()
-            action = self._expert.act(self._env.last_obs, log.steps, self._env)
+            action = self._expert.act()
             log.add_plan(time.perf_counter() - started, planned=1)
             log.step(action)
         return log.score()

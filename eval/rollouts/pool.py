@@ -49,7 +49,10 @@ class RolloutPool(BaseConfig):
     """Address of a Ray cluster that takes the place of this machine, see `open_pool`."""
 
     def run(self, seeds: Iterable[int], *, traced: bool = False) -> Iterator[EpisodeResult]:
-        """Run one episode per seed; the seeds may be endless. Traces stay empty unless `traced`."""
+        """Run one episode per seed; the seeds may be endless.
+
+        Traces stay empty unless `traced`, and histories always do: those of cameras refer to the policy.
+        """
         shards_left = -(-len(seeds) // self.batch) if isinstance(seeds, Sized) else self.workers
         workers = min(self.workers, max(shards_left, 1))
         rest = iter(seeds)
@@ -93,7 +96,10 @@ class RolloutPool(BaseConfig):
 
 def _run(runner: Runner, seeds: Sequence[int], traced: bool) -> list[EpisodeResult]:
     results = runner.run(seeds)
-    return results if traced else [replace(result, trace=Trace()) for result in results]
+    return [
+        replace(result, trace=replace(result.trace, histories=[]) if traced else Trace())
+        for result in results
+    ]
 
 
 _pool: RolloutPool | None = None

@@ -187,10 +187,7 @@ class EnvRunner:
         self.rate_hz = find_rate(self.task, self._envs[0].env)
         check_push(self._envs[0], config)
         if config.camera != CameraCondition() and not policy.spec.cameras:
-            usual = CameraCondition().to_dict()
-            changed = [name for name, value in config.camera.to_dict().items() if value != usual[name]]
-            flags = ", ".join(f"--camera-{name}" for name in changed)
-            raise ConfigError(f"this policy has no cameras to disturb: leave out {flags}")
+            raise ConfigError("this policy has no cameras to disturb: leave out the flags --camera-…")
 
     def run_one(self, seed: int, *, frames: bool = False) -> EpisodeResult:
         """Run one episode to its end; `frames` keeps pictures in the trace if the task cannot draw."""
@@ -241,9 +238,7 @@ class EnvRunner:
             seconds = (time.perf_counter() - started) / len(running)
             for episode, plan in zip(running, plans, strict=True):
                 calls = policy.count_calls(plan, self.sampling)
-                episode.log.add_plan(
-                    seconds, planned=steps, network_calls=calls, selected=plan.candidates is not None
-                )
+                episode.log.add_plan(seconds, planned=steps, network_calls=calls)
                 episode.run(plan.actions)
         return [episode.log.score() for episode in episodes]
 

@@ -12,7 +12,6 @@ from tqdm import tqdm
 from nsde_policy.assets import get_shipped_name, resolve_run
 from nsde_policy.policy.policy import Policy
 from nsde_policy.policy.torch_threads import count_cores
-from nsde_policy.selection.rule import Kind
 from nsde_policy.tasks import Task
 
 from ..compare.entries import Episodes
@@ -35,8 +34,6 @@ class RolloutScores(Summary):
     columns: Episodes
     score_name: str
     """What the task calls its score, such as "max_reward"."""
-    rule: Kind = "none"
-    """How the policy selects plans."""
     context: Mapping[str, object] = field(default_factory=dict)
     """Run, seeds, environment, chunk, sampling and versions, for JSON."""
 
@@ -70,11 +67,6 @@ class RolloutScores(Summary):
         return sum(r.network_calls for r in self.episodes) / sum(r.plans for r in self.episodes)
 
     @property
-    def selected_share(self) -> float:
-        """Fraction of plans that were selected among several."""
-        return sum(r.selected for r in self.episodes) / sum(r.plans for r in self.episodes)
-
-    @property
     def outside_share(self) -> float:
         """Fraction of steps with an observation far outside the demonstrated range."""
         return sum(r.outside for r in self.episodes) / sum(r.steps for r in self.episodes)
@@ -86,7 +78,6 @@ class RolloutScores(Summary):
             "mean_steps_to_success": self.mean_steps_to_success,
             "ms_per_action": self.ms_per_action,
             "network_calls_per_chunk": self.network_calls_per_chunk,
-            **({"selected_share": self.selected_share} if self.rule != "none" else {}),
             "episodes": [episode.to_dict(self.score_name) for episode in self.episodes],
         }
         if self.columns.modes:
@@ -109,8 +100,6 @@ class RolloutScores(Summary):
             steps = self.mean_steps_to_success
             rows["steps to success"] = EMPTY_CELL if steps is None else f"{steps:.0f}"
         rows["network calls"] = f"{round(self.network_calls_per_chunk, 1):g} per chunk"
-        if self.rule != "none":
-            rows[f"plans selected by {self.rule}"] = f"{100 * self.selected_share:.0f} %"
         rows["planning"] = f"{self.ms_per_action:.2f} ms per action"
         width = max(map(len, rows))
         return "\n".join(f"{name.replace('_', ' '):<{width}} {value}" for name, value in rows.items())
@@ -171,8 +160,8 @@ def score_rollouts(
         loaded, workers, device = policy, 1, policy.device
     else:
         loaded = Policy.from_pretrained(policy).use_selection(config.select)
-    task = replace(config, env_kwargs={}).find_task(loaded.record)
-    config = replace(config, env=task)
+    task = config.find_task(loaded.record)
+    config = replace(config, env=task, env_kwargs={})
     sampling = change_sampling(loaded.sampling, config.sampling)
     chunk = loaded.check_steps(config.chunk or loaded.chunk)
     if device == "cpu":
@@ -187,7 +176,7 @@ def score_rollouts(
         "method": record.config.method,
         "seeds": [config.seeds[0], config.seeds[-1]],
         "env": task.env_id or task.name,
-        "env_kwargs": {**task.env_kwargs, **config.env_kwargs},
+        "env_kwargs": dict(task.env_kwargs),
         "chunk": chunk,
         "sampling": sampling.to_dict(),
         **({"select": loaded.rule.kind} if loaded.selector else {}),
@@ -197,16 +186,12 @@ def score_rollouts(
         "demos": record.demos.to_dict(),
         "trained_with": dict(record.versions),
     }
-    return summarize_episodes(episodes, task, loaded.rule.kind, context=context)
+    return summarize_episodes(episodes, task, context=context)
 
 
 def summarize_episodes(
-    results: Sequence[EpisodeResult],
-    task: Task,
-    rule: Kind = "none",
-    *,
-    context: Mapping[str, object] | None = None,
+    results: Sequence[EpisodeResult], task: Task, *, context: Mapping[str, object] | None = None
 ) -> RolloutScores:
-    """Summarise the outcomes of episodes of a task, rolled out with a rule of plan selection."""
+    """Summarise the outcomes of episodes of a task."""
     columns = Episodes.from_results(results, task, decimals=None)
-    return RolloutScores(list(results), columns, task.score_name, rule, context or {})
+    return RolloutScores(list(results), columns, task.score_name, context or {})

@@ -12,7 +12,6 @@ from nsde_policy.errors import ComparisonError
 from nsde_policy.policy.policy import Policy
 from nsde_policy.run_directory import RunRecord
 
-from ..compare.row import choose_reference
 from ..compare.run import choose_names
 from ..compare.table import tabulate_differences
 from ..rollouts.runner import change_sampling
@@ -94,19 +93,19 @@ class ScoreComparison:
         )
 
     def _tabulate_scores(self) -> Table:
-        shown = sorted({1, self.horizon})
+        periods = sorted({1, self.horizon})
         head = ["run", *(f"log-likelihood, {title}" for title in LOG_PROBS.values())]
-        head += [f"error, h = {h}" for h in shown]
+        head += [f"error, h = {h}" for h in periods]
         head += [f"coverage, {title}" for title in COVERAGES.values()]
         lines: list[list[Cell]] = []
         for run in self.runs:
             likelihood = [run.sums.get(name) for name in LOG_PROBS]
             coverage = [run.coverage(name) for name in COVERAGES]
             cells = [EMPTY_CELL if each is None else each.at() for each in likelihood]
-            cells += [run.error("sample").at(h - 1) for h in shown]
+            cells += [run.error("sample").at(h - 1) for h in periods]
             cells += [EMPTY_CELL if each is None else each.at(len(COVERAGE_LEVELS) - 1) for each in coverage]
             lines.append([run.label, *cells])
-        baseline = [self.reference.error("repeat").at(h - 1) for h in shown]
+        baseline = [self.reference.error("repeat").at(h - 1) for h in periods]
         empty = [EMPTY_CELL] * len(LOG_PROBS), [EMPTY_CELL] * len(COVERAGES)
         lines.append([PREDICTORS["repeat"], *empty[0], *baseline, *empty[1]])
         return Table("offline", head, lines, reference=self.reference.label if len(self.runs) > 1 else "")
@@ -118,21 +117,16 @@ def compare_scores(
     *,
     config: ScoreConfig | None = None,
     sampling: Sequence[str] = (),
-    reference: str | None = None,
     device: str = "cpu",
 ) -> ScoreComparison:
     """Score runs on the episodes of a store that none of them has seen, or that all have.
 
     Each run is scored up to its own horizon. The strings in `sampling` change settings, such as "alpha=0.5".
-    The run that `reference` names, by default the first Neural SDE, is the one that others are compared with.
     """
     config = config or ScoreConfig()
     policies = [Policy.from_pretrained(path).to(device) for path in runs]
     labels = _choose_labels({path: policy.record for path, policy in zip(runs, policies, strict=True)})
-    omitted = config.accept_omitted_chunks
-    scored = _share_episodes(
-        [select_episodes(policy, demos, accept_omitted_chunks=omitted) for policy in policies], labels
-    )
+    scored = _share_episodes([select_episodes(policy, demos) for policy in policies], labels)
     scores = []
     for path, policy, label, episodes in zip(runs, policies, labels, scored, strict=True):
         score = score_episodes(
@@ -145,9 +139,7 @@ def compare_scores(
         )
         scores.append(replace(score, name=label))
     note = f"{len(scored[0].demos)} episodes of {demos}{_describe_knowledge(scored, labels)}"
-    first = choose_reference(scores, reference)
-    others = (run for run in scores if run is not first)
-    return ScoreComparison((first, *others), scored[0].note if len(runs) == 1 else note)
+    return ScoreComparison(tuple(scores), scored[0].note if len(runs) == 1 else note)
 
 
 def _describe_knowledge(scored: Sequence[ScoredEpisodes], labels: Sequence[str]) -> str:

@@ -1,6 +1,5 @@
 """Recorded frames to score: which episodes a run has not seen, and which of their frames are scored."""
 
-import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +17,6 @@ from nsde_policy.data.readers import open_source
 from nsde_policy.data.roles import check_robot
 from nsde_policy.data.split import advise_validation
 from nsde_policy.errors import ConfigError, DemoError
-from nsde_policy.interface.observation import ObservationMonitor
-from nsde_policy.interface.planner import PolicySpec
 from nsde_policy.policy.policy import Policy
 from nsde_policy.run_config import DemoConfig
 from nsde_policy.run_directory import DemoRecord, RunRecord
@@ -27,14 +24,10 @@ from nsde_policy.training.dataset import build_transitions
 from nsde_policy.training.demos import load_training_demos, open_training_images
 from nsde_policy.training.frames import READ_BLOCK
 
-logger = logging.getLogger(__name__)
-
 MAX_FRAMES = 1000
 """Scored frames, unless a stride is given: more take minutes on a CPU and change little."""
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 """Its multiples, modulo 1, are spread evenly over [0, 1)."""
-MOST_IMPLAUSIBLE = 0.1
-"""Fraction of implausible observations above which a warning is logged."""
 RATE_TOLERANCE = 0.01
 """Largest relative difference between the rates of a run and a store."""
 
@@ -66,17 +59,14 @@ class ScoredEpisodes:
         )
 
 
-def select_episodes(policy: Policy, path: Path, *, accept_omitted_chunks: bool = False) -> ScoredEpisodes:
+def select_episodes(policy: Policy, path: Path) -> ScoredEpisodes:
     """Load the episodes of a store that a run has not seen in training; raise if they do not fit the run.
 
     Episodes are recognised by their numbers, whatever store they are in. Those that the run was trained on
-    are left out; a store that holds no others is scored whole, with a note. `accept_omitted_chunks` reads
-    missing chunks as the fill value, even if the run's settings do not.
+    are left out; a store that holds no others is scored whole, with a note.
     """
     record = policy.record
     settings = record.config.demos
-    accept = accept_omitted_chunks or settings.accept_omitted_chunks
-    settings = replace(settings, accept_omitted_chunks=accept)
     demos = _load_recorded(settings, path)
     spec = record.spec
     check_robot(path, (demos.obs.shape[1], demos.act.shape[1]), (spec.plain_dim, spec.act_dim))
@@ -90,7 +80,6 @@ def select_episodes(policy: Policy, path: Path, *, accept_omitted_chunks: bool =
                 f"{path} was recorded at {recorded_hz:g} Hz, the run was trained at {rate_hz:g} Hz: use "
                 f"`nsde-policy data convert --resample {rate_hz:g}`, or --rate if the record is wrong"
             )
-        _warn_if_implausible(demos, policy.spec)
     cameras = open_recorded_images(policy, settings, path, len(demos.obs)) if record.cameras else ()
     everything = tuple(range(len(demos)))
     unseen = tuple(i for i in everything if i not in trained)
@@ -141,20 +130,6 @@ def _load_recorded(settings: DemoConfig, path: Path) -> Demonstrations:
             f"{error.problem}; the run was trained on the observations {', '.join(settings.obs_keys)} and "
             f"the actions {settings.act_key}: give --demos a store with these arrays"
         ) from None
-
-
-def _warn_if_implausible(demos: Demonstrations, spec: PolicySpec) -> None:
-    """Log a warning if many observations are far from the policy's demonstrations, as in other units."""
-    checked, monitor = demos.obs[:: choose_stride(demos), : spec.plain_dim], ObservationMonitor(spec)
-    problems = [problem for obs in checked if (problem := monitor.describe_outside(obs)) is not None]
-    fraction = len(problems) / len(checked)
-    if fraction > MOST_IMPLAUSIBLE:
-        logger.warning(
-            "%.0f %% of the observations of %s are implausible for this policy, such as: %s",
-            100 * fraction,
-            demos.source,
-            problems[0],
-        )
 
 
 @dataclass(frozen=True)

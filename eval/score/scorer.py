@@ -49,10 +49,6 @@ class ScoreConfig(BaseConfig):
     """Plans sampled from each frame; with more, the mean of the plans changes little."""
     stride: Annotated[int, Meta(ge=0)] = 0
     """Distance between the frames that are planned from; 0 chooses about 1000 frames."""
-    seed: Annotated[int, Meta(ge=0)] = 0
-    """Seed of the sampled plans; the result depends on nothing else that is random."""
-    accept_omitted_chunks: bool = False
-    """Read missing chunks of the store as the fill value, even if the run's settings do not."""
 
 
 def score(policy: Policy | Path | str, demos: Path | str, **settings: int | None) -> Score:
@@ -118,7 +114,6 @@ def score_episodes(
         "horizon": horizon,
         "samples": config.samples,
         "stride": stride,
-        "seed": config.seed,
         "sampling": (sampling or policy.model.config.sampling).to_dict(),
         "learned_sampling": policy.model.learned_sampling(sampling).to_dict(),
     }
@@ -161,7 +156,7 @@ class FrameScorer:
         self._learned = policy.model.learned_sampling(sampling)
         self._samples, self._horizon, self._sampling = config.samples, horizon, sampling
         self._device, self._episodes = device, len(demos)
-        self._generator = torch.Generator().manual_seed(config.seed)
+        self._generator = torch.Generator().manual_seed(0)  # the only randomness of a score
         self._sums: dict[str, tuple[FloatArray, FloatArray]] = {}
 
     def sums(self) -> dict[str, EpisodeSums]:

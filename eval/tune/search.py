@@ -67,7 +67,7 @@ IS_DEFAULT = "is_default"
 
 @dataclass(frozen=True)
 class Search:
-    """What all processes of a search share."""
+    """Settings that all processes of a search share."""
 
     config: RunConfig
     """Settings that the search starts from."""

@@ -45,10 +45,9 @@ class Collect(PageFlags):
     workers: options.WorkersFlag = 0
 
     def check(self) -> None:
-        """Refuse a policy that does not exist or lacks its environment, before torch is imported."""
+        """Refuse a policy that does not exist, before torch is imported."""
         if self.policy is not None and not is_expert(self.policy):
             options.check_run(Path(self.policy))
-            options.check_environment(Path(self.policy), self.env)
         elif self.policy is not None and self.env is None:
             raise ConfigError(f"the expert {self.policy} needs an environment: give one with --env")
 

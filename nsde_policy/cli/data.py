@@ -1,4 +1,4 @@
-"""`nsde-policy data`: inspect, check, view, convert, edit, replay and download demonstrations."""
+"""`nsde-policy data`: inspect, check, view, convert, edit and download demonstrations."""
 
 import json
 import logging
@@ -19,7 +19,6 @@ from .shared.page import PageFlags
 if TYPE_CHECKING:
     from nsde_policy.data.source import Source
     from nsde_policy.data.summary import StoreSummary
-    from nsde_policy.tasks import Task
 
 logger = logging.getLogger(__name__)
 
@@ -105,53 +104,6 @@ class DataCheck(StoreFlags):
             raise DemoError(f"{self.path} has {len(problems)} problem(s), listed above; do not train on it")
         summary = summarize(self.path, accept_omitted_chunks=self.accept_omitted_chunks)
         print("\n".join([f"OK: {self.path}: every frame can be read", *summary.oddities]))
-
-
-@dataclass(frozen=True)
-class DataReplay(StoreFlags):
-    """Replay demonstrations open loop in the environment of their task and report the deviation."""
-
-    task: Annotated[str, arg(aliases=["--env"])] = "auto"
-    """Task or environment (Pendulum-v1, module:Class) that replays them, which must accept a start in
-    options["state"]; auto: the task that the store records."""
-    env_kwargs: options.EnvKwargsFlag = None
-    start: Literal["state", "seed"] = "state"
-    """Start of an episode: its recorded first state, or its seed. Seeds are read from meta/episode_seed or
-    meta/seed; without them, episode k has seed k, as the human demonstrations of Push-T. Stored first states
-    are rounded to float32."""
-
-    def run(self) -> None:
-        """Replay all episodes and print the report."""
-        from tqdm import tqdm
-
-        from nsde_policy.data import load_demonstrations
-        from nsde_policy.eval.replay import describe_replays, read_seeds, replay_demonstrations
-
-        task = self._choose_task()
-        demos = load_demonstrations(
-            self.path, angles=task.training.demos.angles, accept_omitted_chunks=self.accept_omitted_chunks
-        )
-        seeds = read_seeds(self.path) if self.start == "seed" else None
-        if self.start == "seed" and seeds is None:
-            logger.info("%s records no seeds: episode k is replayed from seed k", self.path)
-        replays = replay_demonstrations(demos, task, start=self.start, seeds=seeds)
-        bar = tqdm(replays, "replaying", len(demos), unit="episode", leave=False, disable=None)
-        print(describe_replays(list(bar)))
-
-    def _choose_task(self) -> "Task":
-        """Return the task to replay in; raise `ConfigError` if none has an environment."""
-        from nsde_policy.tasks import find_task, get_task, with_env_kwargs
-
-        if self.task == "auto":
-            found = find_task(self.path)
-            task = with_env_kwargs(get_task(found.name), found.env_kwargs)
-            missing = f"found no environment to replay it in: give its task with --task ({found.reason})"
-        else:
-            task = get_task(self.task)
-            missing = f"the task {self.task!r} has no environment to replay it in: give another with --task"
-        if task.env_id is None:
-            raise ConfigError(missing)
-        return with_env_kwargs(task, options.parse_env_kwargs(self.env_kwargs))
 
 
 @dataclass(frozen=True, kw_only=True)

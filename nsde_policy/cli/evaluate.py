@@ -3,23 +3,27 @@
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
 from nsde_policy.assets import resolve_run
-from nsde_policy.bounds import Count, Fraction, Natural, NonNegative, Occluder, PixelShift, SeedNumber
+from nsde_policy.bounds import Count, Fraction, Natural, NonNegative, Occluder, PixelShift
 from nsde_policy.errors import ConfigError
+from nsde_policy.files import check_writable, replace_file
 from nsde_policy.selection.rule import Choice
 
 from .shared import options
+
+if TYPE_CHECKING:
+    from nsde_policy.eval.score.result import Score
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(options.RolloutCommand):
     """Roll out a policy, print scores with 95 % intervals, write videos."""
 
-    run_dir: options.RunFlag = None
-    obs: options.ShippedObsFlag = "state"
+    run_dir: options.RunFlag = options.SHIPPED_RUN
     episodes: options.EpisodesFlag = 50
     seed_start: options.SeedStartFlag = 100_000
     env: options.EnvFlag = None
@@ -55,11 +59,6 @@ class Evaluate(options.RolloutCommand):
     """Directory for --render; default RUN/eval, or out/eval for the shipped policy."""
     json: options.JsonFileFlag = None
 
-    def check(self) -> None:
-        """Refuse a run without an environment before torch is imported."""
-        if self.run_dir is not None:
-            options.check_environment(self.run_dir, self.env)
-
     def run(self) -> None:
         """Roll out, print the scores, render episodes."""
         from nsde_policy.eval.rollouts.disturbances import CameraCondition, Condition
@@ -68,7 +67,7 @@ class Evaluate(options.RolloutCommand):
 
         if self.camera_occluder != "square" and not self.camera_occlusion:
             raise ConfigError("--camera-occluder needs --camera-occlusion, such as 0.1")
-        run = options.choose_run(self.run_dir, self.obs)
+        run = resolve_run(self.run_dir)
         options.warn_if_unfinished(run)
         cameras = fields(CameraCondition)
         config = RolloutConfig(
@@ -102,8 +101,8 @@ class ScoreCommand(options.DeviceCommand):
     paired differences of several runs. Episodes that a run was trained on are left out.
     """
 
-    runs: Positional[tuple[options.RunPath, ...]] = (Path("shipped"),)
-    """Run directories; default: the policy of this package."""
+    runs: Positional[tuple[options.RunPath, ...]] = (options.SHIPPED_RUN,)
+    """Run directories; the first one is compared with the others. Default: the policy of this package."""
     demos: options.DemosPath
     """Store of recorded episodes."""
     horizon: Count | None = None
@@ -112,16 +111,20 @@ class ScoreCommand(options.DeviceCommand):
     """Number of plans sampled from each frame."""
     stride: Natural = 0
     """Distance between the frames that are planned from; 0 chooses about 1000 frames in all."""
-    seed: SeedNumber = 0
-    """Seed of the sampled plans."""
-    accept_omitted_chunks: options.AcceptOmittedChunksFlag = False
     sampling: options.SamplingFlag = ()
-    reference: str | None = None
-    """Run to compare the others with; default neural_sde."""
     device: options.DeviceFlag = "cpu"
     verbose: bool = False
     """Print the tables of a single run too."""
+    report: Path | None = None
+    """Also write an HTML page of the scored episodes, with the plans of the run over them."""
     json: options.JsonFileFlag = None
+
+    def check(self) -> None:
+        """Refuse a page of several runs, and one that cannot be written."""
+        if self.report is not None:
+            if len(self.runs) != 1:
+                raise ConfigError("--report shows the plans of one run: leave it out, or score one run")
+            check_writable(self.report)
 
     def run(self) -> None:
         """Score and print the tables."""
@@ -131,20 +134,29 @@ class ScoreCommand(options.DeviceCommand):
         runs = [resolve_run(path) for path in self.runs]
         for run in runs:
             options.warn_if_unfinished(run)
-        config = ScoreConfig(
-            horizon=self.horizon,
-            samples=self.samples,
-            stride=self.stride,
-            seed=self.seed,
-            accept_omitted_chunks=self.accept_omitted_chunks,
-        )
+        config = ScoreConfig(horizon=self.horizon, samples=self.samples, stride=self.stride)
         comparison = compare_scores(
             runs,
             self.demos,
             config=config,
             sampling=self.sampling,
-            reference=self.reference,
             device=self.device,
         )
         results = comparison.to_json() if len(runs) > 1 else comparison.reference.to_json()
         options.print_results(self.json, results, comparison.as_text(verbose=self.verbose))
+        if self.report is not None:
+            self._write_page(self.report, comparison.reference)
+
+    def _write_page(self, file: Path, score: "Score") -> None:
+        """Write the page of the scored episodes."""
+        from nsde_policy.eval.score.episodes import select_episodes
+        from nsde_policy.eval.score.result import describe_episodes
+        from nsde_policy.policy.policy import Policy
+        from nsde_policy.viewer.episodes import EpisodePage
+
+        (run,) = self.runs
+        policy = Policy.from_pretrained(run).to(self.device)
+        scored = select_episodes(policy, self.demos)
+        page = EpisodePage.from_policy(policy, scored, repr(score).splitlines(), describe_episodes(score))
+        replace_file(file, page.to_html(str(run)))
+        print(f"wrote {file}, {file.stat().st_size / 1e6:.1f} MB", file=sys.stderr)

@@ -18,7 +18,7 @@ class Export(options.Command):
     camera frames another, NAME.encoder.onnx. They are loaded with NAME.onnx.
     """
 
-    run_dir: options.RunFlag = None
+    run_dir: options.RunFlag = options.SHIPPED_RUN
     out: Path | None = None
     """Output file; default RUN/policy.onnx, or policy.onnx in the working directory if shipped."""
     steps: Count | None = None
@@ -34,12 +34,13 @@ class Export(options.Command):
         from nsde_policy.policy.policy import Policy
         from nsde_policy.policy.torch_threads import use_threads
 
-        run = self.run_dir and resolve_run(self.run_dir)
+        run = resolve_run(self.run_dir)
+        folder = run if run == self.run_dir else Path()
         policy = Policy.from_pretrained(run)
         with use_threads(1):
             written = export_policy(
                 policy,
-                self.out or (Path() if run != self.run_dir or run is None else run) / "policy.onnx",
+                self.out or folder / "policy.onnx",
                 steps=self.steps,
                 sampling=change_sampling(policy.sampling, self.sampling),
                 cases=self.cases,

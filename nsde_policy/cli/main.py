@@ -17,7 +17,7 @@ from nsde_policy.ranks import get_launched_rank, is_launched
 
 from . import data
 from .collect import Collect
-from .compare import Compare, ReportCommand
+from .compare import Compare
 from .doctor import Doctor
 from .evaluate import Evaluate, ScoreCommand
 from .export import Export
@@ -118,7 +118,6 @@ NSDE_POLICY = Program(
                 "view": data.DataView,
                 "convert": data.DataConvert,
                 "edit": data.DataEdit,
-                "replay": data.DataReplay,
                 "download": data.DataDownload,
             },
             "collect": Collect,
@@ -128,11 +127,10 @@ NSDE_POLICY = Program(
             "tune": Tune,
             "score": ScoreCommand,
             "compare": Compare,
-            "report": ReportCommand,
         },
         "deploy": {"export": Export, "serve": Serve},
     },
-    {"data": "Inspect, check, view, convert, edit, replay or download demonstrations."},
+    {"data": "Inspect, check, view, convert, edit or download demonstrations."},
 )
 
 

@@ -30,11 +30,6 @@ class Play(PageFlags):
     seed: PageSeed = 100_000
     """Seed of the first episode."""
 
-    def check(self) -> None:
-        """Refuse runs without an environment before torch is imported."""
-        for run in self.runs if self.demos is None else ():
-            options.check_environment(run)
-
     def run(self) -> None:
         """Load the policies and serve the page until a signal."""
         import torch

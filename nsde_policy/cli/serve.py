@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from nsde_policy.assets import resolve_run
 from nsde_policy.bounds import Count
 from nsde_policy.deploy.server.settings import ServeSettings
 
@@ -28,7 +27,7 @@ class Serve(ServeSettings, options.DeviceCommand):
     The client is `nsde_policy.deploy.client.RemotePolicy`. GET /healthz on the same port returns the status.
     """
 
-    run_dir: options.RunFlag = None
+    run_dir: options.RunFlag = options.SHIPPED_RUN
     token: tyro.conf.Suppress[str | None] = None
     token_file: options.TokenFileFlag = None
     device: options.DeviceFlag = "cpu"
@@ -53,10 +52,10 @@ class Serve(ServeSettings, options.DeviceCommand):
 
         from .shared.page import run_until_signal
 
-        given = {each.name: getattr(self, each.name) for each in fields(ServeSettings)}
-        settings = ServeSettings(**given | {"token": options.read_token(self.token_file)})
+        values = {each.name: getattr(self, each.name) for each in fields(ServeSettings)}
+        settings = ServeSettings(**values | {"token": options.read_token(self.token_file)})
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        policy = Policy.from_pretrained(self.run_dir and resolve_run(self.run_dir)).to(self.device)
+        policy = Policy.from_pretrained(self.run_dir).to(self.device)
         policy.threads = self.threads
         server = PolicyServer(policy, settings, calibration=policy.calibration)
 

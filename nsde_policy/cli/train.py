@@ -24,14 +24,12 @@ from nsde_policy.training.presets import (
     read_preset,
 )
 
-from .shared.flags import FLAG_RULES
 from .shared.foreign import refuse_foreign
 from .shared.options import (
     DemosPath,
     DeviceCommand,
     DeviceFlag,
     EnvKwargsFlag,
-    EnvName,
     MethodName,
     parse_env_kwargs,
 )
@@ -83,7 +81,7 @@ class Train(DeviceCommand):
     """Task, such as pusht or metaworld:reach-v3; auto: what the demonstrations record, else none."""
     obs: str = USUAL_OBSERVATIONS
     """Observations: state, or pixels if the task has a camera."""
-    env: Annotated[EnvName | None, tyro.conf.arg(help=TRAIN_ENV_HELP)] = None
+    env: Annotated[str | None, tyro.conf.arg(help=TRAIN_ENV_HELP)] = None
     env_kwargs: EnvKwargsFlag = None
     out: Path | None = None
     """Run directory; default runs/TASK-METHOD-PRESET-SEED, or with the name of --demos."""
@@ -94,7 +92,7 @@ class Train(DeviceCommand):
     """Continue what is in --out from its last checkpoint."""
     validation: Fraction = 0.0
     """Fraction of the episodes to hold out of training, such as 0.2, for curves and `score`."""
-    scale_std: Annotated[Fraction, tyro.conf.arg(aliases=["--calibration"])] = 0.0
+    scale_std: Fraction = 0.0
     """Fraction of the other episodes to hold out too, such as 0.1; σ is scaled to fit them."""
     dry_run: bool = False
     """Print the settings and do nothing else."""
@@ -109,14 +107,13 @@ class Train(DeviceCommand):
         refuse_foreign(args, cls, prog.split()[-1])
         if {"-h", "--help"} & {*args}:
             text = f"{getdoc(cls)}\n\n{cls.examples}"
-            tyro.cli(cls, prog=prog, args=["--help"], description=text, registry=FLAG_RULES)
+            tyro.cli(cls, prog=prog, args=["--help"], description=text)
         command, flags = tyro.cli(
             cls,
             prog=prog,
             args=expand_short_flags(args),
             return_unknown_args=True,
             add_help=False,
-            registry=FLAG_RULES,
         )
         return replace(command, settings=_parse_settings(command, flags))
 
@@ -203,7 +200,6 @@ def _parse_settings(command: Train, flags: Sequence[str]) -> dict[str, Any]:
         args=["--help"] if HELP_ALL in flags else flags,  # tyro omits given flags
         prog=f"nsde-policy {type(command).__name__.lower()}",
         description=getdoc(command),
-        registry=FLAG_RULES,
     )
     values = {}
     for flag in (word.partition("=")[0] for word in flags if word.startswith("--")):

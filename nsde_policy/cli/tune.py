@@ -3,7 +3,6 @@
 import json
 import shlex
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -55,8 +54,6 @@ class Tune(Train):
     """Episodes that score a training."""
     workers: Natural = 0
     """Local processes that join; 0: one per core, at most 8, or 4 on a GPU. Results depend on it."""
-    dry_run: bool = False
-    """Print the budget and do nothing else."""
     json: JsonFileFlag = None
     resume: tyro.conf.Suppress[tyro.conf.Fixed[bool]] = False
     """Not a flag: a search always continues."""
@@ -73,15 +70,16 @@ class Tune(Train):
         from nsde_policy.eval.tune.space import format_values
         from nsde_policy.policy.torch_threads import count_cores
 
+        if self.dry_run:
+            super().run()
+            return
         search = self._make_search()
         episodes = f" and {search.episodes} episodes" if search.episodes else ""
         print(
             f"budget: {self.trials} trials of 1 to {ROUNDS} trainings of about {search.config.train.steps} "
             f"steps{episodes} each",
-            file=sys.stdout if self.dry_run else sys.stderr,
+            file=sys.stderr,
         )
-        if self.dry_run:
-            return
         usual = min(count_cores(), MOST_WORKERS) if self.device == "cpu" else round(1 / GPU_SHARE)
         try:
             result = search.run(self.workers or usual)
@@ -96,13 +94,8 @@ class Tune(Train):
         print_results(self.json, json.dumps(results, indent=2, default=vars), table)
         if tuned.value <= default.value:
             print("the tuned settings are not better than the given ones on other seeds", file=sys.stderr)
-        names = ("demos", "policy", "task", "env", "env_kwargs", "obs")
-        flags = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(Tune, name)}
-        command = shlex.join(list_flags({**flags, "preset": search.out / PRESET_FILE}))
-        print(
-            f"wrote {search.out}\nanother run with these settings: nsde-policy train {command}",
-            file=sys.stderr,
-        )
+        preset = shlex.quote(str(search.out / PRESET_FILE))
+        print(f"wrote {preset}: train with --preset {preset} and the same other flags", file=sys.stderr)
 
     def _make_search(self) -> "Search":
         """Return the settings to start from, and how candidates are trained and scored."""
@@ -127,13 +120,3 @@ class Tune(Train):
             episodes=self.episodes if has_env else 0,
             seed=self.seed,
         )
-
-
-def list_flags(settings: Mapping[str, object]) -> list[str]:
-    """Return values by the name of their flag as words of a command; None leaves a flag out."""
-    return [
-        word
-        for name, value in settings.items()
-        if value is not None
-        for word in (f"--{name.replace('_', '-')}", str(value))
-    ]

@@ -109,11 +109,11 @@ class EnvAdapter:
                     "choose the environment that fits with --env, or wrap it"
                 )
 
-    def reset(self, seed: int | None, **options: Any) -> tuple[np.ndarray, Info]:
-        """Start an episode, with `options` for the environment's own `reset`; return observation and info."""
+    def reset(self, seed: int) -> tuple[np.ndarray, Info]:
+        """Start an episode; return observation and info."""
         self._seed, self._step = seed, 0
         with self.guard("reset"):
-            obs, info = self._check_returned("reset", self.env.reset(seed=seed, **options), 2)
+            obs, info = self._check_returned("reset", self.env.reset(seed=seed), 2)
             return self._flatten(obs), info
 
     def clip(self, action: np.ndarray) -> np.ndarray:
@@ -123,10 +123,10 @@ class EnvAdapter:
             np.rint(clipped, out=clipped)
         return clipped
 
-    def step(self, action: np.ndarray, *, is_limited: bool = True) -> tuple[np.ndarray, float, bool, Info]:
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, Info]:
         """Execute an action that `clip` returned; return observation, reward, whether it is over, and info.
 
-        If limited, more than `MAX_STEPS` steps are an error, and a long first episode is reported.
+        More than `MAX_STEPS` steps are an error, and a long first episode is reported.
         """
         self._step += 1
         shaped = action.astype(self._action.dtype).reshape(self._action.shape)
@@ -137,9 +137,9 @@ class EnvAdapter:
             if not abs(reward) <= LARGEST_NUMBER:
                 self._fail(f"the reward must be finite as float32, found {reward}")
             ended = bool(terminated) or bool(truncated)
-            if is_limited and not ended and self._step >= MAX_STEPS:
+            if not ended and self._step >= MAX_STEPS:
                 self._fail(f"the episode has not ended after {MAX_STEPS} steps: {SET_LIMIT}")
-            if is_limited and self._step == LONG_EPISODE and not self._has_limit:
+            if self._step == LONG_EPISODE and not self._has_limit:
                 self._has_limit = True  # reported once
                 logger.warning(
                     "%s sets no limit of steps; an episode goes on after %d: %s",

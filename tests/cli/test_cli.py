@@ -13,9 +13,7 @@ import pytest
 from tqdm import tqdm
 
 from nsde_policy import __version__
-from nsde_policy.cli.evaluate import Evaluate
 from nsde_policy.cli.main import (
-    NSDE_POLICY,
     main,
     show_log,
 )
@@ -89,16 +87,6 @@ def test_help_lists_all_settings_of_the_named_method(capsys):
     help_text = capsys.readouterr().out
     assert "--trials INT" in help_text
     assert "--model.noise FLOAT" in help_text
-
-
-def test_a_flag_that_may_be_none_shows_and_takes_its_other_values(capsys):
-    assert main(["eval", "--help"]) == 0
-    assert "--chunk INT" in capsys.readouterr().out
-    assert main(["eval", "--chunk", "x"]) == 2
-    assert "invalid literal for int() with base 10: 'x'" in " ".join(capsys.readouterr().err.split())
-    given = NSDE_POLICY.parse(["eval", "--chunk", "3", "--env", "None"])
-    assert isinstance(given, Evaluate)
-    assert (given.chunk, given.env, given.out) == (3, None, None)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """Tests of `eval` in environments without a task: Gymnasium ids, classes of users, and broken ones."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,26 +22,18 @@ HERE = "tests.helpers.environments"
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory):
-    """Return nearest-neighbour policies of random demonstrations, by the sizes of observation and action."""
-    folder, rng = tmp_path_factory.mktemp("runs"), np.random.default_rng(0)
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], Path]:
+    """Train nearest neighbours of random demonstrations; return runs by the sizes of observation and action.
 
-    def make(obs_dim: int, act_dim: int, *obs_keys: str) -> Path:
-        path = folder / f"{obs_dim}-{act_dim}-{'-'.join(obs_keys)}"
-        if not path.exists():
-            episodes = [
-                Episode(
-                    rng.uniform(-1, 1, (20, obs_dim)).astype(np.float32),
-                    rng.uniform(-3, 3, (20, act_dim)).astype(np.float32),
-                )
-                for _ in range(3)
-            ]
-            config = get_task("none").preset("fast", "knn")
-            config = config.replace_parts(demos={"obs_keys": obs_keys or ("state",)})
-            train_run(Demonstrations.from_episodes(episodes), config, path, seed=0)
-        return path
-
-    return make
+    All are trained here: no test may take the log of a training for output of its command.
+    """
+    folder, rng, runs = tmp_path_factory.mktemp("runs"), np.random.default_rng(0), {}
+    for obs_dim, act_dim in ((3, 1), (4, 2), (5, 2)):
+        obs, act = rng.uniform(-1, 1, (60, obs_dim)), rng.uniform(-3, 3, (60, act_dim))
+        demos = Demonstrations(np.float32(obs), np.float32(act), np.array([20, 40, 60]))
+        run = train_run(demos, get_task("none").preset("fast", "knn"), folder / str(obs_dim), seed=0)
+        runs[obs_dim, act_dim] = run.path
+    return runs
 
 
 def evaluate(run: Path, *flags: str) -> int:
@@ -61,7 +51,7 @@ def evaluate(run: Path, *flags: str) -> int:
 def test_eval_scores_a_policy_in_any_environment(runs, env, sizes, kwargs, tmp_path, capsys):
     out = tmp_path / "scores.json"
     flags = ["--env", env, "--env-kwargs", json.dumps(kwargs), "--episodes", "2", "--json", str(out)]
-    assert evaluate(runs(*sizes), *flags) == 0
+    assert evaluate(runs[sizes], *flags) == 0
     found, printed = json.loads(out.read_text()), capsys.readouterr().out
     assert (found["env"], found["env_kwargs"]) == (env, kwargs)
     for name in ("mean_return", "length"):
@@ -115,9 +105,7 @@ FAULTS = {
 def test_a_broken_environment_gives_one_clear_error(runs, fault, monkeypatch, capsys):
     monkeypatch.setattr(adapters, "MAX_STEPS", 50)
     env = ["--env", f"{HERE}:BrokenEnv", "--env-kwargs", json.dumps({"fault": fault}), "--episodes", "1"]
-    run = runs(4, 2)
-    capsys.readouterr()  # the first test trains the run, and the log says so
-    assert evaluate(run, *env) == 2
+    assert evaluate(runs[4, 2], *env) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "BrokenEnv" in said
@@ -142,31 +130,20 @@ def test_a_long_episode_without_a_limit_is_reported_once(kwargs, lines, monkeypa
         (["--env", "no_such_module:Env"], "No module named 'no_such_module'"),
         (["--env", "Pendulum-v1", "--env-kwargs", '{"gravity": 1}'], "does not take these arguments"),
         (["--env", "os:getcwd"], "expected a gymnasium.Env: derive the class from it"),
-        ([], "is of your own robot (no task) and has no environment to play in"),
+        ([], "no environment to play in: give one with --env, or score recorded episodes"),
     ],
 )
 def test_an_environment_that_cannot_be_played_is_refused(runs, flags, message, capsys):
-    assert evaluate(runs(4, 2), "--episodes", "1", *flags) == 2
+    assert evaluate(runs[4, 2], "--episodes", "1", *flags) == 2
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["eval", "compare", "collect --out x.zarr --policy"])
-def test_the_run_of_a_robot_is_refused_before_torch_is_imported(runs, command, tmp_path):
-    run = str(runs(4, 2))
-    code = "import sys\nfrom nsde_policy.cli.main import main\n"
-    code += f"print(main({[*command.split(), run]!r}), 'torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "2 False\n", done.stderr
-    assert f"`nsde-policy score {run} --demos" in done.stderr
-    assert "`play` and `report` with --demos" in done.stderr
-
-
 def test_render_writes_pictures_of_the_environment(runs, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(video, "encode_video", lambda episode: bytes([len([*episode.frames(32)])]))
     env = ["--env", f"{HERE}:MatrixEnv", "--env-kwargs", '{"max_episode_steps": 4}', "--episodes", "2"]
-    assert evaluate(runs(4, 2), *env, "--render", "--out", str(tmp_path), "--videos", "1") == 0
+    assert evaluate(runs[4, 2], *env, "--render", "--out", str(tmp_path), "--videos", "1") == 0
     assert [file.name for file in tmp_path.iterdir()] == ["seed-100000-episode.mp4"]
     assert (tmp_path / "seed-100000-episode.mp4").read_bytes() == bytes([5])
     assert "wrote 1 mp4" in capsys.readouterr().err
@@ -175,7 +152,7 @@ def test_render_writes_pictures_of_the_environment(runs, tmp_path, monkeypatch, 
 def test_an_environment_without_pictures_cannot_be_rendered(runs, tmp_path, capsys):
     out = tmp_path / "pictures"
     env = ["--env", f"{HERE}:DictEnv", "--episodes", "1", "--render", "--out", str(out)]
-    assert evaluate(runs(5, 2), *env) == 2
+    assert evaluate(runs[5, 2], *env) == 2
     assert "needs the render mode rgb_array in its metadata, found none" in capsys.readouterr().err
     assert not out.exists()
 
@@ -194,7 +171,7 @@ def test_rate_is_that_of_the_task_then_the_time_step_then_the_frames():
 
 
 def test_a_named_environment_replaces_the_recorded_one(runs):
-    record = RunDirectory(runs(4, 2)).read_record()
+    record = RunDirectory(runs[4, 2]).read_record()
     record = replace(record, task=f"{HERE}:BrokenEnv", env_kwargs={"fault": "step"})
     assert get_task_of_run(replace(record, task="pusht")).env_kwargs["fault"] == "step"
     assert get_task_of_run(record, record.task).env_kwargs == {}  # a named environment starts afresh

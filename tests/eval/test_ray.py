@@ -97,7 +97,6 @@ def test_a_process_of_a_cluster_needs_no_run_directory(tmp_path, monkeypatch):
     [
         (["--ray", "localhost:1"], "no Ray cluster at localhost:1: Connection refused; expected"),
         (["--ray", "nowhere"], "no Ray cluster at nowhere: Invalid address format: nowhere; expected"),
-        (["--ray", "auto", "--workers", "2"], "--workers is for this machine: leave it out, or use --ray"),
         (
             ["--ray", "local", "--device", "cuda:1"],
             "--device cuda:1 does not fit --ray, which chooses the GPU",

@@ -36,9 +36,9 @@ def untimed(result: EpisodeResult) -> EpisodeResult:
     return dataclasses.replace(result, planning_s=0.0)
 
 
-def episode(seed, success, max_progress=1.0):
+def episode(seed, success):
     costs = {"steps": 9, "plans": 2, "planned": 16, "network_calls": 16, "planning_s": 1.0}
-    return EpisodeResult(seed, success, 1.0, {}, max_progress, **costs)
+    return EpisodeResult(seed, success, 1.0, {}, **costs)
 
 
 def test_rendered_episode_equals_the_evaluated_one():
@@ -76,7 +76,7 @@ def test_frame_shows_the_forecast_and_a_caption(film):
 
 def test_files_are_named_by_outcome_and_show_the_first_of_each():
     assert rendering.format_outcome(episode(100_003, True)) == "seed-100003-success"
-    assert rendering.format_outcome(episode(7, False, 0.9499)) == "seed-7-failure-0.94"
+    assert rendering.format_outcome(episode(7, False)) == "seed-7-failure"
     outcomes = [(seed, seed % 2 == 0) for seed in range(8)]
     assert rendering.choose_video_seeds(outcomes, 2) == [0, 2, 1, 3]
     assert rendering.choose_video_seeds(outcomes, 0) == []

@@ -1,4 +1,4 @@
-"""Tests for `nsde-policy report`: the page holds what was played, and needs no network."""
+"""Tests for the page of `nsde-policy compare`: it holds what was rolled out, and needs no network."""
 
 import base64
 import hashlib
@@ -12,9 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from nsde_policy.assets import EMBEDDED_DEMOS
 from nsde_policy.cli.main import main
-from nsde_policy.eval.compare import run as comparing
 from nsde_policy.eval.compare.result import Comparison, read_comparison
 from nsde_policy.eval.report.page import format_page
 from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
@@ -89,7 +87,7 @@ def test_page_without_a_scene_or_successes_has_scores_and_settings():
 def test_names_are_escaped():
     evil = '</script><img src=x onerror="alert(1)">'
     held = make_comparison(make_entry(f"neural_sde, {evil}"))
-    found = Page(outcomes(held, title=evil))
+    found = Page(outcomes(held))
     assert "img" not in {tag for tag, _ in found.elements}
     assert not [name for _, attributes in found.elements for name in attributes if name.startswith("on")]
     assert evil in found.data()["runs"][0]["label"]
@@ -123,55 +121,18 @@ PLAY = ["--episodes", "2", "--workers", "1", "--env-kwargs", f'{{"max_episode_st
 LENGTHS = [STEPS + 1, STEPS + 1]
 
 
-def report(*args: str | Path) -> int:
-    return main(["report", *map(str, args), *PLAY])
-
-
 def test_page_holds_episodes_and_settings(runs: list[Path], tmp_path: Path):
-    out, kept = tmp_path / "report.html", tmp_path / "kept"
-    assert report(*runs, "--out", out, "--cache", kept) == 0
-    text = out.read_text()
+    assert main(["compare", *map(str, runs), "--out", str(tmp_path), *PLAY]) == 0
+    text = (tmp_path / "report.html").read_text()
     data = Page(text).data()
     assert [run["lengths"] for run in data["runs"]] == [LENGTHS, LENGTHS]
     for words in ("demos.final_action_weight", "pymunk", str(runs[0]), "regression"):
         assert words in text
     played = EnvRunner(runs[0], RolloutConfig(env_kwargs={"max_episode_steps": STEPS})).run_one(100_001)
-    (file,) = kept.glob("neural_sde*.json")
-    (entry,) = read_comparison(file).entries
+    entry, _ = read_comparison(tmp_path / "comparison.json").entries
     assert entry.frames in text
     true = np.column_stack([played.trace.obs, played.trace.progress])
     scales = np.array(data["scales"])
     assert np.all(np.abs(decode_frames(entry)[1] / scales - true) <= 0.5001 / scales), (
         "rounded to half a step"
     )
-
-
-def test_cached_episodes_are_not_played_again(
-    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    kept = tmp_path / "kept"
-    assert report(*runs, "--out", tmp_path / "a.html", "--cache", kept) == 0
-    (damaged,) = kept.glob("regression*.json")
-    whole = read_comparison(damaged)
-    (entry,) = whole.entries
-    without_frames = msgspec.structs.replace(entry, frames="")  # as `compare` caches it
-    damaged.write_text(msgspec.structs.replace(whole, entries=(without_frames,)).to_json())
-    assert report(*runs, "--out", tmp_path / "b.html", "--cache", kept) == 0
-    assert read_comparison(damaged) == whole
-    monkeypatch.setattr(comparing, "score_rollouts", None)
-    assert report(*runs, "--out", tmp_path / "c.html", "--cache", kept) == 0
-    pages = [Page((tmp_path / f"{name}.html").read_text()).data() for name in "abc"]
-    assert pages[0] == pages[1] == pages[2]
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ([], "nothing to compare"),
-        (["shipped", "--out", "/proc"], "it is a folder"),
-        (["--demos", str(EMBEDDED_DEMOS), "shipped", "shipped-pixels"], "--demos needs one run directory"),
-    ],
-)
-def test_bad_input_exits_with_code_2(args: list[str], message: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["report", *args]) == 2
-    assert message in capsys.readouterr().err

@@ -28,8 +28,7 @@ def folder(
     folder = tmp_path_factory.mktemp("report")
     play = ["--episodes", str(EPISODES), "--workers", "1"]
     play += ["--seed-start", str(FIRST), "--env-kwargs", '{"max_episode_steps": 80}']
-    files = ["--out", str(folder / "report.html"), "--cache", str(folder / "kept")]
-    assert main(["report", "shipped", str(quick_runs[2]), *play, *files]) == 0
+    assert main(["compare", "shipped", str(quick_runs[2]), *play, "--out", str(folder)]) == 0
     return folder
 
 
@@ -76,9 +75,7 @@ def test_clicking_a_seed_shows_every_run_and_its_outcome(browser: "Browser", fol
 
 def test_page_plays_the_recorded_episodes(browser: "Browser", folder: Path):
     monitored = open_report(browser, folder)
-    for number, method in enumerate(("neural_sde", "regression")):
-        (file,) = (folder / "kept").glob(f"{method}*.json")
-        (entry,) = read_comparison(file).entries
+    for number, entry in enumerate(read_comparison(folder / "comparison.json").entries):
         for k, frames in enumerate(decode_frames(entry)):
             shown = monitored.page.evaluate(f"loadEpisode({number}, {k})")
             scales = np.array(monitored.page.evaluate("DATA.scales"))

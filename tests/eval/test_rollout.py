@@ -1,7 +1,5 @@
 """Tests for eval/rollouts."""
 
-import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from nsde_policy.eval.rollouts.disturbances import Condition, Disturbances
 from nsde_policy.eval.rollouts.episode import EpisodeResult, Trace
 from nsde_policy.eval.rollouts.pool import RolloutPool
 from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
-from nsde_policy.eval.rollouts.scores import rollout, summarize_episodes
+from nsde_policy.eval.rollouts.scores import rollout, score_rollouts, summarize_episodes
 from nsde_policy.policy.policy import Policy
 from nsde_policy.tasks import get_task
 from tests.helpers.selecting_runs import make_selecting_run
@@ -54,7 +52,7 @@ def test_trace_matches_the_result(alone):
     assert len(trace.actions) == result.steps == len(trace.obs) - 1 == len(trace.progress) - 1
     assert max(trace.progress) / 0.95 >= result.score
     assert len(trace.histories) == result.plans
-    assert result.network_calls == 8 * result.plans + (32 - 8) * result.selected
+    assert (result.network_calls - 8 * result.plans) % (32 - 8) == 0, "some plans were selected"
 
 
 def test_batched_episodes_have_similar_scores(alone):
@@ -110,7 +108,7 @@ def test_push_moves_the_block_once():
 
 def test_scores_average_episodes():
     def episode(seed, reward, success):
-        return EpisodeResult(seed, success, reward, {"error": seed}, None, 100 + seed, 10, 80, 80, 0.8)
+        return EpisodeResult(seed, success, reward, {"error": seed}, 100 + seed, 10, 80, 80, 0.8)
 
     episodes = [episode(0, 1.0, True), episode(1, 0.5, False), episode(2, 1.0, True)]
     longer = replace(episodes[0], success_step=60)
@@ -129,19 +127,16 @@ def test_scores_average_episodes():
     assert scores.network_calls_per_chunk == 8
 
 
-def test_scores_and_comparisons_count_the_plans_that_were_selected(tmp_path: Path, capsys):
-    run, short = make_selecting_run(tmp_path / "run"), {"max_episode_steps": 40}
-    args = ["--episodes", "2", "--workers", "1", "--env-kwargs", json.dumps(short)]
-    assert main(["eval", str(run), *args, "--json", str(tmp_path / "scores.json")]) == 0
-    found = json.loads((tmp_path / "scores.json").read_text())
-    plans, calls = (sum(each[name] for each in found["episodes"]) for name in ("plans", "network_calls"))
+def test_scores_and_comparisons_count_the_network_calls_of_plan_selection(tmp_path: Path):
+    run = make_selecting_run(tmp_path / "run")
+    config = RolloutConfig(episodes=2, env_kwargs={"max_episode_steps": 40})
+    scores = score_rollouts(run, config, workers=1)
+    plans = sum(each.plans for each in scores.episodes)
+    calls = sum(each.network_calls for each in scores.episodes)
     selected = (calls - 8 * plans) // (32 - 8)
     assert 0 < selected < plans
-    assert found["selected_share"] == selected / plans
-    assert re.search(rf"plans selected by goal +{100 * selected / plans:.0f} %", capsys.readouterr().out)
-    cache = EntryCache(tmp_path / "entries", RolloutConfig(episodes=2, env_kwargs=short), workers=1)
-    (entry,) = compare_runs([run], cache).entries
+    (entry,) = compare_runs([run], EntryCache(tmp_path / "entries", config, workers=1)).entries
     assert entry.calls_per_chunk == pytest.approx(calls / plans, abs=1e-4)
     assert entry.select == "goal"
-    assert main(["eval", str(run), *args, "--select", "none"]) == 0
-    assert "selected" not in capsys.readouterr().out
+    without = score_rollouts(run, replace(config, select="none"), workers=1)
+    assert without.network_calls_per_chunk == 8

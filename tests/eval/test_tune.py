@@ -1,7 +1,6 @@
 """Tests for `nsde-policy tune`: shared studies, repeated trials, presets, errors."""
 
 import json
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -64,7 +63,11 @@ def test_a_search_continues_its_study_and_its_trials_and_preset_can_be_repeated(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     out = tmp_path / "search"
+    assert main([*list_flags(store, out, 2), "--dry-run"]) == 0
+    assert json.loads(capsys.readouterr().out)["train"]["steps"] == 30
+    assert not out.exists()
     assert main(list_flags(store, out, 2)) == 0
+    assert "budget: 2 trials of 1 to 3 trainings of about 30 steps" in capsys.readouterr().err
     weights = list_weights(out)
     capsys.readouterr()
     assert main([*list_flags(store, out, 4, workers=2), "--json", "-"]) == 0
@@ -80,6 +83,7 @@ def test_a_search_continues_its_study_and_its_trials_and_preset_can_be_repeated(
     assert ("not better than the given ones" in printed.err) != is_better
 
     final = printed.err.splitlines()[-1]
+    assert final.startswith(f"wrote {out / 'preset.json'}: train with --preset ")
     again = ["train", "--demos", str(store), *ENV, "--device", "cpu", "--out", str(tmp_path / "again")]
     preset = out / f"trial-{best.number:02d}/preset.json"
     seeds = best.user_attrs["seeds of training 1"]
@@ -90,9 +94,8 @@ def test_a_search_continues_its_study_and_its_trials_and_preset_can_be_repeated(
     assert main(score) == 0
     assert json.loads(capsys.readouterr().out)["mean_return"]["value"] == best.intermediate_values[1]
 
-    command = final.partition(": nsde-policy ")[2]
-    repeat = ["--seed", "3", "--device", "cpu", "--out", str(tmp_path / "final")]
-    assert main([*shlex.split(command), *repeat]) == 0
+    repeat = ["--preset", str(out / "preset.json"), "--seed", "3", "--out", str(tmp_path / "final")]
+    assert main([*again, *repeat]) == 0
     runs = tmp_path / "final", out / f"best-{best.number:02d}"
     assert len({fingerprint(RunDirectory(run).read_weights()) for run in runs}) == 1
     assert main(["train", "--demos", str(store), "--preset", str(out)]) == 2
@@ -197,16 +200,6 @@ def test_starting_settings_are_within_the_space():
         for value in (start[path], largest[path]):
             assert values._contains(values.to_internal_repr(value))
     assert make_training_space(get_task("pusht").preset("default", "knn")) == {}
-
-
-def test_budget_is_printed_and_nothing_is_written(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    out = tmp_path / "search"
-    assert main([*list_flags(store, out, 24), "--dry-run"]) == 0
-    expected = "budget: 24 trials of 1 to 3 trainings of about 30 steps and 1 episodes each\n"
-    assert capsys.readouterr().out == expected
-    assert not out.exists()
 
 
 @pytest.mark.parametrize(

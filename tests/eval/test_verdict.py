@@ -63,7 +63,7 @@ def test_sigma_that_does_not_fit_gets_a_remedy(coverage: float, words: str):
         "in the next period as good as repeating the last action"
     )
     assert words in sigma
-    assert sigma.endswith("train with --calibration 0.1")
+    assert sigma.endswith("train with --scale-std 0.1")
     score = make_score({"sample": same, "repeat": same}, coverage)
     camera = CameraSpec("observation.images.top", 96, 96)
     seeing = replace(score, record=replace(score.record, cameras=(camera,)))

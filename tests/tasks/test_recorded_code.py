@@ -53,14 +53,13 @@ def test_a_store_runs_no_code(attributes, tmp_path, capsys):
     assert train(store, tmp_path / "run", "--device", "cpu") == 0
     assert "name it yourself with --env os:system" in capsys.readouterr().err
     assert json.loads((tmp_path / "run/config.json").read_text())["task"] == "none"
-    assert main(["data", "replay", str(store)]) == 2
     assert main(["data", "info", str(store)]) == 0
     assert not marker.exists()
 
 
 @pytest.mark.parametrize(
     "command",
-    ["eval RUN", "compare RUN", "report RUN", "collect --policy RUN --out new.zarr"],
+    ["eval RUN", "compare RUN", "collect --policy RUN --out new.zarr"],
 )
 def test_a_run_directory_runs_no_code(run, command, tmp_path, monkeypatch, capsys):
     copy = shutil.copytree(run, tmp_path / "run")

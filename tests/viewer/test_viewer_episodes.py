@@ -1,4 +1,4 @@
-"""Tests of the page of episodes: `data view`, `play --demos` and `report --demos`."""
+"""Tests of the page of episodes: `data view`, `play --demos` and `score --report`."""
 
 import json
 import re
@@ -173,7 +173,7 @@ def test_a_report_shows_the_plans_that_the_live_page_shows(
 ) -> None:
     run, store = arm_run
     file = tmp_path / "report.html"
-    assert main(["report", str(run), "--demos", str(store), "--out", str(file)]) == 0
+    assert main(["score", str(run), "--demos", str(store), "--samples", "4", "--report", str(file)]) == 0
     held = re.search(r'id="recorded">(.*?)</script>', file.read_text(), re.S)
     assert held is not None
     recorded = json.loads(held[1])

@@ -11,7 +11,6 @@ from tyro.conf import Positional, arg
 
 from nsde_policy.bounds import Count, SeedNumber
 from nsde_policy.cli.main import Program
-from nsde_policy.cli.shared.flags import FLAG_RULES
 from nsde_policy.cli.shared.options import (
     Check,
     Command,
@@ -60,15 +59,11 @@ class VideoTrain(VideoPresetFlags, DeviceCommand):
     @classmethod
     def parse(cls, args: Sequence[str], prog: str) -> "VideoTrain":
         """Parse the flags; the defaults of the settings are those of the method and the preset."""
-        start, rest = tyro.cli(
-            VideoPresetFlags, args=args, return_unknown_args=True, add_help=False, registry=FLAG_RULES
-        )
+        start, rest = tyro.cli(VideoPresetFlags, args=args, return_unknown_args=True, add_help=False)
         config = VideoConfig.from_preset(start.preset, start.method)
         default = cls(**vars(start), data=tyro.MISSING, config=config)
         asks_help = {"-h", "--help"} & {*rest}
-        return tyro.cli(
-            cls, prog=prog, default=default, args=["--help"] if asks_help else rest, registry=FLAG_RULES
-        )
+        return tyro.cli(cls, prog=prog, default=default, args=["--help"] if asks_help else rest)
 
     def check(self) -> None:
         """Refuse a store without videos before torch is imported."""

@@ -8,30 +8,27 @@ from nsde_policy.methods.registry import METHODS
 
 FLAGS = {
     "--epochs": "--steps (of the optimiser)",
-    "--num-steps": "--steps VALUE",
-    "--output-dir": "--out VALUE",
-    "--job-name": "--out VALUE",
-    "--demos": "`nsde-policy score RUN --demos VALUE`",
-    "--dataset": "--demos VALUE",
-    "--dataset.repo-id": "--demos hf://VALUE",
-    "--dataset.root": "--demos VALUE",
-    "--policy.type": "--policy VALUE",
+    "--num-steps": "--steps",
+    "--output-dir": "--out",
+    "--job-name": "--out",
+    "--demos": "`nsde-policy score RUN --demos STORE`",
+    "--dataset": "--demos",
+    "--dataset.repo-id": "--demos hf://NAME",
+    "--dataset.root": "--demos",
+    "--policy.type": "--policy",
     "--policy.path": "a run directory, as in `nsde-policy eval RUN`; `train` starts with new weights",
-    "--policy.device": "--device VALUE",
+    "--policy.device": "--device",
     "--env.type": "--env ID",
     "--env.task": "--env ID",
-    "--eval.n-episodes": "--episodes VALUE",
-    "--config": "--preset FILE or flags",
+    "--eval.n-episodes": "--episodes",
     "--config-name": "--preset FILE or flags",
     "--config-path": "--preset FILE or flags",
-    "--learning-rate": "--lr VALUE",
-    "--optimizer.lr": "--lr VALUE",
-    "--batch_size": "--batch-size VALUE",
+    "--learning-rate": "--lr",
+    "--optimizer.lr": "--lr",
+    "--batch_size": "--batch-size",
 }
-"""Flags of other packages and of other commands; VALUE stands for what follows them."""
-GROUPS = ("--dataset.", "--policy.", "--env.", "--eval.", "--optimizer.", "--scheduler.", "--wandb.")
-"""How flags of other packages begin that have no counterpart here."""
-METHOD_NAMES = {
+"""Flags of other packages and of other commands."""
+NEAREST_METHODS = {
     "act": "regression",
     "bc": "regression",
     "bc_rnn": "lstm_gmm",
@@ -44,46 +41,30 @@ METHOD_NAMES = {
     "vqbet": "bet",
 }
 """The nearest method here by its usual name elsewhere."""
-OTHER_METHODS = ("gr00t", "groot", "octo", "openvla", "pi0", "pi05", "pi0_fast", "sac", "smolvla", "tdmpc")
-"""Methods elsewhere that no method here is near to: pretrained ones, and those that learn from rewards."""
 
 
 def refuse_foreign(args: Sequence[str], command: type, name: str) -> None:
-    """Raise `ConfigError` for flags and methods of other packages, with all that is to be typed here."""
+    """Raise `ConfigError` for flags and methods of other packages, with all that take their place."""
     own_flags = {field.name for field in fields(command)}
     unknown: list[str] = []
     instead: list[str] = []
-    for arg, following in zip(args, [*args[1:], "-"], strict=False):
+    for arg, following in zip(args, [*args[1:], ""], strict=True):
         flag, equals, value = arg.partition("=")
-        if not equals and not following.startswith("-"):
-            value = following
-        if flag == "--policy" and "preset" in own_flags and (method := _translate_method(value)):
-            unknown.append(f"method {value}")
-            instead.append(method)
-        elif flag.lstrip("-").replace("-", "_") not in own_flags and (other := _translate_flag(flag, value)):
+        method = value if equals else following
+        if flag in ("--policy", "--policy.type") and "preset" in own_flags and (near := find_nearest(method)):
+            unknown.append(f"method {method}")
+            instead.append(f"--policy {near}")
+            continue
+        translation = FLAGS.get(flag) or FLAGS.get(flag.replace("_", "-"))
+        if translation and flag.lstrip("-").replace("-", "_") not in own_flags:
             unknown.append(f"flag {flag}")
-            instead.append(other)
+            instead.append(translation)
     if unknown:
         raise ConfigError(f"{name} has no {', no '.join(unknown)}: use {', '.join(dict.fromkeys(instead))}")
 
 
-def _translate_flag(flag: str, value: str) -> str | None:
-    """Return what is to be typed in place of a flag of another package; None for other flags."""
-    translation = FLAGS.get(flag) or FLAGS.get(flag.replace("_", "-"))
-    if flag == "--policy.type" and (method := _translate_method(value)):
-        return method
-    if translation:
-        return translation.replace("VALUE", value or "VALUE")
-    return f"nothing for {flag}" if flag.startswith(GROUPS) else None
-
-
-def _translate_method(value: str) -> str | None:
-    """Return the flag for a method of another package, or for one of ours in other letters; else None."""
-    if value in METHODS.names():
-        return None
-    name = value.lower().replace("-", "_")
-    if name in OTHER_METHODS:
-        return f"--policy with one of {', '.join(METHODS.names())}"
-    if name in METHODS.names():
-        return f"--policy {name}"
-    return f"--policy {METHOD_NAMES[name]} (the nearest method)" if name in METHOD_NAMES else None
+def find_nearest(method: str) -> str | None:
+    """Return the method here for one of another package, or for one of ours in other letters; else None."""
+    name = method.lower().replace("-", "_")
+    nearest = name if name in METHODS.names() else NEAREST_METHODS.get(name)
+    return None if nearest == method else nearest

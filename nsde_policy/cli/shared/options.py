@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,16 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_a
 import tyro
 from tyro.conf import Positional, arg
 
-from nsde_policy.assets import SHIPPED_TASK, USUAL_OBSERVATIONS, find_shipped, resolve_run
+from nsde_policy.assets import SHIPPED, SHIPPED_TASK, resolve_run
 from nsde_policy.bounds import Count, Natural, SeedNumber
 from nsde_policy.config import check_value, get_bounded_fields
 from nsde_policy.errors import CheckpointError, ConfigError, DemoError, import_optional, suggest
-from nsde_policy.files import check_writable, parse_json, read_file, read_json, replace_file
+from nsde_policy.files import check_writable, parse_json, read_file, replace_file
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.ranks import is_launched
-from nsde_policy.tasks import NO_TASK, OWN_ROBOT
 
-from .flags import FLAG_RULES
 from .foreign import refuse_foreign
 
 if TYPE_CHECKING:
@@ -33,6 +30,8 @@ logger = logging.getLogger(__name__)
 STANDARD_OUTPUT = Path("-")
 TOKEN_VARIABLE = "NSDE_POLICY_TOKEN"
 MAX_TOKEN_BYTES = 4096
+SHIPPED_RUN = Path(SHIPPED)
+"""Run that commands use by default: the policy of this package."""
 RUNS = Path("runs")
 """Folder in which training writes runs by default."""
 SHOWN_RUNS = 5
@@ -52,13 +51,6 @@ def check_json_file(path: Path) -> None:
         check_writable(path)
 
 
-def check_environment_name(name: str) -> None:
-    """Raise `PluginError` if there is no such environment."""
-    from nsde_policy.tasks import get_task
-
-    get_task(name)
-
-
 def check_demos(path: Path) -> None:
     """Raise `DemoError` if demonstrations do not exist; those of the Hub are found later."""
     if not path.exists() and path.parts[:1] != ("hf:",):
@@ -71,18 +63,16 @@ AcceptOmittedChunksFlag = Annotated[
 DemosPath = Annotated[Path, Check(check_demos)]
 RunPath = Annotated[Path, Check(lambda run: check_run(run))]
 RunFlag = Annotated[
-    RunPath | None, Positional, arg(help="Run directory; default: the policy of this package.")
-]
-ShippedObsFlag = Annotated[
-    str, arg(help="Without a run directory: observations of the policy of this package, state or pixels.")
+    RunPath,
+    Positional,
+    arg(help="Run directory, or a policy of this package: `shipped`, or `shipped-pixels` with a camera."),
 ]
 EpisodesFlag = Annotated[Count, arg(help="Number of episodes per run, on consecutive seeds.")]
 SeedStartFlag = Annotated[
     SeedNumber, arg(help="First seed; scores are published for 100000+, tuning uses 200000+.")
 ]
-EnvName = Annotated[str, Check(check_environment_name)]
 EnvFlag = Annotated[
-    EnvName | None,
+    str | None,
     arg(
         help="Environment: a Gymnasium id (Pendulum-v1) or module:Class; default: as in training, with the "
         "keyword arguments that the run records. With --env, only those of --env-kwargs count."
@@ -119,7 +109,7 @@ class Command:
         refuse_foreign(args, cls, prog.partition(" ")[2])
         if {"-h", "--help"} & {*args}:  # tyro leaves flags that are given out of the help text
             args = ["--help"]
-        return tyro.cli(cls, args=args, prog=prog, registry=FLAG_RULES)
+        return tyro.cli(cls, args=args, prog=prog)
 
     def check(self) -> None:
         """Refuse flags that do not fit together, before torch is imported."""
@@ -161,8 +151,6 @@ class RolloutCommand(DeviceCommand):
         if self.ray is None:
             return super().resolve_device()
         import_optional("ray", "ray")
-        if self.ray != "local" and self.workers:
-            raise ConfigError("--workers is for this machine: leave it out, or use --ray local")
         if self.device not in ("auto", "cpu", "cuda"):
             raise ConfigError(f"--device {self.device} does not fit --ray, which chooses the GPU: use cuda")
         return self._set_device("cuda" if self.device == "cuda" else "cpu")
@@ -191,26 +179,16 @@ def _find_checks(hint: object) -> list[Check]:
     return checks + [check for part in get_args(hint) for check in _find_checks(part)]
 
 
-def choose_run(run: Path | None, obs: str) -> Path | None:
-    """Return the run directory to use; None for the policy of this package that observes the state."""
-    if obs == USUAL_OBSERVATIONS:
-        return run and resolve_run(run)
-    if run is not None:
-        raise ConfigError(f"--obs {obs} chooses a policy of this package: leave it out, or {run}")
-    return find_shipped(obs)
-
-
 def parse_env_kwargs(text: str | None) -> dict[str, Any]:
     """Parse the JSON object of `--env-kwargs`; an absent flag gives no arguments."""
     return {} if text is None else parse_json(text, name="--env-kwargs", error=ConfigError)
 
 
-def warn_if_unfinished(run: Path | None) -> None:
-    """Log a warning if the training of a run stopped early; None for the policy of this package."""
+def warn_if_unfinished(run: Path) -> None:
+    """Log a warning if the training of a run stopped early."""
     from nsde_policy.run_directory import RunDirectory
 
-    stopped = None if run is None else RunDirectory(run).describe_unfinished()
-    if stopped is not None:
+    if (stopped := RunDirectory(run).describe_unfinished()) is not None:
         logger.warning("unfinished run: %s", stopped)
 
 
@@ -251,19 +229,6 @@ def check_run(run: Path) -> None:
     listed = ", ".join(map(str, others[:SHOWN_RUNS])) + (", …" if others[SHOWN_RUNS:] else "")
     there_are = f"there are {listed}" if others else "`nsde-policy train` writes one"
     raise CheckpointError(f"{run} {what}; {there_are}, and `shipped` is the policy of this package")
-
-
-def check_environment(run: Path, env: str | None = None) -> None:
-    """Raise `ConfigError` if a run, or `env`, names no environment to roll out in."""
-    record = read_json(resolve_run(run) / "config.json", error=CheckpointError)
-    if env is not None or record.get("task") != NO_TASK:
-        return
-    recorded = record.get("demos")
-    source = str(recorded.get("source", "STORE")) if isinstance(recorded, dict) else "STORE"
-    raise ConfigError(
-        f"{run} is of {OWN_ROBOT} and has no environment to play in: use recorded episodes: `nsde-policy "
-        f"score {run} --demos {shlex.quote(source)}`, or `play` and `report` with --demos; `eval` takes --env"
-    )
 
 
 def _suggest_demos(path: Path) -> str:

@@ -4,8 +4,6 @@ import asyncio
 import json
 import secrets
 import signal
-import sys
-import webbrowser
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from nsde_policy.deploy.server.settings import Address, is_loopback
-from nsde_policy.errors import ConfigError
 
 from .options import Command, JsonAddressFlag, TokenFileFlag, read_token
 
@@ -34,8 +31,6 @@ class PageFlags(Address, Command):
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000
     """TCP port; 0 picks a free one."""
     token_file: TokenFileFlag = None
-    open: bool = False
-    """Open the page in a browser on this machine."""
     json: JsonAddressFlag = False
 
     def make_settings(self) -> "ViewerSettings":
@@ -63,11 +58,6 @@ class PageFlags(Address, Command):
             text = f"{what}: {url}" + "".join(f"\n  from other machines: {each}" for each in elsewhere)
             facts = {"url": url, "elsewhere": elsewhere, "port": port}
             print(json.dumps(facts) if self.json else text, flush=True)
-            try:
-                if self.open and not webbrowser.open(url):
-                    print("no browser could be opened; open the address yourself", file=sys.stderr)
-            except webbrowser.Error as error:
-                raise ConfigError(f"no browser can be opened here ({error}); leave out --open") from None
 
         run_until_signal(server, announce)
 
