@@ -93,7 +93,7 @@ def _replay(
     visited = [env.reset(seed, **({"options": {"state": episode.obs[0]}} if seed is None else {}))]
     rewards = []
     for action in episode.act:
-        state, reward, is_over, info = env.step(action, is_limited=False)
+        state, reward, is_over, info = env.step(action)
         visited.append((state, info))
         rewards.append(reward)
         if is_over:

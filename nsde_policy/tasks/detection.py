@@ -56,10 +56,8 @@ def find_task(demos: Path | None) -> FoundTask:
         if _is_public(task, demos, frames):
             reason = f"task {task.name}: {demos} holds its public demonstrations"
             return FoundTask(task.name, reason, env_id=task.env_id)
-    texts = _as_mapping(attributes.get("tasks")).values()
-    text = f" ({', '.join(map(repr, texts)):.80})" if texts else ""
     return FoundTask(
-        NO_TASK, f"{OWN_ROBOT}: {demos}{text}; --env ID or --task NAME names an environment to evaluate in"
+        NO_TASK, f"{OWN_ROBOT}: {demos}; --env ID or --task NAME names an environment to evaluate in"
     )
 
 
