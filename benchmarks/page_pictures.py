@@ -24,14 +24,10 @@ if TYPE_CHECKING:
 
 DRAGS = [Drag("block", 245.0 + 9 * k, 270.0 - 8 * k, 0.8 + 0.07 * k) for k in range(12)]
 """Poses of the block while it is dragged off its goal, one for each control period."""
-DISTURBED = (
-    SetControl("obs_noise", 1),
-    SetControl("next_at_end", 1),
-    SelectMethods(("shipped", "neighbours")),
-)
+DISTURBED = SetControl("obs_noise", 1), SelectMethods(("shipped", "neighbours"))
 PICTURES: dict[str, tuple[str, Sequence[ClientMessage | int], dict[str, Any]]] = {
     "play": ("state", (150, *(each for drag in DRAGS for each in (drag, 1)), Release(), 16), {}),
-    "play_two": ("state", (*DISTURBED, 3200, Reset(SEED), 60), {"color_scheme": "dark"}),
+    "play_two": ("state", (*DISTURBED, Reset(SEED), 60), {"color_scheme": "dark"}),
     "play_pixels": ("pixels", (35,), {}),
 }
 """By the name of a picture: what the policy observes, what happens before, and options of the browser."""

@@ -117,7 +117,7 @@ class EnvAdapter:
         return clipped
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, Info]:
-        """Execute an action that `clip` returned; return observation, reward, whether it is over, and info."""
+        """Execute an action that `clip` returned; return observation, reward, end and info."""
         self._step += 1
         shaped = action.astype(self._action.dtype).reshape(self._action.shape)
         with self.guard("step"):

@@ -73,10 +73,6 @@ class App(abc.ABC):
             "paused": self._paused,
         }
 
-    def restore(self) -> None:
-        """Drop the settings of viewers; called when nobody watches any more."""
-        self._paused = False
-
     @abc.abstractmethod
     def tick(self) -> bool:
         """Run one control period; return whether anything moved."""

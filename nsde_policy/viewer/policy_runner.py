@@ -17,13 +17,7 @@ from nsde_policy.config import Sampling
 from nsde_policy.control.worker import PlannerThread
 from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.errors import PlanError
-from nsde_policy.eval.rollouts.disturbances import (
-    CameraDisturbances,
-    Condition,
-    Disturbances,
-    PlanQueue,
-    count_planned,
-)
+from nsde_policy.eval.rollouts.disturbances import Condition, Disturbances, PlanQueue, count_planned
 from nsde_policy.eval.rollouts.runner import make_generator
 from nsde_policy.interface.planner import History, Plan
 from nsde_policy.methods.registry import get_method
@@ -94,7 +88,7 @@ class PolicyPanel:
     """One policy on one table.
 
     It plays as `nsde-policy eval` does: the same seed gives the same episode until a user interferes, also
-    with the noise, the latency and the camera of the controls.
+    with the noise and the latency of the controls.
     """
 
     _pending: Future[TimedPlan] | None = None
@@ -114,8 +108,6 @@ class PolicyPanel:
         self._generator = make_generator(seed)
         std = np.array(self.policy.record.spec.increment_std[: self.policy.spec.plain_dim])
         self._sensor = Disturbances(Condition(obs_noise=1.0), seed, std)
-        self.counts = True
-        """Whether the result of this episode is still to be counted."""
         self.forget_history()
 
     @property
@@ -176,7 +168,6 @@ class PolicyPanel:
         action = self._choose_action(drag, acts and not self.is_over)
         dragged = np.array([drag.x, drag.y, drag.angle]) if drag and drag.what == "block" else None
         self.simulation.advance(action, dragged, by_user=drag is not None)
-        self.counts &= drag is None
         self._history.add_action(action)
         self._observe()
 
@@ -216,16 +207,13 @@ class PolicyPanel:
 
     def _observe(self) -> None:
         """Add the current state to the policy's history, as its sensors and its camera see it."""
-        simulation, spec = self.simulation, self.policy.spec
-        table, state = simulation.table, simulation.state
+        table, state, spec = self.simulation.table, self.simulation.state, self.policy.spec
         noise = self.controls.obs_noise * self._sensor.add_noise(np.zeros(spec.plain_dim))
         if not spec.cameras:
             obs = state + noise
         else:
             (camera,) = spec.cameras
-            frame = table.draw_camera(state, camera.width, camera.height)
-            disturbances = CameraDisturbances(self.controls.camera, simulation.seed)
-            self._frame = disturbances.change_frame(frame, simulation.last + 1)
+            self._frame = table.draw_camera(state, camera.width, camera.height)
             values = {STATE_KEY: table.measure(state) + noise, camera.name: self._frame}
             obs = self.policy.encode(values)
         self._history.add_observation(obs)
