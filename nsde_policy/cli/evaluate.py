@@ -19,7 +19,6 @@ class Evaluate(options.RolloutCommand):
     """Roll out a policy, print scores with 95 % intervals, write videos."""
 
     run_dir: options.RunFlag = None
-    obs: options.ShippedObsFlag = "state"
     episodes: options.EpisodesFlag = 50
     seed_start: options.SeedStartFlag = 100_000
     env: options.EnvFlag = None
@@ -68,7 +67,7 @@ class Evaluate(options.RolloutCommand):
 
         if self.camera_occluder != "square" and not self.camera_occlusion:
             raise ConfigError("--camera-occluder needs --camera-occlusion, such as 0.1")
-        run = options.choose_run(self.run_dir, self.obs)
+        run = self.run_dir and resolve_run(self.run_dir)
         options.warn_if_unfinished(run)
         cameras = fields(CameraCondition)
         config = RolloutConfig(

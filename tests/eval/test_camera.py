@@ -82,7 +82,7 @@ def test_camera_is_disturbed_from_the_command_line(pixel_run: Path, tmp_path: Pa
 
 
 def test_an_occluder_needs_a_size(capsys: pytest.CaptureFixture[str]):
-    assert main(["eval", "--obs", "pixels", "--camera-occluder", "bar"]) == 2
+    assert main(["eval", "shipped-pixels", "--camera-occluder", "bar"]) == 2
     assert "--camera-occluder needs --camera-occlusion" in capsys.readouterr().err
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_a
 import tyro
 from tyro.conf import Positional, arg
 
-from nsde_policy.assets import SHIPPED_TASK, USUAL_OBSERVATIONS, find_shipped, resolve_run
+from nsde_policy.assets import SHIPPED_TASK, resolve_run
 from nsde_policy.bounds import Count, Natural, SeedNumber
 from nsde_policy.config import check_value, get_bounded_fields
 from nsde_policy.errors import CheckpointError, ConfigError, DemoError, import_optional, suggest
@@ -72,9 +72,6 @@ DemosPath = Annotated[Path, Check(check_demos)]
 RunPath = Annotated[Path, Check(lambda run: check_run(run))]
 RunFlag = Annotated[
     RunPath | None, Positional, arg(help="Run directory; default: the policy of this package.")
-]
-ShippedObsFlag = Annotated[
-    str, arg(help="Without a run directory: observations of the policy of this package, state or pixels.")
 ]
 EpisodesFlag = Annotated[Count, arg(help="Number of episodes per run, on consecutive seeds.")]
 SeedStartFlag = Annotated[
@@ -189,15 +186,6 @@ def _find_checks(hint: object) -> list[Check]:
     """Return the checks in a type, also in those of its parts."""
     checks = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Check)]
     return checks + [check for part in get_args(hint) for check in _find_checks(part)]
-
-
-def choose_run(run: Path | None, obs: str) -> Path | None:
-    """Return the run directory to use; None for the policy of this package that observes the state."""
-    if obs == USUAL_OBSERVATIONS:
-        return run and resolve_run(run)
-    if run is not None:
-        raise ConfigError(f"--obs {obs} chooses a policy of this package: leave it out, or {run}")
-    return find_shipped(obs)
 
 
 def parse_env_kwargs(text: str | None) -> dict[str, Any]:
