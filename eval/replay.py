@@ -74,13 +74,7 @@ def replay_demonstrations(
     if len(seeds) < len(demos):
         raise DemoError(f"{demos.source} has {len(demos)} episodes, but records {len(seeds)} seeds")
     env = EnvAdapter.open(task, {"max_episode_steps": -1})
-    held = demos.obs.shape[1], demos.act.shape[1]
-    needed = env.obs_dim, env.act_dim
-    if held != needed:
-        raise DemoError(
-            f"{demos.source} holds {held[0]}-D observations and {held[1]}-D actions; the environment of "
-            f"{task.name!r} has {needed[0]}-D and {needed[1]}-D ones: give the store's task with --task"
-        )
+    env.check_sizes(demos.obs.shape[1], demos.act.shape[1])
     for k, episode in enumerate(demos):
         yield _replay(env, task, k, episode, seeds[k] if start == "seed" else None, list(demos.angles))
     env.close()

@@ -90,7 +90,7 @@ class EnvAdapter:
         self.act_dim = self.low.size
 
     def check_sizes(self, obs_dim: int, act_dim: int) -> None:
-        """Raise `EnvError` if observations or actions do not have the sizes that a policy needs."""
+        """Raise `EnvError` unless observations and actions have the sizes of a policy or demonstrations."""
         parts = ", ".join(f"{key or 'observation'} {part.shape}" for key, part in self._observed.items())
         for what, size, needed, shapes in (
             ("observation", self.obs_dim, obs_dim, parts),
@@ -98,8 +98,8 @@ class EnvAdapter:
         ):
             if size != needed:
                 self._fail(
-                    f"its {what} has {size} values ({shapes}), but the policy was trained with {needed}: "
-                    "choose the environment that fits with --env, or wrap it"
+                    f"its {what} has {size} values ({shapes}), but the policy or the demonstrations have "
+                    f"{needed}: choose the environment that fits with --env, or the task with --task"
                 )
 
     def reset(self, seed: int | None, **options: Any) -> tuple[np.ndarray, Info]:

@@ -51,7 +51,7 @@ class AvoidingDrawing(Drawing):
         return read_number(info, "progress")
 
     def draw(self, obs: "np.ndarray", *, size: int, forecast: Forecast | None = None) -> "np.ndarray":
-        """Draw rod, command and obstacles; a forecast as paths and a 2σ region."""
+        """Draw rod, command and obstacles; a forecast as paths."""
         import numpy as np
 
         from nsde_policy.envs.avoiding import drawing

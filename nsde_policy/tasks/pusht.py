@@ -104,7 +104,7 @@ class PushTDrawing(Drawing):
         return state
 
     def draw(self, obs: "np.ndarray", *, size: int, forecast: Forecast | None = None) -> "np.ndarray":
-        """Draw agent and block on the table; a forecast as paths, a 2σ region and outlines of the block."""
+        """Draw agent and block on the table; a forecast as paths and outlines of the block."""
         import numpy as np
 
         from nsde_policy.envs.pusht import drawing

@@ -99,8 +99,8 @@ def test_actions_are_clipped_reshaped_and_cast_to_the_action_space():
 
 FAULTS = {
     "constructor": ["make_env raised RuntimeError: no licence"],
-    "large_observation": ["observation has 5 values", "trained with 4", "--env"],
-    "large_action": ["action has 3 values", "trained with 2"],
+    "large_observation": ["observation has 5 values", "have 4", "--env"],
+    "large_action": ["action has 3 values", "have 2"],
     "discrete_action": ["action space is Discrete(3)", "need a Box"],
     "reset": ["seed 100000, step 0", "reset raised ValueError: the arm is not homed"],
     "four_values": ["step 3", "not enough values to unpack (expected 5, got 4)"],

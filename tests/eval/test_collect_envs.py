@@ -210,7 +210,7 @@ def test_replay_uses_the_environment_that_the_store_records(
         (["--policy", f"{HERE}:Swing"], "needs an environment: give one with --env"),
         (["--env", "Pendulum-v1"], "no live page: play episodes with eval --render, generate some with"),
         (["--env-kwargs", '{"reset_rule": "dice"}'], "dice"),
-        (["--policy", "shipped", "--env", "Pendulum-v1"], "but the policy was trained with 5"),
+        (["--policy", "shipped", "--env", "Pendulum-v1"], "but the policy or the demonstrations have 5"),
     ],
 )
 def test_what_cannot_be_collected_is_said(

@@ -172,18 +172,6 @@ def test_sliders_change_the_controls_and_the_sigma_scale_follows(page: "Page"):
     assert page.locator("#alpha").locator("xpath=..").locator("output").inner_text() == "1.50"
 
 
-def test_a_page_without_a_plan_says_whether_one_is_made(browser: "Browser", methods: list[PolicyRunner]):
-    solved = play_until(methods, lambda app: app.frame()["panels"][0]["solved"])
-    with run_viewer(solved) as viewer_server, show_viewer(browser, viewer_server) as page:
-        slide(page, "chunk", 4)  # plans with other settings do not count
-        wait_until(page, "viewer.frame.panels[0].latency === null")
-        assert page.locator(".panel .sub").inner_text() == "episode over"
-        pause(page)
-        page.locator(".panel select").select_option("neighbours")
-        wait_until(page, "viewer.frame?.panels[0].latency === null && viewer.panels[0].name === 'neighbours'")
-        assert page.locator(".panel .sub").inner_text() == "no plan yet"
-
-
 def test_pause_reset_seed_and_keys_work(page: "Page"):
     page.click("#reset")  # a clicked button does not keep the focus, so that Space pauses
     page.keyboard.press("Space")

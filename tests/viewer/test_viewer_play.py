@@ -70,17 +70,6 @@ def test_pause_stops_time(app: PlayApp):
     assert run(app, Pause(False), 3)["last"] == 8
 
 
-@pytest.mark.slow
-def test_policy_recovers_after_the_block_is_dragged_away(app: PlayApp):
-    assert run(app, 400)["panels"][0]["solved"]
-    x, y, angle = run(app)["panels"][0]["trail"][-1][2:]
-    frame = run(app, Drag("block", x + 90, y - 60, angle), Release(), 1)
-    assert frame["panels"][0]["progress"] < 0.6
-    assert frame["panels"][0]["trail"][-1][2:4] == pytest.approx([x + 90, y - 60], abs=0.02)
-    run(app, 500)
-    assert max(app.state()["progress"][0][frame["last"] :]) > 0.9
-
-
 def test_block_can_be_dragged_while_paused(app: PlayApp):
     before = run(app, 12, Pause(True), 3)["panels"][0]["trail"][-1]
     after = run(app, Drag("block", 380.0, 120.0, 1.0), 12, Release(), 2)
