@@ -15,7 +15,6 @@ from .env import MAX_CHANGE, AvoidingEnv, StartRule
 class AvoidingTable(LiveTable):
     """An episode of obstacle avoidance for the live page."""
 
-    sizes = ((4, 0, 2),)
     page = geometry.PAGE
     unit = ("mm", 1000 / geometry.PIXELS_PER_METRE)
     agent = slice(2, 4)

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from nsde_policy.envs.live import LiveTable
 from nsde_policy.errors import ConfigError, RemoteError
+from nsde_policy.eval.rollouts.runner import make_adapter
 from nsde_policy.tasks import Task, get_task_of_run
 
 from . import messages
@@ -24,8 +24,6 @@ class PlayApp(App):
 
     def __init__(self, runners: Sequence[PolicyRunner], *, seed: int, plan_timeout_s: float = 0.1) -> None:
         super().__init__(find_common_task(runners))
-        for runner in runners:
-            check_sizes(runner, self._table)
         self._runners = {runner.name: runner for runner in runners}
         self._controls = Controls.from_policy(runners[0].policy)
         self._plan_timeout_s = plan_timeout_s
@@ -139,7 +137,12 @@ class PlayApp(App):
 
 
 def find_common_task(runners: Sequence[PolicyRunner]) -> Task:
-    """Return the task of policies that play side by side; raise `ConfigError` if they have several."""
+    """Return the task of policies that play side by side.
+
+    Raises:
+        ConfigError: If they were trained for several.
+        EnvError: If the sizes of a policy do not fit the environment of its task.
+    """
     tasks = [get_task_of_run(runner.policy.record) for runner in runners]
     for runner, task in zip(runners, tasks, strict=True):
         if task.name != tasks[0].name:
@@ -147,16 +150,5 @@ def find_common_task(runners: Sequence[PolicyRunner]) -> Task:
                 f"{runner.name} was trained for the task {task.name} and {runners[0].name} for "
                 f"{tasks[0].name}: play them one after the other"
             )
+        make_adapter(task, runner.policy.record).close()
     return tasks[0]
-
-
-def check_sizes(runner: PolicyRunner, table: LiveTable) -> None:
-    """Raise `ConfigError` if the sizes of a policy do not fit the table."""
-    spec = runner.policy.spec
-    sizes = spec.plain_dim, len(spec.cameras), spec.act_dim
-    if sizes not in table.sizes:
-        expected = " or ".join("{}, {} and {}".format(*known) for known in table.sizes)
-        raise ConfigError(
-            f"{runner.name} has {sizes[0]} observations, {sizes[1]} cameras and {sizes[2]} actions; policies "
-            f"that can play on this table have {expected}"
-        )

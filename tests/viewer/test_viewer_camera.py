@@ -4,7 +4,6 @@ import base64
 import io
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,10 @@ import pytest
 
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.envs.pusht.drawing import benchmark_frame
-from nsde_policy.errors import ConfigError
+from nsde_policy.errors import EnvError
 from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
-from nsde_policy.tasks import get_task
 from nsde_policy.viewer.messages import SetControl, encode_message
-from nsde_policy.viewer.play_app import PlayApp, check_sizes
+from nsde_policy.viewer.play_app import PlayApp
 from nsde_policy.viewer.policy_runner import load_runners
 from tests.helpers.browser import check_layout, wait_until
 from tests.helpers.pixel_runs import KEYPOINTS
@@ -52,10 +50,10 @@ def test_frames_hold_the_picture_that_the_policy_encodes(app: PlayApp):
 
 
 def test_policies_of_other_robots_are_refused(pixel_run: Path):
-    spec = EnvRunner(pixel_run, RolloutConfig()).policy.spec
-    arm = SimpleNamespace(name="arm", policy=SimpleNamespace(spec=replace(spec, cameras=spec.cameras * 2)))
-    with pytest.raises(ConfigError, match="arm has 2 observations, 2 cameras and 2 actions"):
-        check_sizes(arm, get_task("pusht").live_table())
+    (runner,) = load_runners([pixel_run])
+    runner.policy.record = replace(runner.policy.record, task="avoiding", env_kwargs={})
+    with pytest.raises(EnvError, match="the images of its observation are none"):
+        PlayApp([runner], seed=SEED)
 
 
 @pytest.mark.browser
