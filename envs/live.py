@@ -35,7 +35,7 @@ class PageMap:
 
 
 class TableStep(NamedTuple):
-    """What happened in one control period."""
+    """Result of one control period."""
 
     states: list[np.ndarray]
     """States to draw; the last one is the state after the period."""

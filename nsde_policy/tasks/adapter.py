@@ -63,7 +63,7 @@ class EnvAdapter:
         with self.guard("its observation_space or action_space"):
             self._read_spaces(env.observation_space, env.action_space, obs_keys, obs_dim)
         self.cameras = self._find_cameras(cameras)
-        """Which part of the observation is the frame of each camera, by the camera's name."""
+        """Part of the observation that is the frame of each camera, by the camera's name."""
 
     @classmethod
     def open(cls, task: Task, env_kwargs: Mapping[str, object], **options: Any) -> Self:

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from nsde_policy.envs.live import LiveTable
 
 Info: TypeAlias = Mapping[str, object]
-"""What an environment says of a reset or a step, in addition to the observation."""
+"""Gymnasium's info of a reset or a step."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one episode ended."""
+    """Outcome of an episode: success, score and further figures."""
 
     success: bool | None
     """None if the environment does not say."""
@@ -50,14 +50,14 @@ class Reporting:
     success_name: str = "success"
     """Title of the share of successful episodes in tables."""
     score_note: str = ""
-    """What score and success mean, for the notes below a table."""
+    """Definition of score and success, for the notes below a table."""
     modes: int = 0
     """Number of different ways to succeed, which the environment numbers from 0 in `info["mode"]`; 0 if the
     task tells none apart."""
 
 
 class Task(abc.ABC):
-    """What is known of a task beyond its demonstrations; register it with `register_task`.
+    """A task: all that is known beyond its demonstrations; register it with `register_task`.
 
     Only `name` is required, and `env_id` lets policies be evaluated. What reports, pictures and training need
     is in `reporting`, `drawing` and `training`.
@@ -77,7 +77,7 @@ class Task(abc.ABC):
     drawing: Drawing = Drawing()
     """Pictures, paths and the scene of a web page."""
     training: TrainingDefaults = TrainingDefaults()
-    """How demonstrations are read, symmetry and presets."""
+    """Settings of demonstrations, symmetry and presets."""
 
     def make_env(self, **kwargs: object) -> AnyEnv:
         """Make the environment; `kwargs` are passed to its constructor and override `env_kwargs`."""

@@ -25,7 +25,7 @@ class App(abc.ABC):
         if scene is None or task.rate_hz is None:
             raise ConfigError(f"{task.name} has no live page: its task defines no scene or no rate_hz")
         self.scene = scene
-        """How the page draws the task."""
+        """Script and shapes with which the page draws the task."""
         self.rate_hz = task.rate_hz
         """Control periods per second of simulated time."""
 

@@ -26,7 +26,7 @@ SAMPLING_CONTROLS = ("alpha", "diffusion")
 
 @dataclass(frozen=True)
 class Controls(BaseConfig):
-    """How the policies run, and what is drawn."""
+    """Settings of the policies and of what is drawn."""
 
     alpha: float = 0.5
     """Strength of a Neural SDE's denoiser, α."""

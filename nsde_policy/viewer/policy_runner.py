@@ -57,8 +57,8 @@ class PolicyRunner:
 
         def plan() -> TimedPlan:
             started = time.perf_counter()
-            made = self.policy.plan(history, generator=generator, steps=steps, sampling=sampling)
-            return TimedPlan(made, time.perf_counter() - started)
+            actions = self.policy.plan(history, generator=generator, steps=steps, sampling=sampling)
+            return TimedPlan(actions, time.perf_counter() - started)
 
         return self.thread.submit(plan)
 
@@ -94,7 +94,7 @@ class PolicyPanel:
     _pending: Future[TimedPlan] | None = None
     _plan: Plan | None
     _frame: np.ndarray | None = None
-    """What the policy's camera saw last, if it has one."""
+    """Last frame of the policy's camera, if it has one."""
 
     def __init__(self, runner: PolicyRunner, task: Task, seed: int, controls: Controls) -> None:
         self.runner, self.policy, self.controls = runner, runner.policy, controls
@@ -112,7 +112,7 @@ class PolicyPanel:
 
     @property
     def is_over(self) -> bool:
-        """Whether the episode has ended, at the latest at its time limit; the policy then rests.
+        """Return whether the episode has ended, at the latest at its time limit; the policy then rests.
 
         The time limit counts from the start, or from the moment when a user let go.
         """
@@ -151,13 +151,13 @@ class PolicyPanel:
         if not wait([pending], timeout_s).done:
             return True
         self._pending = None
-        made = pending.result()  # raises what the policy raised; the next period plans again
-        if not np.isfinite(made.plan.actions).all():
+        timed = pending.result()  # raises what the policy raised; the next period plans again
+        if not np.isfinite(timed.plan.actions).all():
             raise PlanError(f"{self.runner.title} planned actions that are not finite; the agent stays")
-        self._plan, self._used = made.plan, 0
+        self._plan, self._used = timed.plan, 0
         now, latency = self.simulation.last, controls.latency_steps
-        self._queue.add(made.plan.actions, now, latency=latency, chunk=chunk)
-        self.runner.plan_s.append(made.seconds)
+        self._queue.add(timed.plan.actions, now, latency=latency, chunk=chunk)
+        self.runner.plan_s.append(timed.seconds)
         return False
 
     def step(self, drag: Drag | None, *, acts: bool = True) -> None:

@@ -57,7 +57,7 @@ class RecordApp(App):
     mode = "collect"
     _phase: Phase
     _target: np.ndarray
-    """Where the agent is led, pixels of the page."""
+    """Position to which the pointer leads the agent, pixels of the page."""
 
     def __init__(
         self, task: Task, collection: Collection, *, seed_start: int, images: Sequence[str] = ()
