@@ -104,11 +104,9 @@ def test_damaged_inputs_reveal_no_fault(tmp_path: Path):
     ("flags", "message"),
     [
         (["suite.py", "nosuch"], "invalid choice: 'nosuch'"),
-        (["suite.py", "avoiding", "--rows", "nosuch"], "no row is chosen"),
         (["suite.py", "adroit"], "adroit-door needs adroit_door_expert.zarr: give the folder"),
         (["suite.py", "g1"], "the experiment needs g1_real.zarr: give its folder with --demos"),
         (["tables.py", "nosuch"], "no table is called 'nosuch'; tables: pusht_methods, "),
-        (["speed.py", "nosuch"], "invalid choice: 'nosuch'"),
     ],
 )
 def test_bad_flags_are_refused(

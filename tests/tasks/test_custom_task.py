@@ -2,11 +2,9 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from nsde_policy.errors import ConfigError, EnvError
-from nsde_policy.eval.render.video import Renderer
 from nsde_policy.eval.rollouts.disturbances import Condition
 from nsde_policy.eval.rollouts.pool import RolloutPool
 from nsde_policy.eval.rollouts.runner import RolloutConfig
@@ -49,15 +47,6 @@ def test_default_outcome_is_the_return_and_success_at_any_step(
 ):
     outcome = get_task("none").outcome([1.0, 2.0], infos)
     assert (outcome.success, outcome.score, outcome.success_step) == (success, 3.0, step)
-
-
-def test_a_task_without_drawing_cannot_be_rendered(run: Path, tmp_path: Path):
-    assert not get_task("gates").drawing.can_draw
-    assert get_task("pusht").drawing.can_draw
-    with pytest.raises(EnvError, match="leave out --render"):
-        Renderer(run, RolloutConfig(episodes=1, seed_start=0), tmp_path)
-    with pytest.raises(ConfigError, match="give it a Drawing that overrides draw"):
-        get_task("gates").drawing.draw(np.zeros(3), size=64)
 
 
 def test_a_task_without_push_cannot_be_pushed(run: Path):
