@@ -40,7 +40,7 @@ slow: $(VENV)/tested
 quick: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n logical --dist worksteal -m "not slow and not browser and not gpu" \
 		$(addprefix tests/,core methods interface policy envs training/test_fit.py training/test_dataset.py) \
-		$(addprefix tests/test_,architecture.py style.py config.py files.py)
+		$(addprefix tests/test_,architecture.py config.py files.py)
 
 docs: $(VENV)/tested
 	$(BIN)/python docs/make_reference.py

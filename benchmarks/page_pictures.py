@@ -24,17 +24,13 @@ if TYPE_CHECKING:
 
 DRAGS = [Drag("block", 245.0 + 9 * k, 270.0 - 8 * k, 0.8 + 0.07 * k) for k in range(12)]
 """Poses of the block while it is dragged off its goal, one for each control period."""
-DISTURBED = (
-    SetControl("obs_noise", 1),
-    SetControl("next_at_end", 1),
-    SelectMethods(("shipped", "neighbours")),
-)
+DISTURBED = SetControl("obs_noise", 1), SelectMethods(("shipped", "neighbours"))
 PICTURES: dict[str, tuple[str, Sequence[ClientMessage | int], dict[str, Any]]] = {
-    "play": ("state", (150, *(each for drag in DRAGS for each in (drag, 1)), Release(), 16), {}),
-    "play_two": ("state", (*DISTURBED, 3200, Reset(SEED), 60), {"color_scheme": "dark"}),
-    "play_pixels": ("pixels", (35,), {}),
+    "play": ("shipped", (150, *(each for drag in DRAGS for each in (drag, 1)), Release(), 16), {}),
+    "play_two": ("shipped", (*DISTURBED, Reset(SEED), 60), {"color_scheme": "dark"}),
+    "play_pixels": ("shipped-pixels", (35,), {}),
 }
-"""By the name of a picture: what the policy observes, what happens before, and options of the browser."""
+"""By the name of a picture: the policy, what happens before, and options of the browser."""
 
 
 def take_picture(browser: "Browser", url: str, ready: str, path: Path, **options: Any) -> None:
@@ -56,8 +52,8 @@ def main() -> None:
     args = parser.parse_args()
     with use_threads(1), chromium() as browser, tempfile.TemporaryDirectory() as folder:
         neighbours = train_neighbours(Path(folder))
-        for name, (obs, events, options) in PICTURES.items():
-            app = PlayApp(load_runners([SHIPPED_POLICIES[obs], neighbours]), seed=SEED, plan_timeout_s=60)
+        for name, (shipped, events, options) in PICTURES.items():
+            app = PlayApp(load_runners([SHIPPED_POLICIES[shipped], neighbours]), seed=SEED, plan_timeout_s=60)
             run_events(app, *events, Pause(True))
             with run_viewer(app) as viewer:
                 take_picture(browser, viewer.url, "viewer.drawn > 3", args.out / f"{name}.png", **options)

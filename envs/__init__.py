@@ -4,15 +4,15 @@ Importing this module registers them (Gymnasium 1 reads no entry points); so doe
 `gymnasium.make("nsde_policy.envs:nsde_policy/PushT-v0")`. Nothing heavy is imported until one is made.
 """
 
-from .avoiding.dynamics import EPISODE_PERIODS
-
 PUSHT_ID = "nsde_policy/PushT-v0"
 """Push a T-shaped block onto its outline: see `nsde_policy.envs.pusht.env.PushTEnv`."""
 AVOIDING_ID = "nsde_policy/Avoiding-v0"
 """Move a rod between obstacles, 24 ways: see `nsde_policy.envs.avoiding.env.AvoidingEnv`."""
+AVOIDING_PERIODS = 250
+"""Control periods after which an episode of obstacle avoidance ends."""
 _ENVS = {
     PUSHT_ID: ("nsde_policy.envs.pusht.env:PushTEnv", 300),
-    AVOIDING_ID: ("nsde_policy.envs.avoiding.env:AvoidingEnv", EPISODE_PERIODS),
+    AVOIDING_ID: ("nsde_policy.envs.avoiding.env:AvoidingEnv", AVOIDING_PERIODS),
 }
 """Class and longest episode of each environment."""
 

@@ -1,4 +1,4 @@
-"""Drawing shared by the environments: colours and a canvas for people, with paths and regions of a forecast.
+"""Drawing shared by the environments: colours and a canvas for people, with paths of a forecast.
 
 Uses only pygame's software surfaces, so it needs no display.
 """
@@ -20,7 +20,6 @@ Colour = tuple[int, int, int]
 Paint = Colour | tuple[int, int, int, int]
 """A colour, with an opacity on layers."""
 _SUPERSAMPLING = 3
-DRAWN_FUTURES = 24
 
 
 class Palette:
@@ -35,7 +34,6 @@ class Palette:
     agent: Colour = (0, 114, 178)
     agent_edge: Colour = (0, 72, 116)
     target: Colour = (213, 94, 0)
-    region: Colour = (230, 159, 0)
 
 
 class Canvas:
@@ -92,15 +90,9 @@ class Canvas:
         self.line(colour, (x, y - 8), (x, y + 8), width=3)
 
     def futures(self, points: np.ndarray) -> None:
-        """Draw sampled paths (steps + 1, n, 2), the present first: the area of two σ, and fading paths."""
-        regions = spread_regions(points[1:])
+        """Draw sampled paths (steps + 1, n, 2), the present first, which fade."""
         with self.layer():
-            for region in regions:
-                self.polygon((*Palette.region, 230), _grow(region, 1.0))
-            for region in regions:
-                self.polygon((*Palette.region, 90), region)
-        with self.layer():
-            for path in points[:, :DRAWN_FUTURES].swapaxes(0, 1):
+            for path in points.swapaxes(0, 1):
                 for i, (a, b) in enumerate(itertools.pairwise(path)):
                     opacity = round(230 - 130 * i / (len(path) - 1))
                     self.line((*Palette.target, opacity), a, b, width=1.2)
@@ -109,36 +101,3 @@ class Canvas:
 def widen(a: Sequence[float], b: Sequence[float], dx: float, dy: float) -> list[tuple[float, float]]:
     """Return the corners of a line from `a` to `b` that reaches (dx, dy) to both sides."""
     return [(a[0] - dx, a[1] - dy), (a[0] + dx, a[1] + dy), (b[0] + dx, b[1] + dy), (b[0] - dx, b[1] - dy)]
-
-
-def _grow(polygon: np.ndarray, by: float) -> np.ndarray:
-    """Move the corners of a convex polygon away from its centre."""
-    off = polygon - polygon.mean(axis=0)
-    grown: np.ndarray = polygon + by * off / np.maximum(np.linalg.norm(off, axis=1, keepdims=True), 1e-9)
-    return grown
-
-
-_ELLIPSES = 4
-"""Ellipses per control period: enough to look like a tube."""
-
-
-def spread_regions(points: np.ndarray) -> list[np.ndarray]:
-    """Return ellipses of two standard deviations around sampled paths (steps, n, 2), as polygons.
-
-    Mean and covariance are interpolated between steps, so that the ellipses together look like a tube.
-    """
-    mean = points.mean(axis=1)
-    off = points - mean[:, None]
-    covariance = _subdivide(np.einsum("tni,tnj->tij", off, off) / (points.shape[1] - 1))
-    variances, axes = np.linalg.eigh(covariance)
-    reach = 2.0 * np.sqrt(np.maximum(variances, 0.0))
-    angle = np.linspace(0.0, 2 * np.pi, 36, endpoint=False)
-    circle = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
-    return list(_subdivide(mean)[:, None] + np.einsum("pj,tj,tij->tpi", circle, reach, axes))
-
-
-def _subdivide(values: np.ndarray) -> np.ndarray:
-    """Add linear steps between neighbours along the first axis."""
-    weights = np.arange(_ELLIPSES).reshape(-1, *[1] * values.ndim) / _ELLIPSES
-    between = values[:-1] * (1 - weights) + values[1:] * weights  # (_ELLIPSES, steps - 1, …)
-    return np.concatenate([between.swapaxes(0, 1).reshape(-1, *values.shape[1:]), values[-1:]])

@@ -1,6 +1,7 @@
-"""Checks of what a caller gives an environment: actions, sizes and options."""
+"""Checks of what a caller gives an environment: actions, names and options."""
 
 import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,13 +12,6 @@ def require_one_of(name: str, value: object, allowed: tuple[object, ...]) -> Non
     """Raise `EnvError` unless `value` is one of the allowed ones."""
     if value not in allowed:
         raise EnvError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}")
-
-
-def parse_size(name: str, value: object) -> int:
-    """Return the side of a picture in pixels, or raise `EnvError`."""
-    if not isinstance(value, int) or not 16 <= value <= 8192:
-        raise EnvError(f"{name} must be an integer from 16 to 8192, got {value!r}")
-    return value
 
 
 def parse_floats(values: object, n: int, what: str) -> list[float]:
@@ -32,3 +26,17 @@ def parse_floats(values: object, n: int, what: str) -> list[float]:
     if not all(map(math.isfinite, numbers)):
         raise EnvError(f"{what} must be finite, got {numbers}")
     return numbers
+
+
+def parse_state(
+    options: Mapping[str, object] | None, low: Sequence[float], high: Sequence[float]
+) -> list[float] | None:
+    """Return the state that the options of `reset` give, None without; raise `EnvError` if it is outside."""
+    if not options:
+        return None
+    if [*options] != ["state"]:
+        raise EnvError(f"reset takes the option 'state', got {[*options]}")
+    state = parse_floats(options["state"], len(low), "options['state']")
+    if not all(a <= value <= b for a, value, b in zip(low, state, high, strict=True)):
+        raise EnvError(f"options['state'] must lie between {[*low]} and {[*high]}, got {state}")
+    return state

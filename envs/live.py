@@ -1,7 +1,7 @@
 """Tables of the live page: episodes that a policy or a user plays, drawn on 512 × 512 pixels, y down."""
 
 import abc
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -35,7 +35,7 @@ class PageMap:
 
 
 class TableStep(NamedTuple):
-    """What happened in one control period."""
+    """Result of one control period."""
 
     states: list[np.ndarray]
     """States to draw; the last one is the state after the period."""
@@ -51,8 +51,6 @@ class LiveTable(abc.ABC):
     `Drawing.read_state`.
     """
 
-    sizes: ClassVar[Collection[tuple[int, int, int]]]
-    """Numbers of measured values, cameras and actions of the policies that can play."""
     page: ClassVar[PageMap] = PageMap()
     """Maps positions to the page."""
     unit: ClassVar[tuple[str, float]] = ("px", 1.0)

@@ -7,7 +7,7 @@ from importlib import resources
 
 @dataclass(frozen=True)
 class Scene:
-    """What a web page needs to draw recorded episodes of a task."""
+    """Script and shapes with which web pages draw episodes of a task."""
 
     script: str
     """JavaScript that defines the class `Scene`, made by `new Scene(geometry)`; it may call `canvas.js`.

@@ -136,3 +136,10 @@ def test_nothing_of_one_system_is_imported_with_the_package():
     for path in modules():
         names = {name.split(".")[0] for name in imports(path, top_level_only=True)}
         assert not names & {*posix, "msvcrt", "winreg"}, path
+
+
+def test_only_commands_print():
+    for path in modules():
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        if not path.is_relative_to(ROOT / "nsde_policy/cli"):
+            assert not [node.lineno for node in calls if getattr(node.func, "id", None) == "print"], path

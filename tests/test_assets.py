@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from nsde_policy.assets import SHIPPED_POLICIES, get_shipped_name, resolve_run
-from nsde_policy.cli.main import main
 from nsde_policy.policy.policy import Policy
 
 
@@ -13,10 +12,7 @@ def test_shipped_policies_have_names_that_run_directories_may_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     assert get_shipped_name(None) == "shipped"
-    for name, path in (
-        ("shipped", SHIPPED_POLICIES["state"]),
-        ("shipped-pixels", SHIPPED_POLICIES["pixels"]),
-    ):
+    for name, path in SHIPPED_POLICIES.items():
         assert resolve_run(Path(name)) == path
         assert get_shipped_name(path) == name
         assert Policy.from_pretrained(name).spec == Policy.from_pretrained(path).spec
@@ -25,8 +21,3 @@ def test_shipped_policies_have_names_that_run_directories_may_take(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "shipped-pixels").mkdir()
     assert resolve_run(Path("shipped-pixels")) == Path("shipped-pixels")
-
-
-def test_observations_without_a_shipped_policy_are_refused(capsys: pytest.CaptureFixture[str]):
-    assert main(["eval", "shipped-sounds"]) == 2
-    assert "no policy for the observations 'sounds'; available: state" in capsys.readouterr().err

@@ -1,7 +1,6 @@
 """Tests of benchmarks: pages of results, declared experiments, documented commands, and tiny runs."""
 
 import argparse
-import json
 import re
 import runpy
 import shlex
@@ -88,14 +87,6 @@ def test_an_experiment_is_trained_rolled_out_and_resumed(
         assert capsys.readouterr().out == first[first.index("avoiding, start=") :]
 
 
-@pytest.mark.slow
-def test_a_video_experiment_is_trained_and_scored(run_script: RunScript, tmp_path: Path):
-    run_script(
-        "suite.py", "video_scaling", "--smoke", "--device=cpu", "--rows=width?32", "--out", str(tmp_path)
-    )
-    assert json.loads((tmp_path / "results.json").read_text())["runs"][0]["reduced_loss"] > 0
-
-
 @pytest.mark.parametrize("script", sorted(path.name for path in BENCHMARKS.glob("*.py")))
 def test_every_script_can_be_imported(script: str, run_script: RunScript):
     assert run_script(script, name="imported")
@@ -113,11 +104,9 @@ def test_damaged_inputs_reveal_no_fault(tmp_path: Path):
     ("flags", "message"),
     [
         (["suite.py", "nosuch"], "invalid choice: 'nosuch'"),
-        (["suite.py", "avoiding", "--rows", "nosuch"], "no row is chosen"),
         (["suite.py", "adroit"], "adroit-door needs adroit_door_expert.zarr: give the folder"),
         (["suite.py", "g1"], "the experiment needs g1_real.zarr: give its folder with --demos"),
         (["tables.py", "nosuch"], "no table is called 'nosuch'; tables: pusht_methods, "),
-        (["speed.py", "nosuch"], "invalid choice: 'nosuch'"),
     ],
 )
 def test_bad_flags_are_refused(
@@ -155,21 +144,3 @@ def test_documented_commands_parse(command: str, run_script: RunScript, monkeypa
     script, *flags = shlex.split(command)
     with pytest.raises(ParsedError):
         run_script(Path(script).name, *flags)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("few_samples")
-def test_cameras_of_two_sizes_are_lost_in_turn(
-    run_script: RunScript, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    flags = ["--episodes=3", "--steps=10", "--trials=1", "--dropout=0.3", "--out", str(tmp_path)]
-    run_script("camera_presets.py", *flags)
-    name, _, printed = capsys.readouterr().out.partition(": ")
-    found = json.loads(printed)
-    assert name == "pixels-fast"
-    assert found["cpu_seconds"] > 0
-    assert found["verdict"][-1].startswith("Scored: the 1 of 3 episodes")
-    lost = found["lost"]
-    assert [each["without_camera"] > 200 for each in lost.values()] == [False, True, True]
-    assert all(each["outside"] == 0 for each in lost.values())
-    assert "top: " in " ".join(lost["top"]["last_report"])

@@ -94,8 +94,6 @@ def test_named_tests_exist(page):
 def test_dotted_names_import(page):
     for name in set(re.findall(r"\bnsde_policy(?:\.\w+)+", page.read_text())) - ENTRY_POINT_GROUPS:
         module, _, attribute = name.rpartition(".")
-        if name == "nsde_policy.json":  # a file in pt2 archives
-            continue
         try:
             importlib.import_module(name)
         except ModuleNotFoundError:

@@ -76,16 +76,6 @@ def test_the_control_loop_of_an_exported_policy_needs_no_torch(shipped_graph: Pa
     assert float(reward) > 0.8
 
 
-def test_the_control_loop_runs_at_the_policy_rate_and_above(
-    run_here: Callable[..., None], capsys: pytest.CaptureFixture[str]
-):
-    for rate in (10, 100):
-        run_here("control_loop.py", "--rate", rate, "--seconds", 1.5)
-        printed = capsys.readouterr().out
-        assert "missed deadlines" in printed
-        assert "best reward" in printed
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_samples")
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ two commands the motion has a closed form, so a control period is computed exact
 import math
 
 PERIOD_S = 0.035
-EPISODE_PERIODS = 250
-"""Control periods after which an episode ends."""
 CONTROL_RATE_HZ = 1 / PERIOD_S
 """Control periods per second, 28.57."""
 NATURAL_FREQUENCY = 40.0

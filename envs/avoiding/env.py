@@ -8,12 +8,11 @@ from gymnasium import spaces
 
 from nsde_policy.errors import EnvError
 
-from ..inputs import parse_floats, parse_size, require_one_of
+from ..inputs import parse_floats, parse_state, require_one_of
 from . import geometry
 from .dynamics import CONTROL_RATE_HZ, follow
 
 StartRule = Literal["fixed", "varied"]
-AvoidingRenderMode = Literal["rgb_array"]
 
 MAX_CHANGE = 0.0125
 """Largest change of the command per axis and control period, metres."""
@@ -48,19 +47,12 @@ class AvoidingEnv(gym.Env[np.ndarray, np.ndarray]):
     With `options={"state": [4 numbers]}` the episode starts at that observation, at rest.
     """
 
-    metadata = {"render_modes": list(get_args(AvoidingRenderMode)), "render_fps": CONTROL_RATE_HZ}  # noqa: RUF012
+    metadata = {"render_modes": ["rgb_array"], "render_fps": CONTROL_RATE_HZ}  # noqa: RUF012
 
-    def __init__(
-        self,
-        start: StartRule = "fixed",
-        render_mode: AvoidingRenderMode | None = None,
-        render_size: int = 512,
-    ) -> None:
+    def __init__(self, start: StartRule = "fixed", render_mode: str | None = None) -> None:
         require_one_of("start", start, get_args(StartRule))
-        require_one_of("render_mode", render_mode, (None, *get_args(AvoidingRenderMode)))
         self.start = start
         self.render_mode = render_mode
-        self.render_size = parse_size("render_size", render_size)
         self.action_space = spaces.Box(-MAX_CHANGE, MAX_CHANGE, (2,), np.float64)
         self.observation_space = spaces.Box(
             np.array(geometry.TABLE_LOW * 2), np.array(geometry.TABLE_HIGH * 2), dtype=np.float64
@@ -99,23 +91,15 @@ class AvoidingEnv(gym.Env[np.ndarray, np.ndarray]):
         return obs, float(success), success or self._touched, False, info
 
     def render(self) -> np.ndarray:
-        """Return a frame for people, (render_size, render_size, 3) uint8."""
+        """Return a frame for people, (512, 512, 3) uint8."""
         from . import drawing
 
-        state = (self._command_x, self._command_y, self._x, self._y)
-        return drawing.draw_rod(state, size=self.render_size)
+        return drawing.draw_rod((self._command_x, self._command_y, self._x, self._y), size=512)
 
     def _choose_start(self, options: dict[str, object] | None) -> list[float]:
         """Return the first observation of an episode: given by the options, fixed, or drawn."""
-        if options:
-            if [*options] != ["state"]:
-                raise EnvError(f"options must be {{'state': [4 numbers]}}, got {options!r:.60}")
-            state = parse_floats(options["state"], 4, "options['state']")
-            if not self.observation_space.contains(np.array(state)):
-                raise EnvError(
-                    f"options['state'] must lie on the table, from {geometry.TABLE_LOW} to "
-                    f"{geometry.TABLE_HIGH}, got {state}"
-                )
+        state = parse_state(options, geometry.TABLE_LOW * 2, geometry.TABLE_HIGH * 2)
+        if state is not None:
             return state
         if self.start == "fixed":
             return [*geometry.FIXED_START * 2]

@@ -5,23 +5,21 @@ from typing import ClassVar
 
 import numpy as np
 
-from nsde_policy.errors import EnvError
-
+from .. import AVOIDING_PERIODS
 from ..live import LiveTable, TableStep
 from . import geometry
-from .dynamics import EPISODE_PERIODS, PERIOD_S
+from .dynamics import PERIOD_S
 from .env import MAX_CHANGE, AvoidingEnv, StartRule
 
 
 class AvoidingTable(LiveTable):
     """An episode of obstacle avoidance for the live page."""
 
-    sizes = ((4, 0, 2),)
     page = geometry.PAGE
     unit = ("mm", 1000 / geometry.PIXELS_PER_METRE)
     agent = slice(2, 4)
     limits = (-MAX_CHANGE, MAX_CHANGE)
-    longest_s = limit_s = EPISODE_PERIODS * PERIOD_S
+    longest_s = limit_s = AVOIDING_PERIODS * PERIOD_S
     texts: ClassVar[Mapping[str, str]] = {
         "agent": "rod",
         "goal": "finish; touching an obstacle fails",
@@ -40,9 +38,7 @@ class AvoidingTable(LiveTable):
         return self._env.reset(seed=seed)
 
     def advance(self, action: np.ndarray, dragged: np.ndarray | None = None) -> TableStep:
-        """Run one control period; there is nothing but the rod to drag."""
-        if dragged is not None:
-            raise EnvError("this task has no block to drag: drag the rod")
+        """Run one control period; there is no block to drag."""
         obs, reward, terminated, _, info = self._env.step(action)
         return TableStep([obs], reward, terminated, info)
 

@@ -81,8 +81,6 @@ def resize(image: np.ndarray, width: int, height: int) -> np.ndarray:
 
     Uses the fixed-point arithmetic of the recorded frames: weights of 11 bits, columns first.
     """
-    if image.shape[:2] == (height, width):
-        return np.ascontiguousarray(image)
     left, right, w = _sample_axis(image.shape[1], width)
 
     def sample_columns(rows: np.ndarray) -> np.ndarray:

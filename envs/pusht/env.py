@@ -10,13 +10,12 @@ from gymnasium import spaces
 
 from nsde_policy.errors import EnvError
 
-from ..inputs import parse_floats, parse_size, require_one_of
+from ..inputs import parse_floats, parse_state, require_one_of
 from . import geometry
 from .dynamics import CONTROL_HZ, STEPS_PER_PERIOD, PushTDynamics
 
-ObsType = Literal["state", "pixels", "pixels_agent_pos", "pixels_state"]
+ObsType = Literal["state", "pixels_agent_pos", "pixels_state"]
 ResetRule = Literal["benchmark", "gym_pusht"]
-RenderMode = Literal["rgb_array"]
 Observation = np.ndarray | dict[str, np.ndarray]
 
 FRAME_SIZE = 96
@@ -28,9 +27,10 @@ _HOLD_RANGE = (7.0, 504.0)
 """Limits of every corner of the block while it is held, pixels: between the walls."""
 _MAX_PUSH_TURN = 0.5
 """Largest rotation by a push, radians."""
-BLOCK_RANGE = (-256.0, 768.0)
-"""Limits of the block's origin: it can be squeezed past a wall, but only as far as the agent reaches."""
 _AGENT_RANGE = (0.0, geometry.SIDE)
+_BLOCK_RANGE = (-256.0, 768.0)
+"""Limits of the block's origin: it can be squeezed past a wall, but only as far as the agent reaches."""
+_STATE_RANGES = (_AGENT_RANGE, _AGENT_RANGE, _BLOCK_RANGE, _BLOCK_RANGE, (0.0, 2 * math.pi))
 
 
 class PushTEnv(gym.Env[Observation, np.ndarray]):
@@ -43,8 +43,7 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
 
     ## Observation, by `obs_type`
     - `state`: [agent x, agent y, block x, block y, block angle], pixels and radians in [0, 2π]
-    - `pixels`: the benchmark's frame, (96, 96, 3) uint8
-    - `pixels_agent_pos`: {"pixels": that frame, "agent_pos": [x, y]}
+    - `pixels_agent_pos`: {"pixels": the benchmark's frame, (96, 96, 3) uint8, "agent_pos": [x, y]}
     - `pixels_state`: {"pixels": that frame, "state": the five numbers of `state`}, for recordings
 
     ## Reward
@@ -64,9 +63,6 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
     Without a seed, the next start is drawn from the environment's own generator. With
     `options={"state": [5 numbers]}` the episode starts exactly there, at rest, with either rule.
 
-    ## Rendering
-    `render_size` is the side of the picture in pixels.
-
     ## Quirks of the benchmark
     Both rules set the block's position before its angle, which moves it, since a body turns about its
     centre of gravity. Every reset runs one physics step before the first
@@ -74,22 +70,19 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
     next.
     """
 
-    metadata = {"render_modes": list(get_args(RenderMode)), "render_fps": CONTROL_HZ}  # noqa: RUF012
+    metadata = {"render_modes": ["rgb_array"], "render_fps": CONTROL_HZ}  # noqa: RUF012
 
     def __init__(
         self,
         obs_type: ObsType = "state",
         reset_rule: ResetRule = "benchmark",
-        render_mode: RenderMode | None = None,
-        render_size: int = 512,
+        render_mode: str | None = None,
     ) -> None:
         require_one_of("obs_type", obs_type, get_args(ObsType))
         require_one_of("reset_rule", reset_rule, get_args(ResetRule))
-        require_one_of("render_mode", render_mode, (None, *get_args(RenderMode)))
         self.obs_type = obs_type
         self.reset_rule = reset_rule
         self.render_mode = render_mode
-        self.render_size = parse_size("render_size", render_size)
         self.action_space = spaces.Box(*_AGENT_RANGE, (2,), np.float64)
         self.observation_space = _make_observation_space(obs_type)
         self._dynamics: PushTDynamics | None = None
@@ -102,10 +95,11 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
     ) -> tuple[Observation, dict[str, object]]:
         """Start an episode; see the class for `seed` and `options`."""
         super().reset(seed=seed)
-        given = _parse_options(options)
-        start = self._draw_start(seed) if given is None else given
+        low, high = zip(*_STATE_RANGES[:4], (-math.inf, math.inf), strict=True)
+        state = parse_state(options, low, high)
+        start = self._draw_start(seed) if state is None else state
         self._dynamics = PushTDynamics()  # only now: a rejected start leaves the table as it is
-        self._dynamics.place(start, position_first=given is None)
+        self._dynamics.place(start, position_first=state is None)
         self._dynamics.settle()
         self._target = None
         return self._observe_table()
@@ -120,11 +114,11 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         return min(self._coverage / geometry.SUCCESS_COVERAGE, 1.0)
 
     def render(self) -> np.ndarray:
-        """Return a frame for people, (render_size, render_size, 3) uint8."""
+        """Return a frame for people, (512, 512, 3) uint8."""
         from . import drawing
 
         agent, block = self._world.agent, self._world.block
-        return drawing.frame(agent, block, size=self.render_size, target=self._target)
+        return drawing.frame(agent, block, target=self._target)
 
     def advance(self, action: np.ndarray, physics_steps: int) -> tuple[Observation, dict[str, object]]:
         """Run some physics steps of 0.01 s towards the target, for control loops at other rates."""
@@ -151,8 +145,8 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         agent is pushed out by the physics.
         """
         x, y, angle = parse_floats(pose, 3, "a pose of the block")
-        wanted = x, y, math.remainder(angle, 2 * math.pi)
-        self._world.move_block(geometry.move_inside(wanted, *_HOLD_RANGE))
+        wrapped = x, y, math.remainder(angle, 2 * math.pi)
+        self._world.move_block(geometry.move_inside(wrapped, *_HOLD_RANGE))
 
     @property
     def _world(self) -> PushTDynamics:
@@ -167,9 +161,7 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
             return [*xy, self.np_random.uniform(-math.pi, math.pi)]
         if seed is None:
             seed = int(self.np_random.integers(2**31))
-        if seed >= 2**32:
-            raise EnvError(f"the benchmark's reset rule takes seeds below 2**32, got {seed}")
-        rng = np.random.RandomState(seed)  # the published test seeds refer to this generator
+        rng = np.random.RandomState(seed)  # the published test seeds refer to this generator, below 2**32
         return [
             *(float(rng.randint(low, high)) for low, high in _START_RANGES),
             rng.randn() * 2 * math.pi - math.pi,
@@ -202,35 +194,19 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         pixels = drawing.benchmark_frame(agent, block)
         if self.obs_type == "pixels_state":
             return {"pixels": pixels, "state": np.array(agent + block)}
-        return pixels if self.obs_type == "pixels" else {"pixels": pixels, "agent_pos": np.array(agent)}
+        return {"pixels": pixels, "agent_pos": np.array(agent)}
 
 
 def _make_observation_space(obs_type: ObsType) -> spaces.Space[Any]:
-    state = _make_box([_AGENT_RANGE] * 2 + [BLOCK_RANGE] * 2 + [(0.0, 2 * math.pi)])
+    state = _make_box(_STATE_RANGES)
     if obs_type == "state":
         return state
     pixels = spaces.Box(0, 255, (FRAME_SIZE, FRAME_SIZE, 3), np.uint8)
-    if obs_type == "pixels":
-        return pixels
     if obs_type == "pixels_state":
         return spaces.Dict({"pixels": pixels, "state": state})
-    return spaces.Dict({"pixels": pixels, "agent_pos": _make_box([_AGENT_RANGE] * 2)})
+    return spaces.Dict({"pixels": pixels, "agent_pos": _make_box(_STATE_RANGES[:2])})
 
 
 def _make_box(limits: Sequence[tuple[float, float]]) -> spaces.Box:
     low, high = np.array(limits).T
     return spaces.Box(low, high, dtype=np.float64)
-
-
-def _parse_options(options: dict[str, object] | None) -> list[float] | None:
-    """Return the state to start from; None to draw one."""
-    if not options:
-        return None
-    if [*options] != ["state"]:
-        raise EnvError(f"reset takes the option 'state', got {[*options]}")
-    state = parse_floats(options["state"], 5, "options['state']")
-    names, ranges = ("agent x", "agent y", "block x", "block y"), [_AGENT_RANGE] * 2 + [BLOCK_RANGE] * 2
-    for name, (low, high), value in zip(names, ranges, state[:4], strict=True):
-        if not low <= value <= high:
-            raise EnvError(f"options['state']: {name} must lie in [{low:g}, {high:g}], got {value:g}")
-    return state

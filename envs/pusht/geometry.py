@@ -113,15 +113,15 @@ def _clipped_area(polygon: list[Point], box: Box) -> float:
 
 def _cut(polygon: list[Point], axis: int, bound: float, sign: float) -> list[Point]:
     """Keep the side of a line parallel to an axis where sign · (coordinate − bound) ≥ 0."""
-    kept: list[Point] = []
+    inside: list[Point] = []
     a = polygon[-1]
     side_a = sign * (a[axis] - bound)
     for b in polygon:
         side_b = sign * (b[axis] - bound)
         if (side_a < 0.0) != (side_b < 0.0):
             t = side_a / (side_a - side_b)
-            kept.append((a[0] + t * (b[0] - a[0]), a[1] + t * (b[1] - a[1])))
+            inside.append((a[0] + t * (b[0] - a[0]), a[1] + t * (b[1] - a[1])))
         if side_b >= 0.0:
-            kept.append(b)
+            inside.append(b)
         a, side_a = b, side_b
-    return kept
+    return inside

@@ -16,7 +16,6 @@ from .geometry import SIDE
 class PushTTable(LiveTable):
     """A Push-T episode for the live page."""
 
-    sizes = ((5, 0, 2), (2, 1, 2))
     agent = slice(0, 2)
     limits = (0.0, SIDE)
     longest_s = 120.0

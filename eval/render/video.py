@@ -34,7 +34,7 @@ VIDEO_FPS = 30
 HOLD_S = 1
 FORECAST_STEPS = 24
 """Control periods of a forecast; longer plans are shown to their end."""
-FORECAST_SAMPLES = 64
+FORECAST_SAMPLES = 24
 _ENCODING = ["-crf", "20", "-preset", "veryfast", "-tune", "animation", "-movflags", "+faststart"]
 
 

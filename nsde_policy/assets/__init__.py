@@ -2,15 +2,13 @@
 
 from pathlib import Path
 
-from nsde_policy.errors import ConfigError, DemoError
+from nsde_policy.errors import DemoError
 
 ASSETS = Path(__file__).parent
 SHIPPED_POLICY = ASSETS / "pusht"
 """Run directory of the shipped policy, which observes the state."""
-SHIPPED_POLICIES = {"state": SHIPPED_POLICY, "pixels": ASSETS / "pusht_pixels"}
-"""Run directories of the shipped policies by what they observe."""
-SHIPPED = "shipped"
-"""Name of the shipped policy; "shipped-pixels" is the one that observes pixels."""
+SHIPPED_POLICIES = {"shipped": SHIPPED_POLICY, "shipped-pixels": ASSETS / "pusht_pixels"}
+"""Run directories of the shipped policies by name; the second one observes pixels."""
 SHIPPED_TASK = "pusht"
 """Task of the shipped policies, and of `train` without a task and without demonstrations."""
 USUAL_OBSERVATIONS = "state"
@@ -29,22 +27,9 @@ def find_demos(task: str) -> Path:
     return path
 
 
-def find_shipped(obs: str = USUAL_OBSERVATIONS) -> Path:
-    """Return the run directory of the shipped policy with some observations, such as "pixels", or raise."""
-    if obs not in SHIPPED_POLICIES:
-        raise ConfigError(
-            f"this package has no policy for the observations {obs!r}; available: "
-            f"{', '.join(SHIPPED_POLICIES)}. Name a run directory instead"
-        )
-    return SHIPPED_POLICIES[obs]
-
-
 def resolve_run(name: Path) -> Path:
     """Return the run directory of a shipped policy by its name, or any other path as it is."""
-    kind, dash, obs = str(name).partition("-")
-    if kind != SHIPPED or name.exists():
-        return name
-    return find_shipped(obs if dash else USUAL_OBSERVATIONS)
+    return name if name.exists() else SHIPPED_POLICIES.get(str(name), name)
 
 
 def is_expert(name: str) -> bool:
@@ -54,6 +39,5 @@ def is_expert(name: str) -> bool:
 
 def get_shipped_name(path: Path | None) -> str | None:
     """Return the name of a shipped policy on the command line; None for the run directory of another one."""
-    if path is None or path == SHIPPED_POLICY:
-        return SHIPPED
-    return next((f"{SHIPPED}-{obs}" for obs, run in SHIPPED_POLICIES.items() if run == path), None)
+    path = path or SHIPPED_POLICY
+    return next((name for name, run in SHIPPED_POLICIES.items() if run == path), None)

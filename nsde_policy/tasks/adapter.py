@@ -1,6 +1,5 @@
 """Environments as policies see them: one flat observation, one flat action, every value checked."""
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -17,18 +16,14 @@ from nsde_policy.errors import EnvError
 from .base import Info, Task, open_env
 from .environments import AnyEnv, close_env, run_env_code
 
-logger = logging.getLogger(__name__)
-
 MAX_STEPS = 20_000
 """An episode that takes longer is an error: most likely the environment never ends it."""
-LONG_EPISODE = 1_000
-"""Steps after which an episode without a limit is reported, because nothing else is printed for minutes."""
-SET_LIMIT = """set a limit, --env-kwargs '{"max_episode_steps": 500}'"""
 LARGEST_NUMBER = float(np.finfo(np.float32).max)
 """Largest observation and reward: policies and stores hold float32."""
-INSTALL_EGL = "apt-get install libegl1 libgl1-mesa-dri libopengl0"
-"""Command that installs what MuJoCo needs to draw pictures without a display, and without a GPU."""
-RENDER_HINT = f"; leave out --render, or for MuJoCo without a display run: {INSTALL_EGL}"
+RENDER_HINT = (
+    "; leave out --render, or for MuJoCo without a display run: apt-get install libegl1 libgl1-mesa-dri "
+    "libopengl0"
+)
 
 
 class EnvAdapter:
@@ -62,15 +57,13 @@ class EnvAdapter:
         self.env, self.name = env, name
         self._seed: int | None = None
         self._step = 0
-        limit = env.spec.max_episode_steps if env.spec else None
-        self._has_limit = limit is not None or isinstance(env, gym.wrappers.TimeLimit)
         self.last_obs: Any = None
         self.last_frames: dict[str, np.ndarray] = {}
         """Frames of the last observation by the name of the camera, (height, width, 3) uint8."""
         with self.guard("its observation_space or action_space"):
             self._read_spaces(env.observation_space, env.action_space, obs_keys, obs_dim)
         self.cameras = self._find_cameras(cameras)
-        """Which part of the observation is the frame of each camera, by the camera's name."""
+        """Part of the observation that is the frame of each camera, by the camera's name."""
 
     @classmethod
     def open(cls, task: Task, env_kwargs: Mapping[str, object], **options: Any) -> Self:
@@ -97,23 +90,23 @@ class EnvAdapter:
         self.act_dim = self.low.size
 
     def check_sizes(self, obs_dim: int, act_dim: int) -> None:
-        """Raise `EnvError` if observations or actions do not have the sizes that a policy needs."""
+        """Raise `EnvError` unless observations and actions have the sizes of a policy or demonstrations."""
         parts = ", ".join(f"{key or 'observation'} {part.shape}" for key, part in self._observed.items())
-        for what, found, needed, shapes in (
+        for what, size, needed, shapes in (
             ("observation", self.obs_dim, obs_dim, parts),
             ("action", self.act_dim, act_dim, f"action {self._action.shape}"),
         ):
-            if found != needed:
+            if size != needed:
                 self._fail(
-                    f"its {what} has {found} values ({shapes}), but the policy was trained with {needed}: "
-                    "choose the environment that fits with --env, or wrap it"
+                    f"its {what} has {size} values ({shapes}), but the policy or the demonstrations have "
+                    f"{needed}: choose the environment that fits with --env, or the task with --task"
                 )
 
     def reset(self, seed: int) -> tuple[np.ndarray, Info]:
         """Start an episode; return observation and info."""
         self._seed, self._step = seed, 0
         with self.guard("reset"):
-            obs, info = self._check_returned("reset", self.env.reset(seed=seed), 2)
+            obs, info = self.env.reset(seed=seed)
             return self._flatten(obs), info
 
     def clip(self, action: np.ndarray) -> np.ndarray:
@@ -124,28 +117,19 @@ class EnvAdapter:
         return clipped
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, Info]:
-        """Execute an action that `clip` returned; return observation, reward, whether it is over, and info.
-
-        More than `MAX_STEPS` steps are an error, and a long first episode is reported.
-        """
+        """Execute an action that `clip` returned; return observation, reward, end and info."""
         self._step += 1
         shaped = action.astype(self._action.dtype).reshape(self._action.shape)
         with self.guard("step"):
-            returned = self._check_returned("step", self.env.step(shaped), 5)
-            obs, reward, terminated, truncated, info = returned
+            obs, reward, terminated, truncated, info = self.env.step(shaped)
             reward = float(reward)
             if not abs(reward) <= LARGEST_NUMBER:
                 self._fail(f"the reward must be finite as float32, found {reward}")
             ended = bool(terminated) or bool(truncated)
             if not ended and self._step >= MAX_STEPS:
-                self._fail(f"the episode has not ended after {MAX_STEPS} steps: {SET_LIMIT}")
-            if self._step == LONG_EPISODE and not self._has_limit:
-                self._has_limit = True  # reported once
-                logger.warning(
-                    "%s sets no limit of steps; an episode goes on after %d: %s",
-                    self.name,
-                    self._step,
-                    SET_LIMIT,
+                self._fail(
+                    f"the episode has not ended after {MAX_STEPS} steps: set a limit, "
+                    """--env-kwargs '{"max_episode_steps": 500}'"""
                 )
             return self._flatten(obs), reward, ended, info
 
@@ -212,16 +196,6 @@ class EnvAdapter:
             parts[camera.name] = key
         return parts
 
-    def _check_returned(self, method: str, values: Any, count: int) -> tuple[Any, ...]:
-        """Return what `reset` or `step` returned if it is a tuple of `count` values that ends with a dict."""
-        if not (isinstance(values, tuple) and len(values) == count and isinstance(values[-1], Mapping)):
-            described = f"{len(values)} values" if isinstance(values, tuple) else type(values).__name__
-            self._fail(
-                f"{method} returned {described}, expected {count} values of which the last is a dict: follow "
-                f"Gymnasium's interface, Env.{method}"
-            )
-        return values
-
     def _flatten(self, obs: Any) -> np.ndarray:
         """Return the parts of an observation as one vector of finite numbers, and keep its frames."""
         self.last_obs = obs
@@ -244,8 +218,8 @@ class EnvAdapter:
         where = "" if self._seed is None else f", episode seed {self._seed}, step {self._step}"
         return f"environment {self.name}{where}"
 
-    def _fail(self, found: str) -> NoReturn:
-        raise EnvError(f"{self._locate()}: {found}")
+    def _fail(self, problem: str) -> NoReturn:
+        raise EnvError(f"{self._locate()}: {problem}")
 
 
 def check_figure(what: str, value: Any) -> None:

@@ -6,8 +6,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from nsde_policy.config import Preset, SelectionConfig, TrainConfig
+from nsde_policy.envs import AVOIDING_ID, AVOIDING_PERIODS
 from nsde_policy.envs.avoiding import geometry
-from nsde_policy.envs.avoiding.dynamics import CONTROL_RATE_HZ, EPISODE_PERIODS
+from nsde_policy.envs.avoiding.dynamics import CONTROL_RATE_HZ
 from nsde_policy.run_config import DemoConfig
 
 from .base import Info, Outcome, Reporting, Task, read_number
@@ -50,7 +51,7 @@ class AvoidingDrawing(Drawing):
         return read_number(info, "progress")
 
     def draw(self, obs: "np.ndarray", *, size: int, forecast: Forecast | None = None) -> "np.ndarray":
-        """Draw rod, command and obstacles; a forecast as paths and a 2σ region."""
+        """Draw rod, command and obstacles; a forecast as paths."""
         import numpy as np
 
         from nsde_policy.envs.avoiding import drawing
@@ -65,10 +66,22 @@ class AvoidingDrawing(Drawing):
         return drawing.draw_rod(obs.tolist(), size=size, futures=futures)
 
     def scene(self) -> "Scene":
-        """Return what web pages need to draw the table."""
-        from nsde_policy.envs.avoiding.scene import make_scene
+        """Return the script, and what it draws in pixels; recorded values are stored in 1/20000 m."""
+        from nsde_policy.envs.live import PAGE_SIDE
+        from nsde_policy.envs.scene import Scene, read_script
 
-        return make_scene()
+        return Scene(
+            read_script("nsde_policy.envs.avoiding"),
+            {
+                "side": PAGE_SIDE,
+                "radius": geometry.ROD_RADIUS * geometry.PIXELS_PER_METRE,
+                "scale": geometry.PIXELS_PER_METRE,
+                "origin": geometry.PAGE.origin,
+                "obstacles": geometry.OBSTACLES,
+                "finish": geometry.FINISH_Y,
+            },
+            scales=(20_000,) * 5,
+        )
 
 
 class AvoidingTraining(TrainingDefaults):
@@ -103,13 +116,13 @@ class AvoidingTask(Task):
     """Move a rod between six obstacles across the table, from the start of the D3IL benchmark."""
 
     name = "avoiding"
-    env_id = "nsde_policy/Avoiding-v0"
+    env_id = AVOIDING_ID
     env_kwargs = MappingProxyType({"start": "fixed"})
     rate_hz = CONTROL_RATE_HZ
     score_name = "furthest"
     reporting = Reporting(
         title="Avoiding",
-        score_note=f"Success: the rod crosses the line within {EPISODE_PERIODS} steps and touches no "
+        score_note=f"Success: the rod crosses the line within {AVOIDING_PERIODS} steps and touches no "
         "obstacle. Furthest: the largest share of the way to the line.",
         modes=geometry.N_MODES,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
-import sys
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from nsde_policy.envs.live import LiveTable
 
 Info: TypeAlias = Mapping[str, object]
-"""What an environment says of a reset or a step, in addition to the observation."""
+"""Gymnasium's info of a reset or a step."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one episode ended."""
+    """Outcome of an episode: success, score and further figures."""
 
     success: bool | None
     """None if the environment does not say."""
@@ -50,14 +50,14 @@ class Reporting:
     success_name: str = "success"
     """Title of the share of successful episodes in tables."""
     score_note: str = ""
-    """What score and success mean, for the notes below a table."""
+    """Definition of score and success, for the notes below a table."""
     modes: int = 0
     """Number of different ways to succeed, which the environment numbers from 0 in `info["mode"]`; 0 if the
     task tells none apart."""
 
 
 class Task(abc.ABC):
-    """What is known of a task beyond its demonstrations; register it with `register_task`.
+    """A task: all that is known beyond its demonstrations; register it with `register_task`.
 
     Only `name` is required, and `env_id` lets policies be evaluated. What reports, pictures and training need
     is in `reporting`, `drawing` and `training`.
@@ -77,7 +77,7 @@ class Task(abc.ABC):
     drawing: Drawing = Drawing()
     """Pictures, paths and the scene of a web page."""
     training: TrainingDefaults = TrainingDefaults()
-    """How demonstrations are read, symmetry and presets."""
+    """Settings of demonstrations, symmetry and presets."""
 
     def make_env(self, **kwargs: object) -> AnyEnv:
         """Make the environment; `kwargs` are passed to its constructor and override `env_kwargs`."""
@@ -109,7 +109,7 @@ class Task(abc.ABC):
 
     def _read_success(self, name: str, value: Any) -> bool:
         number = value.item() if getattr(value, "size", None) == 1 else value
-        if not isinstance(number, bool | int | float) or not abs(number) <= sys.float_info.max:
+        if not isinstance(number, bool | int | float) or math.isnan(number):
             raise EnvError(
                 f"environment {self.env_id or self.name}: info[{name!r}] is {type(value).__name__} "
                 f"{' '.join(repr(value).split()):.60}, expected True or False"
@@ -133,8 +133,8 @@ class Task(abc.ABC):
         defaults = self.training
         presets = defaults.presets(method)
         if name == AUTO_PRESET and statistics is not None:
-            chosen = defaults.adapt(get_method(method).auto_preset(statistics))
-            return RunConfig.from_preset(chosen, defaults.demos)
+            preset = defaults.adapt(get_method(method).auto_preset(statistics))
+            return RunConfig.from_preset(preset, defaults.demos)
         if name not in presets:
             raise ConfigError(
                 f"{method} has no preset {name!r}; available: {', '.join(presets)}, "
@@ -176,14 +176,12 @@ def read_episode_mode(task: Task, info: Info) -> int | None:
     if not modes:
         return None
     value: Any = info.get("mode", -1)
-    number = value.item() if getattr(value, "size", None) == 1 else value
-    if isinstance(number, bool) or not isinstance(number, int) or not -1 <= number < modes:
-        found = f"{' '.join(repr(value).split()):.60}"
+    if value not in range(-1, modes):
         raise EnvError(
-            f"environment {task.env_id or task.name}: info['mode'] is {found}, "
-            f"expected a whole number from 0 to {modes - 1}, or -1 if the mode is unknown"
+            f"environment {task.env_id or task.name}: info['mode'] is {value!r:.60}, expected a whole number "
+            f"from 0 to {modes - 1}, or -1 if the mode is unknown"
         )
-    return number
+    return int(value)
 
 
 AnyTask = TypeVar("AnyTask", bound=Task)
@@ -202,14 +200,14 @@ def with_observations(task: AnyTask, name: str) -> AnyTask:
     """Return a task with another set of observations; "state" for the usual one."""
     if name == USUAL_OBSERVATIONS:
         return task
-    known = task.training.observations
-    if name not in known:
-        available = ", ".join((USUAL_OBSERVATIONS, *known))
+    choices = task.training.observations
+    if name not in choices:
+        available = ", ".join((USUAL_OBSERVATIONS, *choices))
         raise ConfigError(
             f"the task {task.name!r} has no observations {name!r}; available: {available}. To train "
             "with cameras of your own robot, name their arrays: nsde-policy train --images top wrist"
         )
-    choice = known[name]
+    choice = choices[name]
     training = copy.copy(task.training)
     training.demos = DemoConfig(**{**vars(training.demos), **choice.demos})
     training.default_preset = choice.preset

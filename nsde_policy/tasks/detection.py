@@ -56,10 +56,8 @@ def find_task(demos: Path | None) -> FoundTask:
         if _is_public(task, demos, frames):
             reason = f"task {task.name}: {demos} holds its public demonstrations"
             return FoundTask(task.name, reason, env_id=task.env_id)
-    texts = _as_mapping(attributes.get("tasks")).values()
-    text = f" ({', '.join(map(repr, texts)):.80})" if texts else ""
     return FoundTask(
-        NO_TASK, f"{OWN_ROBOT}: {demos}{text}; --env ID or --task NAME names an environment to evaluate in"
+        NO_TASK, f"{OWN_ROBOT}: {demos}; --env ID or --task NAME names an environment to evaluate in"
     )
 
 
@@ -70,10 +68,10 @@ def check_recorded_task(task: Task, demos: Path) -> None:
     """
     if task.env_id is None:
         return
-    found = find_task(demos)
-    if found.env_id not in (None, task.env_id):
+    recorded = find_task(demos)
+    if recorded.env_id not in (None, task.env_id):
         raise ConfigError(
-            f"{demos} was made in the environment {found.env_id}, expected {task.env_id} of the task "
+            f"{demos} was made in the environment {recorded.env_id}, expected {task.env_id} of the task "
             f"{task.name}; leave out --task and --env to use the recorded one, or train with --task none "
             "and give --env to eval"
         )
@@ -90,10 +88,10 @@ def _is_public(task: Task, path: Path, frames: int) -> bool:
         return False
     from nsde_policy.data import load_demonstrations
 
-    given = task.training.demos
+    settings = task.training.demos
     try:
         demos = load_demonstrations(
-            path, obs_keys=given.obs_keys, act_key=given.act_key, angles=public.angles
+            path, obs_keys=settings.obs_keys, act_key=settings.act_key, angles=public.angles
         )
     except DemoError:
         return False

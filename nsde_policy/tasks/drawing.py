@@ -1,4 +1,4 @@
-"""How a task is drawn: pictures of its states, paths of its episodes, and the scene of a web page."""
+"""Drawing of a task: pictures of its states, paths of its episodes, and the scene of a web page."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Drawing:
 
     @property
     def can_draw(self) -> bool:
-        """Whether `draw` is overridden."""
+        """Return whether `draw` is overridden."""
         return type(self).draw is not Drawing.draw
 
     def scene(self) -> Scene | None:

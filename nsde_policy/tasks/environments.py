@@ -33,8 +33,8 @@ def run_env_code(what: str, advice: str = "") -> Iterator[None]:
     except (NsdePolicyError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        found = f"{type(error).__name__}: {summarize_error(error)}"
-        raise EnvError(f"{what} raised {found}{advice}") from error
+        problem = f"{type(error).__name__}: {summarize_error(error)}"
+        raise EnvError(f"{what} raised {problem}{advice}") from error
 
 
 def close_env(env: AnyEnv) -> None:
@@ -63,13 +63,13 @@ def make_gym_env(env_id: str, kwargs: Mapping[str, object]) -> AnyEnv:
 
     register_envs()
     maker = find_env_class(env_id)
-    given: dict[str, Any] = dict(kwargs)
+    arguments: dict[str, Any] = dict(kwargs)
     try:
         if maker is None:
-            return gym.make(env_id, disable_env_checker=True, **given)
-        limit = given.pop("max_episode_steps", -1)
+            return gym.make(env_id, disable_env_checker=True, **arguments)
+        limit = arguments.pop("max_episode_steps", -1)
         is_other_class = isinstance(maker, type) and not issubclass(maker, gym.Env)
-        env = maker if is_other_class else maker(**given)  # what is no environment is not even called
+        env = maker if is_other_class else maker(**arguments)  # what is no environment is not even called
         if not isinstance(env, gym.Env):
             raise EnvError(f"{env_id} gives {env!r:.80}, expected a gymnasium.Env: derive the class from it")
         return env if limit == -1 else gym.wrappers.TimeLimit(env, limit)
@@ -100,9 +100,9 @@ def find_env_class(env_id: str) -> Callable[..., object] | None:
     advice = "; run the command in its folder, or install it"
     with run_env_code(f"importing the module of the environment {env_id!r}", advice):
         module = import_user_module(module_name)
-    found: object = getattr(module, name, None)
-    if callable(found):
-        return found
+    maker: object = getattr(module, name, None)
+    if callable(maker):
+        return maker
     if name in gym.registry:
         return None
     raise EnvError(f"the module {module_name} has no environment {name!r} (--env module:Class)")

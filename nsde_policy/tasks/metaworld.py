@@ -90,8 +90,8 @@ class MetaWorldTask(Task):
     def make_env(self, **kwargs: object) -> AnyEnv:
         """Make the environment; raise `MissingDependencyError` if Meta-World is not installed."""
         import_optional("metaworld", "metaworld")
-        given = {"max_episode_steps": EPISODE_STEPS, **self.env_kwargs, **kwargs, "member": self.member}
-        return make_gym_env(f"{__name__}:{MetaWorldEnv.__name__}", given)
+        arguments = {"max_episode_steps": EPISODE_STEPS, **self.env_kwargs, **kwargs, "member": self.member}
+        return make_gym_env(f"{__name__}:{MetaWorldEnv.__name__}", arguments)
 
 
 for _name in MEMBERS.split():

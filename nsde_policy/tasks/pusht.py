@@ -104,7 +104,7 @@ class PushTDrawing(Drawing):
         return state
 
     def draw(self, obs: "np.ndarray", *, size: int, forecast: Forecast | None = None) -> "np.ndarray":
-        """Draw agent and block on the table; a forecast as paths, a 2σ region and outlines of the block."""
+        """Draw agent and block on the table; a forecast as paths and outlines of the block."""
         import numpy as np
 
         from nsde_policy.envs.pusht import drawing
@@ -119,10 +119,21 @@ class PushTDrawing(Drawing):
         return drawing.frame(agent, block, size=size, futures=forecast.obs[..., :2], ghosts=ghosts)
 
     def scene(self) -> "Scene":
-        """Return what web pages need to draw the table."""
-        from nsde_policy.envs.pusht.scene import make_scene
+        """Return the script and its shapes; poses are in px, from −256 to 768, angles in rad."""
+        from nsde_policy.envs.pusht import geometry
+        from nsde_policy.envs.scene import Scene, read_script
 
-        return make_scene()
+        return Scene(
+            read_script("nsde_policy.envs.pusht"),
+            {
+                "side": geometry.SIDE,
+                "outline": geometry.OUTLINE,
+                "goal": geometry.GOAL_POSE,
+                "radius": geometry.AGENT_RADIUS,
+                "centre": geometry.CENTRE_OF_GRAVITY,
+            },
+            scales=(32, 32, 32, 32, 4096, 20_000),
+        )
 
 
 class PushTTraining(TrainingDefaults):

@@ -63,9 +63,9 @@ def get_recorded_task(name: str, env_kwargs: Mapping[str, object]) -> Task:
     is_code = isinstance(task, GymTask) and ":" in name
     if is_code or not _is_plain(env_kwargs):
         arguments = f" --env-kwargs {shlex.quote(json.dumps(dict(env_kwargs)))}" if env_kwargs else ""
-        found = "is code" if is_code else "has arguments with paths or code"
+        problem = "is code" if is_code else "has arguments with paths or code"
         raise ConfigError(
-            f"the environment {name!r:.80} that a file names {found}, which a file alone must not run: if "
+            f"the environment {name!r:.80} that a file names {problem}, which a file alone must not run: if "
             f"you trust it, name it yourself with --env {name:.80}{arguments:.300}"
         )
     return with_env_kwargs(task, env_kwargs)

@@ -1,4 +1,4 @@
-"""What a task brings to training: how its demonstrations are read, its symmetry and its presets."""
+"""Defaults of a task for training: settings of its demonstrations, its symmetry and its presets."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TrainingDefaults:
     default_preset: str = AUTO_PRESET
     """Preset that `train` uses; `auto` chooses settings by statistics of the demonstrations."""
     demos: DemoConfig = DemoConfig()
-    """How its demonstrations are read."""
+    """Settings with which its demonstrations are read."""
     observations: Mapping[str, ObservationChoice] = MappingProxyType({})
     """Other observations by the name that `train --obs` gives them, such as "pixels"."""
     encoders: Mapping[str, EncoderConfig] = MappingProxyType({})
@@ -79,5 +79,5 @@ class TrainingDefaults:
         Policies with different observations are compared on the same seeds, and trained on one store.
         """
         choices = self.observations.values()
-        chosen = {name for choice in choices for name in (*choice.env_kwargs, *choice.recorded_with)}
-        return {name: value for name, value in env_kwargs.items() if name not in chosen}
+        observed = {name for choice in choices for name in (*choice.env_kwargs, *choice.recorded_with)}
+        return {name: value for name, value in env_kwargs.items() if name not in observed}

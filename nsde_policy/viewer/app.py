@@ -25,7 +25,7 @@ class App(abc.ABC):
         if scene is None or task.rate_hz is None:
             raise ConfigError(f"{task.name} has no live page: its task defines no scene or no rate_hz")
         self.scene = scene
-        """How the page draws the task."""
+        """Script and shapes with which the page draws the task."""
         self.rate_hz = task.rate_hz
         """Control periods per second of simulated time."""
 
@@ -72,10 +72,6 @@ class App(abc.ABC):
             "last": self._tables[0].last,
             "paused": self._paused,
         }
-
-    def restore(self) -> None:
-        """Drop the settings of viewers; called when nobody watches any more."""
-        self._paused = False
 
     @abc.abstractmethod
     def tick(self) -> bool:

@@ -23,13 +23,12 @@ def describe_camera(spec: PolicySpec, frame: np.ndarray | None, obs: np.ndarray)
     """
     if frame is None:
         return None
-    camera, png = spec.cameras[0], base64.b64encode(encode_picture(frame)).decode()
-    picture = {"name": camera.name, "width": camera.width, "height": camera.height, "png": png}
-    points = _find_keypoints(obs, spec)
-    if not np.isfinite(points).all():
-        points = points[:, :, :0]
+    camera, points = spec.cameras[0], _find_keypoints(obs, spec)
     return {
-        **picture,
+        "name": camera.name,
+        "width": camera.width,
+        "height": camera.height,
+        "png": base64.b64encode(encode_picture(frame)).decode(),
         "paths": _to_thousandths(points.mean(1).swapaxes(0, 1)),
         "ends": _to_thousandths(points[-1].swapaxes(0, 1)),
     }
@@ -40,9 +39,8 @@ def _find_keypoints(obs: np.ndarray, spec: PolicySpec) -> np.ndarray:
 
     Positions are x and y in its frame, from 0 to 1. There are none if the features are not positions.
     """
-    count = spec.image_features // len(spec.cameras)
-    if not get_encoder(spec.encoder).features_are_positions:
-        count = 0
+    has_positions = get_encoder(spec.encoder).features_are_positions
+    count = spec.image_features // len(spec.cameras) if has_positions else 0
     points: np.ndarray = (obs[..., spec.plain_dim : spec.plain_dim + count] + 1) / 2
     return points.reshape(*obs.shape[:2], count // 2, 2)
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from nsde_policy.config import BaseConfig, Sampling
 from nsde_policy.errors import RemoteError
-from nsde_policy.eval.rollouts.disturbances import CameraCondition
 from nsde_policy.policy.policy import Policy
 
 RANGES: Mapping[str, tuple[float, float, float]] = {
@@ -17,20 +16,17 @@ RANGES: Mapping[str, tuple[float, float, float]] = {
     "speed": (0.25, 4.0, 0.25),
     "obs_noise": (0.0, 3.0, 0.25),
     "latency_steps": (0, 8, 1),
-    "camera_occlusion": (0.0, 0.4, 0.02),
-    "camera_moving": (0, 1, 1),
-    "next_at_end": (0, 1, 1),
 }
 """Lowest value, highest value and step of each slider."""
-VIEW_CONTROLS = {"paths", "speed", "next_at_end"}
-"""Controls that change no plan and no episode."""
+VIEW_CONTROLS = {"paths", "speed"}
+"""Controls that change no plan."""
 SAMPLING_CONTROLS = ("alpha", "diffusion")
 """Controls of how actions are sampled; they apply to policies that have settings of these names to adjust."""
 
 
 @dataclass(frozen=True)
 class Controls(BaseConfig):
-    """How the policies run, and what is drawn."""
+    """Settings of the policies and of what is drawn."""
 
     alpha: float = 0.5
     """Strength of a Neural SDE's denoiser, α."""
@@ -46,33 +42,23 @@ class Controls(BaseConfig):
     """Noise on every observation, in standard deviations of its change over one period."""
     latency_steps: int = 0
     """Control periods from an observation to the plan made from it."""
-    camera_occlusion: float = 0.0
-    """Fraction of the camera's picture that is occluded."""
-    camera_moving: bool = False
-    """Whether what occludes it moves."""
-    next_at_end: bool = False
-    """Whether to start the next seed after the end of an episode."""
 
     @classmethod
     def from_policy(cls, policy: Policy) -> "Controls":
         """Return the settings that a policy was trained for."""
         sampling = policy.sampling.to_dict()
-        own = {name: sampling[name] for name in SAMPLING_CONTROLS if name in sampling}
-        return cls(chunk=policy.chunk, **own)
+        return cls(
+            chunk=policy.chunk, **{name: sampling[name] for name in SAMPLING_CONTROLS if name in sampling}
+        )
 
     def with_value(self, name: str, value: float) -> "Controls":
-        """Return a copy with one control changed; raise `RemoteError` outside its range."""
+        """Return a copy with one control changed; raise `RemoteError` if it is unknown or out of range."""
+        if name not in RANGES:
+            raise RemoteError(f"unknown control {name!r:.40}; expected one of {', '.join(RANGES)}")
         low, high, _ = RANGES[name]
         if not low <= value <= high:  # also true for NaN
             raise RemoteError(f"{name} must be from {low:g} to {high:g}, got {value}")
         return dataclasses.replace(self, **{name: type(getattr(Controls, name))(value)})
-
-    @property
-    def camera(self) -> CameraCondition:
-        """What happens to the camera's picture."""
-        return CameraCondition(
-            occlusion=self.camera_occlusion, occluder="moving" if self.camera_moving else "square"
-        )
 
     def sampling_for(self, policy: Policy) -> Sampling:
         """Return the sampling settings of a policy, with the controls applied that it has."""

@@ -2,7 +2,6 @@
 
 import abc
 import contextlib
-import ipaddress
 import logging
 import re
 import socket
@@ -43,11 +42,7 @@ class ViewerSettings(ServerSettings):
 
     def urls(self, port: int) -> list[str]:
         """Return addresses for a browser: on this machine first, then from other machines."""
-        try:
-            everywhere = ipaddress.ip_address(self.host).is_unspecified
-        except ValueError:
-            everywhere = False
-        hosts = ["localhost", _find_own_address()] if everywhere else [self.host]
+        hosts = ["localhost", _find_own_address()] if self.host in ("0.0.0.0", "::") else [self.host]
         query = f"?token={quote(self.token, safe='')}" if self.token else ""
         return [f"http://{f'[{host}]' if ':' in host else host}:{port}/{query}" for host in hosts]
 

@@ -9,7 +9,6 @@ control period, each to all clients. A "notice" is an error, in words.
 - "ended" in each panel of a frame: whether the episode is over, with success, a failure or at its time limit.
 - "released_at" in each panel: control period in which a user last let go of something, or null.
 - "solved_at" in each panel: control period of the first success since then, or null.
-- "results" in the state: for each method, the success of the last episodes with the current controls.
 - "compared" in each panel: paths of the agent along compared plans, the chosen one first; empty if one plan
   was sampled, null if the policy does not select plans or the episode is over.
 - "latency" in each panel: null until a plan was made with the current α, diffusion and chunk.
@@ -27,8 +26,6 @@ from typing import Annotated, Literal
 import msgspec
 
 from nsde_policy.errors import RemoteError
-
-from .controls import RANGES
 
 PageMessage = dict[str, object]
 """A message to clients, for JSON."""
@@ -54,11 +51,6 @@ def _make_tag(class_name: str) -> str:
 class ClientMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag=_make_tag):
     """A request of a client."""
 
-    @property
-    def tag(self) -> str:
-        """The type as the client names it, such as "set_control"."""
-        return _make_tag(type(self).__name__)
-
 
 class Pause(ClientMessage, frozen=True):
     """Pause, or continue an episode."""
@@ -77,10 +69,6 @@ class SetControl(ClientMessage, frozen=True):
 
     name: str
     value: float
-
-    def __post_init__(self) -> None:
-        if self.name not in RANGES:
-            raise RemoteError(f"unknown control {self.name!r:.40}; expected one of {', '.join(RANGES)}")
 
 
 class SelectMethods(ClientMessage, frozen=True):

@@ -1,22 +1,16 @@
 """App of `nsde-policy play`: one or two policies side by side, which users can disturb."""
 
-from collections import deque
 from collections.abc import Sequence
 
-from nsde_policy.envs.live import LiveTable
 from nsde_policy.errors import ConfigError, RemoteError
-from nsde_policy.tasks import Task, get_task, get_task_of_run
+from nsde_policy.eval.rollouts.runner import make_adapter
+from nsde_policy.tasks import Task, get_task_of_run
 
 from . import messages
 from .app import App
 from .controls import RANGES, VIEW_CONTROLS, Controls
 from .policy_runner import PolicyPanel, PolicyRunner
 from .simulation import Simulation
-
-REST_S = 2.0
-"""Time for which the end of an episode is shown before the next seed starts, if `next_at_end` is on."""
-COUNTED = 20
-"""Most episodes of a method whose results are shown."""
 
 
 class PlayApp(App):
@@ -30,12 +24,9 @@ class PlayApp(App):
 
     def __init__(self, runners: Sequence[PolicyRunner], *, seed: int, plan_timeout_s: float = 0.1) -> None:
         super().__init__(find_common_task(runners))
-        for runner in runners:
-            check_sizes(runner, self._table)
         self._runners = {runner.name: runner for runner in runners}
-        self._first_controls = self._controls = Controls.from_policy(runners[0].policy)
-        self._results = {name: deque[bool](maxlen=COUNTED) for name in self._runners}
-        self._rested, self._plan_timeout_s = 0, plan_timeout_s
+        self._controls = Controls.from_policy(runners[0].policy)
+        self._plan_timeout_s = plan_timeout_s
         self._drag: messages.Drag | None = None
         self._releasing = False
         self._panels = [PolicyPanel(runners[0], self._task, seed, self._controls)]
@@ -69,12 +60,11 @@ class PlayApp(App):
         return super().period_s / self._controls.speed
 
     def state(self) -> messages.PageMessage:
-        """Return controls, panels, results, and the progress in every control period."""
+        """Return controls, panels, and the progress in every control period."""
         return {
             **super().state(),
             "controls": self._controls.to_dict(),
             "panels": [panel.runner.name for panel in self._panels],
-            "results": {name: [*results] for name, results in self._results.items()},
         }
 
     def frame(self) -> messages.PageMessage:
@@ -83,30 +73,21 @@ class PlayApp(App):
 
     def tick(self) -> bool:
         """Step every panel; wait if paused or if all have ended."""
-        if self._drag is None and self._paused:
+        if self._drag is None and (self._paused or all(panel.is_over for panel in self._panels)):
             return False
-        if self._drag is None and all(panel.is_over for panel in self._panels):
-            self._rested += 1
-            if not self._controls.next_at_end or self._rested < REST_S * self.rate_hz:
-                return False
-            self._reset(messages.next_seed(self._tables[0].seed))
-            return True
         self._step()
         return True
-
-    def restore(self) -> None:
-        """Return to the settings at the start, so that those of a viewer do not reach the next one."""
-        super().restore()
-        self._change_controls(self._first_controls)
 
     def _dispatch(self, message: messages.ClientMessage) -> None:
         match message:
             case messages.Pause(on):
                 self._paused = on
             case messages.Reset(seed):
-                self._reset(seed)
+                for panel in self._panels:
+                    panel.reset(seed)
+                self._begin_episode()
             case messages.SetControl(name, value):
-                self._change_controls(self._controls.with_value(name, value))
+                self._change_control(name, value)
             case messages.SelectMethods(names):
                 self._select_methods(names)
             case messages.Drag():  # if paused, the simulation runs meanwhile, but the policy does not act
@@ -114,7 +95,7 @@ class PlayApp(App):
             case messages.Release():
                 self._releasing = self._drag is not None
             case _:
-                raise RemoteError(f"{message.tag!r} is a message for recording: run nsde-policy collect")
+                raise RemoteError(f"{type(message).__name__} is a message for nsde-policy collect")
 
     def _step(self) -> None:
         """Run one control period in every panel; while a panel is planning, all wait unless a user drags."""
@@ -124,39 +105,23 @@ class PlayApp(App):
             return
         for panel, busy in zip(self._panels, planning, strict=True):
             panel.step(self._drag, acts=acting and not busy)
-            self._count_result(panel)
-        self._rested = 0
         if self._releasing:
             for panel in self._panels:
                 panel.forget_history()
             self._drag, self._releasing = None, False
 
-    def _count_result(self, panel: PolicyPanel) -> None:
-        """Count an episode in which no user interfered when it is over."""
-        if panel.counts and panel.is_over:
-            panel.counts = False
-            self._results[panel.runner.name].append(panel.simulation.is_solved)
-            self.revision += 1
-
-    def _reset(self, seed: int) -> None:
-        for panel in self._panels:
-            panel.reset(seed)
-        self._begin_episode()
-
     def _begin_episode(self) -> None:
-        self._drag, self._releasing, self._rested = None, False, 0
+        self._drag, self._releasing = None, False
         self._epoch += 1
         self.revision += 1
 
-    def _change_controls(self, controls: Controls) -> None:
-        changed = {name for name in RANGES if getattr(controls, name) != getattr(self._controls, name)}
-        self._controls = controls
+    def _change_control(self, name: str, value: float) -> None:
+        self._controls = self._controls.with_value(name, value)
         for panel in self._panels:
-            panel.controls = controls
-        if changed - VIEW_CONTROLS:
+            panel.controls = self._controls
+        if name not in VIEW_CONTROLS:
             for runner in self._runners.values():
                 runner.plan_s.clear()  # they were measured with other controls
-                self._results[runner.name].clear()
             for panel in self._panels:
                 panel.forget_plan()
 
@@ -172,9 +137,12 @@ class PlayApp(App):
 
 
 def find_common_task(runners: Sequence[PolicyRunner]) -> Task:
-    """Return the task of policies that play side by side; raise `ConfigError` if they have several."""
-    for record in (runner.policy.record for runner in runners):
-        get_task(record.task).live_table()  # raises if it has no page
+    """Return the task of policies that play side by side.
+
+    Raises:
+        ConfigError: If they were trained for several.
+        EnvError: If the sizes of a policy do not fit the environment of its task.
+    """
     tasks = [get_task_of_run(runner.policy.record) for runner in runners]
     for runner, task in zip(runners, tasks, strict=True):
         if task.name != tasks[0].name:
@@ -182,16 +150,5 @@ def find_common_task(runners: Sequence[PolicyRunner]) -> Task:
                 f"{runner.name} was trained for the task {task.name} and {runners[0].name} for "
                 f"{tasks[0].name}: play them one after the other"
             )
+        make_adapter(task, runner.policy.record).close()
     return tasks[0]
-
-
-def check_sizes(runner: PolicyRunner, table: LiveTable) -> None:
-    """Raise `ConfigError` if the sizes of a policy do not fit the table."""
-    spec = runner.policy.spec
-    sizes = spec.plain_dim, len(spec.cameras), spec.act_dim
-    if sizes not in table.sizes:
-        expected = " or ".join("{}, {} and {}".format(*known) for known in table.sizes)
-        raise ConfigError(
-            f"{runner.name} has {sizes[0]} observations, {sizes[1]} cameras and {sizes[2]} actions; policies "
-            f"that can play on this table have {expected}"
-        )

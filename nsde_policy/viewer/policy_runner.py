@@ -17,13 +17,7 @@ from nsde_policy.config import Sampling
 from nsde_policy.control.worker import PlannerThread
 from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.errors import PlanError
-from nsde_policy.eval.rollouts.disturbances import (
-    CameraDisturbances,
-    Condition,
-    Disturbances,
-    PlanQueue,
-    count_planned,
-)
+from nsde_policy.eval.rollouts.disturbances import Condition, Disturbances, PlanQueue, count_planned
 from nsde_policy.eval.rollouts.runner import make_generator
 from nsde_policy.interface.planner import History, Plan
 from nsde_policy.methods.registry import get_method
@@ -63,8 +57,8 @@ class PolicyRunner:
 
         def plan() -> TimedPlan:
             started = time.perf_counter()
-            made = self.policy.plan(history, generator=generator, steps=steps, sampling=sampling)
-            return TimedPlan(made, time.perf_counter() - started)
+            actions = self.policy.plan(history, generator=generator, steps=steps, sampling=sampling)
+            return TimedPlan(actions, time.perf_counter() - started)
 
         return self.thread.submit(plan)
 
@@ -94,13 +88,13 @@ class PolicyPanel:
     """One policy on one table.
 
     It plays as `nsde-policy eval` does: the same seed gives the same episode until a user interferes, also
-    with the noise, the latency and the camera of the controls.
+    with the noise and the latency of the controls.
     """
 
     _pending: Future[TimedPlan] | None = None
     _plan: Plan | None
     _frame: np.ndarray | None = None
-    """What the policy's camera saw last, if it has one."""
+    """Last frame of the policy's camera, if it has one."""
 
     def __init__(self, runner: PolicyRunner, task: Task, seed: int, controls: Controls) -> None:
         self.runner, self.policy, self.controls = runner, runner.policy, controls
@@ -114,13 +108,11 @@ class PolicyPanel:
         self._generator = make_generator(seed)
         std = np.array(self.policy.record.spec.increment_std[: self.policy.spec.plain_dim])
         self._sensor = Disturbances(Condition(obs_noise=1.0), seed, std)
-        self.counts = True
-        """Whether the result of this episode is still to be counted."""
         self.forget_history()
 
     @property
     def is_over(self) -> bool:
-        """Whether the episode has ended, at the latest at its time limit; the policy then rests.
+        """Return whether the episode has ended, at the latest at its time limit; the policy then rests.
 
         The time limit counts from the start, or from the moment when a user let go.
         """
@@ -159,13 +151,13 @@ class PolicyPanel:
         if not wait([pending], timeout_s).done:
             return True
         self._pending = None
-        made = pending.result()  # raises what the policy raised; the next period plans again
-        if not np.isfinite(made.plan.actions).all():
+        timed = pending.result()  # raises what the policy raised; the next period plans again
+        if not np.isfinite(timed.plan.actions).all():
             raise PlanError(f"{self.runner.title} planned actions that are not finite; the agent stays")
-        self._plan, self._used = made.plan, 0
+        self._plan, self._used = timed.plan, 0
         now, latency = self.simulation.last, controls.latency_steps
-        self._queue.add(made.plan.actions, now, latency=latency, chunk=chunk)
-        self.runner.plan_s.append(made.seconds)
+        self._queue.add(timed.plan.actions, now, latency=latency, chunk=chunk)
+        self.runner.plan_s.append(timed.seconds)
         return False
 
     def step(self, drag: Drag | None, *, acts: bool = True) -> None:
@@ -176,7 +168,6 @@ class PolicyPanel:
         action = self._choose_action(drag, acts and not self.is_over)
         dragged = np.array([drag.x, drag.y, drag.angle]) if drag and drag.what == "block" else None
         self.simulation.advance(action, dragged, by_user=drag is not None)
-        self.counts &= drag is None
         self._history.add_action(action)
         self._observe()
 
@@ -216,16 +207,13 @@ class PolicyPanel:
 
     def _observe(self) -> None:
         """Add the current state to the policy's history, as its sensors and its camera see it."""
-        simulation, spec = self.simulation, self.policy.spec
-        table, state = simulation.table, simulation.state
+        table, state, spec = self.simulation.table, self.simulation.state, self.policy.spec
         noise = self.controls.obs_noise * self._sensor.add_noise(np.zeros(spec.plain_dim))
         if not spec.cameras:
             obs = state + noise
         else:
             (camera,) = spec.cameras
-            frame = table.draw_camera(state, camera.width, camera.height)
-            disturbances = CameraDisturbances(self.controls.camera, simulation.seed)
-            self._frame = disturbances.change_frame(frame, simulation.last + 1)
+            self._frame = table.draw_camera(state, camera.width, camera.height)
             values = {STATE_KEY: table.measure(state) + noise, camera.name: self._frame}
             obs = self.policy.encode(values)
         self._history.add_observation(obs)

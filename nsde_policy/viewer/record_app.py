@@ -57,7 +57,7 @@ class RecordApp(App):
     mode = "collect"
     _phase: Phase
     _target: np.ndarray
-    """Where the agent is led, pixels of the page."""
+    """Position to which the pointer leads the agent, pixels of the page."""
 
     def __init__(
         self, task: Task, collection: Collection, *, seed_start: int, images: Sequence[str] = ()
@@ -121,7 +121,7 @@ class RecordApp(App):
             case messages.Reset(seed):
                 self._start_episode(seed)
             case _:
-                raise RemoteError(f"{message.tag!r} is a message for policies: run nsde-policy play")
+                raise RemoteError(f"{type(message).__name__} is a message for nsde-policy play")
 
     def _lead_agent(self, target: np.ndarray) -> None:
         """Move the agent towards the pointer, once that has reached it."""

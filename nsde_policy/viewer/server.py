@@ -104,9 +104,6 @@ class ViewerServer(PageServer):
         finally:
             self._clients.discard(connection)
             await self._handle(messages.Release(), connection)
-            async with self._lock:
-                if not self._clients:
-                    self._app.restore()
             logger.debug("a client left: %s", why)
 
     async def _handle(self, message: messages.ClientMessage, connection: ServerConnection) -> None:

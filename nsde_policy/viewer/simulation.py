@@ -12,9 +12,9 @@ class Simulation:
 
     seed: int
     state: np.ndarray
-    """What `Drawing.read_state` returns."""
+    """State as `Drawing.read_state` returns it."""
     is_over: bool
-    """Whether the episode has ended, with success or without."""
+    """True once the episode has ended, with success or without."""
     trail: list[list[float]]
     """Frames of the task's scene on the page during the last control period."""
     rewards: list[float]
@@ -47,7 +47,7 @@ class Simulation:
 
     @property
     def is_solved(self) -> bool:
-        """Whether the table is in a state of success now."""
+        """Return whether the table is in a state of success now."""
         return bool(self.infos[-1]["success"])
 
     def describe(self) -> dict[str, object]:

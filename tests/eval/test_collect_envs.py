@@ -194,7 +194,7 @@ def test_errors_of_experts_exit_with_code_2(
         (["--policy", f"{HERE}:Swing"], "needs an environment: give one with --env"),
         (["--env", "Pendulum-v1"], "no live page: see episodes with eval --render"),
         (["--env-kwargs", '{"reset_rule": "dice"}'], "dice"),
-        (["--policy", "shipped", "--env", "Pendulum-v1"], "but the policy was trained with 5"),
+        (["--policy", "shipped", "--env", "Pendulum-v1"], "but the policy or the demonstrations have 5"),
     ],
 )
 def test_what_cannot_be_collected_is_said(

@@ -44,7 +44,7 @@ def test_mode_and_path_of_every_episode_are_recorded(runs: dict[str, Path]):
     assert all(result.path.shape == (PATH_POINTS, 2) and not result.trace.obs for result in results)
     assert all(np.array_equal(result.path[0], (0, 0)) for result in results)
     assert {result.mode for result in play(runs["knn"], mode=-1)} == {-1}
-    assert {result.mode for result in play(runs["knn"], mode=np.array([2]))} == {2}
+    assert {result.mode for result in play(runs["knn"], mode=np.int64(2))} == {2}
 
 
 @pytest.mark.parametrize("mode", [3, -2, "left"])

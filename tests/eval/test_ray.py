@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nsde_policy.assets import SHIPPED_POLICIES
+from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.cli.main import main
 from nsde_policy.eval.rollouts import pool as pools
 from nsde_policy.eval.rollouts.pool import RolloutPool
@@ -86,7 +86,7 @@ def test_a_process_of_a_cluster_needs_no_run_directory(tmp_path, monkeypatch):
         monkeypatch.setattr(pools, name, None)
     config = RolloutConfig(env_kwargs={"max_episode_steps": 16})
     elsewhere = RolloutPool(tmp_path / "only on the driver", config)
-    pools._start_worker(elsewhere, RunDirectory(SHIPPED_POLICIES["state"]).pack())
+    pools._start_worker(elsewhere, RunDirectory(SHIPPED_POLICY).pack())
     (found,) = pools._run_in_worker([100_000], False)
     (expected,) = RolloutPool(None, config).run([100_000])
     assert found.to_dict("score") | {"planning_s": 0} == expected.to_dict("score") | {"planning_s": 0}

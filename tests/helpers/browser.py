@@ -91,20 +91,6 @@ def check_layout(page: "Page", control: str) -> None:
             assert 0 <= box["y"] <= size["height"] - box["height"], (scheme, size, box)
 
 
-def record_texts(page: "Page") -> None:
-    """Record what a page writes on canvases from now on, as the JavaScript array `drawnTexts`."""
-    page.evaluate(
-        """() => {
-            const write = CanvasRenderingContext2D.prototype.fillText;
-            window.drawnTexts = [];
-            CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
-                drawnTexts.push(text);
-                write.call(this, text, ...place);
-            };
-        }"""
-    )
-
-
 def _skip_or_fail(reason: str) -> None:
     if os.environ.get(REQUIRED) == "1":
         pytest.fail(f"{reason} ({REQUIRED}=1)")

@@ -98,11 +98,11 @@ class BrokenEnv(gym.Env[Any, Any]):
 class MortalEnv(gym.Env[np.ndarray, np.ndarray]):
     """Ends the process in its first step, as a crash in a C library does."""
 
-    observation_space = gym.spaces.Box(-1.0, 1.0, (2,))
+    observation_space = gym.spaces.Box(-1.0, 1.0, (3,))
     action_space = ACTION
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        return np.zeros(2), {}
+        return np.zeros(3), {}
 
     def step(self, action: np.ndarray) -> Any:
         os._exit(1)

@@ -61,12 +61,10 @@ def train_neighbours(folder: Path) -> Path:
 
 
 @contextmanager
-def run_viewer(app: App, *, patience_s: float = 5.0, **options: Any) -> Iterator[RunningViewer]:
+def run_viewer(app: App, **options: Any) -> Iterator[RunningViewer]:
     """Run a viewer server in a thread, on a free port unless `port` is given."""
     running = RunningViewer()
-    server = ViewerServer(app, ViewerSettings(**{"port": 0, **options}))
-    server.patience_s = patience_s
-    with running.run(server):
+    with running.run(ViewerServer(app, ViewerSettings(**{"port": 0, **options}))):
         yield running
 
 

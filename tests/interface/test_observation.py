@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from nsde_policy.assets import SHIPPED_POLICIES
 from nsde_policy.bounds import Occluder
 from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.errors import PolicyInputError
@@ -130,7 +129,7 @@ def test_bfloat16_tensors_are_accepted():
 @pytest.mark.parametrize("share", [0.1, 0.3])
 @pytest.mark.parametrize("kind", typing.get_args(Occluder))
 def test_frames_with_hidden_parts_are_plausible(kind: Occluder, share: float):
-    (seen,) = Policy.from_pretrained(SHIPPED_POLICIES["pixels"]).calibration.frames
+    (seen,) = Policy.from_pretrained("shipped-pixels").calibration.frames
     frame = benchmark_frame(np.array([100.0, 100.0]), np.array([256.0, 256.0, 0.5]))
     for seed in range(5):
         disturbed = CameraDisturbances(CameraCondition(occlusion=share, occluder=kind), seed)

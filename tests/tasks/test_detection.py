@@ -39,11 +39,6 @@ def test_foreign_demonstrations_of_the_same_sizes_train_without_a_task(
     assert max(record.spec.high) < 1.0  # no mirror image at 512
 
 
-def test_the_text_of_a_task_is_shown(tmp_path: Path):
-    store = write_metres_store(tmp_path / "my.zarr", attributes={"tasks": {"0": "stack the cubes"}})
-    assert find_task(store).reason.startswith(f"your own robot (no task): {store} ('stack the cubes')")
-
-
 @pytest.mark.parametrize(
     ("made_with", "name", "kwargs"),
     [

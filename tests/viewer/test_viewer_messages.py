@@ -22,10 +22,6 @@ from nsde_policy.viewer.messages import parse_message
         ('{"do": "move_agent", "x": NaN, "y": 0}', "malformed"),
         ('{"do": "move_agent", "x": 1e5, "y": 0}', "<= 10000.0 - at `$.x`"),
         ('{"do": "select_methods", "methods": ["a", "b", "c"]}', "length <= 2"),
-        (
-            '{"do": "set_control", "name": "gravity", "value": 1}',
-            "unknown control 'gravity'; expected one of",
-        ),
     ],
 )
 def test_invalid_messages_raise_an_error_that_says_why(text, expected):

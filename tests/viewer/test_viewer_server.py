@@ -185,19 +185,6 @@ def test_drag_ends_when_its_client_disconnects(viewer: RunningViewer):
         assert receive(client, "frame", lambda m: m["panels"][0]["target"] != [20, 20])
 
 
-def test_settings_of_a_viewer_do_not_reach_the_next_one(viewer: RunningViewer):
-    with viewer.connect() as first:
-        send(first, "set_control", name="obs_noise", value=2)
-        with viewer.connect() as second:  # they watch together
-            receive(second, "state", lambda m: m["controls"]["obs_noise"] == 2)
-            send(second, "pause", on=True)
-            receive(first, "state", lambda m: m["paused"])
-    viewer.wait_for("left", 2)
-    with viewer.connect() as later:
-        state = receive(later, "state")
-        assert (state["controls"]["obs_noise"], state["paused"]) == (0, False)
-
-
 def test_a_table_is_drawn_after_a_change_of_the_method_even_if_paused(methods: list[PolicyRunner]):
     with run_viewer(PlayApp(methods, seed=SEED)) as viewer_server, viewer_server.connect() as client:
         send(client, "pause", on=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_a
 import tyro
 from tyro.conf import Positional, arg
 
-from nsde_policy.assets import SHIPPED, SHIPPED_TASK, resolve_run
+from nsde_policy.assets import SHIPPED_TASK, resolve_run
 from nsde_policy.bounds import Count, Natural, SeedNumber
 from nsde_policy.config import check_value, get_bounded_fields
 from nsde_policy.errors import CheckpointError, ConfigError, DemoError, import_optional, suggest
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 STANDARD_OUTPUT = Path("-")
 TOKEN_VARIABLE = "NSDE_POLICY_TOKEN"
 MAX_TOKEN_BYTES = 4096
-SHIPPED_RUN = Path(SHIPPED)
+SHIPPED_RUN = Path("shipped")
 """Run that commands use by default: the policy of this package."""
 RUNS = Path("runs")
 """Folder in which training writes runs by default."""

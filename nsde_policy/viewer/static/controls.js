@@ -25,7 +25,7 @@ function showMode() {
 
 function showState() {
   if (document.activeElement !== $("seed")) $("seed").value = state.seed;
-  if (hello.mode === "play") { showControls(); showResults(); } else showStore();
+  if (hello.mode === "play") showControls(); else showStore();
   showPaused();
   showPhase();
   showLegend();
@@ -75,15 +75,6 @@ function showPaused() {
   $("pause").setAttribute("aria-label", paused ? "Play" : "Pause");
 }
 
-function showResults() {
-  $("results").replaceChildren(...hello.methods.map((method) => {
-    const results = state.results[method.name], row = document.createElement("tr");
-    row.insertCell().textContent = method.title;
-    row.insertCell().textContent = results.length ? `${results.filter(Boolean).length} of ${results.length}` : "–";
-    return row;
-  }));
-}
-
 function showStore() {
   $("store").textContent = state.store;
   $("kept").textContent = state.kept;
@@ -92,15 +83,12 @@ function showStore() {
   $("keep").disabled = $("discard").disabled = state.phase === "ready";
 }
 
-/* ---- sliders and switches ---- */
+/* ---- sliders ---- */
 
 const SLIDERS = {                        // name, title, text of a value, what a method must have for it
   disturbance: [
     ["obs_noise", "Sensor noise", (v) => (v ? `× ${v}` : "off")],
     ["latency_steps", "Plan delay", (v) => (v ? plural(v, "period") : "off")],
-  ],
-  camera: [
-    ["camera_occlusion", "Occluded part of the picture", (v) => (v ? percent(v) : "off")],
   ],
   policy: [
     ["alpha", "Denoiser strength α", (v) => v.toFixed(2), "denoiser"],
@@ -137,7 +125,6 @@ function showSlider(input, format) {
 
 function showControls() {
   const shown = state.panels.map(methodOf);
-  $("camera-controls").hidden = !shown.some((method) => method?.camera);
   for (const [name, , format, needed] of Object.values(SLIDERS).flat()) {
     const input = $(name);
     if (document.activeElement !== input || !input.matches(":active")) input.value = state.controls[name];
@@ -145,11 +132,6 @@ function showControls() {
     input.parentElement.dataset.dim = input.disabled;
     showSlider(input, format);
   }
-  for (const box of document.querySelectorAll("[data-control]")) box.checked = state.controls[box.dataset.control];
-}
-
-for (const box of document.querySelectorAll("[data-control]")) {
-  box.addEventListener("change", () => send({ do: "set_control", name: box.dataset.control, value: Number(box.checked) }));
 }
 
 /* ---- actions of buttons and keys ---- */
@@ -195,7 +177,7 @@ let usesPointer = false;
 addEventListener("pointerdown", () => { usesPointer = true; }, true);
 addEventListener("keydown", () => { usesPointer = false; }, true);
 addEventListener("click", ({ target }) => {
-  const clicked = target.closest?.("button, [type=checkbox]");
+  const clicked = target.closest?.("button");
   if (usesPointer && clicked) clicked.blur();
 });
 
@@ -209,7 +191,7 @@ addEventListener("keydown", (event) => {
   if (event.target.matches?.("#seed, select")) return;
   const name = KEYS[hello.mode][event.key.length === 1 ? event.key.toLowerCase() : event.key];
   if (!state || !name) return;
-  if (event.target.matches?.("button, [type=checkbox]") && (event.key === " " || event.key === "Enter")) return;
+  if (event.target.matches?.("button") && (event.key === " " || event.key === "Enter")) return;
   event.preventDefault();
   if (!event.repeat) actions[name]();
 });
