@@ -298,7 +298,7 @@ class EncoderTraining:
         Raises:
             ConfigError: If the method has no parameters to train.
         """
-        if policy.objective() is None:
+        if not policy.trained_parameters():
             raise ConfigError(
                 f"the method {self._config.method!r} is not trained, so that it cannot train the encoder "
                 f"{self._config.demos.encoder!r}; use --encoder keypoints"

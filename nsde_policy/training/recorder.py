@@ -224,13 +224,11 @@ class Validation:
 
     def losses(self, weights: Mapping[str, Tensor]) -> dict[str, float]:
         """Return the mean of each loss over the held-out data; empty for methods that are not trained."""
-        if self._model.objective() is None:
-            return {}
         self._model.load_state_dict(weights)
         generator = torch.Generator(self._device).manual_seed(self._seed)
         sums: dict[str, float] = {}
         for rows in torch.split(torch.arange(len(self._data), device=self._device), VALIDATION_BATCH):
-            for name, loss in self._model.loss(self._data[rows], generator).parts.items():
+            for name, loss in self._model.loss(self._data[rows], generator).items():
                 sums[name] = sums.get(name, 0.0) + float(loss) * len(rows)
         return {VALIDATION_PREFIX + name: total / len(self._data) for name, total in sums.items()}
 

@@ -124,7 +124,7 @@ def test_loss_is_the_mean_squared_error_of_the_noise():
     noise = torch.randn(64, config.horizon, 2, generator=rng)
     noisy = model.add_noise(model.layout.to_unit(rows.actions), noise, t)
     error = estimate_noise(model, noisy, t, rows.states) - noise
-    torch.testing.assert_close(model.loss(rows, make_rng(7)).parts["noise"], error.square().mean())
+    torch.testing.assert_close(model.loss(rows, make_rng(7))["noise"], error.square().mean())
 
 
 @pytest.mark.parametrize(

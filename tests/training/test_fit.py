@@ -9,7 +9,7 @@ import torch
 from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.core.state import measure_state
 from nsde_policy.core.targets import Transitions
-from nsde_policy.methods.base import LossParts, TrainableModel
+from nsde_policy.methods.base import TrainableModel
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
 from nsde_policy.training.fit import FitState, fit
@@ -116,20 +116,17 @@ def test_the_optimiser_makes_the_updates_of_torch():
 
 
 class BufferOnlyModel(TrainableModel[Transitions]):
-    """Model with a buffer and without an objective."""
+    """Model with a buffer and without parameters."""
 
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("seen", torch.arange(3.0))
 
-    def loss(self, batch: Transitions, generator: torch.Generator) -> LossParts:
+    def loss(self, batch: Transitions, generator: torch.Generator) -> dict[str, torch.Tensor]:
         raise AssertionError("there is nothing to train")
 
-    def objective(self) -> None:
-        return None
 
-
-def test_training_without_an_objective_saves_and_restores():
+def test_training_without_parameters_saves_and_restores():
     one, other = (FitState(BufferOnlyModel(), TrainConfig(steps=25), seed=0) for _ in range(2))
     one.step = 25
     other.restore(one.state())

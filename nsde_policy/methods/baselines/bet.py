@@ -19,7 +19,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 
-from ..base import BatchRng, LossParts, PolicyModel
+from ..base import BatchRng, PolicyModel
 from ..registry import register_method
 
 INITIAL_STD = 0.02
@@ -87,8 +87,6 @@ class BehaviourTransformer(PolicyModel[Windows]):
     norms have weight decay, there they have none.
     """
 
-    losses = ("focal", "offset")
-
     centres: Tensor
 
     def __init__(
@@ -111,18 +109,16 @@ class BehaviourTransformer(PolicyModel[Windows]):
         generator = torch.Generator().manual_seed(self._bin_seed)
         self.centres.copy_(k_means(actions, self.config.bins, generator=generator))
 
-    def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
+    def loss(self, batch: Windows, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the focal loss of the bins and the scaled square error of their offsets."""
         logits, offsets = self._predict(batch.states, generator)
         action = self.layout.to_unit(batch.actions)
         bins = find_bin(action, self.centres)
         error = select_offset(offsets, bins) - (action - self.centres[bins])
-        return LossParts(
-            {
-                "focal": focal_loss(logits, bins, gamma=self.config.focal_gamma),
-                "offset": self.config.offset_scale * error.square().mean(),
-            }
-        )
+        return {
+            "focal": focal_loss(logits, bins, gamma=self.config.focal_gamma),
+            "offset": self.config.offset_scale * error.square().mean(),
+        }
 
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:

@@ -24,7 +24,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 
-from ..base import BatchRng, LossParts, PolicyModel, choose_sampling
+from ..base import BatchRng, PolicyModel, choose_sampling
 from ..registry import register_method
 
 LEVELS = 100
@@ -127,8 +127,6 @@ PRESETS = {
 class Diffusion(PolicyModel[Windows]):
     """ε̂(x_t, t, observations) and the denoising chain; actions are scaled to [-1, 1]."""
 
-    losses = ("noise",)
-
     alphas_cumprod: Tensor
 
     def __init__(self, config: DiffusionConfig, spec: StateSpec, *, generator: torch.Generator) -> None:
@@ -140,14 +138,14 @@ class Diffusion(PolicyModel[Windows]):
             obs_dim = config.history * self.layout.obs_feature_dim
             self.network = ConditionalUNet(config.unet, spec.act_dim, obs_dim)
 
-    def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
+    def loss(self, batch: Windows, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the mean square error of the predicted noise, at a uniformly sampled level per window."""
         clean = self.layout.to_unit(batch.actions)
         t = torch.randint(LEVELS, (len(clean),), generator=generator, device=clean.device)
         noise = torch.randn(clean.shape, generator=generator, device=clean.device)
         context = self.network.embed_observations(self._observations(batch.states))
         estimate = self.network(self.add_noise(clean, noise, t), self.network.embed_levels(t), context)
-        return LossParts({"noise": (estimate.float() - noise).square().mean()})
+        return {"noise": (estimate.float() - noise).square().mean()}
 
     def add_noise(self, clean: Tensor, noise: Tensor, t: Tensor) -> Tensor:
         """Return x_t = √ᾱ_t x₀ + √(1 − ᾱ_t) ε for actions (n, horizon, act_dim) at levels t (n,)."""

@@ -21,7 +21,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 
-from ..base import BatchRng, LossParts, PolicyModel, choose_sampling
+from ..base import BatchRng, PolicyModel, choose_sampling
 from ..registry import register_method
 
 Energy = Callable[[Tensor], Tensor]
@@ -154,8 +154,6 @@ PRESETS = {
 class ImplicitBC(PolicyModel[Windows]):
     """argmin of E(o, a) over a, or a sample of e^(−E), where o holds no past actions."""
 
-    losses = ("info_nce",)
-
     def __init__(self, config: ImplicitBCConfig, spec: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
         self.config: ImplicitBCConfig = config
@@ -165,7 +163,7 @@ class ImplicitBC(PolicyModel[Windows]):
             obs_size, config.longest_chunk * spec.act_dim, config, generator=generator
         )
 
-    def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
+    def loss(self, batch: Windows, generator: torch.Generator) -> dict[str, Tensor]:
         """Return InfoNCE against uniform negatives."""
         config = self.config
         done = self.layout.to_unit(batch.actions[:, config.history - 1 :]).flatten(-2)
@@ -175,7 +173,7 @@ class ImplicitBC(PolicyModel[Windows]):
         uniform = torch.rand((rows, config.negatives, size), generator=generator, device=done.device)
         candidates = torch.cat([done, 2 * uniform - 1], dim=1)
         energy = self.network(self._encode(batch.states), candidates, generator)
-        return LossParts({"info_nce": info_nce(energy)})
+        return {"info_nce": info_nce(energy)}
 
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:

@@ -17,7 +17,6 @@ from nsde_policy.core.targets import Transitions, sample_flow_target, sample_noi
 
 from ..base import (
     BatchRng,
-    LossParts,
     PolicyModel,
     StepLogProb,
     StepPrediction,
@@ -48,7 +47,6 @@ class NeuralSDE(PolicyModel[Transitions]):
         self.config: NeuralSDEConfig = config
         self.dim = spec.dim
         self.learned = LearnedSDE(config, spec, generator)
-        self.losses = ("flow", "diffusion", "denoiser") if config.denoiser else ("flow", "diffusion")
         self.register_buffer("dimension_weight", _weigh_features(config, spec), persistent=False)
 
     @property
@@ -56,7 +54,7 @@ class NeuralSDE(PolicyModel[Transitions]):
         """Dimensions and scales of a state."""
         return self.learned.layout
 
-    def loss(self, batch: Transitions, generator: torch.Generator) -> LossParts:
+    def loss(self, batch: Transitions, generator: torch.Generator) -> dict[str, Tensor]:
         """Compute the losses of Algorithm 1: add noise to the states, compare each part with its target."""
         config, sde, d = self.config, self.learned, self.dim
         x_next = torch.cat([batch.x_next, batch.x[:, :-d]], dim=-1)
@@ -84,7 +82,7 @@ class NeuralSDE(PolicyModel[Transitions]):
         if config.denoiser:
             unit_noise = target.unit_noise[:, :d]
             parts["denoiser"] = losses.denoiser_loss(out.score, unit_noise, self.dimension_weight)
-        return LossParts(parts)
+        return parts
 
     def coefficients(self, x: Tensor, sampling: Sampling | None = None) -> Coefficients:
         """Return f(x) + α d(x) and g(x) as they are sampled (Eq. 22), for states (..., history·d).
