@@ -54,6 +54,10 @@ class TableSource(BatchSource[Data]):
 class Recorder:
     """Base of what watches a fit; this one does nothing. `RunRecorder` writes a run directory."""
 
+    def load_checkpoint(self) -> Mapping[str, Tensor] | None:
+        """Return the `FitState.state` to resume from; None to start from the beginning."""
+        return None
+
     def watch(self, state: "FitState") -> AbstractContextManager[None]:
         """Return a context around all steps."""
         return nullcontext()
@@ -72,21 +76,20 @@ def fit(
     config: TrainConfig,
     *,
     seed: int,
-    checkpoint: Mapping[str, Tensor] | None = None,
     recorder: Recorder | None = None,
 ) -> list[Losses]:
     """Minimise the model's losses with AdamW; the model ends with the averaged weights, in evaluation mode.
 
-    The seed determines batches and randomness in the losses. A fit that continues from a `checkpoint`, see
-    `FitState.state`, gives the same weights as one that was not interrupted, on a CPU to the last bit. A
-    model without parameters has nothing to train.
+    The seed determines batches and randomness in the losses. A fit that resumes from a checkpoint of the
+    recorder gives the same weights as one that was not interrupted, on a CPU to the last bit. A model
+    without parameters has nothing to train.
 
     Returns:
         The losses every `log_every` steps and at the last one.
     """
     recorder, history = recorder or Recorder(), list[Losses]()
     state = FitState(model, config, seed=seed)
-    if checkpoint is not None:
+    if (checkpoint := recorder.load_checkpoint()) is not None:
         state.restore(checkpoint)
     source = data
     if not isinstance(source, BatchSource):
