@@ -133,7 +133,6 @@ def test_attention_equals_that_of_pytorch():
     [
         ({"horizon": 4}, "need horizon == history"),
         ({"heads": 7}, "multiple of heads"),
-        ({"focal_gamma": 0.5}, "focal_gamma = 0 or >= 1"),
     ],
 )
 def test_invalid_settings_raise(changes: dict[str, Any], message: str):

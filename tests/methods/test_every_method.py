@@ -36,7 +36,7 @@ from tests.helpers.toy_problems import WITH_ANGLE, make_robot_demos
 
 NETWORK = NetworkConfig(width=16, depth=2)
 SEPARATE = replace(NETWORK, kind="separate")
-UNET = UNetConfig(channels=(8, 16, 16), kernel=3, groups=4, step_embedding=8)
+UNET = UNetConfig(channels=(8, 16, 16), kernel=3, step_embedding=8)
 DDIM = DiffusionSampling("ddim", 5)
 SMALL_IBC: dict[str, Any] = {"width": 32, "depth": 3, "negatives": 32, "horizon": 3}
 SEARCH = ImplicitBCSampling(samples=64)

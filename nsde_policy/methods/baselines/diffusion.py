@@ -29,6 +29,8 @@ from ..registry import register_method
 
 LEVELS = 100
 """Number of noise levels, T."""
+NORM_GROUPS = 8
+"""Groups of all group normalisations."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,6 @@ class UNetConfig(BaseConfig):
     """Channels of each level; every level but the last halves time."""
     kernel: Size = 5
     """Kernel size of the convolutions over time, odd."""
-    groups: Size = 8
-    """Groups of GroupNorm."""
     step_embedding: Size = 256
     """Size of the embedding of the noise level."""
 
@@ -63,8 +63,8 @@ class UNetConfig(BaseConfig):
         super().__post_init__()
         require(self, min(self.channels, default=0) >= 1, "channels must name positive sizes")
         require(self, self.kernel % 2 == 1, f"need an odd kernel, got {self.kernel}")
-        whole = all(c % self.groups == 0 for c in self.channels)
-        require(self, whole, f"channels {self.channels} must be multiples of groups, {self.groups}")
+        whole = all(c % NORM_GROUPS == 0 for c in self.channels)
+        require(self, whole, f"channels {self.channels} must be multiples of {NORM_GROUPS}")
         even = self.step_embedding >= 4 and self.step_embedding % 2 == 0
         require(self, even, f"need an even step_embedding >= 4, got {self.step_embedding}")
 
@@ -294,7 +294,7 @@ class ConvBlock(nn.Sequential):
     def __init__(self, inputs: int, outputs: int, config: UNetConfig) -> None:
         super().__init__(
             TimeConv(inputs, outputs, config.kernel, padding=config.kernel // 2),
-            nn.GroupNorm(config.groups, outputs),
+            nn.GroupNorm(NORM_GROUPS, outputs),
             nn.Mish(),
         )
 

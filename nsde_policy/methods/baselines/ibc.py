@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from nsde_policy.bounds import Fraction, Length, NonNegative, Positive, Size
+from nsde_policy.bounds import Fraction, Length, Positive, Size
 from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig
 from nsde_policy.core.networks import Dropout, linear
 from nsde_policy.core.spec import StateSpec
@@ -24,6 +24,8 @@ from nsde_policy.core.targets import Windows
 from ..base import BatchRng, PolicyModel, choose_sampling
 from ..registry import register_method
 
+ACTION_NOISE = 1e-4
+"""Standard deviation of the noise on demonstrated actions, in half ranges."""
 Energy = Callable[[Tensor], Tensor]
 """Energies (rows, n) of candidate actions (rows, n, a)."""
 
@@ -52,8 +54,6 @@ class ImplicitBCConfig(WindowConfig):
     """Actions of a window (T_p), counted from the oldest state; the future ones form one candidate."""
     negatives: Size = 256
     """Negative actions per demonstrated one, uniform over the demonstrated range."""
-    blur: NonNegative = 1e-4
-    """Noise on the demonstrated actions, in half ranges."""
     width: Size = 1024
     """Units per hidden layer."""
     depth: Size = 4
@@ -169,7 +169,7 @@ class ImplicitBC(PolicyModel[Windows]):
         done = self.layout.to_unit(batch.actions[:, config.history - 1 :]).flatten(-2)
         rows, size = done.shape
         normal = torch.randn(done.shape, generator=generator, device=done.device)
-        done = (done + config.blur * normal)[:, None]
+        done = (done + ACTION_NOISE * normal)[:, None]
         uniform = torch.rand((rows, config.negatives, size), generator=generator, device=done.device)
         candidates = torch.cat([done, 2 * uniform - 1], dim=1)
         energy = self.network(self._encode(batch.states), candidates, generator)

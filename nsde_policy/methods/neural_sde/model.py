@@ -44,6 +44,9 @@ from ..base import (
 from .config import NeuralSDEConfig, SamplingConfig
 from .folded_plan import FoldedPlan
 
+FEATURE_WEIGHT = 4.0
+"""Weight of all features of images together in the losses; at most 1 for each."""
+
 
 class NeuralSDE(PolicyModel[Transitions]):
     """dx = (f(x) + α d(x)) dt + g(x) ⊙ dw with learned f, g, d (Eq. 22).
@@ -65,7 +68,7 @@ class NeuralSDE(PolicyModel[Transitions]):
         self.config: NeuralSDEConfig = config
         self.dim = spec.dim
         self.learned = LearnedSDE(config, spec, generator)
-        self.register_buffer("dimension_weight", _weigh_features(config, spec), persistent=False)
+        self.register_buffer("dimension_weight", _weigh_features(spec), persistent=False)
 
     @property
     def layout(self) -> StateLayout:
@@ -307,7 +310,7 @@ def _expand_factors(config: NeuralSDEConfig, spec: StateSpec) -> Tensor:
     return torch.tensor([*factors, *ones, *[config.action_noise] * spec.act_dim])
 
 
-def _weigh_features(config: NeuralSDEConfig, spec: StateSpec) -> Tensor:
+def _weigh_features(spec: StateSpec) -> Tensor:
     """Return the weight of each dimension: 1, and less for features of images if there are many.
 
     Features are redundant; without this, they would outweigh the action.
@@ -315,5 +318,5 @@ def _weigh_features(config: NeuralSDEConfig, spec: StateSpec) -> Tensor:
     if not spec.image_features:
         return torch.ones(())
     weight = torch.ones(spec.dim)
-    weight[spec.plain_dim : spec.obs_dim] = min(1.0, config.feature_weight / spec.image_features)
+    weight[spec.plain_dim : spec.obs_dim] = min(1.0, FEATURE_WEIGHT / spec.image_features)
     return weight
