@@ -59,15 +59,15 @@ def measure(
         timing = {"device": device_name(device), "seconds": time.time() - began, "cpu_seconds": cpu_s}
     score = nsde_policy.score(policy, folder / "demos.zarr")
     errors = {name: score.error(name).compute()[[0, -1]].tolist() for name in ("sample", "repeat")}
-    found = {**timing, "verdict": repr(score).splitlines(), "errors": errors}
+    figures = {**timing, "verdict": repr(score).splitlines(), "errors": errors}
     if dropout:
         losses = {"none": None, **{name: Loss(name, LOST_AT_S) for name in CAMERAS}}
-        found["lost"] = {name: measure_loss(policy, loss, trials) for name, loss in losses.items()}
+        figures["lost"] = {name: measure_loss(policy, loss, trials) for name, loss in losses.items()}
     else:
         driven = [drive(policy, SimulatedArm(FIRST_SEED + k), *CAMERAS) for k in range(trials)]
-        found["delivered"] = [sum(driven), trials]
-    replace_file(file, json.dumps(found, indent=2))
-    return found
+        figures["delivered"] = [sum(driven), trials]
+    replace_file(file, json.dumps(figures, indent=2))
+    return figures
 
 
 def measure_loss(policy: nsde_policy.Policy, loss: Loss | None, trials: int) -> dict[str, object]:
@@ -121,8 +121,8 @@ def main() -> None:
     elif not store.exists():
         record(store, *CAMERAS, episodes=args.episodes)
     for preset in args.presets:
-        found = measure(preset, args.out, args.device, args.steps, args.trials, args.dropout)
-        print(f"{preset}: {json.dumps(found, ensure_ascii=False)}")
+        figures = measure(preset, args.out, args.device, args.steps, args.trials, args.dropout)
+        print(f"{preset}: {json.dumps(figures, ensure_ascii=False)}")
 
 
 if __name__ == "__main__":

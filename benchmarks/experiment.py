@@ -160,8 +160,9 @@ class Rollouts:
 def list_trainings(values: Mapping[str, Any], *, smoke: bool = False) -> Iterator[Training]:
     """List every training of an experiment: all tasks and seeds."""
     shared = {key: values[key] for key in TaskSetting.__dataclass_fields__ if key in values}
-    given = values["tasks"]
-    tasks = given if isinstance(given, dict) else {name: {} for name in given}
+    tasks = values["tasks"]
+    if not isinstance(tasks, dict):
+        tasks = {name: {} for name in tasks}
     for task, own in tasks.items():
         setting = TaskSetting(**{"name": task, **shared, **own})
         for name, each in values["trainings"].items():
@@ -186,13 +187,13 @@ def list_rollouts(values: Mapping[str, Any], *, smoke: bool = False) -> list[Rol
         for way in ways
         if any(fnmatch(training.row, pattern) for pattern in way.get("trainings", ["*"]))
     ]
-    found = list(rows)
+    varied = []
     for variation in values.get("variations", ()):
         for setting in variation["settings"]:
             for row in rows:
                 if row.training.seed in variation.get("seeds", [0]) and row.name in variation["rows"]:
-                    found.append(_vary(row, variation["part"], setting))
-    return found
+                    varied.append(_vary(row, variation["part"], setting))
+    return rows + varied
 
 
 def _vary(row: Rollouts, part: str, setting: Mapping[str, Any]) -> Rollouts:

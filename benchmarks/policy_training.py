@@ -30,9 +30,9 @@ def train_policy(training: Training, path: Path, demos: Path, device: str, stop_
     config, task = training.make_config(demos), training.task.make_task()
     if training.encoder_of:
         other = RunDirectory(path.parent / Path(replace(training, row=training.encoder_of).folder).name)
-        known = other.read_record().config
+        trained = other.read_record().config
         config = replace(
-            config, encoder=known.encoder, demos=replace(config.demos, encoder=known.demos.encoder)
+            config, encoder=trained.encoder, demos=replace(config.demos, encoder=trained.demos.encoder)
         )
         shutil.copytree(other.encoder.path, path / "encoder", dirs_exist_ok=True)
 

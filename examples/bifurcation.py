@@ -35,7 +35,7 @@ from nsde_policy.core.targets import TensorRows, Transitions
 from nsde_policy.errors import NsdePolicyError
 from nsde_policy.eval.render.plotting import pyplot
 from nsde_policy.files import check_writable, replace_file
-from nsde_policy.methods.base import LossParts, Objective, TrainableModel
+from nsde_policy.methods.base import TrainableModel
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
 from nsde_policy.policy.torch_threads import use_threads
@@ -183,10 +183,6 @@ class Sampler(TrainableModel[Pairs]):
         phase = level * math.pi * 2.0 ** torch.arange(self.FREQUENCIES, device=level.device)
         return self.network(torch.cat([condition, z, phase.sin(), phase.cos()], dim=-1))
 
-    def objective(self) -> Objective:
-        """Train the one network with the one loss."""
-        return Objective(("sampler",), tuple(self.parameters()))
-
     @torch.inference_mode()
     def sample(self, condition: Tensor, generator: torch.Generator) -> Tensor:
         """Sample one z for each condition, (n, k)."""
@@ -204,7 +200,7 @@ class DDIM(Sampler):
     ANGLES = (torch.linspace(0, 1, LEVELS + 1) + 0.008) / 1.008 * (math.pi / 2)
     SCHEDULE = (ANGLES.cos() / ANGLES[0].cos()).square().clamp(min=1e-3)
 
-    def loss(self, batch: Pairs, generator: torch.Generator | None = None) -> LossParts:
+    def loss(self, batch: Pairs, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Compute ‖ẑ(z_t, t) − z‖² at a random level."""
         z = batch.target
         level = torch.randint(1, self.LEVELS + 1, (len(z), 1), generator=generator)
@@ -212,7 +208,7 @@ class DDIM(Sampler):
         signal = self.SCHEDULE[level]
         noisy = signal.sqrt() * z + (1 - signal).sqrt() * noise
         clean = self.predict(batch.condition, noisy, level / self.LEVELS)
-        return LossParts({"sampler": nn.functional.mse_loss(clean, z)})
+        return {"sampler": nn.functional.mse_loss(clean, z)}
 
     def denoise(self, condition: Tensor, z: Tensor) -> Tensor:
         """Step through evenly spaced levels down to zero."""
@@ -230,13 +226,13 @@ class RectifiedFlow(Sampler):
 
     CALLS = 20
 
-    def loss(self, batch: Pairs, generator: torch.Generator | None = None) -> LossParts:
+    def loss(self, batch: Pairs, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Compute ‖v(z_t, t) − (z − ε)‖² at a random time."""
         z = batch.target
         time = torch.rand((len(z), 1), generator=generator)
         noise = torch.randn(z.shape, generator=generator)
         velocity = self.predict(batch.condition, torch.lerp(noise, z, time), time)
-        return LossParts({"sampler": nn.functional.mse_loss(velocity, z - noise)})
+        return {"sampler": nn.functional.mse_loss(velocity, z - noise)}
 
     def denoise(self, condition: Tensor, z: Tensor) -> Tensor:
         """Integrate the flow with Euler steps."""

@@ -20,9 +20,14 @@ from nsde_policy.errors import ConfigError, suggest
 from nsde_policy.files import parse_json
 
 WITHDRAWN = {
+    "blur": 1e-4,
     "denoiser": "constant",
+    "feature_weight": 4.0,
+    "focal_gamma": 2.0,
+    "groups": 8,
     "learned_strength": False,
     "objective": ...,
+    "offset_scale": 1000.0,
     "quiet_end": True,
     "schedule": "together",
     "window_mb": ...,

@@ -6,8 +6,6 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from nsde_policy.errors import DemoError
-
 Interpolation = Literal["none", "uniform"]
 NoiseKind = Literal["relative", "absolute"]
 HistoryNoise = Literal["independent", "shared"]
@@ -43,18 +41,6 @@ class Transitions(TensorRows):
     weight: Tensor
     """Weight of each dimension of the pair, (n, d): 1, another for final actions, 0 if unknown."""
 
-    def __post_init__(self) -> None:
-        n, wide = self.x.shape
-        d = self.x_next.shape[-1]
-        if self.x_next.shape != (n, d) or wide % d or self.dt.shape != (n, 1) or self.weight.shape != (n, d):
-            shapes = [tuple(t.shape) for t in (self.x, self.x_next, self.dt, self.weight)]
-            raise DemoError(f"expected x (n, h·d), x_next (n, d), dt (n, 1), weight (n, d), got {shapes}")
-
-    @classmethod
-    def cat(cls, parts: "list[Transitions]") -> "Transitions":
-        """Concatenate the pairs of several episodes."""
-        return cls(*(torch.cat(column) for column in zip(*(p._tensors() for p in parts), strict=True)))
-
 
 @dataclass(frozen=True)
 class Windows(TensorRows):
@@ -64,11 +50,6 @@ class Windows(TensorRows):
     """States x = (observation, the action before it), newest first, (n, history, d)."""
     actions: Tensor
     """Actions in time, the one commanded in `states[:, 0]` at history − 1, (n, horizon, act_dim)."""
-
-    def __post_init__(self) -> None:
-        shapes = tuple(self.states.shape), tuple(self.actions.shape)
-        if self.states.dim() != 3 or self.actions.dim() != 3 or len(self.states) != len(self.actions):
-            raise DemoError(f"expected states (n, history, d), actions (n, horizon, a), got {shapes}")
 
 
 def stack_history(path: Tensor, history: int) -> Tensor:

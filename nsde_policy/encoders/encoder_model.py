@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nsde_policy.data.augmentation import FrameMirror
-from nsde_policy.methods.base import LossParts, Objective, TrainableModel
+from nsde_policy.methods.base import TrainableModel
 
 from .occlusion import disturb_frames
 
@@ -144,11 +144,7 @@ class EncoderModel(TrainableModel[CameraBatch]):
         disturbed = [self.augment(disturb_frames(camera, generator), generator) for camera in frames]
         return DisturbedFeatures(self(values, *disturbed), values.new_ones(len(values), len(disturbed)))
 
-    def objective(self) -> Objective:
-        """Train all parameters with a teacher."""
-        return Objective(("features",), tuple(self.parameters()))
-
-    def loss(self, batch: CameraBatch, generator: torch.Generator) -> LossParts:
+    def loss(self, batch: CameraBatch, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the error of features against those of a teacher, in standard deviations."""
         assert self.teacher_std is not None
         values, flip = self.choose_mirrored(batch, generator)
@@ -159,7 +155,7 @@ class EncoderModel(TrainableModel[CameraBatch]):
         std = self.teacher_std
         wrong = F.smooth_l1_loss(features / std, target / std, beta=FEATURE_BETA, reduction="none")
         wrong = wrong.view(*is_taught.shape, -1).mean(2) * is_taught
-        return LossParts({"features": (wrong.sum(0) / is_taught.sum(0).clamp(min=1)).mean(), **losses})
+        return {"features": (wrong.sum(0) / is_taught.sum(0).clamp(min=1)).mean(), **losses}
 
     def choose_mirrored(self, batch: CameraBatch, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
         """Mirror half of the rows; return measured values, and which rows are mirrored."""

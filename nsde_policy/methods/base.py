@@ -35,39 +35,20 @@ class ChunkConfig(WindowConfig):
         }
 
 
-@dataclass(frozen=True)
-class LossParts:
-    """Losses of one batch by name, each a scalar on the model's device."""
-
-    parts: Mapping[str, Tensor]
-
-    def total(self, names: tuple[str, ...]) -> Tensor:
-        """Return the sum of the named losses, which training minimises."""
-        return torch.stack([self.parts[name] for name in names]).sum()
-
-
-@dataclass(frozen=True)
-class Objective:
-    """The losses to minimise and the parameters to train."""
-
-    losses: tuple[str, ...]
-    """Names of the losses that are summed."""
-    parameters: tuple[nn.Parameter, ...]
-
-
 class TrainableModel(nn.Module, abc.ABC, Generic[Batch]):
     """A model that the trainer can fit."""
 
     @abc.abstractmethod
-    def loss(self, batch: Batch, generator: torch.Generator) -> LossParts:
-        """Return the losses of a batch, without host synchronisation or data-dependent control flow.
+    def loss(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+        """Return the losses of a batch by name, each a scalar; training minimises their sum.
 
-        All randomness comes from `generator`, on the batch's device.
+        They are computed without host synchronisation or data-dependent control flow. All randomness comes
+        from `generator`, on the batch's device.
         """
 
-    @abc.abstractmethod
-    def objective(self) -> Objective | None:
-        """Return what is trained; None for methods that only keep data."""
+    def trained_parameters(self) -> tuple[nn.Parameter, ...]:
+        """Return the parameters to train, by default all; none for methods that only keep data."""
+        return tuple(self.parameters())
 
     def prepare(self, data: Batch) -> None:
         """Prepare the model with all training data before the first step, for example to place bins."""
@@ -124,8 +105,6 @@ class PolicyModel(TrainableModel[Batch]):
     """
 
     config: ModelConfig
-    losses: tuple[str, ...] = ()
-    """Names of the losses that are minimised together."""
     training_view: ClassVar[TrainingView] = "windows"
     """Training data: `transitions` (pairs of successive states) or `windows` (states and action chunks)."""
     predicts_states: ClassVar[bool] = False
@@ -137,12 +116,6 @@ class PolicyModel(TrainableModel[Batch]):
 
     samples: ClassVar[bool] = True
     """Whether plans from the same states differ, so that one of several can be selected."""
-
-    def objective(self) -> Objective | None:
-        """Train all parameters on all losses at once."""
-        if not self.losses:
-            raise ConfigError(f"{type(self).__name__} names no `losses` to minimise")
-        return Objective(self.losses, tuple(self.parameters()))
 
     @abc.abstractmethod
     def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:

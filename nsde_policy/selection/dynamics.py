@@ -14,7 +14,7 @@ from nsde_policy.core.networks import MLP
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Transitions, add_noise
-from nsde_policy.methods.base import LossParts, Objective, TrainableModel
+from nsde_policy.methods.base import TrainableModel
 
 MAX_STATES = 2
 """Most states in the input, the current one included."""
@@ -33,7 +33,7 @@ class DynamicsModel(TrainableModel[Transitions]):
         inputs = self.states * self.layout.feature_dim + spec.act_dim
         self.network = MLP(inputs, spec.obs_dim, config.network, generator=generator)
 
-    def loss(self, batch: Transitions, generator: torch.Generator) -> LossParts:
+    def loss(self, batch: Transitions, generator: torch.Generator) -> dict[str, Tensor]:
         """Compare predicted and recorded changes of the observation, in typical increments."""
         layout, obs_dim = self.layout, self.layout.spec.obs_dim
         states = batch.x.reshape(len(batch.x), -1, layout.dim)[:, : self.states]
@@ -41,11 +41,7 @@ class DynamicsModel(TrainableModel[Transitions]):
         noisy = add_noise(states, self.noise * layout.increment_std, generator)
         unit = layout.to_unit(batch.x_next[:, obs_dim:])
         predicted = self.network(torch.cat([layout.features(noisy).flatten(1), unit], dim=-1))
-        return LossParts({"dynamics": (predicted - change[:, :obs_dim]).square().sum(-1).mean()})
-
-    def objective(self) -> Objective:
-        """Train all parameters."""
-        return Objective(("dynamics",), tuple(self.parameters()))
+        return {"dynamics": (predicted - change[:, :obs_dim]).square().sum(-1).mean()}
 
     def predict(self, states: Tensor, actions: Tensor) -> Tensor:
         """Predict the observations after each action, (rows, steps, obs_dim), from states newest first."""

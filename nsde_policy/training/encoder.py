@@ -52,8 +52,9 @@ from nsde_policy.run_directory import RunDirectory, check_encoder
 
 from .dataset import TrainingSet, build_training_data, find_window_frames
 from .distributed import get_rank, split_batch
+from .fit import fit
 from .frames import FrameTable, PolicyWithEncoder, PrefetchSource, split_rows
-from .recorder import FitOptions, fit_run
+from .recorder import FitOptions, RunRecorder
 from .resume import check_settings
 from .visibility import fit_visibility
 
@@ -204,7 +205,8 @@ class EncoderTraining:
             use_threads(count_threads()),
             closing(PrefetchSource(load, build, self._device)) as source,
         ):
-            fit_run(directory, self.model, source, config, self._options, title=title)
+            recorder = RunRecorder(directory, self._options, title=title)
+            fit(self.model.to(self._device), source, config, seed=self._options.seed, recorder=recorder)
 
     @torch.no_grad()
     def write_features(self, directory: RunDirectory, *, occluded_copies: int = 0) -> None:
@@ -297,7 +299,7 @@ class EncoderTraining:
         Raises:
             ConfigError: If the method has no parameters to train.
         """
-        if policy.objective() is None:
+        if not policy.trained_parameters():
             raise ConfigError(
                 f"the method {self._config.method!r} is not trained, so that it cannot train the encoder "
                 f"{self._config.demos.encoder!r}; use --encoder keypoints"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nsde_policy.config import TrainConfig
 from nsde_policy.core.targets import TensorRows
 from nsde_policy.errors import CheckpointError, NsdePolicyError
-from nsde_policy.methods.base import Objective, TrainableModel
+from nsde_policy.methods.base import TrainableModel
 
 from .cuda_graph import capture_step
 from .distributed import average_ranks, copy_first_rank, get_rank, is_first_rank, split_batch
@@ -54,6 +54,10 @@ class TableSource(BatchSource[Data]):
 class Recorder:
     """Base of what watches a fit; this one does nothing. `RunRecorder` writes a run directory."""
 
+    def load_checkpoint(self) -> Mapping[str, Tensor] | None:
+        """Return the `FitState.state` to resume from; None to start from the beginning."""
+        return None
+
     def watch(self, state: "FitState") -> AbstractContextManager[None]:
         """Return a context around all steps."""
         return nullcontext()
@@ -72,21 +76,20 @@ def fit(
     config: TrainConfig,
     *,
     seed: int,
-    checkpoint: Mapping[str, Tensor] | None = None,
     recorder: Recorder | None = None,
 ) -> list[Losses]:
     """Minimise the model's losses with AdamW; the model ends with the averaged weights, in evaluation mode.
 
-    The seed determines batches and randomness in the losses. A fit that continues from a `checkpoint`, see
-    `FitState.state`, gives the same weights as one that was not interrupted, on a CPU to the last bit. A
-    model without an objective has nothing to train.
+    The seed determines batches and randomness in the losses. A fit that resumes from a checkpoint of the
+    recorder gives the same weights as one that was not interrupted, on a CPU to the last bit. A model
+    without parameters has nothing to train.
 
     Returns:
         The losses every `log_every` steps and at the last one.
     """
     recorder, history = recorder or Recorder(), list[Losses]()
     state = FitState(model, config, seed=seed)
-    if checkpoint is not None:
+    if (checkpoint := recorder.load_checkpoint()) is not None:
         state.restore(checkpoint)
     source = data
     if not isinstance(source, BatchSource):
@@ -95,11 +98,11 @@ def fit(
     def update() -> dict[str, Tensor]:
         """Make one step and return the losses before it; on CUDA, this is captured once and replayed."""
         with state.autocast():
-            parts = model.loss(source.sample(state.generator), state.generator)
-        parts.total(state.objective.losses).backward()  # type: ignore[no-untyped-call]
-        losses = {name: part.detach() for name, part in parts.parts.items()}
-        losses = average_ranks(state.objective.parameters, losses)
-        nn.utils.clip_grad_norm_(state.objective.parameters, config.clip)
+            losses = model.loss(source.sample(state.generator), state.generator)
+        torch.stack([*losses.values()]).sum().backward()  # type: ignore[no-untyped-call]
+        losses = {name: loss.detach() for name, loss in losses.items()}
+        losses = average_ranks(state.parameters, losses)
+        nn.utils.clip_grad_norm_(state.parameters, config.clip)
         state.optimizer.step()
         state.optimizer.zero_grad()  # a capture must begin without gradients
         state.average.update()
@@ -107,7 +110,7 @@ def fit(
 
     run_step = capture_step(update, state.generator)
     with recorder.watch(state):
-        if not state.objective.parameters and state.step < config.steps:
+        if not state.parameters and state.step < config.steps:
             state.step = config.steps
             history.append({})
             recorder.record(state, {})
@@ -130,15 +133,15 @@ class FitState:
     def __init__(self, model: TrainableModel[Any], config: TrainConfig, *, seed: int) -> None:
         self.model = model
         self.config = config
-        self.objective = model.objective() or Objective((), ())
+        self.parameters = model.trained_parameters()
         self.step = 0
         """Number of finished steps."""
         copy_first_rank(model)
         self._seed = seed + RANK_SEEDS * get_rank()
         self.device = next(itertools.chain(model.parameters(), model.buffers())).device
         self.generator = torch.Generator(self.device).manual_seed(self._seed)
-        self.optimizer = AdamW(self.objective.parameters, config, self.device)
-        self.average = WeightAverage(self.objective.parameters, self.device)
+        self.optimizer = AdamW(self.parameters, config, self.device)
+        self.average = WeightAverage(self.parameters, self.device)
         model.train()
 
     def set_rates(self) -> None:
@@ -170,7 +173,7 @@ class FitState:
 
     def averaged_weights(self) -> dict[str, Tensor]:
         """Return the model's state dict with averaged weights, as if training ended now."""
-        pairs = zip(self.objective.parameters, self.average.means, strict=True)
+        pairs = zip(self.parameters, self.average.means, strict=True)
         averages = {id(weight): mean for weight, mean in pairs}
         state = self.model.state_dict(keep_vars=True)
         return {name: averages.get(id(tensor), tensor).detach().clone() for name, tensor in state.items()}

@@ -13,7 +13,7 @@ from nsde_policy.core.targets import TensorRows, Windows
 from nsde_policy.data.frames import FrameFile
 from nsde_policy.data.types import Ints
 from nsde_policy.encoders.encoder_model import EncoderModel
-from nsde_policy.methods.base import LossParts, Objective, PolicyModel, TrainableModel
+from nsde_policy.methods.base import PolicyModel, TrainableModel
 
 from .distributed import get_rank, split_batch
 from .fit import BatchSource
@@ -149,17 +149,11 @@ class PolicyWithEncoder(TrainableModel[FrameWindows]):
         self._cameras = cameras
         self._dropout = dropout
 
-    def objective(self) -> Objective:
-        """Train the encoder by the losses of the policy."""
-        objective = self.policy.objective()
-        assert objective is not None  # `EncoderTraining.join_policy` refuses such policies
-        return Objective(objective.losses, (*objective.parameters, *self.encoder.parameters()))
-
     def prepare(self, data: Windows | FrameWindows) -> None:
         """Prepare the policy with all training data."""
         self.policy.prepare(Windows(data.states, data.actions))
 
-    def loss(self, batch: FrameWindows, generator: torch.Generator) -> LossParts:
+    def loss(self, batch: FrameWindows, generator: torch.Generator) -> dict[str, Tensor]:
         """Encode the frames, cropped at random in training, and return the losses of the policy."""
         is_mirrored = batch.is_mirrored.flatten()
         frames = [self.encoder.flip(camera.flatten(0, 1), is_mirrored) for camera in batch.frames]

@@ -1,4 +1,4 @@
-"""Fit a model into a run directory: progress, records of the losses, checkpoints, Ctrl-C."""
+"""What a fit writes into a run directory: losses and checkpoints; its progress, and Ctrl-C."""
 
 import copy
 import logging
@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from nsde_policy.config import TrainConfig
 from nsde_policy.core.targets import TensorRows
 from nsde_policy.methods.base import TrainableModel
 from nsde_policy.run_directory import RunDirectory
 
 from .distributed import is_any_rank, is_distributed, is_first_rank
-from .fit import BatchSource, FitState, Losses, Recorder, fit
+from .fit import FitState, Losses, Recorder
 from .frames import PolicyWithEncoder
 
 logger = logging.getLogger(__name__)
@@ -69,49 +68,42 @@ class FitOptions:
     """Seconds between checkpoints."""
 
 
-def fit_run(
-    run: RunDirectory,
-    model: TrainableModel[Any],
-    data: TensorRows | BatchSource[Any],
-    config: TrainConfig,
-    options: FitOptions,
-    *,
-    held_out: TensorRows | None = None,
-    title: str = "training",
-) -> None:
-    """Fit a model, or continue its fit, with records and checkpoints in a run directory.
-
-    The losses of `held_out` rows are recorded too. Progress calls the training by its `title`.
-
-    Raises:
-        KeyboardInterrupt: After Ctrl-C, once the step is finished and a checkpoint saved. A second Ctrl-C
-            does not wait: the steps since the last checkpoint are lost.
-    """
-    checkpoint = run.read_tensors(run.training) if options.resume and run.training.exists() else None
-    run.truncate_metrics(-1 if checkpoint is None else int(checkpoint["step"]))
-    model.to(options.device)
-    validation = None if held_out is None else Validation(held_out, model, seed=options.seed)
-    recorder = RunRecorder(run, title, options, validation)
-    fit(model, data, config, seed=options.seed, checkpoint=checkpoint, recorder=recorder)
-
-
 class RunRecorder(Recorder):
-    """Writes what a fit does into a run directory, shows it, and ends it after Ctrl-C.
+    """Writes losses and checkpoints of a fit into a run directory, shows progress, and resumes the fit.
 
     Progress is a bar on a terminal and otherwise lines of the log; there is none unless the log shows INFO.
+    It calls the fit by its `title`. The losses of `held_out` rows are recorded too.
+
+    After Ctrl-C, the step is finished and a checkpoint saved; then `KeyboardInterrupt` ends the fit. A second
+    Ctrl-C does not wait: the steps since the last checkpoint are lost.
     """
 
     def __init__(
-        self, run: RunDirectory, title: str, options: FitOptions, validation: "Validation | None"
+        self,
+        run: RunDirectory,
+        options: FitOptions,
+        *,
+        title: str = "training",
+        held_out: TensorRows | None = None,
     ) -> None:
         self._run = run
-        self._title = title
         self._options = options
-        self._validation = validation
+        self._title = title
+        self._held_out = held_out
+        self._validation: Validation | None = None
+
+    def load_checkpoint(self) -> Mapping[str, Tensor] | None:
+        """Return the last checkpoint if the run is resumed, and delete records after it."""
+        is_resumed = self._options.resume and self._run.training.exists()
+        checkpoint = self._run.read_tensors(self._run.training) if is_resumed else None
+        self._run.truncate_metrics(-1 if checkpoint is None else int(checkpoint["step"]))
+        return checkpoint
 
     @contextmanager
     def watch(self, state: FitState) -> Iterator[None]:
         """Show progress, delay Ctrl-C to the end of a step, and save a checkpoint at the end."""
+        if self._held_out is not None:
+            self._validation = Validation(self._held_out, state.model, seed=self._options.seed)
         self._started = time.monotonic()
         self._first_step = state.step
         self._next_logged_step = 0.0
@@ -224,13 +216,11 @@ class Validation:
 
     def losses(self, weights: Mapping[str, Tensor]) -> dict[str, float]:
         """Return the mean of each loss over the held-out data; empty for methods that are not trained."""
-        if self._model.objective() is None:
-            return {}
         self._model.load_state_dict(weights)
         generator = torch.Generator(self._device).manual_seed(self._seed)
         sums: dict[str, float] = {}
         for rows in torch.split(torch.arange(len(self._data), device=self._device), VALIDATION_BATCH):
-            for name, loss in self._model.loss(self._data[rows], generator).parts.items():
+            for name, loss in self._model.loss(self._data[rows], generator).items():
                 sums[name] = sums.get(name, 0.0) + float(loss) * len(rows)
         return {VALIDATION_PREFIX + name: total / len(self._data) for name, total in sums.items()}
 

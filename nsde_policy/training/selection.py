@@ -22,7 +22,8 @@ from nsde_policy.selection.rule import Kind, SelectionRule
 from nsde_policy.selection.selector import PlanSelector
 
 from .dataset import TrainingSet, build_states, build_transitions, measure_state_spec
-from .recorder import FitOptions, fit_run, sample_rows
+from .fit import fit
+from .recorder import FitOptions, RunRecorder, sample_rows
 from .resume import check_settings
 
 logger = logging.getLogger(__name__)
@@ -79,7 +80,8 @@ def train_dynamics(
     generator = torch.Generator().manual_seed(options.seed)
     model = DynamicsModel(config.selection, spec, history=history, generator=generator)
     pairs = build_transitions(demos, config.demos, history=history)
-    fit_run(run.selection, model, pairs, config.selection.train, options, title="dynamics model")
+    recorder = RunRecorder(run.selection, options, title="dynamics model")
+    fit(model.to(options.device), pairs, config.selection.train, seed=options.seed, recorder=recorder)
     aligned = data if motions is None else _align_ends(data, motions, model, config)
     return SelectionTraining(kind, goal, model, data, aligned)
 

@@ -7,8 +7,9 @@ From a call to the first gradient, each function calls the next one:
     train_run                                     loads the demonstrations, splits them, trains an encoder
     _train_policy                                 measures settings, has the policy fitted, calibrates it
     _fit_policy, or _fit_with_encoder             builds the model and its training data
-    recorder.fit_run                              writes losses and checkpoints
     fit.fit                                       the loop: batch, loss, gradient, optimiser step
+
+While `fit` runs, `recorder.RunRecorder` writes losses and checkpoints.
 """
 
 import logging
@@ -45,8 +46,16 @@ from .dataset import TrainingSet, build_states, build_training_data, infer_setti
 from .demos import find_mirror, find_motions, open_demonstrations, warn_if_few
 from .distributed import join_ranks, use_own_gpu
 from .encoder import EncoderTraining
+from .fit import fit
 from .presets import TrainingRequest, expand_names
-from .recorder import MAX_FRAME_ROWS, MAX_VALIDATION_ROWS, FitOptions, Monitor, fit_run, sample_rows
+from .recorder import (
+    MAX_FRAME_ROWS,
+    MAX_VALIDATION_ROWS,
+    FitOptions,
+    Monitor,
+    RunRecorder,
+    sample_rows,
+)
 from .resume import check_files, check_record
 from .selection import train_dynamics, write_rule
 from .std_scale import check_std_scale, fit_std_scale
@@ -398,7 +407,8 @@ def _fit_policy(
         without_copies = build_training_data(replace(held_out, copies=()), config)
         rows = sample_rows(without_copies, MAX_VALIDATION_ROWS, seed=options.seed)
     _save_record(run, record, options)
-    fit_run(run, model, pairs_or_windows, config.train, options, held_out=rows)
+    recorder = RunRecorder(run, options, held_out=rows)
+    fit(model.to(options.device), pairs_or_windows, config.train, seed=options.seed, recorder=recorder)
 
 
 def _fit_with_encoder(
@@ -422,7 +432,8 @@ def _fit_with_encoder(
     _save_record(run, record, options)
     source = windows.sample(config.train.batch_size, options.seed, torch.device(options.device))
     with use_threads(count_threads()), closing(source):
-        fit_run(run, model, source, config.train, options, held_out=rows)
+        recorder = RunRecorder(run, options, held_out=rows)
+        fit(model.to(options.device), source, config.train, seed=options.seed, recorder=recorder)
     encoder.write_features(run.encoder)
 
 

@@ -46,31 +46,6 @@ def rescale(sde: SDE, factor: float) -> SDE:
     return rescaled
 
 
-def measure_strong_errors(levels: list[int], n: int) -> list[float]:
-    """Return the errors of Euler–Maruyama at t = 1 against the exact solution on the same paths."""
-    sde, finest = GeometricBrownianMotion(), max(levels)
-    dw = torch.randn(finest, n, 1, generator=make_rng(), dtype=torch.float64) / math.sqrt(finest)
-    exact = torch.exp((sde.mu - sde.sigma**2 / 2) + sde.sigma * dw.sum(0))
-    errors = []
-    for steps in levels:
-        noise = dw.reshape(steps, finest // steps, n, 1).sum(1) * math.sqrt(steps)
-        x = euler_maruyama(sde, torch.ones_like(exact), dt=1 / steps, steps=steps, noise=noise)[-1]
-        errors.append((x - exact).abs().mean().item())
-    return errors
-
-
-def fit_order(levels: list[int], errors: list[float]) -> float:
-    """Return the order of convergence: slope of log error against log Δt."""
-    dt = torch.tensor([1 / n for n in levels], dtype=torch.float64).log()
-    error = torch.tensor(errors, dtype=torch.float64).log()
-    return (((dt - dt.mean()) * (error - error.mean())).sum() / (dt - dt.mean()).square().sum()).item()
-
-
-def test_strong_order_of_euler_maruyama_is_one_half():
-    levels = [128, 256, 512, 1024, 2048]
-    assert fit_order(levels, measure_strong_errors(levels, 2000)) == pytest.approx(0.5, abs=0.05)
-
-
 @pytest.mark.parametrize("factor", [0.1, 3.0, 50.0])
 def test_paths_do_not_depend_on_the_unit_of_time(factor: float):
     """Eq. 25 to 31: f/λ and g/√λ over λΔt give the same chain up to rounding, given the same noise."""

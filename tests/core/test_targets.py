@@ -2,19 +2,16 @@
 
 import pytest
 import torch
-from torch import Tensor
 
 from nsde_policy.core.targets import (
     HistoryNoise,
     Interpolation,
-    Transitions,
     add_noise,
     noise_scale,
     sample_flow_target,
     sample_noise,
     stack_history,
 )
-from nsde_policy.errors import DemoError
 from tests.helpers.rng import make_rng
 
 
@@ -72,19 +69,6 @@ def test_history_is_newest_first_and_repeats_the_first_state_before_the_start():
     path = torch.arange(4.0).reshape(4, 1, 1).expand(4, 2, 1)
     expected = torch.tensor([[0.0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 2, 1]])
     torch.testing.assert_close(stack_history(path, 3)[:, 0], expected)
-
-
-def test_transitions_of_several_episodes_are_concatenated():
-    parts = [Transitions(*[torch.full((n, 1), float(n))] * 4) for n in (2, 4)]
-    data = Transitions.cat(parts)
-    torch.testing.assert_close(data.x.flatten(), torch.tensor([2.0, 2, 4, 4, 4, 4]))
-    picked: Tensor = data[torch.tensor([0, 5])].x
-    torch.testing.assert_close(picked.flatten(), torch.tensor([2.0, 4]))
-
-
-def test_invalid_transitions_raise():
-    with pytest.raises(DemoError, match=r"expected x \(n, h·d\)"):
-        Transitions(torch.zeros(3, 4), torch.zeros(3, 3), torch.zeros(3, 1), torch.ones(3, 3))
 
 
 def test_noise_of_the_states_of_a_window_is_independent():

@@ -135,7 +135,7 @@ def test_a_keypoint_finds_what_the_robot_will_move_to():
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(60):
         batch = CameraBatch(values[:64], values[:64], (frames[:64],), (later[:64], later[:64]))
-        loss = model.loss(batch, generator).parts["foresight"]
+        loss = model.loss(batch, generator)["foresight"]
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -20,7 +20,7 @@ from nsde_policy.eval.score.episodes import ScoredEpisodes, choose_frames
 from nsde_policy.eval.score.result import Score
 from nsde_policy.eval.score.scorer import ScoreConfig, score_episodes
 from nsde_policy.eval.score.sums import EpisodeSums, estimate_difference
-from nsde_policy.methods.base import BatchRng, LossParts, PolicyModel, StepLogProb, StepPrediction
+from nsde_policy.methods.base import BatchRng, PolicyModel, StepLogProb, StepPrediction
 from nsde_policy.methods.baselines.lstm_gmm import LSTMGMM, LSTMGMMConfig, LSTMGMMSampling
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.policy.policy import Policy
@@ -51,7 +51,7 @@ class LinearGaussian(PolicyModel[Transitions]):
         self.config = NeuralSDEConfig(history=1)
         self.std = STD * factor
 
-    def loss(self, batch: Transitions, generator: torch.Generator) -> LossParts:
+    def loss(self, batch: Transitions, generator: torch.Generator) -> dict[str, Tensor]:
         raise AssertionError("this model is never trained")
 
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:

@@ -41,7 +41,7 @@ LAYOUT = StateSpec(
 SMALL = NetworkConfig(width=16, depth=2, dropout=0.0)
 
 DDIM = DiffusionConfig(
-    unet=UNetConfig(channels=(8,), kernel=3, groups=4, step_embedding=8),
+    unet=UNetConfig(channels=(8,), kernel=3, step_embedding=8),
     sampling=DiffusionSampling("ddim", 2),
 )
 """A Diffusion Policy with two network calls."""

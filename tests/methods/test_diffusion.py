@@ -29,7 +29,7 @@ LAYOUT = StateSpec(
     obs_dim=3, act_dim=2, circular=(2,), low=(0.0, 0.0, -9.0, 0.0, -1.0), high=(10.0, 10.0, 9.0, 10.0, 1.0),
     increment_std=(0.5, 0.5, 0.1, 0.2, 0.2),
 )  # fmt: skip
-UNET = DiffusionConfig(horizon=8, unet=UNetConfig(channels=(8, 16, 16), kernel=3, groups=4, step_embedding=8))
+UNET = DiffusionConfig(horizon=8, unet=UNetConfig(channels=(8, 16, 16), kernel=3, step_embedding=8))
 
 
 def build(config: DiffusionConfig, seed: int = 0) -> Diffusion:
@@ -124,7 +124,7 @@ def test_loss_is_the_mean_squared_error_of_the_noise():
     noise = torch.randn(64, config.horizon, 2, generator=rng)
     noisy = model.add_noise(model.layout.to_unit(rows.actions), noise, t)
     error = estimate_noise(model, noisy, t, rows.states) - noise
-    torch.testing.assert_close(model.loss(rows, make_rng(7)).parts["noise"], error.square().mean())
+    torch.testing.assert_close(model.loss(rows, make_rng(7))["noise"], error.square().mean())
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_loss_is_the_mean_squared_error_of_the_noise():
         (lambda: DiffusionConfig(horizon=14), "3 levels needs a horizon that is a multiple of 4, got 14"),
         (lambda: replace(UNET, unet=UNetConfig(channels=(8,) * 5), horizon=8), "multiple of 16"),
         (lambda: UNetConfig(channels=()), "positive sizes"),
-        (lambda: UNetConfig(channels=(12,)), "multiples of groups, 8"),
+        (lambda: UNetConfig(channels=(12,)), "multiples of 8"),
         (lambda: UNetConfig(kernel=4), "odd kernel"),
         (lambda: UNetConfig(step_embedding=7), "even step_embedding"),
         (lambda: DiffusionSampling(steps=10), "DDPM needs 100 steps, got 10"),

@@ -46,7 +46,7 @@ def test_training_points_are_drawn_from_the_marginals():
     model = build(noise=0.2, gain=2.0)
     model.network = recorder = RecordingNetwork(1, 0.0)  # type: ignore[assignment]
     data = make_ramps(50_000, model.config)
-    loss = model.loss(data, make_rng()).parts["velocity"]
+    loss = model.loss(data, make_rng())["velocity"]
     (inputs,) = recorder.inputs
     action, time = inputs[:, 4], (inputs[:, 5] + 1) / 2
     slope = 3 * data.states[:, 0, 0] / 20 * 5  # half ranges per horizon of five periods

@@ -24,7 +24,7 @@ def test_training_points_lie_between_noise_and_actions():
     model = build()
     model.network = recorder = RecordingNetwork(4, 0.5)  # type: ignore[assignment]
     data = make_two_modes(20_000, model.config)
-    loss = model.loss(data, make_rng()).parts["absolute"]
+    loss = model.loss(data, make_rng())["absolute"]
     (inputs,) = recorder.inputs
     time = inputs[:, 8:]
     noise = (inputs[:, 4:8] - time * data.actions[..., 0] / 20) / (1 - time)

@@ -57,7 +57,7 @@ def test_loss_is_the_mean_negative_log_likelihood_of_all_steps():
             h, memories[i] = layer(h, memories[i])
         predicted = model._predict(h[:, 0])
         expected.append(predicted.log_likelihood(model.layout.to_unit(batch.actions[:, 3 - age])))
-    found = model.loss(batch, make_rng()).parts["nll"]
+    found = model.loss(batch, make_rng())["nll"]
     torch.testing.assert_close(found, -torch.stack(expected).mean())
 
 

@@ -22,7 +22,7 @@ def test_second_call_gets_actions_scaled_by_t_star_with_noise():
     model = build(time=0.8)
     model.network = recorder = RecordingNetwork(4, 0.5)  # type: ignore[assignment]
     data = make_two_modes(20_000, model.config)
-    parts = model.loss(data, make_rng()).parts
+    parts = model.loss(data, make_rng())
     (inputs,) = recorder.inputs
     first, second = inputs[..., 4:8]
     assert bool((first == 0).all())

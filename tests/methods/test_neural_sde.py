@@ -52,9 +52,9 @@ def test_loss_does_not_depend_on_the_unit_of_a_coordinate():
     unit = torch.tensor([1000.0, 1.0, 0.01])
     names = ("low", "high", "increment_std")
     other = {name: tuple((torch.tensor(getattr(LAYOUT, name)) * unit).tolist()) for name in names}
-    here = build(history=2).loss(pair_states(make_path(), history=2), make_rng()).parts
+    here = build(history=2).loss(pair_states(make_path(), history=2), make_rng())
     scaled = build(replace(LAYOUT, **other), history=2)
-    there = scaled.loss(pair_states(make_path() * unit, history=2), make_rng()).parts
+    there = scaled.loss(pair_states(make_path() * unit, history=2), make_rng())
     for name, part in here.items():
         torch.testing.assert_close(part, there[name], rtol=1e-3, atol=1e-4)
 
@@ -63,8 +63,8 @@ def test_loss_and_paths_do_not_depend_on_the_unit_of_time():
     """Appendix B: any Δt may stand for one control period."""
     one, other = build(history=2, dt=1.0), build(history=2, dt=0.1)
     data, same = (pair_states(make_path(), dt=dt, history=2) for dt in (1.0, 0.1))
-    for name, part in one.loss(data, make_rng()).parts.items():
-        torch.testing.assert_close(part, other.loss(same, make_rng()).parts[name])
+    for name, part in one.loss(data, make_rng()).items():
+        torch.testing.assert_close(part, other.loss(same, make_rng())[name])
     noise = torch.randn(5, len(data.x), 3, generator=make_rng())
     paths = (model.sample_paths(data.x, steps=5, noise=noise) for model in (one, other))
     torch.testing.assert_close(*paths)
@@ -121,7 +121,7 @@ def test_each_objective_computes_its_formula(dt: float):
         (paper, "flow", losses.flow_loss(f, v, delta=0.3)),
         (paper, "diffusion", squared),
     ):
-        found = build(**without_noise(**options)).loss(data, make_rng()).parts[part]
+        found = build(**without_noise(**options)).loss(data, make_rng())[part]
         torch.testing.assert_close(found, expected)
 
 
@@ -131,11 +131,11 @@ def test_zero_weight_gives_zero_gradient():
     weight[:, 0] = 0.0
     changed = replace(data, weight=weight, x_next=data.x_next + torch.tensor([99.0, 0.0, 0.0]))
     plain = replace(data, weight=weight)
-    one, two = (model.loss(d, make_rng()).parts for d in (plain, changed))
+    one, two = (model.loss(d, make_rng()) for d in (plain, changed))
     for name in one:
         torch.testing.assert_close(one[name], two[name])
-    heavy = model.loss(replace(data, weight=3 * data.weight), make_rng()).parts
-    for name, loss in model.loss(data, make_rng()).parts.items():
+    heavy = model.loss(replace(data, weight=3 * data.weight), make_rng())
+    for name, loss in model.loss(data, make_rng()).items():
         torch.testing.assert_close(heavy[name], 3 * loss)
 
 

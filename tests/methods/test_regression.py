@@ -20,7 +20,7 @@ def test_loss_is_the_mean_squared_error_of_the_planned_actions_in_half_ranges():
     torch.testing.assert_close(plan[..., 0], 20 * whole[:, 1:4])
     for parameter in model.network.output.parameters():
         torch.nn.init.zeros_(parameter)
-    assert model.loss(data, make_rng()).parts["square"].item() == pytest.approx(0.25)
+    assert model.loss(data, make_rng())["square"].item() == pytest.approx(0.25)
 
 
 def test_horizon_shorter_than_the_history_raises():

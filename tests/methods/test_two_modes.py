@@ -59,7 +59,7 @@ def test_single_actions_keep_both_modes(config: WindowConfig):
 
 def test_diffusion_keeps_the_mode_of_a_chunk():
     """Independent signs would agree in one chunk of two actions in two."""
-    config = DiffusionConfig(history=1, horizon=2, unet=UNetConfig((16, 16), 3, 4, 16), sampling=DDIM)
+    config = DiffusionConfig(history=1, horizon=2, unet=UNetConfig((16, 16), 3, 16), sampling=DDIM)
     plans = plan(config, replace(FIT, steps=150, batch_size=32))
     check_modes(plans, share=0.75)
     assert (plans.sign() == plans[:, :1].sign()).all(dim=1).float().mean().item() > 0.7

@@ -289,8 +289,8 @@ def test_joint_loss_is_that_of_the_encoded_windows(
     windows = build_training_data(full, JOINT)
     assert isinstance(windows, Windows)
     generator = torch.Generator()
-    found = model.loss(batch, generator).parts["square"]
-    torch.testing.assert_close(found, joint_policy.model.loss(windows[rows], generator).parts["square"])
+    found = model.loss(batch, generator)["square"]
+    torch.testing.assert_close(found, joint_policy.model.loss(windows[rows], generator)["square"])
 
 
 def test_windows_of_mirror_images_hold_mirrored_frames(store: Path, joint_policy: Policy, tmp_path: Path):

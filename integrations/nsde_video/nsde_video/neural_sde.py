@@ -17,7 +17,6 @@ from torch import Tensor
 from nsde_policy.core import losses
 from nsde_policy.core.networks import Outputs
 from nsde_policy.core.sde import Coefficients, euler_maruyama_step
-from nsde_policy.methods.base import Objective
 
 from .next_frame import (
     RGB_CHANNELS,
@@ -47,12 +46,6 @@ class NeuralSDEVideo(VideoModel):
     def is_interpolated(self) -> bool:
         """Whether training states lie between two recorded ones."""
         return self.config.interpolation == "uniform"
-
-    def objective(self) -> Objective:
-        """Train the parts that the settings ask for, all at once."""
-        parts = {"flow": True, "denoiser": self.config.denoiser, "diffusion": self.config.diffusion}
-        names = tuple(name for name, is_trained in parts.items() if is_trained)
-        return Objective(names, tuple(self.parameters()))
 
     def run(self, state: Tensor, *, with_diffusion: bool) -> Outputs:
         """Return f and log g² in units of the usual change, and σ d; without the diffusion, log g² is 0."""

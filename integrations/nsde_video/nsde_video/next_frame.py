@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nsde_policy.core.networks import weights_from
-from nsde_policy.methods.base import LossParts, Objective, TrainableModel
+from nsde_policy.methods.base import TrainableModel
 
 from .settings import UnrollConfig, VideoModelConfig, VideoSampling
 from .uvit import UViT
@@ -88,11 +88,7 @@ class VideoModel(TrainableModel[VideoWindows]):
         """Whether training states lie between two recorded ones."""
         return False
 
-    def objective(self) -> Objective:
-        """Train everything at once; each output has a loss of its name."""
-        return Objective(self.heads, tuple(self.parameters()))
-
-    def loss(self, batch: VideoWindows, generator: torch.Generator) -> LossParts:
+    def loss(self, batch: VideoWindows, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the losses of predicting the next frame, or several frames in unrolled training."""
         frames, history = to_unit(batch.frames), self.config.history
         recorded, newest = stack_state(frames[:, :history]), frames[:, history - 1]
@@ -114,7 +110,7 @@ class VideoModel(TrainableModel[VideoWindows]):
             step = PredictedStep(state, frames[:, now], frames[:, now + 1], None)
             losses, predicted = self.step_losses(step, generator)
             parts.append(losses)
-        return LossParts({name: torch.stack([part[name] for part in parts]).mean() for name in losses})
+        return {name: torch.stack([part[name] for part in parts]).mean() for name in losses}
 
     @abc.abstractmethod
     def step_losses(self, step: PredictedStep, generator: torch.Generator) -> StepResult:

@@ -21,7 +21,8 @@ from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
 from nsde_policy.policy.loading import check_weights
 from nsde_policy.run_directory import RUN_FORMAT, DemoRecord, RunDirectory, find_versions
-from nsde_policy.training.recorder import FitOptions, Monitor, fit_run
+from nsde_policy.training.fit import fit
+from nsde_policy.training.recorder import FitOptions, Monitor, RunRecorder
 from nsde_policy.training.resume import check_files, check_record
 
 from .baselines import FlowMatchingVideo, InterpolantsVideo
@@ -143,7 +144,8 @@ def train_video(
             directory.path.mkdir(exist_ok=True)
             options = FitOptions(seed + number, device, resume, monitor)
             title = f"stage {number + 1} of {len(stages)}"
-            fit_run(directory, model, loaded.windows(model.window), train, options, title=title)
+            recorder = RunRecorder(directory, options, title=title)
+            fit(model, loaded.windows(model.window), train, seed=options.seed, recorder=recorder)
     return run
 
 

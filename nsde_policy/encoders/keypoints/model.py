@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.methods.base import LossParts, Objective
 
 from ..encoder_model import CameraBatch, DisturbedFeatures, EncoderModel, to_unit_rgb
 from ..occlusion import disturb_frames, shift_frames
@@ -50,17 +49,13 @@ class KeypointModel(EncoderModel):
         self.register_buffer("high", torch.ones(plain_dim))
         self.cameras = nn.ModuleList(CameraAutoencoder(config, plain_dim, generator) for _ in cameras)
 
-    def objective(self) -> Objective:
-        """Train all networks at once; with a teacher, train all but the decoder."""
-        if self.teacher_std is not None:
-            learned = ("features", "shift") if self.config.anchors else ("features",)
-            drawing = (".decoder.", ".locate.")
-            named = self.named_parameters()
-            parameters = (value for name, value in named if not any(part in name for part in drawing))
-            return Objective(learned, tuple(parameters))
-        losses = ("redraw", "shift", "steadiness") if self.config.anchors else ("redraw",)
-        losses = ("foresight",) if self.config.foresight else losses
-        return Objective(losses, tuple(self.parameters()))
+    def trained_parameters(self) -> tuple[nn.Parameter, ...]:
+        """Return all parameters; with a teacher, all but those of the decoder."""
+        if self.teacher_std is None:
+            return super().trained_parameters()
+        drawing = (".decoder.", ".locate.")
+        named = self.named_parameters()
+        return tuple(value for name, value in named if not any(part in name for part in drawing))
 
     def set_scene(self, low: Tensor, high: Tensor, backgrounds: Sequence[Tensor]) -> None:
         """Store the range of the measured values, (plain_dim,), and backgrounds (size, size, 3) uint8."""
@@ -122,7 +117,7 @@ class KeypointModel(EncoderModel):
         """Scale measured values, (n, plain_dim), to [-1, 1]."""
         return 2 * (values - self.low) / (self.high - self.low) - 1
 
-    def loss(self, batch: CameraBatch, generator: torch.Generator) -> LossParts:
+    def loss(self, batch: CameraBatch, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the losses, with random mirror images and shifts, averaged over the cameras.
 
         `redraw` is the squared error of the redrawn frames, `foresight` that of later observations. With
@@ -142,7 +137,7 @@ class KeypointModel(EncoderModel):
             background = self.flip(camera.background.expand_as(level), flip)
             losses = self._camera_losses(camera, self.flip(level, flip), background, values, later, generator)
             parts.append(losses)
-        return LossParts({name: torch.stack([part[name] for part in parts]).mean() for name in parts[0]})
+        return {name: torch.stack([part[name] for part in parts]).mean() for name in parts[0]}
 
     def encode_disturbed(
         self, values: Tensor, frames: Sequence[Tensor], generator: torch.Generator

@@ -12,18 +12,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nsde_policy.bounds import Fraction, Length, NonNegative, Positive, Size
+from nsde_policy.bounds import Fraction, Length, Size
 from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, require
 from nsde_policy.core.networks import Dropout, weights_from
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 
-from ..base import BatchRng, LossParts, PolicyModel
+from ..base import BatchRng, PolicyModel
 from ..registry import register_method
 
 INITIAL_STD = 0.02
 """Standard deviation of initial weights; biases and positions start at zero."""
+FOCAL_GAMMA = 2.0
+"""γ of the focal loss, which reduces the weight of bins that are already likely."""
+OFFSET_WEIGHT = 1000.0
+"""Weight of the square error of the offsets, in half ranges, relative to the focal loss."""
 MOST_ROUNDS = 100
 """Most rounds of k-means."""
 
@@ -46,10 +50,6 @@ class BehaviourTransformerConfig(WindowConfig):
     """Attention heads per block."""
     dropout: Fraction = 0.1
     """Dropout probability of embeddings, attention and block outputs in training."""
-    focal_gamma: NonNegative = 2.0
-    """γ of the focal loss, which reduces the weight of bins that are already likely; 0 is cross entropy."""
-    offset_scale: Positive = 1000.0
-    """Weight of the square error of the offsets, in half ranges, relative to the focal loss."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,8 +57,6 @@ class BehaviourTransformerConfig(WindowConfig):
         require(self, same, f"need horizon == history, got {self.horizon} and {self.history}")
         whole = self.width % self.heads == 0
         require(self, whole, f"width must be a multiple of heads ({self.heads}), got {self.width}")
-        smooth = self.focal_gamma == 0 or self.focal_gamma >= 1
-        require(self, smooth, f"need focal_gamma = 0 or >= 1, got {self.focal_gamma}")
 
 
 PRESETS = {
@@ -87,8 +85,6 @@ class BehaviourTransformer(PolicyModel[Windows]):
     norms have weight decay, there they have none.
     """
 
-    losses = ("focal", "offset")
-
     centres: Tensor
 
     def __init__(
@@ -111,18 +107,16 @@ class BehaviourTransformer(PolicyModel[Windows]):
         generator = torch.Generator().manual_seed(self._bin_seed)
         self.centres.copy_(k_means(actions, self.config.bins, generator=generator))
 
-    def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
+    def loss(self, batch: Windows, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the focal loss of the bins and the scaled square error of their offsets."""
         logits, offsets = self._predict(batch.states, generator)
         action = self.layout.to_unit(batch.actions)
         bins = find_bin(action, self.centres)
         error = select_offset(offsets, bins) - (action - self.centres[bins])
-        return LossParts(
-            {
-                "focal": focal_loss(logits, bins, gamma=self.config.focal_gamma),
-                "offset": self.config.offset_scale * error.square().mean(),
-            }
-        )
+        return {
+            "focal": focal_loss(logits, bins, gamma=FOCAL_GAMMA),
+            "offset": OFFSET_WEIGHT * error.square().mean(),
+        }
 
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:

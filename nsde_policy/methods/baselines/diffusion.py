@@ -24,11 +24,13 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 
-from ..base import BatchRng, LossParts, PolicyModel, choose_sampling
+from ..base import BatchRng, PolicyModel, choose_sampling
 from ..registry import register_method
 
 LEVELS = 100
 """Number of noise levels, T."""
+NORM_GROUPS = 8
+"""Groups of all group normalisations."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,6 @@ class UNetConfig(BaseConfig):
     """Channels of each level; every level but the last halves time."""
     kernel: Size = 5
     """Kernel size of the convolutions over time, odd."""
-    groups: Size = 8
-    """Groups of GroupNorm."""
     step_embedding: Size = 256
     """Size of the embedding of the noise level."""
 
@@ -63,8 +63,8 @@ class UNetConfig(BaseConfig):
         super().__post_init__()
         require(self, min(self.channels, default=0) >= 1, "channels must name positive sizes")
         require(self, self.kernel % 2 == 1, f"need an odd kernel, got {self.kernel}")
-        whole = all(c % self.groups == 0 for c in self.channels)
-        require(self, whole, f"channels {self.channels} must be multiples of groups, {self.groups}")
+        whole = all(c % NORM_GROUPS == 0 for c in self.channels)
+        require(self, whole, f"channels {self.channels} must be multiples of {NORM_GROUPS}")
         even = self.step_embedding >= 4 and self.step_embedding % 2 == 0
         require(self, even, f"need an even step_embedding >= 4, got {self.step_embedding}")
 
@@ -127,8 +127,6 @@ PRESETS = {
 class Diffusion(PolicyModel[Windows]):
     """ε̂(x_t, t, observations) and the denoising chain; actions are scaled to [-1, 1]."""
 
-    losses = ("noise",)
-
     alphas_cumprod: Tensor
 
     def __init__(self, config: DiffusionConfig, spec: StateSpec, *, generator: torch.Generator) -> None:
@@ -140,14 +138,14 @@ class Diffusion(PolicyModel[Windows]):
             obs_dim = config.history * self.layout.obs_feature_dim
             self.network = ConditionalUNet(config.unet, spec.act_dim, obs_dim)
 
-    def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
+    def loss(self, batch: Windows, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the mean square error of the predicted noise, at a uniformly sampled level per window."""
         clean = self.layout.to_unit(batch.actions)
         t = torch.randint(LEVELS, (len(clean),), generator=generator, device=clean.device)
         noise = torch.randn(clean.shape, generator=generator, device=clean.device)
         context = self.network.embed_observations(self._observations(batch.states))
         estimate = self.network(self.add_noise(clean, noise, t), self.network.embed_levels(t), context)
-        return LossParts({"noise": (estimate.float() - noise).square().mean()})
+        return {"noise": (estimate.float() - noise).square().mean()}
 
     def add_noise(self, clean: Tensor, noise: Tensor, t: Tensor) -> Tensor:
         """Return x_t = √ᾱ_t x₀ + √(1 − ᾱ_t) ε for actions (n, horizon, act_dim) at levels t (n,)."""
@@ -296,7 +294,7 @@ class ConvBlock(nn.Sequential):
     def __init__(self, inputs: int, outputs: int, config: UNetConfig) -> None:
         super().__init__(
             TimeConv(inputs, outputs, config.kernel, padding=config.kernel // 2),
-            nn.GroupNorm(config.groups, outputs),
+            nn.GroupNorm(NORM_GROUPS, outputs),
             nn.Mish(),
         )
 

@@ -22,7 +22,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 
-from ..base import BatchRng, ChunkConfig, LossParts, PolicyModel, choose_sampling
+from ..base import BatchRng, ChunkConfig, PolicyModel, choose_sampling
 from ..registry import register_method
 
 TIME_OCTAVES = 4
@@ -82,8 +82,6 @@ PRESETS = StreamingFlowConfig().make_presets()
 class StreamingFlow(PolicyModel[Windows]):
     """da/dt = v(a, t | states), integrated from the last action."""
 
-    losses = ("velocity",)
-
     waves: Tensor
 
     def __init__(self, config: StreamingFlowConfig, spec: StateSpec, *, generator: torch.Generator) -> None:
@@ -94,7 +92,7 @@ class StreamingFlow(PolicyModel[Windows]):
         inputs = config.history * self.layout.feature_dim + spec.act_dim + 1 + 2 * TIME_OCTAVES
         self.network = MLP(inputs, spec.act_dim, config.network, generator=generator)
 
-    def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
+    def loss(self, batch: Windows, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the mean square error of the velocity at one point per window, sampled from the marginal."""
         future = batch.actions[:, self.config.history - 1 :]
         knots = self.layout.to_unit(torch.cat([self._last_action(batch.states), future], dim=1))
@@ -105,7 +103,7 @@ class StreamingFlow(PolicyModel[Windows]):
         action = at.position + spread * noise
         target = stabilise_velocity(at, action, self.config.gain)
         velocity = self._velocity(self._encode(batch.states), action, time, generator)
-        return LossParts({"velocity": (velocity.float() - target).square().mean()})
+        return {"velocity": (velocity.float() - target).square().mean()}
 
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:

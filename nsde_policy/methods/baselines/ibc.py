@@ -14,16 +14,18 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from nsde_policy.bounds import Fraction, Length, NonNegative, Positive, Size
+from nsde_policy.bounds import Fraction, Length, Positive, Size
 from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig
 from nsde_policy.core.networks import Dropout, linear
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 
-from ..base import BatchRng, LossParts, PolicyModel, choose_sampling
+from ..base import BatchRng, PolicyModel, choose_sampling
 from ..registry import register_method
 
+ACTION_NOISE = 1e-4
+"""Standard deviation of the noise on demonstrated actions, in half ranges."""
 Energy = Callable[[Tensor], Tensor]
 """Energies (rows, n) of candidate actions (rows, n, a)."""
 
@@ -52,8 +54,6 @@ class ImplicitBCConfig(WindowConfig):
     """Actions of a window (T_p), counted from the oldest state; the future ones form one candidate."""
     negatives: Size = 256
     """Negative actions per demonstrated one, uniform over the demonstrated range."""
-    blur: NonNegative = 1e-4
-    """Noise on the demonstrated actions, in half ranges."""
     width: Size = 1024
     """Units per hidden layer."""
     depth: Size = 4
@@ -154,8 +154,6 @@ PRESETS = {
 class ImplicitBC(PolicyModel[Windows]):
     """argmin of E(o, a) over a, or a sample of e^(−E), where o holds no past actions."""
 
-    losses = ("info_nce",)
-
     def __init__(self, config: ImplicitBCConfig, spec: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
         self.config: ImplicitBCConfig = config
@@ -165,17 +163,17 @@ class ImplicitBC(PolicyModel[Windows]):
             obs_size, config.longest_chunk * spec.act_dim, config, generator=generator
         )
 
-    def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
+    def loss(self, batch: Windows, generator: torch.Generator) -> dict[str, Tensor]:
         """Return InfoNCE against uniform negatives."""
         config = self.config
         done = self.layout.to_unit(batch.actions[:, config.history - 1 :]).flatten(-2)
         rows, size = done.shape
         normal = torch.randn(done.shape, generator=generator, device=done.device)
-        done = (done + config.blur * normal)[:, None]
+        done = (done + ACTION_NOISE * normal)[:, None]
         uniform = torch.rand((rows, config.negatives, size), generator=generator, device=done.device)
         candidates = torch.cat([done, 2 * uniform - 1], dim=1)
         energy = self.network(self._encode(batch.states), candidates, generator)
-        return LossParts({"info_nce": info_nce(energy)})
+        return {"info_nce": info_nce(energy)}
 
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:

@@ -16,7 +16,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 
-from ..base import BatchRng, LossParts, PolicyModel, choose_sampling
+from ..base import BatchRng, PolicyModel, choose_sampling
 from ..registry import register_method
 
 
@@ -69,12 +69,9 @@ class StoredWindows(PolicyModel[Windows]):
             n = weights[name].shape[:1] if name in weights else (0,)
             setattr(self, name, buffer.new_empty(*n, *buffer.shape[1:]))
 
-    def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
+    def loss(self, batch: Windows, generator: torch.Generator) -> dict[str, Tensor]:
         """Return no losses; there is nothing to train."""
-        return LossParts({})
-
-    def objective(self) -> None:
-        """Return None; there is nothing to train."""
+        return {}
 
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """Return 0; there is no network."""

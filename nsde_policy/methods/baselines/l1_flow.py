@@ -18,7 +18,7 @@ from nsde_policy.bounds import Length
 from nsde_policy.config import Sampling
 from nsde_policy.core.targets import Windows
 
-from ..base import BatchRng, LossParts
+from ..base import BatchRng
 from ..registry import register_method
 from .mip import MIP, MIPConfig
 
@@ -43,10 +43,9 @@ PRESETS = L1FlowConfig().make_presets()
 class L1Flow(MIP):
     """x̂₁ = network(states, x_t, t), the median of the actions that lead through x_t."""
 
-    losses = ("absolute",)
     samples = True
 
-    def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
+    def loss(self, batch: Windows, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the mean absolute error of the actions, in half ranges, at one time per window."""
         features = self.layout.features(batch.states).flatten(-2)
         actions = self.layout.to_unit(batch.actions).flatten(-2)
@@ -54,7 +53,7 @@ class L1Flow(MIP):
         times = sample_times(len(actions), generator)
         shown = times * actions + (1 - times) * noise
         output = self.network(torch.cat([features, shown, times], dim=-1), generator)
-        return LossParts({"absolute": (output.float() - actions).abs().mean()})
+        return {"absolute": (output.float() - actions).abs().mean()}
 
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:

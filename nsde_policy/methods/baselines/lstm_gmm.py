@@ -20,7 +20,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows, add_noise
 
-from ..base import BatchRng, LossParts, PolicyModel, StepLogProb, choose_sampling
+from ..base import BatchRng, PolicyModel, StepLogProb, choose_sampling
 from ..registry import register_method
 
 LOW_NOISE = 1e-4
@@ -113,7 +113,6 @@ class LSTMGMM(PolicyModel[Windows]):
     always has as much context as at the end of a training window.
     """
 
-    losses = ("nll",)
     has_likelihood = True
 
     def __init__(self, config: LSTMGMMConfig, spec: StateSpec, *, generator: torch.Generator) -> None:
@@ -126,13 +125,13 @@ class LSTMGMM(PolicyModel[Windows]):
         self.dropout = Dropout(config.dropout)
         self.head = linear(config.hidden, config.modes * (1 + 2 * spec.act_dim), generator)
 
-    def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
+    def loss(self, batch: Windows, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the mean negative log likelihood of all actions of the windows, in half ranges."""
         states = batch.states
         if self.config.noise > 0:
             states = add_noise(states, self.config.noise * self.layout.increment_std, generator)
         mixture = self._predict(self._run_lstm(states, generator))
-        return LossParts({"nll": -mixture.log_likelihood(self.layout.to_unit(batch.actions)).mean()})
+        return {"nll": -mixture.log_likelihood(self.layout.to_unit(batch.actions)).mean()}
 
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:

@@ -17,7 +17,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 
-from ..base import BatchRng, ChunkConfig, LossParts, PolicyModel
+from ..base import BatchRng, ChunkConfig, PolicyModel
 from ..registry import register_method
 
 
@@ -36,7 +36,6 @@ PRESETS = MIPConfig().make_presets()
 class MIP(PolicyModel[Windows]):
     """â₀ = π(o, 0, 0), then a = π(o, t* â₀, t*); both regress the actions."""
 
-    losses: tuple[str, ...] = ("first", "second")
     samples = False
 
     def __init__(self, config: MIPConfig, spec: StateSpec, *, generator: torch.Generator) -> None:
@@ -47,7 +46,7 @@ class MIP(PolicyModel[Windows]):
         inputs = config.history * self.layout.feature_dim + self.chunk + 1
         self.network = MLP(inputs, self.chunk, config.network, generator=generator)
 
-    def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
+    def loss(self, batch: Windows, generator: torch.Generator) -> dict[str, Tensor]:
         """Return ‖π(o, 0, 0) − a‖² and ‖π(o, t* a + (1 − t*) z, t*) − a‖², means over half ranges."""
         features = self.layout.features(batch.states).flatten(-2)
         actions = self.layout.to_unit(batch.actions).flatten(-2)
@@ -57,7 +56,7 @@ class MIP(PolicyModel[Windows]):
         times = torch.stack([torch.zeros_like(actions[:, :1]), torch.full_like(actions[:, :1], time)])
         output = self.network(torch.cat([features.repeat(2, 1, 1), shown, times], dim=-1), generator)
         first, second = (output.float() - actions).square()
-        return LossParts({"first": first.mean(), "second": second.mean()})
+        return {"first": first.mean(), "second": second.mean()}
 
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:

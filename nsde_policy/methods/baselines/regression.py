@@ -14,7 +14,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 
-from ..base import BatchRng, ChunkConfig, LossParts, PolicyModel
+from ..base import BatchRng, ChunkConfig, PolicyModel
 from ..registry import register_method
 
 
@@ -30,7 +30,6 @@ PRESETS = RegressionConfig().make_presets()
 class Regression(PolicyModel[Windows]):
     """a = network(states), the mean of the demonstrated actions."""
 
-    losses = ("square",)
     samples = False
 
     def __init__(self, config: RegressionConfig, spec: StateSpec, *, generator: torch.Generator) -> None:
@@ -40,10 +39,10 @@ class Regression(PolicyModel[Windows]):
         inputs = config.history * self.layout.feature_dim
         self.network = MLP(inputs, config.horizon * spec.act_dim, config.network, generator=generator)
 
-    def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
+    def loss(self, batch: Windows, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the mean square error of the actions, in half ranges."""
         error = self._actions(batch.states, generator) - self.layout.to_unit(batch.actions)
-        return LossParts({"square": error.square().mean()})
+        return {"square": error.square().mean()}
 
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:

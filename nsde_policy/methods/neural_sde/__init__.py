@@ -1,4 +1,4 @@
-"""The Neural SDE: configuration, model, learned equation and the folded plan of an export."""
+"""The Neural SDE: configuration, model and the folded plan of an export."""
 
 from ..registry import Method, add_method
 from .auto_preset import adapt_to_demos

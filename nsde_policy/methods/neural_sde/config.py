@@ -58,8 +58,6 @@ class NeuralSDEConfig(ModelConfig):
     """How strongly the first layer responds to steps between states of the history before training."""
     denoiser: bool = True
     """Whether to train the denoiser."""
-    feature_weight: Positive = 4.0
-    """Weight of all features of images together in the losses; at most 1 for each."""
     variance_floor: Annotated[float, Meta(gt=0, lt=1)] = 1e-6
     """Smallest variance of a step, in squared standard deviations of the increments."""
     network: NetworkConfig = field(default_factory=NetworkConfig)

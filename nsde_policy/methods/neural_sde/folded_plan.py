@@ -6,7 +6,7 @@ graphs use it; tests compare both.
 
 import copy
 import math
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,9 @@ from nsde_policy.core.networks import MLP
 from nsde_policy.core.state import StateLayout
 
 from .config import SamplingConfig
-from .equation import LearnedSDE
+
+if TYPE_CHECKING:
+    from .model import LearnedSDE
 
 
 class FoldedPlan(nn.Module):
@@ -28,7 +30,7 @@ class FoldedPlan(nn.Module):
     spread: Tensor
     """Factor from √(v₀ + exp(network output)) to g, (d,)."""
 
-    def __init__(self, learned: LearnedSDE, sampling: SamplingConfig) -> None:
+    def __init__(self, learned: "LearnedSDE", sampling: SamplingConfig) -> None:
         super().__init__()
         self.layout = learned.layout
         self.substeps = sampling.substeps

@@ -1,31 +1,51 @@
-"""The Neural SDE (section 3 and Appendix B): flow, diffusion and denoiser learned from pairs of states."""
+"""The Neural SDE (section 3 and Appendix B): flow, diffusion and denoiser learned from pairs of states.
+
+`NeuralSDE.loss` is what training minimises, `NeuralSDE.coefficients` the equation that is sampled, and
+`LearnedSDE` the networks behind both.
+
+Units. Networks work with increments divided by their standard deviation s over one policy period Δt₀:
+f̂ = f Δt₀/s, log ĝ² = log(g² Δt₀/s²), d̂ = σ d with σ of the noise. Coefficients are in state units.
+
+History. As in the paper's video experiment the state is X = (x_t, x_{t−Δt}, …), and only the first block is
+learned; the others follow their neighbour, dh = (x − h)/Δt₀ dt. One solver step per policy period then
+shifts the history exactly, and several lag it by the same time.
+"""
 
 import math
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from nsde_policy.config import Sampling
 from nsde_policy.core import losses
-from nsde_policy.core.networks import MLP
-from nsde_policy.core.sde import Coefficients, euler_maruyama, increment_log_prob
+from nsde_policy.core.networks import MLP, Networks, Outputs
+from nsde_policy.core.sde import Coefficients, Terms, euler_maruyama, increment_log_prob
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
-from nsde_policy.core.targets import Transitions, sample_flow_target, sample_noise, stack_history
+from nsde_policy.core.targets import (
+    Transitions,
+    noise_scale,
+    sample_flow_target,
+    sample_noise,
+    stack_history,
+)
+from nsde_policy.errors import ConfigError
 
 from ..base import (
     BatchRng,
-    LossParts,
     PolicyModel,
     StepLogProb,
     StepPrediction,
     choose_sampling,
 )
 from .config import NeuralSDEConfig, SamplingConfig
-from .equation import LearnedSDE
 from .folded_plan import FoldedPlan
+
+FEATURE_WEIGHT = 4.0
+"""Weight of all features of images together in the losses; at most 1 for each."""
 
 
 class NeuralSDE(PolicyModel[Transitions]):
@@ -48,15 +68,14 @@ class NeuralSDE(PolicyModel[Transitions]):
         self.config: NeuralSDEConfig = config
         self.dim = spec.dim
         self.learned = LearnedSDE(config, spec, generator)
-        self.losses = ("flow", "diffusion", "denoiser") if config.denoiser else ("flow", "diffusion")
-        self.register_buffer("dimension_weight", _weigh_features(config, spec), persistent=False)
+        self.register_buffer("dimension_weight", _weigh_features(spec), persistent=False)
 
     @property
     def layout(self) -> StateLayout:
         """Dimensions and scales of a state."""
         return self.learned.layout
 
-    def loss(self, batch: Transitions, generator: torch.Generator) -> LossParts:
+    def loss(self, batch: Transitions, generator: torch.Generator) -> dict[str, Tensor]:
         """Compute the losses of Algorithm 1: add noise to the states, compare each part with its target."""
         config, sde, d = self.config, self.learned, self.dim
         x_next = torch.cat([batch.x_next, batch.x[:, :-d]], dim=-1)
@@ -84,7 +103,7 @@ class NeuralSDE(PolicyModel[Transitions]):
         if config.denoiser:
             unit_noise = target.unit_noise[:, :d]
             parts["denoiser"] = losses.denoiser_loss(out.score, unit_noise, self.dimension_weight)
-        return LossParts(parts)
+        return parts
 
     def coefficients(self, x: Tensor, sampling: Sampling | None = None) -> Coefficients:
         """Return f(x) + α d(x) and g(x) as they are sampled (Eq. 22), for states (..., history·d).
@@ -200,7 +219,98 @@ class NeuralSDE(PolicyModel[Transitions]):
         return Coefficients(drift[..., : self.dim], diffusion[..., : self.dim])
 
 
-def _weigh_features(config: NeuralSDEConfig, spec: StateSpec) -> Tensor:
+class LearnedSDE(nn.Module):
+    """Learned f, g and d of states with history, (..., history·d), newest first."""
+
+    noise_std: Tensor
+
+    def __init__(self, config: NeuralSDEConfig, spec: StateSpec, generator: torch.Generator) -> None:
+        super().__init__()
+        self.period = config.dt
+        self.history = config.history
+        self.variance_floor = config.variance_floor
+        self.layout = StateLayout(spec)
+        noise_std = noise_scale(config.noise, config.noise_kind, self.layout.increment_std)
+        self.register_buffer("noise_std", noise_std * _expand_factors(config, spec))
+        inputs = config.history * self.layout.feature_dim
+        self.networks = Networks(inputs, self.layout.dim, config.network, generator=generator)
+        if config.step_inputs:
+            self._add_step_inputs(config.step_inputs, generator)
+
+    @torch.no_grad()
+    def _add_step_inputs(self, strength: float, generator: torch.Generator) -> None:
+        """Add random weights of the steps between successive states, scaled to 1, to the first layers.
+
+        Steps are differences of inputs, so this changes initial weights only, not the network: inputs are
+        scaled to the range of a state, and without it training takes long to find that small differences
+        matter.
+        """
+        linear, size = self.layout.linear_index, self.layout.feature_dim
+        scale = ((self.layout.high - self.layout.low) / (2 * self.layout.increment_std))[linear]
+        for trunk in self.networks.modules():
+            if isinstance(trunk, MLP):
+                weight = cast(Tensor, trunk.layers[0].weight)
+                for lag in range(self.history - 1):
+                    step_weight = torch.empty(len(weight), len(linear)).uniform_(-1, 1, generator=generator)
+                    step_weight *= strength * scale / math.sqrt(len(linear))
+                    weight[:, lag * size : lag * size + len(linear)] += step_weight
+                    weight[:, (lag + 1) * size : (lag + 1) * size + len(linear)] -= step_weight
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return the inputs of the networks, (..., history·features).
+
+        Older states are inputs as states, not as steps between them: scaled to their spread, steps would
+        dominate the input, and a policy that relies on its last step copies it.
+        """
+        return self.layout.features(self._blocks(x)).flatten(-2)
+
+    def outputs(self, features: Tensor, generator: torch.Generator | None = None) -> Outputs:
+        """Evaluate the networks for the current state, in network units, the variance above its floor."""
+        out: Outputs = self.networks(features, generator)
+        floor = math.log(self.variance_floor)
+        return out._replace(log_variance=floor + nn.functional.softplus(out.log_variance - floor))
+
+    def increment(self, x: Tensor, x_next: Tensor) -> Tensor:
+        """Return x_next − x for states with history, on the circle for angles."""
+        return self.layout.increment(self._blocks(x), self._blocks(x_next)).flatten(-2)
+
+    def terms(self, x: Tensor) -> Terms:
+        """Return drift, diffusion and score of a state with its history, (..., history·d).
+
+        Older states follow their neighbour: their drift is the difference, their diffusion and score are 0.
+        """
+        out = self.outputs(self.features(x))
+        std = self.layout.increment_std
+        drift = out.drift * (std / self.period)
+        diffusion = (0.5 * out.log_variance).exp() * (std / math.sqrt(self.period))
+        score = out.score / self.noise_std
+        if self.history == 1:
+            return Terms(drift, diffusion, score)
+        blocks = self._blocks(x)
+        follow = self.layout.increment(blocks[..., 1:, :], blocks[..., :-1, :]).flatten(-2) / self.period
+        still = torch.zeros_like(follow)
+        return Terms(
+            torch.cat([drift, follow], dim=-1),
+            torch.cat([diffusion, still], dim=-1),
+            torch.cat([score, still], dim=-1),
+        )
+
+    def _blocks(self, x: Tensor) -> Tensor:
+        return x.reshape(*x.shape[:-1], self.history, self.layout.dim)
+
+
+def _expand_factors(config: NeuralSDEConfig, spec: StateSpec) -> Tensor:
+    """Return a factor on the noise of each dimension of a state; 1 for image features."""
+    factors = config.noise_factors
+    if len(factors) > spec.plain_dim:
+        raise ConfigError(
+            f"model.noise_factors has {len(factors)} numbers for {spec.plain_dim} observation columns"
+        )
+    ones = [1.0] * (spec.obs_dim - len(factors))
+    return torch.tensor([*factors, *ones, *[config.action_noise] * spec.act_dim])
+
+
+def _weigh_features(spec: StateSpec) -> Tensor:
     """Return the weight of each dimension: 1, and less for features of images if there are many.
 
     Features are redundant; without this, they would outweigh the action.
@@ -208,5 +318,5 @@ def _weigh_features(config: NeuralSDEConfig, spec: StateSpec) -> Tensor:
     if not spec.image_features:
         return torch.ones(())
     weight = torch.ones(spec.dim)
-    weight[spec.plain_dim : spec.obs_dim] = min(1.0, config.feature_weight / spec.image_features)
+    weight[spec.plain_dim : spec.obs_dim] = min(1.0, FEATURE_WEIGHT / spec.image_features)
     return weight
