@@ -107,7 +107,7 @@ def test_policies_of_different_tasks_do_not_play_side_by_side(runs: list[Path]):
 
 def test_commands_refuse_tasks_without_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["collect", "--env", "Pendulum-v1", "--out", str(tmp_path / "d.zarr")]) == 2
-    assert "Pendulum-v1 has no live page: play episodes with eval --render" in capsys.readouterr().err
+    assert "Pendulum-v1 has no live page: see episodes with eval --render" in capsys.readouterr().err
     assert main(["collect", "--env", "avoiding", "--env-kwargs", '{"start": 3}', "--out", "d.zarr"]) == 2
     assert "start must be one of 'fixed', 'varied'" in capsys.readouterr().err
 

@@ -48,7 +48,7 @@ def refuse_foreign(args: Sequence[str], command: type, name: str) -> None:
     own_flags = {field.name for field in fields(command)}
     unknown: list[str] = []
     instead: list[str] = []
-    for arg, following in zip(args, [*args[1:], ""], strict=True):
+    for arg, following in zip(args, [*args, ""][1:], strict=True):
         flag, equals, value = arg.partition("=")
         method = value if equals else following
         if flag in ("--policy", "--policy.type") and "preset" in own_flags and (near := find_nearest(method)):
