@@ -83,7 +83,7 @@ class Suite:
             task, store = training.task, self.demos(training)
             if not store.exists():
                 count = 4 if self.args.smoke else task.demonstrations
-                config = CollectConfig(count, env=task.name, only_success=task.only_success)
+                config = CollectConfig(episodes=count, env=task.name, only_success=task.only_success)
                 kept = collect_demonstrations(task.expert, store, config, workers=self.args.workers)
                 tried = kept[-1].seed + 1 - config.seed_start
                 print(f"{task.name}: {len(kept)} of {tried} episodes of the expert are kept", flush=True)
