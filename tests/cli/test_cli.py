@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ from tests.helpers.demo_stores import write_store
 
 ROOT = Path(__file__).parents[2]
 INFO = "data info nsde_policy/assets/pusht_demos.zarr.zip"
+
+NEEDS_CPU_TORCH = pytest.mark.skipif(not version("torch").endswith("+cpu"), reason="torch may have CUDA")
 
 
 @pytest.mark.parametrize("command", ["eval", "tune"])
@@ -102,6 +105,9 @@ def test_help_lists_all_settings_of_the_named_method(capsys):
         ("export runs", "runs is not a run directory.*there are runs/first"),
         ("collect --out new --policy my:Expert", "needs an environment: give one with --env"),
         ("data convert arm.npz new.zarr --obs-keys joints", "no array 'joints'.*use --obs-keys state"),
+        pytest.param(
+            "eval --device cuda", "torch is built without CUDA.*--device cpu", marks=NEEDS_CPU_TORCH
+        ),
     ],
 )
 def test_slips_are_answered_before_torch_is_imported(args, message, tmp_path):

@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args, get_type_hints
 
@@ -132,6 +133,10 @@ class DeviceCommand(Command):
         """Return the command with a device that torch can use; raise `ConfigError` if it cannot."""
         if self.device == "cpu":
             return self
+        if self.device.startswith("cuda") and version("torch").endswith("+cpu"):
+            raise ConfigError(
+                f"device {self.device!r} cannot be used here (torch is built without CUDA); try --device cpu"
+            )
         from nsde_policy.training.train import pick_device
 
         return self._set_device(pick_device(self.device))
