@@ -99,6 +99,8 @@ def test_help_lists_all_settings_of_the_named_method(capsys):
         ("train --demos pusht.zarr", "data download pusht --out pusht.zarr"),
         ("train --demos demos.zar", "did you mean demos.zarr"),
         ("eval runs/nothing", "runs/nothing does not exist; there are runs/first"),
+        ("eval runs/first", "no environment to play in: give one with --env, or score recorded episodes"),
+        ("compare shipped runs/first", "the task 'none' has no environment to play in"),
         ("export runs", "runs is not a run directory.*there are runs/first"),
         ("collect --out new --policy my:Expert", "needs an environment: give one with --env"),
         ("data convert arm.npz new.zarr --obs-keys joints", "no array 'joints'.*use --obs-keys state"),
@@ -107,7 +109,7 @@ def test_help_lists_all_settings_of_the_named_method(capsys):
 def test_slips_are_answered_before_torch_is_imported(args, message, tmp_path):
     (tmp_path / "demos.zarr").mkdir()
     (tmp_path / "runs/first").mkdir(parents=True)
-    (tmp_path / "runs/first/config.json").touch()
+    (tmp_path / "runs/first/config.json").write_text('{"task": "none"}')
     arrays = {"state": np.zeros((8, 6)), "action": np.zeros((8, 3)), "episode_ends": np.array([4, 8])}
     np.savez(tmp_path / "arm.npz", **arrays)
     code = (

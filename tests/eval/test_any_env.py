@@ -119,7 +119,6 @@ def test_a_broken_environment_gives_one_clear_error(runs, fault, monkeypatch, ca
         (["--env", "no_such_module:Env"], "No module named 'no_such_module'"),
         (["--env", "Pendulum-v1", "--env-kwargs", '{"gravity": 1}'], "does not take these arguments"),
         (["--env", "os:getcwd"], "expected a gymnasium.Env: derive the class from it"),
-        ([], "no environment to play in: give one with --env, or score recorded episodes"),
     ],
 )
 def test_an_environment_that_cannot_be_played_is_refused(runs, flags, message, capsys):
