@@ -122,8 +122,8 @@ class Task(abc.ABC):
         Of `env_kwargs` only those that choose starts count.
         """
         raise ConfigError(
-            f"{self.name} has no live page: see episodes with eval --render, or recorded ones with play "
-            "--demos; generate some with collect --policy RUN or --policy module:Class"
+            f"{self.name} has no live page: see episodes with eval --render, or recorded ones with score "
+            "--report; generate some with collect --policy RUN or --policy module:Class"
         )
 
     def preset(
