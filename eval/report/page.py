@@ -16,7 +16,6 @@ from nsde_policy.run_directory import RunRecord, find_versions
 from nsde_policy.tasks import Task
 
 from ..compare.entries import Entry
-from ..compare.plots import draw_paths
 from ..compare.result import Comparison
 from ..compare.table import list_tables
 from .tables import COLOURS, MARKS, format_settings_table, format_table
@@ -96,24 +95,10 @@ def _list_sections(
     )
     return [
         Section("scores", "Scores", tables["scores"]),
-        Section("paths", "Paths", _format_paths(comparison)),
         Section("explorer", "Episodes", explorer if drawing.scene() else ""),
         Section("differences", "Differences", tables.get("differences", "<p>Only one policy.</p>")),
         Section("settings", "Settings", _format_settings(comparison, shown, records)),
     ]
-
-
-def _format_paths(comparison: Comparison) -> str:
-    """Format a picture of all paths; empty if the task does not say what to draw."""
-    picture = draw_paths(comparison)
-    if picture is None:
-        return ""
-    source = base64.b64encode(picture).decode()
-    return (
-        '<div class="wide"><img class="plot" alt="Paths of all episodes, one panel per policy" '
-        f'src="data:image/png;base64,{source}"></div>'
-        '<p class="note">Every path, coloured by its mode; failures are grey and end in a cross.</p>'
-    )
 
 
 def _format_settings(

@@ -75,7 +75,7 @@ class Task(abc.ABC):
     reporting: Reporting = Reporting()
     """Words for tables, and the number of modes."""
     drawing: Drawing = Drawing()
-    """Pictures, paths and the scene of a web page."""
+    """Pictures and the scene of a web page."""
     training: TrainingDefaults = TrainingDefaults()
     """Settings of demonstrations, symmetry and presets."""
 
