@@ -106,14 +106,12 @@ def _format_settings(
 ) -> str:
     """Format the settings in which runs differ, machines and versions."""
     labels = {id(entry): label for _, label, entry in shown}
-    own = {
-        labels[id(entry)]: run
-        for entry, run in zip(comparison.entries, records.items(), strict=bool(records))
-    }
+    entries = zip(comparison.entries, records.items(), strict=bool(records))
+    runs = {labels[id(entry)]: run for entry, run in entries}
     versions = ", ".join(" ".join(each) for each in find_versions().items())
-    facts = [*comparison.machine.items(), ("this page", versions)]
-    note = "; ".join(f"{role}: {device}" for role, device in facts)
-    return f'{format_settings_table(own)}\n<p class="note">{escape(note)}</p>'
+    machines = [*comparison.machine.items(), ("this page", versions)]
+    note = "; ".join(f"{role}: {device}" for role, device in machines)
+    return f'{format_settings_table(runs)}\n<p class="note">{escape(note)}</p>'
 
 
 def _build_data(comparison: Comparison, shown: Sequence[ShownRun]) -> dict[str, object]:
