@@ -32,8 +32,7 @@ from nsde_policy.eval.machine import device_name
 from nsde_policy.eval.score.episodes import ScoredEpisodes, choose_frames, choose_stride
 from nsde_policy.eval.score.result import COVERAGE_LEVELS, Score
 from nsde_policy.eval.score.scorer import ScoreConfig, score_episodes
-from nsde_policy.eval.score.sums import EpisodeSums, estimate_difference
-from nsde_policy.eval.statistics import FloatArray
+from nsde_policy.eval.statistics import EpisodeSums, FloatArray, estimate_difference
 from nsde_policy.files import replace_file
 from nsde_policy.policy.policy import Policy
 from nsde_policy.run_config import RunConfig

@@ -111,7 +111,6 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Unique name of the row, such as "diffusion, DDIM-10"."""
     title: str
     method: str
-    preset: str
     train_seed: int
     demos: int
     """Number of demonstrations it was trained on."""

@@ -81,7 +81,6 @@ class EntryCache:
             name=config.method,
             title=get_method(config.method).title,
             method=config.method,
-            preset="",
             train_seed=record.seed,
             demos=record.demos.episodes,
             chunk=chunk,
@@ -114,8 +113,7 @@ def compare_runs(runs: Sequence[Path], cache: EntryCache) -> Comparison:
     parts = []
     for run, record in records.items():
         comparison = cache.get(run, record)
-        preset = names[run].partition(", ")[2] or "default"
-        entry = msgspec.structs.replace(comparison.entries[0], name=names[run], preset=preset)
+        entry = msgspec.structs.replace(comparison.entries[0], name=names[run])
         parts.append(msgspec.structs.replace(comparison, entries=(entry,)))
     return merge_comparisons(parts)
 

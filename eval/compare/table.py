@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from ..score.result import Score
 from ..statistics import MIN_PAIRS
 from ..tables import EMPTY_CELL, Cell, Table, format_mean
 from .result import ACTIONS, Comparison
-from .row import ComparedRow, Row
+from .row import Row
 
 PAIRED_NOTE = (
     "Both policies are rolled out from the same seeds, so the difficulty of a seed cancels. Trainings of one "
@@ -17,7 +18,7 @@ MODES_NOTE = (
     "Entropy: of the modes of successful episodes, the mean over trainings; 1 if all modes are equally "
     "frequent. Its bootstrap interval does not know of modes that no episode took."
 )
-R = TypeVar("R", bound=ComparedRow)
+R = TypeVar("R", Row, Score)
 
 
 def format_comparison(comparison: Comparison) -> str:
@@ -93,7 +94,7 @@ def tabulate_differences(rows: Sequence[R], reference: R, columns: Mapping[str, 
     lines: list[list[Cell]] = []
     for row in rows:
         if row is not reference:
-            cells = [row.difference(reference, column) or EMPTY_CELL for column in columns]
+            cells: list[Cell] = [row.difference(reference, column) or EMPTY_CELL for column in columns]
             lines.append([row.label, *cells, row.decide(reference, deciding)])
     head = [f"minus {reference.label}", *columns.values(), f"{columns[deciding]}: verdict"]
     return Table("differences", head, lines, title="Differences", note=note)

@@ -15,7 +15,7 @@ from nsde_policy.run_directory import RunRecord
 from ..compare.run import choose_names
 from ..compare.table import tabulate_differences
 from ..rollouts.runner import change_sampling
-from ..statistics import MIN_PAIRS
+from ..statistics import MIN_PAIRS, replace_nan
 from ..tables import EMPTY_CELL, Cell, Table
 from .episodes import ScoredEpisodes, select_episodes
 from .result import (
@@ -28,7 +28,6 @@ from .result import (
     describe_score,
 )
 from .scorer import ScoreConfig, score_episodes
-from .sums import replace_nan
 
 
 @dataclass(frozen=True)

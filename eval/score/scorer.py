@@ -20,7 +20,7 @@ from nsde_policy.interface.planner import round_binary
 from nsde_policy.methods.base import BatchRng
 from nsde_policy.policy.policy import Policy
 
-from ..statistics import FloatArray
+from ..statistics import EpisodeSums, FloatArray
 from .episodes import (
     FrameBatch,
     ScoredEpisodes,
@@ -31,7 +31,6 @@ from .episodes import (
     select_episodes,
 )
 from .result import COVERAGE_LEVELS, ActionScale, Score
-from .sums import EpisodeSums
 
 FEWEST_ACTIONS = 8
 """Actions that are compared if the chunk is shorter, as far as the method plans, to show how errors grow."""
