@@ -109,7 +109,7 @@ def score_policy(run: RunDirectory, split: Split, samples: int, device: str) -> 
     config = ScoreConfig(horizon=min(HORIZON, longest), samples=samples)
 
     def score(demos: Demonstrations) -> Score:
-        return score_episodes(policy, split.scored(demos), config, name=run.path.name, device=device)
+        return score_episodes(policy, split.scored(demos), config, name=run.path.name)
 
     found = score(split.test)
     sums = dict(found.sums)

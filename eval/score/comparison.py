@@ -134,7 +134,6 @@ def compare_scores(
             config,
             name=get_shipped_name(path) or str(path),
             sampling=change_sampling(policy.model.config.sampling, sampling),
-            device=device,
         )
         scores.append(replace(score, name=label))
     note = f"{len(scored[0].demos)} episodes of {demos}{_describe_knowledge(scored, labels)}"
