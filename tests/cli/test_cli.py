@@ -177,12 +177,22 @@ def hold_lock_of_progress_bars() -> None:
     os._exit(0)
 
 
-def test_a_missing_package_is_named(tmp_path: Path):
-    store = write_store(tmp_path / "demos.zarr", {})
-    hidden = "import sys; sys.modules['websockets'] = None"
-    code = f"{hidden}; from nsde_policy.cli.main import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "data", "view", str(store)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+@pytest.mark.parametrize(
+    ("package", "args", "install"),
+    [
+        ("websockets", "data view demos.zarr", "websockets"),
+        ("optuna", "tune", "'optuna>=4.0'"),
+        ("ray", "eval --ray local", "'ray>=2.40'"),
+    ],
+)
+def test_a_missing_package_is_named_before_torch_is_imported(package, args, install, tmp_path: Path):
+    write_store(tmp_path / "demos.zarr", {})
+    code = (
+        "import sys; from nsde_policy.cli.main import main\nsys.modules[sys.argv.pop(1)] = None\n"
+        "code = main(); assert 'torch' not in sys.modules; sys.exit(code)"
+    )
+    command = [sys.executable, "-c", code, package, *args.split()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
-    expected = "this needs websockets, which is not installed: pip install websockets"
+    expected = f"this needs {package}, which is not installed: pip install {install}"
     assert done.stderr == f"nsde-policy: {expected}\n"
