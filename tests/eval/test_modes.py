@@ -120,12 +120,6 @@ def test_compare_counts_modes_of_all_trainings(compared: Path):
     assert knn.difference(sde, "product").value <= 0.0
 
 
-def test_a_comparison_survives_a_file(compared: Path):
-    content = read_comparison(compared / "comparison.json").to_json()
-    (compared / "again.json").write_text(content)
-    assert read_comparison(compared / "again.json").to_json() == content
-
-
 def test_report_shows_modes(compared: Path):
     page = (compared / "report.html").read_text()
     assert '<td data-title="distinct modes">1, 1 of 3</td>' in page
