@@ -48,12 +48,17 @@ def _tabulate_scores(comparison: Comparison, reference: Row) -> Table:
         columns[comparison.column_title(column)] = [estimate or EMPTY_CELL for estimate in estimates]
     columns["episodes"] = [str(row.episodes) for row in rows]
     if comparison.mode_columns:
-        columns["distinct modes"] = [_format_modes(row) for row in rows]
+        counts = (", ".join(str(each.distinct_modes) for each in row.trainings) for row in rows)
+        columns["distinct modes"] = [f"{of_row} of {rows[0].first.episodes.modes}" for of_row in counts]
     if any(len(row.entries) > 1 for row in rows):
         means = (row.means_by_seed(deciding).values() for row in rows)
         columns["by training seed"] = [", ".join(map(format_mean, of_row)) for of_row in means]
     shared = []
-    for title, values in _list_settings(rows).items():
+    settings = {
+        "demonstrations": [str(row.first.demos) for row in rows],
+        "T_a": [str(row.first.chunk) for row in rows],
+    }
+    for title, values in settings.items():
         if len(set(values)) > 1:
             columns[title] = values
         else:
@@ -72,20 +77,6 @@ def _tabulate_scores(comparison: Comparison, reference: Row) -> Table:
     note = " ".join(filter(None, notes))
     lines = list(zip(*columns.values(), strict=True))
     return Table("scores", list(columns), lines, note=note, reference=reference.label)
-
-
-def _format_modes(row: Row) -> str:
-    """Format the number of distinct modes of each training, and that of the task."""
-    counts = ", ".join(str(episodes.distinct_modes) for episodes in row.trainings)
-    return f"{counts} of {row.first.episodes.modes}"
-
-
-def _list_settings(rows: Sequence[Row]) -> dict[str, list[str]]:
-    """Return the settings of rows by title; those in which they differ are columns."""
-    return {
-        "demonstrations": [str(row.first.demos) for row in rows],
-        "T_a": [str(row.first.chunk) for row in rows],
-    }
 
 
 def tabulate_differences(rows: Sequence[R], reference: R, columns: Mapping[str, str], *, note: str) -> Table:

@@ -136,14 +136,10 @@ def compare_scores(
             sampling=change_sampling(policy.model.config.sampling, sampling),
         )
         scores.append(replace(score, name=label))
-    note = f"{len(scored[0].demos)} episodes of {demos}{_describe_knowledge(scored, labels)}"
-    return ScoreComparison(tuple(scores), scored[0].note if len(runs) == 1 else note)
-
-
-def _describe_knowledge(scored: Sequence[ScoredEpisodes], labels: Sequence[str]) -> str:
-    """Say which runs were trained on the scored episodes."""
     trained = [label for label, each in zip(labels, scored, strict=True) if each.seen]
-    return f"; {', '.join(trained)} TRAINED on them" if trained else ", unseen in training"
+    known = f"; {', '.join(trained)} TRAINED on them" if trained else ", unseen in training"
+    note = f"{len(scored[0].demos)} episodes of {demos}{known}"
+    return ScoreComparison(tuple(scores), scored[0].note if len(runs) == 1 else note)
 
 
 def _choose_labels(records: dict[Path, RunRecord]) -> list[str]:
