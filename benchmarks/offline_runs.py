@@ -32,8 +32,7 @@ from nsde_policy.eval.machine import device_name
 from nsde_policy.eval.score.episodes import ScoredEpisodes, choose_frames, choose_stride
 from nsde_policy.eval.score.result import COVERAGE_LEVELS, Score
 from nsde_policy.eval.score.scorer import ScoreConfig, score_episodes
-from nsde_policy.eval.score.sums import EpisodeSums, estimate_difference
-from nsde_policy.eval.statistics import FloatArray
+from nsde_policy.eval.statistics import EpisodeSums, FloatArray, estimate_difference
 from nsde_policy.files import replace_file
 from nsde_policy.policy.policy import Policy
 from nsde_policy.run_config import RunConfig
@@ -110,7 +109,7 @@ def score_policy(run: RunDirectory, split: Split, samples: int, device: str) -> 
     config = ScoreConfig(horizon=min(HORIZON, longest), samples=samples)
 
     def score(demos: Demonstrations) -> Score:
-        return score_episodes(policy, split.scored(demos), config, name=run.path.name, device=device)
+        return score_episodes(policy, split.scored(demos), config, name=run.path.name)
 
     found = score(split.test)
     sums = dict(found.sums)

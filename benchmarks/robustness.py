@@ -4,6 +4,7 @@ python benchmarks/robustness.py [--out docs/images]
 """
 
 import argparse
+import sys
 from itertools import chain, cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING
 from nsde_policy.eval.compare.entries import Setting
 from nsde_policy.eval.compare.result import Comparison, read_comparison
 from nsde_policy.eval.compare.row import Row
-from nsde_policy.eval.render.plotting import encode_figure, make_figure, plot_style
 from nsde_policy.eval.statistics import Estimate
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+from plotting import encode_figure, make_figure, plot_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

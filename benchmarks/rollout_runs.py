@@ -203,7 +203,6 @@ def play_row(row: Rollouts, how: tuple[EntryCache, Path], file: Path) -> None:
     entry = msgspec.structs.replace(
         found.entries[0],
         name=row.name,
-        preset=training.preset or training.task.make_task().training.default_preset,
         condition=row.condition,
         frames="",
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nsde_policy.eval.score.sums import EpisodeSums, estimate_difference
+from nsde_policy.eval.statistics import EpisodeSums, estimate_difference
 from nsde_video.frame_scores import FIGURES, NO_MODEL
 
 WITHOUT_MODEL = "no model"

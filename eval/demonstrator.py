@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -23,7 +24,7 @@ from nsde_policy.run_directory import RunDirectory, find_versions, fingerprint
 from nsde_policy.tasks import Task, find_rate, get_task, with_env_kwargs, with_observations
 from nsde_policy.tasks.adapter import EnvAdapter
 
-from .rollouts.expert import ScriptedExpert
+from .rollouts.expert import ExpertRunner
 from .rollouts.pool import RolloutPool
 from .rollouts.runner import RolloutConfig, change_sampling, make_adapter
 
@@ -43,9 +44,8 @@ class CollectConfig(RolloutConfig):
     """Observations to record in addition to the usual ones, such as "pixels"."""
 
 
-@dataclass(frozen=True)
-class Demonstrator:
-    """A policy or an expert in its environment, and what the store records about it."""
+class Demonstrator(NamedTuple):
+    """A policy or a scripted expert in its environment, and what the store records about it."""
 
     pool: RolloutPool
     task: Task
@@ -54,22 +54,6 @@ class Demonstrator:
     """Settings that determine the episodes."""
     notes: Mapping[str, object]
     """What else the store records about its origin."""
-
-    def describe_env(self, seed: int) -> dict[str, object]:
-        """Return root attributes of the store: limits of actions, and names and sizes of observations.
-
-        The latter only if observations are stored as the environment gives them, at the start of `seed`.
-        """
-        env, attributes = self.env, dict[str, object]()
-        stored = self.task.drawing.read_state(*env.reset(seed)) if env.cameras else np.zeros(env.obs_dim)
-        low, high = (
-            [value if np.isfinite(value) else None for value in limits.tolist()]
-            for limits in (env.low, env.high)
-        )
-        if any(value is not None for value in low + high):
-            attributes["action_space"] = {"low": low, "high": high}
-        names = {name: size for name, size in env.obs_sizes.items() if name is not None}
-        return attributes | ({"observations": names} if names and len(stored) == env.obs_dim else {})
 
 
 def collect_demonstrations(
@@ -81,24 +65,22 @@ def collect_demonstrations(
     again ends with the same store. The policy is a run directory, `shipped`, or `module:Class` of a scripted
     expert. There is one process per core if `workers` is 0.
     """
-    load = _load_expert if is_expert(policy) else _load_policy
-    demonstrator = load(policy, config)
-    task, new = demonstrator.task, not out.exists()
+    pool, task, env, made_with, notes = _load(policy, config)
+    new = not out.exists()
     with Collection(
         out,
         resume=True,
-        rate_hz=find_rate(task, demonstrator.env.env),
+        rate_hz=find_rate(task, env.env),
         angles=task.training.demos.angles,
-        provenance={**demonstrator.notes, "versions": find_versions()},
-        made_with=demonstrator.made_with,
-        attributes=demonstrator.describe_env(config.seed_start),
+        provenance={**notes, "versions": find_versions()},
+        made_with=made_with,
+        attributes=_describe_env(env, task, config.seed_start),
     ) as collection:
-        demonstrator.env.close()
+        env.close()
         missing = config.episodes - len(collection.episodes)
         if missing > 0:
-            pool = replace(demonstrator.pool, workers=min(workers or count_cores(), missing))
             try:
-                _collect(collection, pool, config)
+                _collect(collection, replace(pool, workers=min(workers or count_cores(), missing)), config)
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(
                     f"interrupted; {out} holds {len(collection.episodes)} episodes, and the same command "
@@ -111,50 +93,51 @@ def collect_demonstrations(
         return collection.episodes
 
 
-def _load_policy(name: str, config: CollectConfig) -> Demonstrator:
-    """Load a trained policy and make its environment, before the store is made."""
-    run = resolve_run(Path(name))
-    policy = Policy.from_pretrained(run)
-    task = replace(config, env_kwargs={}).find_task(policy.record)
-    task = _choose_observations(task, USUAL_OBSERVATIONS if policy.spec.cameras else config.obs)
-    task = with_env_kwargs(task, config.env_kwargs)
-    sampling = change_sampling(policy.sampling, config.sampling)
-    chunk = policy.check_steps(config.chunk or policy.chunk)
-    settings = {
-        "by": "policy",
-        "policy": fingerprint(RunDirectory(run).read_weights()),
-        "method": policy.record.config.method,
-        "sampling": sampling.to_dict(),
-        "chunk": chunk,
+def _load(name: str, config: CollectConfig) -> Demonstrator:
+    """Load a policy or an expert and make its environment, before the store is made."""
+    expert = name if is_expert(name) else None
+    run, notes, obs = None, dict[str, object](), config.obs
+    if expert is not None:
+        if config.chunk is not None or config.sampling:
+            raise ConfigError(f"--chunk and --sampling are for trained policies, not for the expert {name}")
+        if not isinstance(config.env, str):
+            raise ConfigError(f"the expert {name} needs an environment: give one with --env")
+        task = get_task(config.env)
+        made_with: dict[str, object] = {"by": "expert", "policy": name}
+    else:
+        run = resolve_run(Path(name))
+        policy = Policy.from_pretrained(run)
+        task = replace(config, env_kwargs={}).find_task(policy.record)
+        if policy.spec.cameras:  # the environment of its training gives its frames
+            obs = USUAL_OBSERVATIONS
+        made_with = {
+            "by": "policy",
+            "policy": fingerprint(RunDirectory(run).read_weights()),
+            "method": policy.record.config.method,
+            "sampling": change_sampling(policy.sampling, config.sampling).to_dict(),
+            "chunk": policy.check_steps(config.chunk or policy.chunk),
+        }
+        notes = {
+            "run": get_shipped_name(run) or str(run),
+            "train_seed": policy.record.seed,
+            "trained_on": policy.record.demos.fingerprint,
+        }
+    task = with_env_kwargs(_record_observations(task, obs), config.env_kwargs)
+    rollout = RolloutConfig(task, chunk=config.chunk, sampling=config.sampling)
+    env = make_adapter(task, policy.record) if expert is None else ExpertRunner(expert, rollout).env
+    images = _find_recorded_images(env, task, config.obs)
+    made_with |= {
+        **({"images": list(images)} if images else {}),
+        "env": task.env_id or task.name,
+        "env_kwargs": dict(task.env_kwargs),
+        "seed_start": config.seed_start,
+        "only_success": config.only_success,
     }
-    notes = {
-        "run": get_shipped_name(run) or str(run),
-        "train_seed": policy.record.seed,
-        "trained_on": policy.record.demos.fingerprint,
-    }
-    env = make_adapter(task, policy.record)
-    images = find_recorded_images(env, task, config.obs)
-    rollout = RolloutConfig(task, chunk=config.chunk, sampling=config.sampling, images=images)
-    made_with = {**settings, **_list_settings(task, images, config)}
-    return Demonstrator(RolloutPool(run, rollout), task, env, made_with, notes)
+    pool = RolloutPool(run, replace(rollout, images=images), expert=expert)
+    return Demonstrator(pool, task, env, made_with, notes)
 
 
-def _load_expert(name: str, config: CollectConfig) -> Demonstrator:
-    """Make the environment of a scripted expert and the expert, before the store is made."""
-    if config.chunk is not None or config.sampling:
-        raise ConfigError(f"--chunk and --sampling are for trained policies, not for the expert {name}")
-    if not isinstance(config.env, str):
-        raise ConfigError(f"the expert {name} needs an environment: give one with --env")
-    task = with_env_kwargs(_choose_observations(get_task(config.env), config.obs), config.env_kwargs)
-    env = EnvAdapter.open(task, {})
-    ScriptedExpert(name, env)  # its errors come first
-    images = find_recorded_images(env, task, config.obs)
-    pool = RolloutPool(None, RolloutConfig(task, images=images), expert=name)
-    made_with = {"by": "expert", "policy": name, **_list_settings(task, images, config)}
-    return Demonstrator(pool, task, env, made_with, {})
-
-
-def _choose_observations(task: Task, obs: str) -> Task:
+def _record_observations(task: Task, obs: str) -> Task:
     """Return the task whose environment also gives some observations, such as "pixels", to be recorded."""
     with_observations(task, obs)  # raises if there are none of this name
     if obs == USUAL_OBSERVATIONS:
@@ -162,7 +145,7 @@ def _choose_observations(task: Task, obs: str) -> Task:
     return with_env_kwargs(task, task.training.observations[obs].recorded_with)
 
 
-def find_recorded_images(env: EnvAdapter, task: Task, obs: str) -> dict[str, str]:
+def _find_recorded_images(env: EnvAdapter, task: Task, obs: str) -> dict[str, str]:
     """Return the colour pictures in an environment's observation by the name of the array to store them in.
 
     Cameras of a policy keep their names, and those of the task's observations `obs` have the names that
@@ -178,15 +161,23 @@ def find_recorded_images(env: EnvAdapter, task: Task, obs: str) -> dict[str, str
     return dict(zip(names, parts, strict=True))
 
 
-def _list_settings(task: Task, images: Mapping[str, str], config: CollectConfig) -> dict[str, object]:
-    """Return the settings of a store that do not depend on the demonstrator."""
-    return {
-        **({"images": list(images)} if images else {}),
-        "env": task.env_id or task.name,
-        "env_kwargs": dict(task.env_kwargs),
-        "seed_start": config.seed_start,
-        "only_success": config.only_success,
-    }
+def _describe_env(env: EnvAdapter, task: Task, seed: int) -> dict[str, object]:
+    """Return root attributes of the store: limits of actions, and names and sizes of observations.
+
+    The latter only if observations are stored as the environment gives them, at the start of `seed`.
+    """
+    attributes: dict[str, object] = {}
+    if np.isfinite([env.low, env.high]).any():
+        low, high = (
+            [value if np.isfinite(value) else None for value in limits.tolist()]
+            for limits in (env.low, env.high)
+        )
+        attributes["action_space"] = {"low": low, "high": high}
+    stored = task.drawing.read_state(*env.reset(seed)) if env.cameras else np.zeros(env.obs_dim)
+    names = {name: size for name, size in env.obs_sizes.items() if name is not None}
+    if names and len(stored) == env.obs_dim:
+        attributes["observations"] = names
+    return attributes
 
 
 def _collect(collection: Collection, pool: RolloutPool, config: CollectConfig) -> None:

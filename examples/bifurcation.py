@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from bifurcation_road import GRIDS, SCORES, Field, Pictures, Road, format_table, make_grid, score_paths
+from plotting import pyplot
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -33,7 +34,6 @@ from nsde_policy.core.networks import MLP
 from nsde_policy.core.state import StateLayout, measure_state
 from nsde_policy.core.targets import TensorRows, Transitions
 from nsde_policy.errors import NsdePolicyError
-from nsde_policy.eval.render.plotting import pyplot
 from nsde_policy.files import check_writable, replace_file
 from nsde_policy.methods.base import TrainableModel
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from plotting import encode_figure, make_figure, plot_style
 from torch import Tensor
 
-from nsde_policy.eval.render.plotting import encode_figure, make_figure, plot_style
 from nsde_policy.eval.statistics import Estimate, mean, proportion
 from nsde_policy.eval.tables import format_markdown
 

@@ -183,6 +183,8 @@ class ModelConfig(BaseConfig):
 
     method: ClassVar[str] = ""
     """Name of the method, set when the method is registered."""
+    tunable: ClassVar[tuple[str, ...]] = ()
+    """Settings that `tune` varies in addition to those of all methods, such as "network.width"."""
 
     history: Length = 2
     """Number of states in the input, including the current one."""

@@ -158,8 +158,8 @@ def avoiding_methods() -> str:
 
 def _repeats_one_path(row: Row) -> bool:
     """Return whether all episodes of each training are the same, so that an interval would mean nothing."""
-    paths = [each.paths.unpack(len(each)) for each in row.trainings if each.paths is not None]
-    return all(np.ptp(path, axis=0).max() == 0 for path in paths)
+    outcomes = [zip(each.score, each.steps, each.mode or each.steps, strict=True) for each in row.trainings]
+    return all(len(set(training)) == 1 for training in outcomes)
 
 
 def adroit_methods() -> str:

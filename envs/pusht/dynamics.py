@@ -47,7 +47,7 @@ class PushTDynamics:
         return x, y
 
     @property
-    def block(self) -> geometry.Pose:
+    def block_pose(self) -> geometry.Pose:
         """Pose of the block's origin: x, y in pixels, angle in [0, 2π]."""
         x, y, angle = self.block_unwrapped
         return x, y, angle % (2 * math.pi)

@@ -117,8 +117,7 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         """Return a frame for people, (512, 512, 3) uint8."""
         from . import drawing
 
-        agent, block = self._world.agent, self._world.block
-        return drawing.frame(agent, block, target=self._target)
+        return drawing.frame(self._world.agent, self._world.block_pose, target=self._target)
 
     def advance(self, action: np.ndarray, physics_steps: int) -> tuple[Observation, dict[str, object]]:
         """Run some physics steps of 0.01 s towards the target, for control loops at other rates."""
@@ -132,7 +131,7 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
 
         It stays on the table, at rest; the next observation shows the change.
         """
-        x, y, angle = self._world.block
+        x, y, angle = self._world.block_pose
         direction, turn = rng.uniform(0.0, 2 * math.pi), rng.uniform(-_MAX_PUSH_TURN, _MAX_PUSH_TURN)
         x, y = x + distance * math.cos(direction), y + distance * math.sin(direction)
         low, high = _PUSH_RANGE

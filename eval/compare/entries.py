@@ -11,7 +11,6 @@ from nsde_policy.tasks import Task
 
 from ..rollouts.disturbances import Condition
 from ..rollouts.episode import EpisodeResult
-from ..rollouts.paths import PackedPaths
 
 DECIMALS = 5
 """Decimal places of numbers in result files."""
@@ -32,8 +31,6 @@ class Episodes(msgspec.Struct, frozen=True, omit_defaults=True):
     """Number of modes of the task; 0 if it has none."""
     mode: tuple[int, ...] | None = None
     """Mode of each episode from 0, -1 if unknown; None if the task has none."""
-    paths: PackedPaths | None = None
-    """Where the episodes went, if the task says what to draw."""
     success_step: tuple[int | None, ...] | None = None
     """Actions before the first success of each episode, None without; None if all end with their success."""
 
@@ -67,7 +64,7 @@ class Episodes(msgspec.Struct, frozen=True, omit_defaults=True):
     def from_results(
         cls, results: Iterable[EpisodeResult], task: Task | None = None, *, decimals: int | None = DECIMALS
     ) -> "Episodes":
-        """Make columns from episodes in any order; a task adds its modes and paths.
+        """Make columns from episodes in any order; a task adds its modes.
 
         Scores are rounded to so many decimal places; None leaves them as they are. Success is known if any
         episode says something of it: some environments report it only when it happens.
@@ -76,7 +73,6 @@ class Episodes(msgspec.Struct, frozen=True, omit_defaults=True):
         common = [name for name in ordered[0].metrics if all(name in r.metrics for r in ordered)]
         reports_success = any(r.success is not None for r in ordered)
         modes = 0 if task is None else task.reporting.modes
-        paths = [r.path for r in ordered if r.path is not None]
         needed = tuple(r.steps_to_success for r in ordered)
         goes_on = any(k not in (None, r.steps) for k, r in zip(needed, ordered, strict=True))
 
@@ -93,7 +89,6 @@ class Episodes(msgspec.Struct, frozen=True, omit_defaults=True):
             steps=tuple(int(r.steps) for r in ordered),
             modes=modes,
             mode=tuple(-1 if r.mode is None else r.mode for r in ordered) if modes else None,
-            paths=PackedPaths.pack(paths) if paths else None,
             success_step=needed if goes_on else None,
         )
 
@@ -116,7 +111,6 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Unique name of the row, such as "diffusion, DDIM-10"."""
     title: str
     method: str
-    preset: str
     train_seed: int
     demos: int
     """Number of demonstrations it was trained on."""

@@ -5,27 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Protocol, Self
 
 import numpy as np
 
 from ..statistics import Difference, Estimate, mean, paired_difference, proportion, verdict
 from .entries import Entry, Episodes
 from .modes import compare_modes, estimate_modes
-
-
-class ComparedRow(Protocol):
-    """Results of one policy that are compared with others, in rollouts or on recorded episodes."""
-
-    @property
-    def label(self) -> str:
-        """Name in tables, such as "Diffusion Policy, DDIM-10"."""
-
-    def difference(self, other: Self, column: str) -> Difference | None:
-        """Return a column of this row minus the other, with its paired interval; None if one lacks it."""
-
-    def decide(self, other: Self, column: str) -> str:
-        """Return which of two rows is ahead by a column, or that no difference is shown."""
 
 
 class Summary(abc.ABC):

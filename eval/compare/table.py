@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from ..score.result import Score
 from ..statistics import MIN_PAIRS
 from ..tables import EMPTY_CELL, Cell, Table, format_mean
 from .result import ACTIONS, Comparison
-from .row import ComparedRow, Row
+from .row import Row
 
 PAIRED_NOTE = (
     "Both policies are rolled out from the same seeds, so the difficulty of a seed cancels. Trainings of one "
@@ -17,7 +18,7 @@ MODES_NOTE = (
     "Entropy: of the modes of successful episodes, the mean over trainings; 1 if all modes are equally "
     "frequent. Its bootstrap interval does not know of modes that no episode took."
 )
-R = TypeVar("R", bound=ComparedRow)
+R = TypeVar("R", Row, Score)
 
 
 def format_comparison(comparison: Comparison) -> str:
@@ -47,12 +48,17 @@ def _tabulate_scores(comparison: Comparison, reference: Row) -> Table:
         columns[comparison.column_title(column)] = [estimate or EMPTY_CELL for estimate in estimates]
     columns["episodes"] = [str(row.episodes) for row in rows]
     if comparison.mode_columns:
-        columns["distinct modes"] = [_format_modes(row) for row in rows]
+        counts = (", ".join(str(each.distinct_modes) for each in row.trainings) for row in rows)
+        columns["distinct modes"] = [f"{of_row} of {rows[0].first.episodes.modes}" for of_row in counts]
     if any(len(row.entries) > 1 for row in rows):
         means = (row.means_by_seed(deciding).values() for row in rows)
         columns["by training seed"] = [", ".join(map(format_mean, of_row)) for of_row in means]
     shared = []
-    for title, values in _list_settings(rows).items():
+    settings = {
+        "demonstrations": [str(row.first.demos) for row in rows],
+        "T_a": [str(row.first.chunk) for row in rows],
+    }
+    for title, values in settings.items():
         if len(set(values)) > 1:
             columns[title] = values
         else:
@@ -73,27 +79,13 @@ def _tabulate_scores(comparison: Comparison, reference: Row) -> Table:
     return Table("scores", list(columns), lines, note=note, reference=reference.label)
 
 
-def _format_modes(row: Row) -> str:
-    """Format the number of distinct modes of each training, and that of the task."""
-    counts = ", ".join(str(episodes.distinct_modes) for episodes in row.trainings)
-    return f"{counts} of {row.first.episodes.modes}"
-
-
-def _list_settings(rows: Sequence[Row]) -> dict[str, list[str]]:
-    """Return the settings of rows by title; those in which they differ are columns."""
-    return {
-        "demonstrations": [str(row.first.demos) for row in rows],
-        "T_a": [str(row.first.chunk) for row in rows],
-    }
-
-
 def tabulate_differences(rows: Sequence[R], reference: R, columns: Mapping[str, str], *, note: str) -> Table:
     """Tabulate paired differences to the reference, by column and title; the first column decides."""
     deciding = next(iter(columns))
     lines: list[list[Cell]] = []
     for row in rows:
         if row is not reference:
-            cells = [row.difference(reference, column) or EMPTY_CELL for column in columns]
+            cells: list[Cell] = [row.difference(reference, column) or EMPTY_CELL for column in columns]
             lines.append([row.label, *cells, row.decide(reference, deciding)])
     head = [f"minus {reference.label}", *columns.values(), f"{columns[deciding]}: verdict"]
     return Table("differences", head, lines, title="Differences", note=note)

@@ -93,7 +93,7 @@ class Renderer:
         if not config.find_task(policy.record).drawing.can_draw:  # before any folder is made
             check_render(EnvRunner(policy, config), config.seed_start)
         self._policy, self._config, self._videos = policy, config, videos
-        self.out = out or choose_eval_folder(path)
+        self.out = out or (Path("out/eval") if path is None or get_shipped_name(path) else path / "eval")
         import_video_writer()
         check_writable(self.out / "episode.mp4")
 
@@ -111,11 +111,6 @@ class Renderer:
                 files.append(self.out / f"{format_outcome(episode.result)}.mp4")
                 replace_file(files[-1], encode_video(episode))
         return files
-
-
-def choose_eval_folder(path: Path | None) -> Path:
-    """Return the default folder for pictures: that of the run, or `out/eval` for a shipped policy."""
-    return Path("out/eval") if path is None or get_shipped_name(path) is not None else path / "eval"
 
 
 def check_render(runner: EnvRunner, seed: int) -> None:

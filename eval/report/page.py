@@ -16,7 +16,6 @@ from nsde_policy.run_directory import RunRecord, find_versions
 from nsde_policy.tasks import Task
 
 from ..compare.entries import Entry
-from ..compare.plots import draw_paths
 from ..compare.result import Comparison
 from ..compare.table import list_tables
 from .tables import COLOURS, MARKS, format_settings_table, format_table
@@ -96,24 +95,10 @@ def _list_sections(
     )
     return [
         Section("scores", "Scores", tables["scores"]),
-        Section("paths", "Paths", _format_paths(comparison)),
         Section("explorer", "Episodes", explorer if drawing.scene() else ""),
         Section("differences", "Differences", tables.get("differences", "<p>Only one policy.</p>")),
         Section("settings", "Settings", _format_settings(comparison, shown, records)),
     ]
-
-
-def _format_paths(comparison: Comparison) -> str:
-    """Format a picture of all paths; empty if the task does not say what to draw."""
-    picture = draw_paths(comparison)
-    if picture is None:
-        return ""
-    source = base64.b64encode(picture).decode()
-    return (
-        '<div class="wide"><img class="plot" alt="Paths of all episodes, one panel per policy" '
-        f'src="data:image/png;base64,{source}"></div>'
-        '<p class="note">Every path, coloured by its mode; failures are grey and end in a cross.</p>'
-    )
 
 
 def _format_settings(
@@ -121,14 +106,12 @@ def _format_settings(
 ) -> str:
     """Format the settings in which runs differ, machines and versions."""
     labels = {id(entry): label for _, label, entry in shown}
-    own = {
-        labels[id(entry)]: run
-        for entry, run in zip(comparison.entries, records.items(), strict=bool(records))
-    }
+    entries = zip(comparison.entries, records.items(), strict=bool(records))
+    runs = {labels[id(entry)]: run for entry, run in entries}
     versions = ", ".join(" ".join(each) for each in find_versions().items())
-    facts = [*comparison.machine.items(), ("this page", versions)]
-    note = "; ".join(f"{role}: {device}" for role, device in facts)
-    return f'{format_settings_table(own)}\n<p class="note">{escape(note)}</p>'
+    machines = [*comparison.machine.items(), ("this page", versions)]
+    note = "; ".join(f"{role}: {device}" for role, device in machines)
+    return f'{format_settings_table(runs)}\n<p class="note">{escape(note)}</p>'
 
 
 def _build_data(comparison: Comparison, shown: Sequence[ShownRun]) -> dict[str, object]:

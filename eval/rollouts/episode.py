@@ -14,8 +14,6 @@ from nsde_policy.interface.planner import History
 from nsde_policy.tasks import Task, read_episode_mode
 from nsde_policy.tasks.adapter import EnvAdapter, check_figure
 
-from .paths import shorten_path
-
 
 class CompressedFrames:
     """Pictures of one shape as an array (frames, height, width, 3) uint8 that is decompressed in slices."""
@@ -80,8 +78,6 @@ class EpisodeResult:
     """Which way it took, see `Reporting.modes`: -1 if unknown, None if the task has no modes."""
     success_step: int | None = None
     """Number of actions before the first success; None for all, or without success."""
-    path: np.ndarray | None = field(default=None, compare=False, repr=False)
-    """Where it went, if the task says what to draw, see `shorten_path`."""
     trace: Trace = field(default_factory=Trace, compare=False, repr=False)
     """What happened, step by step; `RolloutPool` returns it on demand only."""
 
@@ -164,7 +160,6 @@ class EpisodeLog:
         with self._env.guard("scoring the episode"):
             outcome = self._task.outcome(self._rewards, self._infos)
             mode = read_episode_mode(self._task, self._infos[-1])
-        columns = self._task.drawing.path_of
         return EpisodeResult(
             seed=self._seed,
             success=outcome.success,
@@ -176,6 +171,5 @@ class EpisodeLog:
             planning_s=self._planning_s,
             mode=mode,
             success_step=outcome.success_step,
-            path=None if columns is None else shorten_path(self.trace.obs, columns),
             trace=self.trace,
         )

@@ -2,15 +2,15 @@
 
 import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
 
-from nsde_policy.errors import NsdePolicyError, summarize_error
+from nsde_policy.errors import ConfigError
 from nsde_policy.tasks import Task
 from nsde_policy.tasks.adapter import EnvAdapter
-from nsde_policy.tasks.environments import import_user_module
+from nsde_policy.tasks.environments import import_named
 
 from .episode import EpisodeLog, EpisodeResult
 from .runner import RolloutConfig
@@ -19,8 +19,8 @@ ACTING = ("select_action", "get_action", "__call__")
 """Methods that give an action, the first that an expert has is used."""
 
 
-class ScriptedExpert:
-    """An expert named `module:Class`, with clear errors and checked actions.
+class ExpertRunner:
+    """A scripted expert, `module:Class`, and an environment in which it runs one episode after the other.
 
     The class is called with the environment if its constructor has a required positional argument or one
     named `env`, else without arguments; a function is used as it is. Actions come from `select_action(obs)`,
@@ -28,23 +28,42 @@ class ScriptedExpert:
     episode if there is one, with `seed=` if it takes that.
     """
 
-    def __init__(self, name: str, env: EnvAdapter) -> None:
+    def __init__(self, name: str, config: RolloutConfig) -> None:
+        assert isinstance(config.env, Task)
+        self.task, self._images = config.env, config.images
+        self.env = EnvAdapter.open(self.task, config.env_kwargs)
         self._name = name
-        self._env = env
-        expert = _import_expert(name)
+        expert = import_named(name, "expert")
+        if expert is None:
+            raise ConfigError(f"the module of the expert {name} has no such class (--policy module:Class)")
         if isinstance(expert, type):
             with self._guard("constructor"):
-                expert = expert(env.env) if _wants_env(expert) else expert()
+                expert = expert(self.env.env) if _wants_env(expert) else expert()
         method = next((method for method in ACTING if callable(getattr(expert, method, None))), None)
         if method is None:
-            raise NsdePolicyError(
+            raise ConfigError(
                 f"expert {name} gives no actions; define select_action(obs), get_action(obs) or __call__(obs)"
             )
         self._method = method
         self._act = getattr(expert, method)
         self._reset = getattr(expert, "reset", None)
 
-    def reset(self, seed: int) -> None:
+    def run(self, seeds: Sequence[int]) -> list[EpisodeResult]:
+        """Run one episode per seed."""
+        return [self._run(seed) for seed in seeds]
+
+    def _run(self, seed: int) -> EpisodeResult:
+        log = EpisodeLog(self.task, self.env, self._images)
+        log.reset(seed)
+        self._prepare(seed)
+        while not log.ended:
+            started = time.perf_counter()
+            action = self._choose_action()
+            log.add_plan(time.perf_counter() - started, planned=1)
+            log.step(action)
+        return log.score()
+
+    def _prepare(self, seed: int) -> None:
         """Prepare the expert for the episode of a seed."""
         if self._reset is not None:
             with self._guard("reset"):
@@ -52,36 +71,17 @@ class ScriptedExpert:
                 takes_seed = any(each.name == "seed" or each.kind is each.VAR_KEYWORD for each in parameters)
                 self._reset(**({"seed": seed} if takes_seed else {}))
 
-    def act(self) -> np.ndarray:
+    def _choose_action(self) -> np.ndarray:
         """Return the action for the last observation, (act_dim,), inside the action space."""
-        shape = self._env.env.action_space.shape
+        shape = self.env.env.action_space.shape
         with self._guard(self._method):
-            action = np.asarray(self._act(self._env.last_obs), np.float64)
+            action = np.asarray(self._act(self.env.last_obs), np.float64)
             if action.shape != shape or not np.isfinite(action).all():
                 raise ValueError(f"it returned {action!r:.80}, expected finite numbers of shape {shape}")
-        return self._env.clip(action.reshape(-1))
+        return self.env.clip(action.reshape(-1))
 
     def _guard(self, what: str) -> AbstractContextManager[None]:
-        return self._env.guard(f"expert {self._name}: {what}", " (--policy)")
-
-
-def _import_expert(name: str) -> Callable[..., object]:
-    """Import the class or function that `module:Class` names."""
-    module_name, _, attribute = name.partition(":")
-    try:
-        module = import_user_module(module_name)
-    except (Exception, SystemExit) as error:
-        raise NsdePolicyError(
-            f"expert {name}: its module cannot be imported: {summarize_error(error)}; run the command in its "
-            "folder, or install it"
-        ) from error
-    expert: Callable[..., object] | None = getattr(module, attribute, None)
-    if not callable(expert):
-        classes = [key for key, value in vars(module).items() if isinstance(value, type)]
-        raise NsdePolicyError(
-            f"expert {name}: {module_name} has no class {attribute!r}; it has: {', '.join(classes) or 'none'}"
-        )
-    return expert
+        return self.env.guard(f"expert {self._name}: {what}", " (--policy)")
 
 
 def _wants_env(expert: type) -> bool:
@@ -91,28 +91,3 @@ def _wants_env(expert: type) -> bool:
         and (each.default is each.empty or each.name == "env")
         for each in inspect.signature(expert).parameters.values()
     )
-
-
-class ExpertRunner:
-    """A scripted expert and an environment of a task, in which it runs one episode after the other."""
-
-    def __init__(self, name: str, config: RolloutConfig) -> None:
-        assert isinstance(config.env, Task)
-        self.task, self._images = config.env, config.images
-        self._env = EnvAdapter.open(self.task, config.env_kwargs)
-        self._expert = ScriptedExpert(name, self._env)
-
-    def run(self, seeds: Sequence[int]) -> list[EpisodeResult]:
-        """Run one episode per seed."""
-        return [self._run(seed) for seed in seeds]
-
-    def _run(self, seed: int) -> EpisodeResult:
-        log = EpisodeLog(self.task, self._env, self._images)
-        log.reset(seed)
-        self._expert.reset(seed)
-        while not log.ended:
-            started = time.perf_counter()
-            action = self._expert.act()
-            log.add_plan(time.perf_counter() - started, planned=1)
-            log.step(action)
-        return log.score()

@@ -115,6 +115,7 @@ def _start_worker(pool: RolloutPool, files: Mapping[str, bytes]) -> None:
 
 
 def _run_in_worker(seeds: Sequence[int], traced: bool) -> list[EpisodeResult]:
+    """Run episodes with the runner of this process, which the first call makes."""
     global _runner
     if _runner is None:  # not in `_start_worker`, whose errors would restart the process for ever
         assert _pool is not None

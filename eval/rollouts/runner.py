@@ -77,11 +77,6 @@ class RolloutConfig(BaseConfig):
         return with_env_kwargs(task, self.env_kwargs)
 
 
-def make_generator(seed: int) -> torch.Generator:
-    """Make the generator of an episode's noise from the episode's seed."""
-    return torch.Generator().manual_seed(seed)
-
-
 class FrameObservation:
     """An observation with frames, which is encoded when a plan needs it."""
 
@@ -101,7 +96,7 @@ class RunningEpisode:
 
     def __init__(self, runner: "EnvRunner", env: EnvAdapter, seed: int, *, frames: bool = False) -> None:
         policy, config = runner.policy, runner.config
-        self.generator = make_generator(seed)
+        self.generator = torch.Generator().manual_seed(seed)
         self.history = policy.spec.new_history()
         self.frame_observations: deque[FrameObservation] = deque(maxlen=policy.spec.history)
         """The last observations with frames."""

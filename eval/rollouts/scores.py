@@ -30,15 +30,18 @@ MAX_BATCH = 200
 class RolloutScores(Summary):
     """Figures over all episodes of the rollouts of one policy."""
 
-    episodes: list[EpisodeResult]
-    columns: Episodes
-    score_name: str
-    """What the task calls its score, such as "max_reward"."""
+    episodes: Sequence[EpisodeResult]
+    task: Task
     context: Mapping[str, object] = field(default_factory=dict)
     """Run, seeds, environment, chunk, sampling and versions, for JSON."""
 
     def __repr__(self) -> str:
         return self.as_text()
+
+    @cached_property
+    def columns(self) -> Episodes:
+        """Outcomes of all episodes in columns."""
+        return Episodes.from_results(self.episodes, self.task, decimals=None)
 
     @property
     def trainings(self) -> tuple[Episodes, ...]:
@@ -78,7 +81,7 @@ class RolloutScores(Summary):
             "mean_steps_to_success": self.mean_steps_to_success,
             "ms_per_action": self.ms_per_action,
             "network_calls_per_chunk": self.network_calls_per_chunk,
-            "episodes": [episode.to_dict(self.score_name) for episode in self.episodes],
+            "episodes": [episode.to_dict(self.task.score_name) for episode in self.episodes],
         }
         if self.columns.modes:
             values["modes"] = self.columns.modes
@@ -106,7 +109,7 @@ class RolloutScores(Summary):
 
     def _list_figures(self) -> Mapping[str, object]:
         """Return the means that can be computed, by name; those of modes only if the task has some."""
-        figures = {f"mean_{self.score_name}": self.score, "success_rate": self.success, **self.metrics}
+        figures = {f"mean_{self.task.score_name}": self.score, "success_rate": self.success, **self.metrics}
         figures |= {"length": self.steps, "entropy": self.entropy, "success_times_entropy": self.product}
         return {name: estimate for name, estimate in figures.items() if estimate is not None}
 
@@ -186,12 +189,4 @@ def score_rollouts(
         "demos": record.demos.to_dict(),
         "trained_with": dict(record.versions),
     }
-    return summarize_episodes(episodes, task, context=context)
-
-
-def summarize_episodes(
-    results: Sequence[EpisodeResult], task: Task, *, context: Mapping[str, object] | None = None
-) -> RolloutScores:
-    """Summarise the outcomes of episodes of a task."""
-    columns = Episodes.from_results(results, task, decimals=None)
-    return RolloutScores(list(results), columns, task.score_name, context or {})
+    return RolloutScores(episodes, task, context)

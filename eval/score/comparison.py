@@ -15,7 +15,7 @@ from nsde_policy.run_directory import RunRecord
 from ..compare.run import choose_names
 from ..compare.table import tabulate_differences
 from ..rollouts.runner import change_sampling
-from ..statistics import MIN_PAIRS
+from ..statistics import MIN_PAIRS, replace_nan
 from ..tables import EMPTY_CELL, Cell, Table
 from .episodes import ScoredEpisodes, select_episodes
 from .result import (
@@ -28,7 +28,6 @@ from .result import (
     describe_score,
 )
 from .scorer import ScoreConfig, score_episodes
-from .sums import replace_nan
 
 
 @dataclass(frozen=True)
@@ -135,17 +134,12 @@ def compare_scores(
             config,
             name=get_shipped_name(path) or str(path),
             sampling=change_sampling(policy.model.config.sampling, sampling),
-            device=device,
         )
         scores.append(replace(score, name=label))
-    note = f"{len(scored[0].demos)} episodes of {demos}{_describe_knowledge(scored, labels)}"
-    return ScoreComparison(tuple(scores), scored[0].note if len(runs) == 1 else note)
-
-
-def _describe_knowledge(scored: Sequence[ScoredEpisodes], labels: Sequence[str]) -> str:
-    """Say which runs were trained on the scored episodes."""
     trained = [label for label, each in zip(labels, scored, strict=True) if each.seen]
-    return f"; {', '.join(trained)} TRAINED on them" if trained else ", unseen in training"
+    known = f"; {', '.join(trained)} TRAINED on them" if trained else ", unseen in training"
+    note = f"{len(scored[0].demos)} episodes of {demos}{known}"
+    return ScoreComparison(tuple(scores), scored[0].note if len(runs) == 1 else note)
 
 
 def _choose_labels(records: dict[Path, RunRecord]) -> list[str]:

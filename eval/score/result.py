@@ -14,9 +14,16 @@ from nsde_policy.methods.registry import get_method
 from nsde_policy.run_directory import RunRecord
 
 from ..compare.entries import format_label
-from ..statistics import MIN_PAIRS, Difference, FloatArray, verdict
+from ..statistics import (
+    MIN_PAIRS,
+    Difference,
+    EpisodeSums,
+    FloatArray,
+    estimate_difference,
+    replace_nan,
+    verdict,
+)
 from ..tables import EMPTY_CELL
-from .sums import EpisodeSums, estimate_difference, replace_nan
 
 COVERAGE_LEVELS = (0.5, 0.68, 0.95)
 """Probabilities of the central intervals whose coverage is measured."""

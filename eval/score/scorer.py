@@ -20,7 +20,7 @@ from nsde_policy.interface.planner import round_binary
 from nsde_policy.methods.base import BatchRng
 from nsde_policy.policy.policy import Policy
 
-from ..statistics import FloatArray
+from ..statistics import EpisodeSums, FloatArray
 from .episodes import (
     FrameBatch,
     ScoredEpisodes,
@@ -31,7 +31,6 @@ from .episodes import (
     select_episodes,
 )
 from .result import COVERAGE_LEVELS, ActionScale, Score
-from .sums import EpisodeSums
 
 FEWEST_ACTIONS = 8
 """Actions that are compared if the chunk is shorter, as far as the method plans, to show how errors grow."""
@@ -67,7 +66,7 @@ def score(policy: Policy | Path | str, demos: Path | str, **settings: int | None
         policy = Policy.from_pretrained(policy)
     config = ScoreConfig(**settings)  # type: ignore[arg-type]  # the class checks its fields
     scored, name = select_episodes(policy, Path(demos)), policy.record.config.method
-    return score_episodes(policy, scored, config, name=name, device=policy.device)
+    return score_episodes(policy, scored, config, name=name)
 
 
 def score_episodes(
@@ -77,7 +76,6 @@ def score_episodes(
     *,
     name: str,
     sampling: Sampling | None = None,
-    device: str = "cpu",
 ) -> Score:
     """Score a policy on loaded episodes, see `select_episodes`; `sampling` is by default the policy's own."""
     demos = scored.demos
@@ -88,7 +86,7 @@ def score_episodes(
     usual = max(policy.chunk, min(FEWEST_ACTIONS, farthest, longest))
     horizon = policy.check_steps(config.horizon or usual)
     stride = config.stride or choose_stride(demos)
-    scorer = FrameScorer(policy, demos, config, horizon, sampling, device)
+    scorer = FrameScorer(policy, demos, config, horizon, sampling)
     frames = choose_frames(demos, stride)
     total = int(frames.sum())
     if scored.cameras:
@@ -149,13 +147,12 @@ class FrameScorer:
         config: ScoreConfig,
         horizon: int,
         sampling: Sampling | None,
-        device: str,
     ) -> None:
         self.scale = ActionScale.measure(demos, policy.spec)
         self._model, self._spec, self._history = policy.model, policy.spec, policy.spec.history
         self._learned = policy.model.learned_sampling(sampling)
         self._samples, self._horizon, self._sampling = config.samples, horizon, sampling
-        self._device, self._episodes = device, len(demos)
+        self._device, self._episodes = policy.device, len(demos)
         self._generator = torch.Generator().manual_seed(0)  # the only randomness of a score
         self._sums: dict[str, tuple[FloatArray, FloatArray]] = {}
 

@@ -182,7 +182,7 @@ class Search:
             except optuna.TrialPruned:
                 study.tell(trial, state=TrialState.PRUNED)
 
-    def find_folder(self, trial: Trial | FrozenTrial) -> Path:
+    def trial_folder(self, trial: Trial | FrozenTrial) -> Path:
         """Return the folder of a trial's runs and preset."""
         return self.out / f"trial-{trial.number:02d}"
 
@@ -237,7 +237,7 @@ class Search:
 
         An error with the starting settings is raised, because it is hardly about the settings.
         """
-        folder, scores = self.find_folder(trial), list[float]()
+        folder, scores = self.trial_folder(trial), list[float]()
         try:
             config = apply_values(self.config, trial.params)
             replace_file(folder / PRESET_FILE, config.to_json())

@@ -3,6 +3,7 @@
 import typing
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from optuna.distributions import (
@@ -19,7 +20,7 @@ Values = Mapping[str, float]
 Space = dict[str, tuple[float, BaseDistribution]]
 """Starting value and range of settings, by their paths."""
 FACTORS, LONGEST_CHUNK = (0.5, 1, 2), 16
-"""Factors on width and steps; chunks up to this one are tried, or up to twice the starting one."""
+"""Factors on whole numbers; chunks up to this one are tried, or up to twice the starting one."""
 
 
 def make_sampling_space(config: RunConfig) -> Space:
@@ -40,17 +41,17 @@ def make_sampling_space(config: RunConfig) -> Space:
 
 
 def make_training_space(config: RunConfig) -> Space:
-    """Return blur, history, width and steps, if the method has them; nothing if it is not trained."""
-    model, steps = config.model, config.train.steps
-    space: Space = {"model.history": (model.history, IntDistribution(1, max(3, model.history + 1)))}
-    if blur := getattr(model, "noise", 0.0):
-        space["model.noise"] = blur, FloatDistribution(blur / 4, 4 * blur, log=True)
-    network = getattr(model, "network", None)
-    sizes = {"train.steps": steps} | ({"model.network.width": network.width} if network else {})
-    for path, size in sizes.items():
-        choices = [max(1, round(size * factor)) for factor in FACTORS]
-        space[path] = size, CategoricalDistribution(choices)
-    return space if steps > 1 else {}
+    """Return history, steps and what the method declares as tunable; nothing if it is not trained."""
+    history = config.model.history
+    space: Space = {"model.history": (history, IntDistribution(1, max(3, history + 1)))}
+    for path in ("train.steps", *(f"model.{name}" for name in config.model.tunable)):
+        now = attrgetter(path)(config)
+        if isinstance(now, int):
+            choices = [max(1, round(now * factor)) for factor in FACTORS]
+            space[path] = now, CategoricalDistribution(choices)
+        elif now > 0:
+            space[path] = now, FloatDistribution(now / 4, 4 * now, log=True)
+    return space if config.train.steps > 1 else {}
 
 
 def list_first_trials(space: Space) -> list[Values]:

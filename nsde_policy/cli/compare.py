@@ -35,9 +35,11 @@ class Compare(options.RolloutCommand):
     """Directory of the output."""
 
     def check(self) -> None:
-        """Refuse an empty comparison before torch is imported."""
+        """Refuse an empty comparison, and a run without an environment, before torch is imported."""
         if not self.runs:
             raise ConfigError("nothing to compare: give run directories")
+        for run in () if self.env is not None else self.runs:
+            options.check_environment(run)
 
     def run(self) -> None:
         """Compare, print the tables, and write the results and their page."""

@@ -59,14 +59,19 @@ class Evaluate(options.RolloutCommand):
     """Directory for --render; default RUN/eval, or out/eval for the shipped policy."""
     json: options.JsonFileFlag = None
 
+    def check(self) -> None:
+        """Refuse a run without an environment, and an occluder without its size, before torch is imported."""
+        if self.env is None:
+            options.check_environment(self.run_dir)
+        if self.camera_occluder != "square" and not self.camera_occlusion:
+            raise ConfigError("--camera-occluder needs --camera-occlusion, such as 0.1")
+
     def run(self) -> None:
         """Roll out, print the scores, render episodes."""
         from nsde_policy.eval.rollouts.disturbances import CameraCondition, Condition
         from nsde_policy.eval.rollouts.runner import RolloutConfig
         from nsde_policy.eval.rollouts.scores import score_rollouts
 
-        if self.camera_occluder != "square" and not self.camera_occlusion:
-            raise ConfigError("--camera-occluder needs --camera-occlusion, such as 0.1")
         run = resolve_run(self.run_dir)
         options.warn_if_unfinished(run)
         cameras = fields(CameraCondition)

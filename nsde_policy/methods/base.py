@@ -21,6 +21,8 @@ TrainingView = Literal["transitions", "windows"]
 class ChunkConfig(WindowConfig):
     """Settings of methods whose network has the trunk of the Neural SDE and predicts actions."""
 
+    tunable: ClassVar[tuple[str, ...]] = ("network.width",)
+
     horizon: Length = 9
     """Predicted actions (T_p), counted from the oldest state in the input."""
     network: NetworkConfig = field(default_factory=lambda: NetworkConfig(depth=6))

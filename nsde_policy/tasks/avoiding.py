@@ -43,9 +43,6 @@ def _keep_modes(preset: Preset, *, width: int, diffusion: float, train: TrainCon
 class AvoidingDrawing(Drawing):
     """Pictures of the rod, its command and the obstacles."""
 
-    path_of = (2, 3)
-    obstacles = geometry.OBSTACLES
-
     def progress(self, info: Info) -> float:
         """Return the furthest share of the way to the line."""
         return read_number(info, "progress")

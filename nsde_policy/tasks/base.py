@@ -75,7 +75,7 @@ class Task(abc.ABC):
     reporting: Reporting = Reporting()
     """Words for tables, and the number of modes."""
     drawing: Drawing = Drawing()
-    """Pictures, paths and the scene of a web page."""
+    """Pictures and the scene of a web page."""
     training: TrainingDefaults = TrainingDefaults()
     """Settings of demonstrations, symmetry and presets."""
 
@@ -122,8 +122,8 @@ class Task(abc.ABC):
         Of `env_kwargs` only those that choose starts count.
         """
         raise ConfigError(
-            f"{self.name} has no live page: see episodes with eval --render, or recorded ones with play "
-            "--demos; generate some with collect --policy RUN or --policy module:Class"
+            f"{self.name} has no live page: see episodes with eval --render, or recorded ones with score "
+            "--report; generate some with collect --policy RUN or --policy module:Class"
         )
 
     def preset(

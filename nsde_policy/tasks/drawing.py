@@ -1,8 +1,8 @@
-"""Drawing of a task: pictures of its states, paths of its episodes, and the scene of a web page."""
+"""Drawing of a task: pictures of its states, and the scene of a web page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,10 +33,6 @@ class Forecast:
 class Drawing:
     """Pictures of a task; every member is optional."""
 
-    path_of: tuple[int, int] | None = None
-    """Columns of the state (see `read_state`) that are drawn as the path of an episode, horizontal first."""
-    obstacles: Sequence[tuple[float, float, float]] = ()
-    """Discs (horizontal, vertical, radius) below a picture of paths, in the units of the state."""
     progress_name: str = "progress"
     """Name of `progress` in results, such as "coverage"."""
     success_progress: float | None = None

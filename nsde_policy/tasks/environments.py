@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from ctypes.util import find_library
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nsde_policy.errors import ConfigError, EnvError, NsdePolicyError, summarize_error
@@ -88,31 +87,27 @@ def make_gym_env(env_id: str, kwargs: Mapping[str, object]) -> AnyEnv:
 
 
 def find_env_class(env_id: str) -> Callable[..., object] | None:
-    """Return the class that `module:Class` names, importing from the current directory too.
-
-    An id that Gymnasium resolves itself, which includes its `module:id`, gives None.
-    """
+    """Return the class that `module:Class` names; None for an id that Gymnasium resolves itself."""
     import gymnasium as gym
 
     module_name, colon, name = env_id.partition(":")
     if not colon:
         return None
+    maker = import_named(env_id, "environment")
+    if maker is None and name not in gym.registry:  # Gymnasium has `module:id` as well
+        raise EnvError(f"the module {module_name} has no environment {name!r} (--env module:Class)")
+    return maker
+
+
+def import_named(name: str, what: str) -> Callable[..., object] | None:
+    """Import what `module:Name` names, also from the current directory; None if the module lacks it."""
+    module_name, _, attribute = name.partition(":")
     advice = "; run the command in its folder, or install it"
-    with run_env_code(f"importing the module of the environment {env_id!r}", advice):
-        module = import_user_module(module_name)
-    maker: object = getattr(module, name, None)
-    if callable(maker):
-        return maker
-    if name in gym.registry:
-        return None
-    raise EnvError(f"the module {module_name} has no environment {name!r} (--env module:Class)")
-
-
-def import_user_module(name: str) -> ModuleType:
-    """Import a module, also from the current directory."""
-    if not {"", os.getcwd()} & {*sys.path}:
-        sys.path.insert(0, os.getcwd())  # a console script does not look there
-    return importlib.import_module(name)
+    with run_env_code(f"importing the module of the {what} {name!r}", advice):
+        if not {"", os.getcwd()} & {*sys.path}:
+            sys.path.insert(0, os.getcwd())  # a console script does not look there
+        found: object = getattr(importlib.import_module(module_name), attribute, None)
+    return found if callable(found) else None
 
 
 def choose_mujoco_renderer() -> None:

@@ -1,4 +1,4 @@
-"""Page of recorded episodes, which `data view` and `play --demos` serve and `score --report` writes."""
+"""Page of recorded episodes, which `data view` serves and `score --report` writes."""
 
 import base64
 import json

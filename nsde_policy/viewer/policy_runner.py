@@ -18,7 +18,6 @@ from nsde_policy.control.worker import PlannerThread
 from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.errors import PlanError
 from nsde_policy.eval.rollouts.disturbances import Condition, Disturbances, PlanQueue, count_planned
-from nsde_policy.eval.rollouts.runner import make_generator
 from nsde_policy.interface.planner import History, Plan
 from nsde_policy.methods.registry import get_method
 from nsde_policy.policy.policy import Policy
@@ -105,7 +104,7 @@ class PolicyPanel:
     def reset(self, seed: int) -> None:
         """Start an episode from a seed."""
         self.simulation.reset(seed)
-        self._generator = make_generator(seed)
+        self._generator = torch.Generator().manual_seed(seed)
         std = np.array(self.policy.record.spec.increment_std[: self.policy.spec.plain_dim])
         self._sensor = Disturbances(Condition(obs_noise=1.0), seed, std)
         self.forget_history()

@@ -102,6 +102,8 @@ def test_help_lists_all_settings_of_the_named_method(capsys):
         ("train --demos pusht.zarr", "data download pusht --out pusht.zarr"),
         ("train --demos demos.zar", "did you mean demos.zarr"),
         ("eval runs/nothing", "runs/nothing does not exist; there are runs/first"),
+        ("eval runs/first", "no environment to play in: give one with --env, or score recorded episodes"),
+        ("compare shipped runs/first", "the task 'none' has no environment to play in"),
         ("export runs", "runs is not a run directory.*there are runs/first"),
         ("collect --out new --policy my:Expert", "needs an environment: give one with --env"),
         ("data convert arm.npz new.zarr --obs-keys joints", "no array 'joints'.*use --obs-keys state"),
@@ -113,7 +115,7 @@ def test_help_lists_all_settings_of_the_named_method(capsys):
 def test_slips_are_answered_before_torch_is_imported(args, message, tmp_path):
     (tmp_path / "demos.zarr").mkdir()
     (tmp_path / "runs/first").mkdir(parents=True)
-    (tmp_path / "runs/first/config.json").touch()
+    (tmp_path / "runs/first/config.json").write_text('{"task": "none"}')
     arrays = {"state": np.zeros((8, 6)), "action": np.zeros((8, 3)), "episode_ends": np.array([4, 8])}
     np.savez(tmp_path / "arm.npz", **arrays)
     code = (
@@ -181,12 +183,22 @@ def hold_lock_of_progress_bars() -> None:
     os._exit(0)
 
 
-def test_a_missing_package_is_named(tmp_path: Path):
-    store = write_store(tmp_path / "demos.zarr", {})
-    hidden = "import sys; sys.modules['websockets'] = None"
-    code = f"{hidden}; from nsde_policy.cli.main import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "data", "view", str(store)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+@pytest.mark.parametrize(
+    ("package", "args", "install"),
+    [
+        ("websockets", "data view demos.zarr", "websockets"),
+        ("optuna", "tune", "'optuna>=4.0'"),
+        ("ray", "eval --ray local", "'ray>=2.40'"),
+    ],
+)
+def test_a_missing_package_is_named_before_torch_is_imported(package, args, install, tmp_path: Path):
+    write_store(tmp_path / "demos.zarr", {})
+    code = (
+        "import sys; from nsde_policy.cli.main import main\nsys.modules[sys.argv.pop(1)] = None\n"
+        "code = main(); assert 'torch' not in sys.modules; sys.exit(code)"
+    )
+    command = [sys.executable, "-c", code, package, *args.split()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
-    expected = "this needs websockets, which is not installed: pip install websockets"
+    expected = f"this needs {package}, which is not installed: pip install {install}"
     assert done.stderr == f"nsde-policy: {expected}\n"

@@ -1,6 +1,5 @@
 """Tests for `nsde-policy compare`: real runs, trained for a few steps, to tables."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -90,22 +89,10 @@ def test_what_is_new_or_damaged_is_evaluated_again(runs: list[Path], out: Path, 
     assert len(list((out / "entries").iterdir())) == kept + 2
 
 
-@pytest.fixture
-def arm(runs: list[Path], tmp_path: Path) -> Path:
-    """A run of a robot without an environment."""
-    values = json.loads((runs[0] / "config.json").read_text()) | {"task": "none"}
-    run = tmp_path / "arm"
-    run.mkdir()
-    (run / "config.json").write_text(json.dumps(values))
-    (run / "model.safetensors").write_bytes((runs[0] / "model.safetensors").read_bytes())
-    return run
-
-
 @pytest.mark.parametrize(
     ("args", "message"),
     [
         ([], "nothing to compare"),
-        (["ARM"], "no environment to play in"),
         (["/nowhere"], "/nowhere does not exist"),
         (["RUN", "--out", "/proc/x"], "cannot be written"),
         (["RUN", "--env-kwargs", '{"reset_rule": "dice"}'], "dice"),
@@ -113,13 +100,12 @@ def arm(runs: list[Path], tmp_path: Path) -> Path:
 )
 def test_bad_input_exits_with_code_2(
     runs: list[Path],
-    arm: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     args: list[str],
     message: str,
 ):
-    names = {"RUN": runs[0], "ARM": arm}
+    names = {"RUN": runs[0]}
     out = [] if "--out" in args else ["--out", str(tmp_path / "out")]
     assert main(["compare", *(str(names.get(arg, arg)) for arg in args), "--episodes", "1", *out]) == 2
     said = capsys.readouterr().err

@@ -14,7 +14,7 @@ from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.score.comparison import ScoreComparison, compare_scores
 from nsde_policy.eval.score.result import Score
 from nsde_policy.eval.score.scorer import ScoreConfig
-from nsde_policy.eval.score.sums import EpisodeSums
+from nsde_policy.eval.statistics import EpisodeSums
 from tests.helpers.demo_stores import write_store
 from tests.helpers.toy_problems import make_robot_demos
 

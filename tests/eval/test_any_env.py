@@ -10,7 +10,10 @@ import pytest
 from nsde_policy.cli.main import main
 from nsde_policy.data import Demonstrations, Episode
 from nsde_policy.data.zarr_store.writer import DemoWriter
+from nsde_policy.errors import EnvError
 from nsde_policy.eval.render import video
+from nsde_policy.eval.rollouts.pool import RolloutPool
+from nsde_policy.eval.rollouts.runner import RolloutConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import GymTask, Task, find_rate, get_task, get_task_of_run
 from nsde_policy.tasks import adapter as adapters
@@ -28,10 +31,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], Path
     All are trained here: no test may take the log of a training for output of its command.
     """
     folder, rng, runs = tmp_path_factory.mktemp("runs"), np.random.default_rng(0), {}
-    for obs_dim, act_dim in ((3, 1), (4, 2), (5, 2)):
+    for obs_dim, act_dim in ((3, 1), (3, 2), (4, 2), (5, 2)):
         obs, act = rng.uniform(-1, 1, (60, obs_dim)), rng.uniform(-3, 3, (60, act_dim))
         demos = Demonstrations(np.float32(obs), np.float32(act), np.array([20, 40, 60]))
-        run = train_run(demos, get_task("none").preset("fast", "knn"), folder / str(obs_dim), seed=0)
+        run = train_run(
+            demos, get_task("none").preset("fast", "knn"), folder / f"{obs_dim}-{act_dim}", seed=0
+        )
         runs[obs_dim, act_dim] = run.path
     return runs
 
@@ -118,8 +123,8 @@ def test_a_broken_environment_gives_one_clear_error(runs, fault, monkeypatch, ca
         (["--env", "Nowhere-v0"], "'Nowhere-v0' is not registered with Gymnasium"),
         (["--env", "no_such_module:Env"], "No module named 'no_such_module'"),
         (["--env", "Pendulum-v1", "--env-kwargs", '{"gravity": 1}'], "does not take these arguments"),
+        (["--env", f"{HERE}:MatrixEnv", "--push", "1"], "leave out --push"),
         (["--env", "os:getcwd"], "expected a gymnasium.Env: derive the class from it"),
-        ([], "no environment to play in: give one with --env, or score recorded episodes"),
     ],
 )
 def test_an_environment_that_cannot_be_played_is_refused(runs, flags, message, capsys):
@@ -127,6 +132,31 @@ def test_an_environment_that_cannot_be_played_is_refused(runs, flags, message, c
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [("MatrixEnv", r"its observation has 4 values .* have 3"), ("MortalEnv", r"died.*--workers 1")],
+)
+def test_errors_of_worker_processes_are_raised(runs, env, message):
+    task = GymTask(f"{HERE}:{env}")
+    with pytest.raises(EnvError, match=message):
+        list(RolloutPool(runs[3, 2], RolloutConfig(task), workers=2).run(range(4)))
+
+
+@pytest.mark.parametrize(
+    ("infos", "success", "step"),
+    [
+        ([{}, {}, {"is_success": True}], True, 2),
+        ([{}, {"success": True}, {"success": False}], True, 1),
+        ([{"success": False}, {}, {"is_success": False}], False, None),
+        ([{}, {}, {}], None, None),
+    ],
+)
+def test_default_outcome_is_the_return_and_success_at_any_step(infos, success, step):
+    outcome = get_task("none").outcome([1.0, 2.0], infos)
+    assert (outcome.success, outcome.score, outcome.success_step) == (success, 3.0, step)
 
 
 def test_render_writes_pictures_of_the_environment(runs, tmp_path, monkeypatch, capsys):

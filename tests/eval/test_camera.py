@@ -81,15 +81,16 @@ def test_camera_is_disturbed_from_the_command_line(pixel_run: Path, tmp_path: Pa
     assert found["camera"] == CameraCondition(shift=2, occlusion=0.2).to_dict()
 
 
-def test_an_occluder_needs_a_size(capsys: pytest.CaptureFixture[str]):
-    assert main(["eval", "shipped-pixels", "--camera-occluder", "bar"]) == 2
-    assert "--camera-occluder needs --camera-occlusion" in capsys.readouterr().err
-
-
-def test_only_policies_with_cameras_can_be_disturbed(capsys: pytest.CaptureFixture[str]):
-    flags = ["--camera-shift", "2", "--camera-noise", "0.5"]
-    assert main(["eval", "--episodes", "1", "--workers", "1", *flags]) == 2
-    assert "no cameras to disturb: leave out the flags --camera-" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("shipped-pixels --camera-occluder bar", "--camera-occluder needs --camera-occlusion"),
+        ("--camera-shift 2", "no cameras to disturb: leave out the flags --camera-"),
+    ],
+)
+def test_disturbances_without_an_effect_are_refused(flags, message, capsys: pytest.CaptureFixture[str]):
+    assert main(["eval", *flags.split(), "--episodes", "1", "--workers", "1"]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_cached_episodes_depend_on_the_weights_of_the_encoder(pixel_run: Path, tmp_path: Path):

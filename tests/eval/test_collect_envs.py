@@ -174,7 +174,7 @@ def fragile(obs: np.ndarray) -> np.ndarray:
         ("Mute", [], "gives no actions; define select_action(obs)"),
         ("lost", [], "it returned array([nan]), expected finite numbers of shape (1,)"),
         ("fragile", [], f"seed 7, step 0: expert {HERE}:fragile: __call__ raised ZeroDivisionError: no plan"),
-        ("Missing", [], f"{HERE} has no class 'Missing'; it has: "),
+        ("Missing", [], f"the module of the expert {HERE}:Missing has no such class"),
         ("Swing", ["--chunk", "4"], "--chunk and --sampling are for trained policies"),
     ],
 )

@@ -106,11 +106,3 @@ def test_a_process_of_a_cluster_needs_no_run_directory(tmp_path, monkeypatch):
 def test_unusable_addresses_are_refused(flags, message, capsys):
     assert main(["eval", "--episodes", "1", *flags]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_without_ray_its_extra_is_named_before_torch_is_imported():
-    code = "import sys; sys.modules['ray'] = None\nfrom nsde_policy.cli.main import main\n"
-    code += "print(main(['eval', '--ray', 'local']), 'torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout == "2 False\n", done.stderr
-    assert "this needs ray, which is not installed: pip install 'ray>=2.40'" in done.stderr

@@ -13,7 +13,7 @@ from nsde_policy.eval.rollouts.disturbances import Condition, Disturbances
 from nsde_policy.eval.rollouts.episode import EpisodeResult, Trace
 from nsde_policy.eval.rollouts.pool import RolloutPool
 from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
-from nsde_policy.eval.rollouts.scores import rollout, score_rollouts, summarize_episodes
+from nsde_policy.eval.rollouts.scores import RolloutScores, rollout, score_rollouts
 from nsde_policy.policy.policy import Policy
 from nsde_policy.tasks import get_task
 from tests.helpers.selecting_runs import make_selecting_run
@@ -112,10 +112,10 @@ def test_scores_average_episodes():
 
     episodes = [episode(0, 1.0, True), episode(1, 0.5, False), episode(2, 1.0, True)]
     longer = replace(episodes[0], success_step=60)
-    assert summarize_episodes([longer, *episodes[1:]], get_task("none")).mean_steps_to_success == 81
+    assert RolloutScores([longer, *episodes[1:]], get_task("none")).mean_steps_to_success == 81
     needed = [each.to_dict("return")["steps_to_success"] for each in (longer, *episodes)]
     assert needed == [60, 100, None, 102]
-    scores = summarize_episodes(episodes, get_task("none"))
+    scores = RolloutScores(episodes, get_task("none"))
     assert scores.score.value == pytest.approx(2.5 / 3)
     assert scores.success.value == pytest.approx(2 / 3)
     assert scores.success.n == 3

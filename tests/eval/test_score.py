@@ -19,7 +19,7 @@ from nsde_policy.eval.score.comparison import ScoreComparison
 from nsde_policy.eval.score.episodes import ScoredEpisodes, choose_frames
 from nsde_policy.eval.score.result import Score
 from nsde_policy.eval.score.scorer import ScoreConfig, score_episodes
-from nsde_policy.eval.score.sums import EpisodeSums, estimate_difference
+from nsde_policy.eval.statistics import EpisodeSums, estimate_difference
 from nsde_policy.methods.base import BatchRng, PolicyModel, StepLogProb, StepPrediction
 from nsde_policy.methods.baselines.lstm_gmm import LSTMGMM, LSTMGMMConfig, LSTMGMMSampling
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig

@@ -1,8 +1,6 @@
 """Tests for `nsde-policy tune`: shared studies, repeated trials, presets, errors."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -213,14 +211,3 @@ def test_starting_settings_are_within_the_space():
 def test_wrong_flags_are_refused(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]):
     assert main(["tune", *flags]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_missing_optuna_is_named_before_torch_is_imported():
-    code = (
-        "import sys; sys.modules['optuna'] = None\n"
-        "from nsde_policy.cli.main import main\n"
-        "code = main(['tune']); assert 'torch' not in sys.modules; sys.exit(code)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2, done.stderr
-    assert "this needs optuna" in done.stderr

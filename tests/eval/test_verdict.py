@@ -10,8 +10,7 @@ from nsde_policy.assets import resolve_run
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.data.split import FEWEST_EPISODES, count_held_out, suggest_fraction
 from nsde_policy.eval.score.result import ActionScale, Score, describe_score
-from nsde_policy.eval.score.sums import EpisodeSums
-from nsde_policy.eval.statistics import MIN_PAIRS
+from nsde_policy.eval.statistics import MIN_PAIRS, EpisodeSums
 from nsde_policy.run_directory import RunDirectory
 
 

@@ -50,7 +50,6 @@ def make_entry(name: str = "neural_sde", *, skill: float | None = None, **change
         "name": name,
         "title": METHODS.get(method).title if method in METHODS.names() else name,
         "method": method,
-        "preset": "default",
         "train_seed": seed,
         "demos": 206,
         "chunk": 8,

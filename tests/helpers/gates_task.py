@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 
 from nsde_policy.data import Demonstrations, Episode
-from nsde_policy.tasks import Drawing, Reporting, Task, register_task
+from nsde_policy.tasks import Reporting, Task, register_task
 
 GATES = (-0.5, 0.0, 0.5)
 STEPS = 20
@@ -39,12 +39,6 @@ class GatesEnv(gym.Env[np.ndarray, np.ndarray]):
 gym.register("Gates-v0", GatesEnv, max_episode_steps=2 * STEPS)
 
 
-class GatesDrawing(Drawing):
-    """Paths of the point."""
-
-    path_of = (0, 1)
-
-
 @register_task
 class GatesTask(Task):
     """Move a point through one of three gates."""
@@ -52,7 +46,6 @@ class GatesTask(Task):
     name = "gates"
     env_id = "Gates-v0"
     reporting = Reporting(modes=3)
-    drawing = GatesDrawing()
 
 
 def demonstrate_gates(episodes: int = 30) -> Demonstrations:

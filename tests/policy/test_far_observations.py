@@ -19,7 +19,7 @@ from nsde_policy.deploy.export import export_policy
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.errors import EnvError, PolicyInputError
 from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
-from nsde_policy.eval.rollouts.scores import summarize_episodes
+from nsde_policy.eval.rollouts.scores import RolloutScores
 from nsde_policy.interface.calibration import CALIBRATION_FILE
 from nsde_policy.methods.baselines.regression import RegressionConfig
 from nsde_policy.policy.base_policy import BasePolicy
@@ -106,7 +106,7 @@ def places(
 def evaluate(run: Path, observed: Observed) -> Outcome:
     task = ReplayTask()
     result = EnvRunner(run, RolloutConfig(task, {"observed": observed})).run_one(0)
-    printed = summarize_episodes([result], task).as_text()
+    printed = RolloutScores([result], task).as_text()
     assert ("out of distribution" in printed) == (result.outside > 0)
     return Outcome(np.array(result.trace.actions), result.outside)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nsde_policy.errors import ComparisonError, ConfigError
-from nsde_policy.eval.score.sums import EpisodeSums
+from nsde_policy.eval.statistics import EpisodeSums
 from nsde_policy.eval.tables import format_markdown
 
 from .next_frame import VideoModel, to_unit

@@ -15,9 +15,10 @@ from nsde_policy.assets import SHIPPED_TASK, resolve_run
 from nsde_policy.bounds import Count, Natural, SeedNumber
 from nsde_policy.config import check_value, get_bounded_fields
 from nsde_policy.errors import CheckpointError, ConfigError, DemoError, import_optional, suggest
-from nsde_policy.files import check_writable, parse_json, read_file, replace_file
+from nsde_policy.files import check_writable, parse_json, read_file, read_json, replace_file
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.ranks import is_launched
+from nsde_policy.tasks import NO_TASK, get_task
 
 from .foreign import refuse_foreign
 
@@ -234,6 +235,16 @@ def check_run(run: Path) -> None:
     listed = ", ".join(map(str, others[:SHOWN_RUNS])) + (", …" if others[SHOWN_RUNS:] else "")
     there_are = f"there are {listed}" if others else "`nsde-policy train` writes one"
     raise CheckpointError(f"{run} {what}; {there_are}, and `shipped` is the policy of this package")
+
+
+def check_environment(run: Path) -> None:
+    """Raise `ConfigError` if a run was trained without a task, and so without an environment.
+
+    The record is read without `RunDirectory`, which imports torch.
+    """
+    values = read_json(resolve_run(run) / "config.json", error=CheckpointError)
+    if values.get("task") == NO_TASK:
+        get_task(NO_TASK).make_env()
 
 
 def _suggest_demos(path: Path) -> str:

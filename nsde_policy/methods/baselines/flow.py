@@ -43,6 +43,8 @@ class StreamingFlowSampling(Sampling):
 class StreamingFlowConfig(ChunkConfig):
     """Settings of Streaming Flow Policy."""
 
+    tunable = ("noise", "network.width")
+
     horizon: Length = 16
     """Actions of a trajectory (T_p), counted from the oldest state in the input."""
     noise: Positive = 0.1

@@ -39,6 +39,8 @@ class LSTMGMMSampling(Sampling):
 class LSTMGMMConfig(WindowConfig):
     """Settings of LSTM-GMM."""
 
+    tunable = ("noise",)
+
     history: Length = 10
     """Number of states in the input, including the current one."""
     horizon: Length = 10

@@ -32,6 +32,8 @@ class SamplingConfig(Sampling):
 class NeuralSDEConfig(ModelConfig):
     """Inputs, training targets, networks and sampling of a Neural SDE."""
 
+    tunable = ("noise", "network.width")
+
     history: Length = 2
     """Number of states in the input: 1 is the paper's Markov state, 2 adds the one before."""
     dt: Positive = 1.0

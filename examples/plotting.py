@@ -60,3 +60,7 @@ def encode_figure(figure: "Figure", kind: str) -> bytes:
     metadata = {"png": {"Software": None}, "svg": {"Date": None}}[kind]
     figure.savefig(buffer, format=kind, dpi=140, metadata=metadata)
     return buffer.getvalue()
+
+
+if __name__ == "__main__":
+    print(__doc__)
