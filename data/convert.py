@@ -1,6 +1,5 @@
 """Conversion of demonstrations to a zarr store, and demonstrations with episodes left out or shortened."""
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,14 +7,14 @@ from pathlib import Path
 import numpy as np
 
 from nsde_policy.errors import ConfigError, DemoError, NsdePolicyError
-from nsde_policy.files import PARTIAL
+from nsde_policy.files import publish_complete
 
 from .images import LazyFrames
-from .readers.registry import load_from
+from .readers.registry import load_demonstrations, load_from
 from .roles import is_camera
 from .source import DerivedSource, Progress, Source, SourceArray, get_short_name
 from .types import MIN_STEPS, Ints, Numbers
-from .zarr_store.store import RECORDING, Store
+from .zarr_store.store import RECORDING
 from .zarr_store.writer import MADE_WITH, DemoWriter, LazyRows
 
 
@@ -31,12 +30,8 @@ def write_zarr(
     """Write demonstrations to a zarr store and compare what was written; returns the number of episodes.
 
     Observations become `state` and actions `action`; all other arrays keep the last part of their name. The
-    store is written next to `out` and renamed when it is complete; an interrupted conversion goes on behind
-    its last whole episode.
+    store appears under its name when it is complete.
     """
-    if os.path.lexists(out):
-        raise NsdePolicyError(f"{out} exists; move it away or choose a new path")
-    partial = out.with_name(out.name + PARTIAL)
     demos = load_from(source, obs_keys=obs_keys, act_key=act_key, rate_hz=rate_hz)
     used = {name for key in (*obs_keys, act_key) for name in source.resolve(key)}
     others = _name_arrays(source, used)
@@ -52,29 +47,26 @@ def write_zarr(
         attributes.pop(name, None)
     named = {name: array.columns for name, array in others.items() if array.columns}
     attributes["columns"] = {**named, "state": demos.obs_names, "action": demos.act_names}
-    with DemoWriter(
-        partial,
-        resume=True,
-        rate_hz=demos.rate_hz,
-        angles=demos.angles,
-        act_angles=demos.act_angles,
-        provenance={"converted_from": str(source.path), "format": source.format},
-        made_with=made_with,
-        attributes=attributes,
-    ) as writer:
-        for k in progress(range(len(writer), len(demos))):
-            span = np.array([[demos.starts[k], demos.episode_ends[k]]])
-            extras: dict[str, LazyRows] = {}
-            for name, array in others.items():
-                rows = EditedArray(array, span)
-                rows.check_parts(len(rows))
-                extras[name] = LazyFrames(rows, len(rows)) if is_camera(array.shape) else rows
-            writer.append(demos[k], extras, {name: values[k] for name, values in info.items()})
-    with Store(partial) as store:
-        written = load_from(store)
-    if written.fingerprint != demos.fingerprint:
-        raise DemoError(f"{partial} does not hold the numbers of {source.path}: delete it and convert again")
-    partial.rename(out)
+    with publish_complete(out) as path:
+        with DemoWriter(
+            path,
+            rate_hz=demos.rate_hz,
+            angles=demos.angles,
+            act_angles=demos.act_angles,
+            provenance={"converted_from": str(source.path), "format": source.format},
+            made_with=made_with,
+            attributes=attributes,
+        ) as writer:
+            for k in progress(range(len(demos))):
+                span = np.array([[demos.starts[k], demos.episode_ends[k]]])
+                extras: dict[str, LazyRows] = {}
+                for name, array in others.items():
+                    rows = EditedArray(array, span)
+                    rows.check_parts(len(rows))
+                    extras[name] = LazyFrames(rows, len(rows)) if is_camera(array.shape) else rows
+                writer.append(demos[k], extras, {name: values[k] for name, values in info.items()})
+        if load_demonstrations(path).fingerprint != demos.fingerprint:
+            raise DemoError(f"{out} would not hold the numbers of {source.path}; convert them again")
     return len(demos)
 
 

@@ -56,7 +56,7 @@ def open_source(path: Path | str, *, accept_omitted_chunks: bool = False) -> Sou
     """
     path = Path(path)
     if path.suffix == PARTIAL:
-        raise DemoError(f"{path} is incomplete: repeat the command that writes it to continue")
+        raise DemoError(f"{path} is incomplete: delete it and repeat the command that writes it")
     reader = find_reader(path)
     omitted = {"accept_omitted_chunks": True} if accept_omitted_chunks and reader.takes_omitted_chunks else {}
     source = reader.open(path, **omitted)

@@ -29,7 +29,7 @@ StorePathFlag = Annotated[
 ]
 ObsKeysFlag = Annotated[tuple[str, ...], arg(help="Arrays that make up an observation, side by side.")]
 ActKeyFlag = Annotated[str, arg(help="Array that holds the actions.")]
-OutFlag = Annotated[Path, Positional, arg(help="Folder to write; it appears when it is complete.")]
+OutFlag = Annotated[Path, Positional, arg(help="New folder; it appears when it is complete.")]
 
 
 @dataclass(frozen=True)

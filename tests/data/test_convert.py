@@ -1,6 +1,7 @@
-"""Tests of conversion and editing: the same numbers arrive, and an interrupted conversion goes on."""
+"""Tests of conversion and editing: the same numbers arrive, in a store that is complete."""
 
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from nsde_policy.cli.main import main
 from nsde_policy.data import DemoWriter, Episode, load_demonstrations, open_images
 from nsde_policy.data.convert import parse_cuts, write_zarr
 from nsde_policy.data.readers import open_source
+from nsde_policy.data.readers.lerobot.writer import write_lerobot
 from nsde_policy.errors import ConfigError, DemoError
 from tests.helpers.demo_stores import write_store
 
@@ -74,27 +76,22 @@ def test_a_store_is_the_same_after_it_was_a_lerobot_data_set(store: Path, tmp_pa
         assert (source.attributes["licence"], source.attributes["tasks"]) == ("MIT", {"0": "demonstrations"})
 
 
-def test_an_interrupted_conversion_goes_on(store: Path, tmp_path: Path) -> None:
-    out, done = tmp_path / "out.zarr", []
-
-    def stop_after_one(episodes: range):
+@pytest.mark.parametrize("write", [write_zarr, write_lerobot])
+def test_an_interrupted_conversion_leaves_nothing(
+    store: Path, tmp_path: Path, write: Callable[..., int]
+) -> None:
+    def stop_after_one(episodes: range) -> Iterator[int]:
         yield episodes[0]
         raise KeyboardInterrupt
 
-    def note(episodes: range) -> range:
-        done.append(episodes)
-        return episodes
-
-    with open_source(store) as source, pytest.raises(KeyboardInterrupt):
-        write_zarr(source, out, progress=stop_after_one)
-    assert not out.exists()
-    with pytest.raises(DemoError, match=r"out\.zarr\.partial is incomplete: repeat the command"):
-        load_demonstrations(tmp_path / "out.zarr.partial")
     with open_source(store) as source:
-        assert write_zarr(source, out, progress=note) == 3
-    assert done == [range(1, 3)]
-    assert load_demonstrations(out).fingerprint == load_demonstrations(store).fingerprint
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["demos.zarr", "out.zarr"]
+        with pytest.raises(KeyboardInterrupt):
+            write(source, tmp_path / "out", progress=stop_after_one)
+        assert [path.name for path in tmp_path.iterdir()] == ["demos.zarr"]
+        assert write(source, tmp_path / "out") == 3
+    (tmp_path / "out").rename(tmp_path / "killed.partial")
+    with pytest.raises(DemoError, match=r"killed\.partial is incomplete: delete it and repeat the command"):
+        load_demonstrations(tmp_path / "killed.partial")
 
 
 @pytest.mark.parametrize("to", ["zarr", "lerobot"])
