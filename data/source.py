@@ -158,6 +158,8 @@ class Source(abc.ABC):
     """Arrays, side by side, that `state` and `action` stand for where a format has other names."""
     attributes: Mapping[str, Any] = {}
     """What the files say about themselves, JSON: provenance, task, licence."""
+    accept_omitted_chunks: bool = False
+    """Whether parts of arrays that a zarr store leaves out are read as the fill value, not as damage."""
     ignores_rest: bool = False
     """Whether frames behind the last episode end are left out; otherwise they are an error."""
     notes: tuple[str, ...] = ()

@@ -57,9 +57,8 @@ def open_source(path: Path | str, *, accept_omitted_chunks: bool = False) -> Sou
     path = Path(path)
     if path.suffix == PARTIAL:
         raise DemoError(f"{path} is incomplete: delete it and repeat the command that writes it")
-    reader = find_reader(path)
-    omitted = {"accept_omitted_chunks": True} if accept_omitted_chunks and reader.takes_omitted_chunks else {}
-    source = reader.open(path, **omitted)
+    source = find_reader(path).open(path)
+    source.accept_omitted_chunks = accept_omitted_chunks
     check_array_count(len(source.find_arrays()), source.path)
     return source
 

@@ -238,6 +238,7 @@ def open_npz(path: Path, load: LoadMember) -> dict[str, SourceArray]:
 
 
 def _load_member(path: Path, key: str) -> Numbers:
+    """Read an array of an npz file as a whole, which is the only way numpy unpacks one; never a pickle."""
     with _open_archive(path) as archive, archive.open(f"{key}.npy") as member:
         array: Numbers = np.lib.format.read_array(member, allow_pickle=False)
     return array

@@ -22,9 +22,8 @@ ENDS = "meta/episode_ends"
 class Store(Source):
     """An open store, a directory or a zip, zarr format 2 or 3; raises `DemoError` for anything else."""
 
-    def __init__(self, path: Path, *, accept_omitted_chunks: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         self.path, self._files = path, StoreFiles(path)
-        self._accept_omitted = accept_omitted_chunks
 
     @cached_property
     def format(self) -> str:  # type: ignore[override]
@@ -126,7 +125,7 @@ class Store(Source):
             raise DemoError(f"{name} holds {zarray.dtype}, expected real numbers")
         if zarray.ndim == 0 or 0 in zarray.shape[1:] or 0 in zarray.chunks:
             raise DemoError(f"{name} has shape {zarray.shape}, expected (frames, at least one column)")
-        return StoredArray(name, zarray, self._files, accept_omitted=self._accept_omitted)
+        return StoredArray(name, zarray, self._files, accept_omitted=self.accept_omitted_chunks)
 
     def read_ends(self) -> Ints:
         """Read meta/episode_ends."""
