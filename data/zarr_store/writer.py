@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 STATE, ACTION = "data/state", "data/action"
 INFO_PREFIX = "meta/episode_"
-"""Prefix of arrays with one number per episode: `info={"seed": 7}` is stored in meta/episode_seed."""
+"""Prefix of arrays with one number per episode: `info={"seed": 7}` is stored in meta/episode_seed.
+`open_source(path).read_info()` reads it."""
 MADE_WITH = "made_with"
 """Root attribute with the settings that determine all episodes of a recording."""
 GROUPS = (".zgroup", "data/.zgroup", "meta/.zgroup")
@@ -135,13 +136,6 @@ class DemoWriter:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
-
-    def read_info(self) -> dict[str, Numbers]:
-        """Read the `info` of all committed episodes, (episodes,) each."""
-        self._require_open()
-        names = [name for name in self._arrays if name.startswith(INFO_PREFIX)]
-        with Store(self.path) as store:
-            return {n.removeprefix(INFO_PREFIX): store.open_path(n).read(0, len(self)) for n in names}
 
     def append(
         self,
