@@ -24,11 +24,8 @@ class Store(Source):
 
     def __init__(self, path: Path) -> None:
         self.path, self._files = path, StoreFiles(path)
-
-    @cached_property
-    def format(self) -> str:  # type: ignore[override]
-        """Version of the format and kind of the container."""
-        return f"zarr format {self.zarr_format}, {self._files.container}"
+        self.zarr_format = 2 if self._files.size(".zgroup") is not None else 3
+        self.format = f"zarr format {self.zarr_format}, {self._files.container}"
 
     @cached_property
     def rate_hz(self) -> float | None:  # type: ignore[override]
@@ -45,11 +42,6 @@ class Store(Source):
     def close(self) -> None:
         """Close the zip file of the store, if it is one."""
         self._files.close()
-
-    @property
-    def zarr_format(self) -> int:
-        """Version of the zarr format, 2 or 3."""
-        return 2 if self._files.size(".zgroup") is not None else 3
 
     @property
     def attributes(self) -> dict[str, Any]:  # type: ignore[override]

@@ -4,7 +4,7 @@ import json
 import logging
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -55,7 +55,7 @@ class DataInfo(StoreFlags):
         summary = summarize(self.path, accept_omitted_chunks=self.accept_omitted_chunks)
         task = find_task(self.path)
         if self.json:
-            print(json.dumps({"task": task.name, **json.loads(summary.to_json())}, indent=2))
+            print(json.dumps({"task": task.name, **asdict(summary)}, indent=2))
             return
         print(summary.to_text())
         if summary.observations and summary.actions:
