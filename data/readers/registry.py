@@ -36,17 +36,13 @@ def register_reader(cls: type[Reader]) -> type[Reader]:
 
 def find_reader(path: Path) -> Reader:
     """Return the reader that recognises a file or folder, `FALLBACK` if none does."""
-    readers_by_name = reversed(READERS.load_all().items())  # those of other packages first
-    readers = (reader for name, reader in readers_by_name if name != FALLBACK)
-    return next((reader for reader in readers if _recognises(reader, path)), READERS.get(FALLBACK))
-
-
-def _recognises(reader: Reader, path: Path) -> bool:
-    try:
-        return reader.probe(path)
-    except (Exception, SystemExit) as error:  # of another package, which must not keep others from reading
-        logger.warning("left out: the reader %r raised %r for %s", reader.name, error, path)
-        return False
+    for name, reader in reversed(READERS.load_all().items()):  # those of other packages first
+        try:
+            if name != FALLBACK and reader.probe(path):
+                return reader
+        except (Exception, SystemExit) as error:  # of another package, which must not stop others
+            logger.warning("left out: the reader %r raised %r for %s", name, error, path)
+    return READERS.get(FALLBACK)
 
 
 def open_source(path: Path | str, *, accept_omitted_chunks: bool = False) -> Source:
