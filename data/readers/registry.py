@@ -123,6 +123,6 @@ def load_from(
         rate_hz=source.rate_hz if rate_hz is None else rate_hz,
         act_limits=limits,
         source=str(source.path),
-        obs_names=obs.names,
-        act_names=act.names,
+        obs_names=obs.columns,
+        act_names=act.columns,
     )
