@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .types import Episode
+from .zarr_store.store import Store
 from .zarr_store.writer import INFO_PREFIX, DemoWriter, LazyRows
 
 _UNKNOWN = -1
@@ -69,8 +70,9 @@ class Collection(DemoWriter):
         self._episodes: list[EpisodeInfo] = []
         if not len(self):
             return
-        stored = self.read_info()
-        columns = (stored[name].tolist() for name in ("seed", "success", "score"))
+        with Store(self.path) as store:
+            info = store.read_info()
+        columns = (info[f"episode_{name}"].tolist() for name in ("seed", "success", "score"))
         for seed, success, score in zip(*columns, strict=True):
             outcome = None if success == _UNKNOWN else bool(success)
             self._episodes.append(EpisodeInfo(seed, outcome, score))

@@ -1,6 +1,5 @@
 """Conversion of demonstrations to a zarr store, and demonstrations with episodes left out or shortened."""
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,14 +7,15 @@ from pathlib import Path
 import numpy as np
 
 from nsde_policy.errors import ConfigError, DemoError, NsdePolicyError
-from nsde_policy.files import PARTIAL
+from nsde_policy.files import publish_complete
 
 from .images import LazyFrames
-from .readers.registry import load_from
+from .readers.groups import PartedArray
+from .readers.registry import load_demonstrations, load_from
 from .roles import is_camera
 from .source import DerivedSource, Progress, Source, SourceArray, get_short_name
-from .types import MIN_STEPS, Ints, Numbers
-from .zarr_store.store import RECORDING, Store
+from .types import MIN_STEPS, Numbers
+from .zarr_store.store import RECORDING
 from .zarr_store.writer import MADE_WITH, DemoWriter, LazyRows
 
 
@@ -31,12 +31,8 @@ def write_zarr(
     """Write demonstrations to a zarr store and compare what was written; returns the number of episodes.
 
     Observations become `state` and actions `action`; all other arrays keep the last part of their name. The
-    store is written next to `out` and renamed when it is complete; an interrupted conversion goes on behind
-    its last whole episode.
+    store appears under its name when it is complete.
     """
-    if os.path.lexists(out):
-        raise NsdePolicyError(f"{out} exists; move it away or choose a new path")
-    partial = out.with_name(out.name + PARTIAL)
     demos = load_from(source, obs_keys=obs_keys, act_key=act_key, rate_hz=rate_hz)
     used = {name for key in (*obs_keys, act_key) for name in source.resolve(key)}
     others = _name_arrays(source, used)
@@ -52,29 +48,26 @@ def write_zarr(
         attributes.pop(name, None)
     named = {name: array.columns for name, array in others.items() if array.columns}
     attributes["columns"] = {**named, "state": demos.obs_names, "action": demos.act_names}
-    with DemoWriter(
-        partial,
-        resume=True,
-        rate_hz=demos.rate_hz,
-        angles=demos.angles,
-        act_angles=demos.act_angles,
-        provenance={"converted_from": str(source.path), "format": source.format},
-        made_with=made_with,
-        attributes=attributes,
-    ) as writer:
-        for k in progress(range(len(writer), len(demos))):
-            span = np.array([[demos.starts[k], demos.episode_ends[k]]])
-            extras: dict[str, LazyRows] = {}
-            for name, array in others.items():
-                rows = EditedArray(array, span)
-                rows.check_parts(len(rows))
-                extras[name] = LazyFrames(rows, len(rows)) if is_camera(array.shape) else rows
-            writer.append(demos[k], extras, {name: values[k] for name, values in info.items()})
-    with Store(partial) as store:
-        written = load_from(store)
-    if written.fingerprint != demos.fingerprint:
-        raise DemoError(f"{partial} does not hold the numbers of {source.path}: delete it and convert again")
-    partial.rename(out)
+    with publish_complete(out) as path:
+        with DemoWriter(
+            path,
+            rate_hz=demos.rate_hz,
+            angles=demos.angles,
+            act_angles=demos.act_angles,
+            provenance={"converted_from": str(source.path), "format": source.format},
+            made_with=made_with,
+            attributes=attributes,
+        ) as writer:
+            for k in progress(range(len(demos))):
+                first, last = int(demos.starts[k]), int(demos.episode_ends[k])
+                extras: dict[str, LazyRows] = {}
+                for name, array in others.items():
+                    rows = ArraySpan(array, first, last)
+                    rows.check_parts(len(rows))
+                    extras[name] = LazyFrames(rows, len(rows)) if is_camera(array.shape) else rows
+                writer.append(demos[k], extras, {name: values[k] for name, values in info.items()})
+        if load_demonstrations(path).fingerprint != demos.fingerprint:
+            raise DemoError(f"{out} would not hold the numbers of {source.path}; convert them again")
     return len(demos)
 
 
@@ -106,42 +99,36 @@ class EditedSource(DerivedSource):
         """Take the episodes that are keys of `cuts`, and of each the frames `start` to `stop`."""
         names, self._episodes = source.find_arrays(), list(cuts)
         ends, arrays = source.open_episodes(names)
-        spans = np.array([*cuts.values()]) + np.concatenate([[0], ends])[self._episodes, None]
-        super().__init__(
-            source,
-            {name: EditedArray(array, spans) for name, array in zip(names, arrays, strict=True)},
-            np.cumsum(spans[:, 1] - spans[:, 0]),
-        )
+        starts = [0, *ends.tolist()]
+        spans = [(starts[k] + start, starts[k] + stop) for k, (start, stop) in cuts.items()]
+        lengths = [stop - start for start, stop in cuts.values()]
+        edited = {
+            name: PartedArray(array.name, [ArraySpan(array, *span) for span in spans], lengths)
+            for name, array in zip(names, arrays, strict=True)
+        }
+        super().__init__(source, edited, np.cumsum(lengths))
 
     def read_info(self) -> dict[str, Numbers]:
         """Return the numbers recorded for the episodes that are left."""
         return {name: values[self._episodes] for name, values in super().read_info().items()}
 
 
-class EditedArray(SourceArray):
-    """Spans of an array, one after the other."""
+class ArraySpan(SourceArray):
+    """The frames `first` to `last` of an array."""
 
-    def __init__(self, array: SourceArray, spans: Ints) -> None:
-        self.array, self._spans = array, spans
-        self._ends = np.cumsum(spans[:, 1] - spans[:, 0])
+    def __init__(self, array: SourceArray, first: int, last: int) -> None:
+        self.array, self._first = array, first
         self.name, self.dtype = array.name, array.dtype
         self.angles, self.columns = array.angles, array.columns
-        self.shape = (int(self._ends[-1]), *array.shape[1:])
+        self.shape = (last - first, *array.shape[1:])
 
     def find_faults(self, frames: int, start: int = 0) -> Iterator[str]:
-        """Describe missing and damaged parts of the spans."""
-        for first, last in self._spans.tolist():
-            yield from self.array.find_faults(last, first)
+        """Describe missing and damaged parts of the frames `start` to `frames`."""
+        return self.array.find_faults(self._first + frames, self._first + start)
 
     def read(self, start: int, stop: int) -> Numbers:
-        """Read frames of the spans that overlap with `start` to `stop`."""
-        parts = [np.empty((0, *self.shape[1:]), self.dtype)]
-        for (first, last), end in zip(self._spans.tolist(), self._ends.tolist(), strict=True):
-            offset = last - end  # from a frame here to the same one in the original
-            low, high = max(first, start + offset), min(last, stop + offset)
-            if low < high:
-                parts.append(self.array.read(low, high))
-        return np.concatenate(parts)
+        """Read the frames `start` to `stop`."""
+        return self.array.read(self._first + start, self._first + stop)
 
 
 def parse_cuts(

@@ -7,19 +7,17 @@ and gets its final name only after its content has been checked.
 """
 
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from nsde_policy.errors import DemoError, NsdePolicyError
-from nsde_policy.files import PARTIAL
+from nsde_policy.files import publish_complete
 
 from .readers import load_demonstrations
 
 TIMEOUT_S = 30.0
 """Seconds without data after which a connection is closed."""
 RETRIES = 3
-ARCHIVE = "archive.zip"
 
 
 @dataclass(frozen=True)
@@ -55,26 +53,25 @@ def download(
                 f"{out} exists and has other content ({difference}); move it away or choose another --out"
             )
         return False
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(PARTIAL, f"{out.name}.", out.parent) as folder:
-        archive = _fetch(url, Path(folder), progressbar)
+    with publish_complete(out) as archive:
+        _fetch(url, archive, progressbar)
         if difference := _find_difference(public, archive):
             raise DemoError(f"{url} does not hold the expected demonstrations: {difference}")
-        archive.rename(out)
     return True
 
 
-def _fetch(url: str, folder: Path, progressbar: bool) -> Path:
-    """Download an archive to a folder and return its path; retry if the connection fails."""
+def _fetch(url: str, archive: Path, progressbar: bool) -> None:
+    """Download an archive; retry if the connection fails."""
     import pooch
     import requests
 
     pooch.get_logger().setLevel("WARNING")  # its INFO messages would interrupt the progress bar
-    registry = {ARCHIVE: None}  # no checksum: a mirror may compress the same store differently
-    cache = pooch.create(folder, "", registry=registry, urls={ARCHIVE: url}, retry_if_failed=RETRIES)
+    name = archive.name
+    registry = {name: None}  # no checksum: a mirror may compress the same store differently
+    cache = pooch.create(archive.parent, "", registry=registry, urls={name: url}, retry_if_failed=RETRIES)
     http = pooch.HTTPDownloader(progressbar=progressbar, timeout=TIMEOUT_S)
     try:
-        return Path(cache.fetch(ARCHIVE, downloader=http))
+        cache.fetch(name, downloader=http)
     except requests.RequestException as error:
         raise NsdePolicyError(f"{url} cannot be downloaded: {error}") from error
 

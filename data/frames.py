@@ -2,7 +2,7 @@
 
 import math
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,12 +77,6 @@ def describe_frame(frame: Bytes) -> npt.NDArray[np.float64]:
     return np.array([values.mean(), values.std(), detail], np.float64)
 
 
-def _read_blocks(camera: "LazyFrames", count: int) -> Iterator[Bytes]:
-    """Read the first frames in blocks of bounded size."""
-    block = max(1, BLOCK_BYTES // int(np.prod(camera.shape[1:])))
-    return (camera[start : min(start + block, count)] for start in range(0, count, block))
-
-
 class FrameFile:
     """Resized frames of all cameras in a temporary file, which vanishes with this object.
 
@@ -112,12 +106,13 @@ class FrameFile:
             ) from error
 
     def _append(self, index: int, camera: "LazyFrames") -> None:
-        row, before = 0, None
-        for frames in _read_blocks(camera, len(self)):
-            for frame in frames:
+        block, before = max(1, BLOCK_BYTES // math.prod(camera.shape[1:])), None
+        for start in range(0, len(self), block):
+            frames = camera[start : min(start + block, len(self))]
+            for row, frame in enumerate(frames, start):
                 self.looks[index, row] = describe_frame(frame)
                 self.repeats[index, row] = before is not None and np.array_equal(frame, before)
-                row, before = row + 1, frame
+                before = frame
             self._file.write(np.ascontiguousarray(resize_frames(frames, self.size)).data)
 
     def __len__(self) -> int:

@@ -22,25 +22,13 @@ RARE = 0.25
 """Largest fraction of episodes with jumps of a column that are still unusual."""
 
 
-def find_oddities(demos: Demonstrations) -> list[str]:
-    """Return a line about everything in demonstrations that is special or often a mistake."""
-    lines = []
+def find_oddities(demos: Demonstrations) -> Iterator[str]:
+    """Describe everything in demonstrations that is special or often a mistake, one line each."""
     if repeats := _find_repeats(demos):
-        lines.append(
+        yield (
             f"{len(repeats)} of {len(demos)} episodes are identical to earlier ones ({_list([*repeats])}): "
             "check whether they were recorded or converted twice"
         )
-    return [*lines, *_find_columns(demos)]
-
-
-def _find_repeats(demos: Demonstrations) -> dict[int, int]:
-    """Return the episodes that are identical to an earlier one, and that one."""
-    first: dict[str, int] = {}
-    copied = [first.setdefault(each, k) for k, each in enumerate(demos.episode_fingerprints)]
-    return {k: original for k, original in enumerate(copied) if original != k}
-
-
-def _find_columns(demos: Demonstrations) -> Iterator[str]:
     values, names = _join_columns(demos)
     acts = names[demos.obs.shape[1] :]
     if binary := [f"{acts[i]} ({low:g} or {high:g})" for i, low, high in find_binary(demos)]:
@@ -70,6 +58,13 @@ def _find_columns(demos: Demonstrations) -> Iterator[str]:
             f"nothing moves in {at_start:.0%} of all frames at the start of episodes and in {at_end:.0%} at "
             "their end: cut them off with `data edit --trim`"
         )
+
+
+def _find_repeats(demos: Demonstrations) -> dict[int, int]:
+    """Return the episodes that are identical to an earlier one, and that one."""
+    first: dict[str, int] = {}
+    copied = [first.setdefault(each, k) for k, each in enumerate(demos.episode_fingerprints)]
+    return {k: original for k, original in enumerate(copied) if original != k}
 
 
 def _match_next(demos: Demonstrations) -> list[int]:

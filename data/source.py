@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -132,12 +132,12 @@ class MemoryArray(SourceArray):
     """An array that is in memory, or that numpy maps from a file."""
 
     def __init__(self, name: str, values: Numbers, columns: Sequence[str] = ()) -> None:
-        self.name, self._values, self.columns = name, values, tuple(columns)
+        self.name, self.values, self.columns = name, values, tuple(columns)
         self.shape, self.dtype = values.shape, values.dtype
 
     def read(self, start: int, stop: int) -> Numbers:
         """Return the frames `start` to `stop`."""
-        return self._values[start:stop]
+        return self.values[start:stop]
 
 
 class Source(abc.ABC):
@@ -158,6 +158,8 @@ class Source(abc.ABC):
     """Arrays, side by side, that `state` and `action` stand for where a format has other names."""
     attributes: Mapping[str, Any] = {}
     """What the files say about themselves, JSON: provenance, task, licence."""
+    accept_omitted_chunks: bool = False
+    """Whether parts of arrays that a zarr store leaves out are read as the fill value, not as damage."""
     ignores_rest: bool = False
     """Whether frames behind the last episode end are left out; otherwise they are an error."""
     notes: tuple[str, ...] = ()
@@ -225,17 +227,8 @@ def read_columns(array: SourceArray, ends: Ints) -> Floats:
     return columns
 
 
-class Columns(NamedTuple):
-    """Low-dimensional arrays side by side."""
-
-    values: Floats
-    names: tuple[str, ...]
-    """Names of the columns; a column without one is called by its array and its place in it."""
-    angles: tuple[int, ...]
-
-
-def join_columns(arrays: Sequence[SourceArray], ends: Ints) -> Columns:
-    """Read arrays and put them side by side."""
+def join_columns(arrays: Sequence[SourceArray], ends: Ints) -> MemoryArray:
+    """Read arrays and put them side by side; a column without a name is called by its array and its place."""
     values, angles = [], []
     names: list[str] = []
     for array in arrays:
@@ -244,7 +237,9 @@ def join_columns(arrays: Sequence[SourceArray], ends: Ints) -> Columns:
         names += array.columns or [
             f"{array.name.rpartition('/')[2]}[{column}]" for column in range(array.width)
         ]
-    return Columns(np.concatenate(values, axis=1), tuple(names), tuple(angles))
+    joined = MemoryArray("columns", np.concatenate(values, axis=1), names)
+    joined.angles = tuple(angles)
+    return joined
 
 
 class MemorySource(Source):

@@ -71,10 +71,7 @@ class DemoStatistics:
             else "branch" if self.has_branches
             else "are neither predictable nor branch"
         )  # fmt: skip
-        return (
-            f"{size} that {kind} (similar frames leave {self.unexplained_fraction:.0%} of what follows "
-            f"unexplained, {self.branching_fraction:.0%} of the frames branch)"
-        )
+        return f"{size} that {kind}"
 
     def without_comparison(self) -> "DemoStatistics":
         """Return the statistics as if frames had not been compared."""

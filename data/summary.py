@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -88,10 +88,6 @@ class StoreSummary:
     """Attributes of the store, such as its provenance."""
     train_flags: str
     """Flags of `train` that name observations and actions, where the format has no convention for them."""
-
-    def to_json(self) -> str:
-        """Format all fields as a JSON object."""
-        return json.dumps(asdict(self), indent=2)
 
     def to_text(self) -> str:
         """Format the summary as text for a terminal."""

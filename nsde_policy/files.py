@@ -9,7 +9,9 @@ import os
 import secrets
 import stat
 import sys
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -136,6 +138,25 @@ def replace_file(target: Path, content: bytes | str) -> None:
                 os.close(directory)
     except (OSError, ValueError) as error:
         raise NsdePolicyError(f"{target} cannot be written: {describe_problem(error)}") from error
+
+
+@contextmanager
+def publish_complete(target: Path) -> Iterator[Path]:
+    """Give a path at which a new file or folder is written; it is renamed to `target` at the end.
+
+    An error leaves nothing behind. A process that is killed may leave a folder with the suffix `PARTIAL`.
+    """
+    if os.path.lexists(target):
+        raise NsdePolicyError(f"{target} exists; move it away or choose a new path")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.TemporaryDirectory(PARTIAL, f"{target.name}.", target.parent)
+    except (OSError, ValueError) as error:
+        raise NsdePolicyError(f"{target} cannot be written: {describe_problem(error)}") from error
+    with folder as name:
+        unfinished = Path(name) / target.name
+        yield unfinished
+        unfinished.rename(target)
 
 
 def check_writable(target: Path) -> None:

@@ -18,8 +18,6 @@ class Reader(abc.ABC):
 
     name: ClassVar[str]
     """Name of the format and of its file."""
-    takes_omitted_chunks: ClassVar[bool] = False
-    """Whether `open` has the argument `accept_omitted_chunks`: the format may leave out parts of an array."""
 
     @abc.abstractmethod
     def probe(self, path: Path) -> bool:

@@ -1,7 +1,9 @@
 """The file `dataset.toml`, which describes the csv, npz and ROS 2 files next to it."""
 
+import json
 import re
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +30,13 @@ def load_dataset_toml(folder: Path, settings: type[Settings]) -> Settings:
     except ConfigError as error:
         problem = re.sub(rf"{settings.__name__}[:.]? ?", "", str(error))
         raise DemoError(f"{folder / DATASET_FILE}: {problem}") from None
+
+
+def suggest_dataset_toml(folder: Path, held: str, **settings: str | float | Sequence[str]) -> str:
+    """Describe the `dataset.toml` that a folder lacks, by what its first file holds and likely settings."""
+    lines = ", ".join(f"`{name} = {json.dumps(value)}`" for name, value in settings.items())
+    path = folder / DATASET_FILE
+    return f"{folder} has no {DATASET_FILE}, and {held}; write {path} with lines such as {lines}"
 
 
 def _parse(folder: Path) -> dict[str, Any]:

@@ -114,21 +114,18 @@ def find_ends(arrays: dict[str, SourceArray], frames: int, used: Collection[str]
 
     Return None if they divide nothing, but raise `DemoError` if another array looks as if it did.
     """
-    marks = {
-        kind: [arrays.pop(name) for name in names if name in arrays and name not in used]
-        for kind, names in EPISODE_ARRAYS.items()
-    }
-    ends: dict[str, Ints] = {}
-    for kind, parts in marks.items():
+    ends: list[tuple[str, Ints]] = []
+    for kind, names in EPISODE_ARRAYS.items():
+        parts = [arrays.pop(name) for name in names if name in arrays and name not in used]
         is_needed = parts and not (kind == "dones" and ends)  # a success may be marked in any frame
         if is_needed and len(kind_ends := _read_ends(kind, parts, frames)):
-            ends[parts[0].name] = kind_ends
-    for name, other_ends in ends.items():
-        first = next(iter(ends))
-        if not np.array_equal(other_ends, ends[first]):
+            ends.append((parts[0].name, kind_ends))
+    for name, other_ends in ends[1:]:
+        first, first_ends = ends[0]
+        if not np.array_equal(other_ends, first_ends):
             raise DemoError(f"{name} contradicts {first.partition(' in ')[0]}; correct or remove one of them")
     if ends:
-        return next(iter(ends.values()))
+        return ends[0][1]
     for array in arrays.values():
         is_short = 1 < sum(array.shape[:1]) <= frames // MIN_STEPS + 1
         if is_short and array.dtype.kind in "iuf" and array.width == 1:

@@ -36,17 +36,13 @@ def register_reader(cls: type[Reader]) -> type[Reader]:
 
 def find_reader(path: Path) -> Reader:
     """Return the reader that recognises a file or folder, `FALLBACK` if none does."""
-    readers_by_name = reversed(READERS.load_all().items())  # those of other packages first
-    readers = (reader for name, reader in readers_by_name if name != FALLBACK)
-    return next((reader for reader in readers if _recognises(reader, path)), READERS.get(FALLBACK))
-
-
-def _recognises(reader: Reader, path: Path) -> bool:
-    try:
-        return reader.probe(path)
-    except (Exception, SystemExit) as error:  # of another package, which must not keep others from reading
-        logger.warning("left out: the reader %r raised %r for %s", reader.name, error, path)
-        return False
+    for name, reader in reversed(READERS.load_all().items()):  # those of other packages first
+        try:
+            if name != FALLBACK and reader.probe(path):
+                return reader
+        except (Exception, SystemExit) as error:  # of another package, which must not stop others
+            logger.warning("left out: the reader %r raised %r for %s", name, error, path)
+    return READERS.get(FALLBACK)
 
 
 def open_source(path: Path | str, *, accept_omitted_chunks: bool = False) -> Source:
@@ -56,10 +52,9 @@ def open_source(path: Path | str, *, accept_omitted_chunks: bool = False) -> Sou
     """
     path = Path(path)
     if path.suffix == PARTIAL:
-        raise DemoError(f"{path} is incomplete: repeat the command that writes it to continue")
-    reader = find_reader(path)
-    omitted = {"accept_omitted_chunks": True} if accept_omitted_chunks and reader.takes_omitted_chunks else {}
-    source = reader.open(path, **omitted)
+        raise DemoError(f"{path} is incomplete: delete it and repeat the command that writes it")
+    source = find_reader(path).open(path)
+    source.accept_omitted_chunks = accept_omitted_chunks
     check_array_count(len(source.find_arrays()), source.path)
     return source
 
@@ -128,6 +123,6 @@ def load_from(
         rate_hz=source.rate_hz if rate_hz is None else rate_hz,
         act_limits=limits,
         source=str(source.path),
-        obs_names=obs.names,
-        act_names=act.names,
+        obs_names=obs.columns,
+        act_names=act.columns,
     )

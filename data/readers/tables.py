@@ -10,7 +10,6 @@ A file is an episode, unless a column or array of a usual name divides it, see `
 
 import csv
 import io
-import json
 import math
 import zipfile
 from array import array
@@ -31,15 +30,8 @@ from ..roles import find_roles
 from ..source import MemoryArray, MemorySource, SourceArray, check_array_count
 from ..types import Numbers, is_same_rate
 from .base import Reader
-from .dataset_toml import DATASET_FILE, get_dataset_format, load_dataset_toml
-from .groups import (
-    EPISODE_ARRAYS,
-    Group,
-    find_ends,
-    list_files,
-    open_parts,
-    read_whole,
-)
+from .dataset_toml import DATASET_FILE, get_dataset_format, load_dataset_toml, suggest_dataset_toml
+from .groups import EPISODE_ARRAYS, Group, find_ends, list_files, open_parts, read_whole
 from .registry import register_reader
 
 KINDS = (".csv", ".npz")
@@ -96,12 +88,9 @@ def _describe_template(folder: Path, first: Path) -> str:
     observations, actions = find_roles(
         {k: v for k, v in shapes.items() if k.lower() not in {*TIME_NAMES, "frame", "index", "episode"}}
     )
-    suggested = json.dumps(["?"] if set(actions) >= set(observations) else actions)
-    return (
-        f"{folder} has no {DATASET_FILE}, and {first.name} holds: {', '.join(shapes) or 'nothing'}; write "
-        f"{folder / DATASET_FILE} with three lines such as `rate_hz = 20`, "
-        f"`observations = {json.dumps(observations)}`, `actions = {suggested}`"
-    )
+    actions = ["?"] if set(actions) >= set(observations) else actions
+    held = f"{first.name} holds: {', '.join(shapes) or 'nothing'}"
+    return suggest_dataset_toml(folder, held, rate_hz=20, observations=observations, actions=actions)
 
 
 def _read_csv(path: Path, columns: Collection[str] = ()) -> dict[str, SourceArray]:
@@ -249,6 +238,7 @@ def open_npz(path: Path, load: LoadMember) -> dict[str, SourceArray]:
 
 
 def _load_member(path: Path, key: str) -> Numbers:
+    """Read an array of an npz file as a whole, which is the only way numpy unpacks one; never a pickle."""
     with _open_archive(path) as archive, archive.open(f"{key}.npy") as member:
         array: Numbers = np.lib.format.read_array(member, allow_pickle=False)
     return array

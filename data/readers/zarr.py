@@ -13,16 +13,11 @@ class ZarrReader(Reader):
     """Reader of the arrays in `data/` and of `meta/episode_ends`."""
 
     name = "zarr"
-    takes_omitted_chunks = True
 
     def probe(self, path: Path) -> bool:
         """Recognise zarr directories and zip files."""
         return path.suffix == ".zip" or any((path / key).exists() for key in ROOT_KEYS)
 
-    def open(self, path: Path, *, accept_omitted_chunks: bool = False) -> Store:
-        """Open a store; angles and names of columns are attributes of arrays, the rate one of the store.
-
-        `accept_omitted_chunks` uses the fill value for chunks that do not exist: some writers omit chunks
-        that hold nothing else, zarr 3 by default, but a lost chunk looks the same.
-        """
-        return Store(path, accept_omitted_chunks=accept_omitted_chunks)
+    def open(self, path: Path) -> Store:
+        """Open a store; angles and names of columns are attributes of arrays, the rate one of the store."""
+        return Store(path)

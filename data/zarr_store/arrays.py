@@ -39,7 +39,8 @@ class StoredArray(SourceArray):
             name: Path of the array in the store, such as data/state.
             zarray: The array.
             files: Files of the store, which are checked before zarr reads them.
-            accept_omitted: Whether chunks that do not exist hold the fill value.
+            accept_omitted: Whether chunks that do not exist hold the fill value. Some writers omit chunks
+                that hold nothing else, zarr 3 by default, but a lost chunk looks the same.
         """
         self.name, self.zarray, self._files, self._accept_omitted = name, zarray, files, accept_omitted
         self.shape, self.dtype = tuple(zarray.shape), zarray.dtype

@@ -22,14 +22,10 @@ ENDS = "meta/episode_ends"
 class Store(Source):
     """An open store, a directory or a zip, zarr format 2 or 3; raises `DemoError` for anything else."""
 
-    def __init__(self, path: Path, *, accept_omitted_chunks: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         self.path, self._files = path, StoreFiles(path)
-        self._accept_omitted = accept_omitted_chunks
-
-    @cached_property
-    def format(self) -> str:  # type: ignore[override]
-        """Version of the format and kind of the container."""
-        return f"zarr format {self.zarr_format}, {self._files.container}"
+        self.zarr_format = 2 if self._files.size(".zgroup") is not None else 3
+        self.format = f"zarr format {self.zarr_format}, {self._files.container}"
 
     @cached_property
     def rate_hz(self) -> float | None:  # type: ignore[override]
@@ -46,11 +42,6 @@ class Store(Source):
     def close(self) -> None:
         """Close the zip file of the store, if it is one."""
         self._files.close()
-
-    @property
-    def zarr_format(self) -> int:
-        """Version of the zarr format, 2 or 3."""
-        return 2 if self._files.size(".zgroup") is not None else 3
 
     @property
     def attributes(self) -> dict[str, Any]:  # type: ignore[override]
@@ -126,7 +117,7 @@ class Store(Source):
             raise DemoError(f"{name} holds {zarray.dtype}, expected real numbers")
         if zarray.ndim == 0 or 0 in zarray.shape[1:] or 0 in zarray.chunks:
             raise DemoError(f"{name} has shape {zarray.shape}, expected (frames, at least one column)")
-        return StoredArray(name, zarray, self._files, accept_omitted=self._accept_omitted)
+        return StoredArray(name, zarray, self._files, accept_omitted=self.accept_omitted_chunks)
 
     def read_ends(self) -> Ints:
         """Read meta/episode_ends."""

@@ -28,10 +28,12 @@ from .store import ENDS, RECORDING, Store
 
 if TYPE_CHECKING:
     import zarr
+    from zarr.abc.store import Store as ZarrStore
 
 STATE, ACTION = "data/state", "data/action"
 INFO_PREFIX = "meta/episode_"
-"""Prefix of arrays with one number per episode: `info={"seed": 7}` is stored in meta/episode_seed."""
+"""Prefix of arrays with one number per episode: `info={"seed": 7}` is stored in meta/episode_seed.
+`open_source(path).read_info()` reads it."""
 MADE_WITH = "made_with"
 """Root attribute with the settings that determine all episodes of a recording."""
 GROUPS = (".zgroup", "data/.zgroup", "meta/.zgroup")
@@ -134,13 +136,6 @@ class DemoWriter:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
-
-    def read_info(self) -> dict[str, Numbers]:
-        """Read the `info` of all committed episodes, (episodes,) each."""
-        self._require_open()
-        names = [name for name in self._arrays if name.startswith(INFO_PREFIX)]
-        with Store(self.path) as store:
-            return {n.removeprefix(INFO_PREFIX): store.open_path(n).read(0, len(self)) for n in names}
 
     def append(
         self,
@@ -252,26 +247,21 @@ class DemoWriter:
         self._provenance = None
 
     def _load(self) -> None:
-        """Load the committed episodes and cut off any rows behind them."""
-        self._ends = self._read_ends()
-        self._arrays = {}
-        if not len(self):
+        """Load the committed episodes and cut off any rows behind them; without any, remove all arrays."""
+        self._ends, self._arrays = np.zeros(0, np.int64), {}
+        if not self._has_episodes():
             for path in [path for part in ("data", "meta") for path in (self.path / part).iterdir()]:
                 if path.is_dir() and path != self.path / ENDS:
                     shutil.rmtree(path)
             return
         with Store(self.path) as store:
-            for folder, rows in (("data", self.frames), ("meta", len(self))):
-                for name in store.find_paths(folder):
-                    if name != ENDS:
-                        self._arrays[name] = self._open_array(store, name, rows)
-
-    def _read_ends(self) -> Ints:
-        """Read the ends of the committed episodes."""
-        if not self._has_episodes():
-            return np.zeros(0, np.int64)
-        with Store(self.path) as store:
-            return store.open_episodes(store.find_arrays())[0]
+            self._ends, _ = store.open_episodes(store.find_arrays())
+            self._arrays = {
+                name: self._open_array(store, name, rows)
+                for folder, rows in (("data", self.frames), ("meta", len(self)))
+                for name in store.find_paths(folder)
+                if name != ENDS
+            }
 
     def _open_array(self, store: Store, name: str, rows: int) -> "zarr.Array[Any]":
         """Check the committed rows of an array, open it for writing and cut off any rows behind them."""
@@ -294,25 +284,14 @@ class DemoWriter:
 
     def _create_array(self, name: str, rows: LazyRows) -> "zarr.Array[Any]":
         """Create an array without rows, for rows like these."""
-        import zarr
-
         from .atomic_store import AtomicStore
 
         angles = self._angles.get(name)
+        attributes = {"angles": list(check_angles(angles, rows.shape[1], name))} if angles else {}
         row_bytes = rows.dtype.itemsize * math.prod(rows.shape[1:])
-        return zarr.create_array(
-            AtomicStore(self.path),
-            name=name,
-            shape=(0, *rows.shape[1:]),
-            chunks=(max(1, CHUNK_BYTES // row_bytes), *rows.shape[1:]),
-            dtype=rows.dtype,
-            zarr_format=2,
-            compressors=COMPRESSOR,
-            fill_value=0,
-            attributes={"angles": list(check_angles(angles, rows.shape[1], name))} if angles else {},
-            config={"write_empty_chunks": True},
-            overwrite=True,
-        )
+        shape, chunk_rows = (0, *rows.shape[1:]), max(1, CHUNK_BYTES // row_bytes)
+        store = AtomicStore(self.path)
+        return _create(store, name, shape, rows.dtype, chunk_rows, attributes=attributes, overwrite=True)
 
     def _collect_rows(
         self, episode: Episode | None, extras: Mapping[str, LazyRows], info: Mapping[str, float | np.generic]
@@ -345,20 +324,10 @@ class DemoWriter:
 
         Without `chunks`, only the number is written.
         """
-        import zarr
         from zarr.storage import MemoryStore
 
         files: dict[str, Any] = {}
-        array = zarr.create_array(
-            MemoryStore(files),
-            name=ENDS,
-            shape=ends.shape,
-            chunks=(ENDS_PER_CHUNK,),
-            dtype=ends.dtype,
-            zarr_format=2,
-            compressors=COMPRESSOR,
-            fill_value=0,
-        )
+        array = _create(MemoryStore(files), ENDS, ends.shape, ends.dtype, ENDS_PER_CHUNK)
         array[:] = ends
         metadata = f"{ENDS}/.zarray"
         parts = [key for key in files if re.fullmatch(rf"{ENDS}/\d+", key)] if chunks else []
@@ -366,18 +335,35 @@ class DemoWriter:
             replace_file(self.path / key, files[key].to_bytes())
 
 
+def _create(
+    store: "ZarrStore", name: str, shape: tuple[int, ...], dtype: Any, chunk_rows: int, **options: Any
+) -> "zarr.Array[Any]":
+    """Create an array of zeros, whose chunks are all written."""
+    import zarr
+
+    return zarr.create_array(
+        store,
+        name=name,
+        shape=shape,
+        chunks=(chunk_rows, *shape[1:]),
+        dtype=dtype,
+        zarr_format=2,
+        compressors=COMPRESSOR,
+        fill_value=0,
+        config={"write_empty_chunks": True},
+        **options,
+    )
+
+
 def _write_rows(array: "zarr.Array[Any]", start: int, rows: LazyRows) -> None:
     """Write rows behind the first `start` ones, block by block, so that few of them are in memory."""
     _cut_off(array, start)  # rows of an episode that could not be committed
-    end = start + rows.shape[0]
+    chunk_rows, end = array.chunks[0], start + rows.shape[0]
     array.resize((end, *array.shape[1:]))
-    chunk_bytes = array.chunks[0] * rows[:1].nbytes
-    block_rows = array.chunks[0] * max(1, MAX_WRITE_BYTES // chunk_bytes)
-    position = start
-    while position < end:
-        stop = min(end, (position // block_rows + 1) * block_rows)
-        array[position:stop] = rows[position - start : stop - start]
-        position = stop
+    block_rows = chunk_rows * max(1, MAX_WRITE_BYTES // (chunk_rows * rows[:1].nbytes))
+    for first in range(start - start % block_rows, end, block_rows):
+        low, high = max(first, start), min(first + block_rows, end)
+        array[low:high] = rows[low - start : high - start]
 
 
 def _cut_off(array: "zarr.Array[Any]", rows: int) -> None:

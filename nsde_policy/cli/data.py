@@ -4,7 +4,7 @@ import json
 import logging
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -29,7 +29,7 @@ StorePathFlag = Annotated[
 ]
 ObsKeysFlag = Annotated[tuple[str, ...], arg(help="Arrays that make up an observation, side by side.")]
 ActKeyFlag = Annotated[str, arg(help="Array that holds the actions.")]
-OutFlag = Annotated[Path, Positional, arg(help="Folder to write; it appears when it is complete.")]
+OutFlag = Annotated[Path, Positional, arg(help="New folder; it appears when it is complete.")]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class DataInfo(StoreFlags):
         summary = summarize(self.path, accept_omitted_chunks=self.accept_omitted_chunks)
         task = find_task(self.path)
         if self.json:
-            print(json.dumps({"task": task.name, **json.loads(summary.to_json())}, indent=2))
+            print(json.dumps({"task": task.name, **asdict(summary)}, indent=2))
             return
         print(summary.to_text())
         if summary.observations and summary.actions:

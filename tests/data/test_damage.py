@@ -107,12 +107,6 @@ def half(content: bytes) -> bytes:
     return content[: len(content) // 2]
 
 
-def state_with(value: float, frame: int, column: int, dtype: str = "f4") -> np.ndarray:
-    state = example_arrays()["data/state"].astype(dtype)
-    state[frame, column] = value
-    return state
-
-
 CHUNK, V3_CHUNK = "data/state/1.0", "data/state/c/1/0"
 ZSTD = {"compressors": {"id": "zstd", "level": 1}}
 CHECKSUM = {"compressors": {"id": "zstd", "level": 1, "checksum": True}}
@@ -149,10 +143,6 @@ DAMAGES = [
     Damage("pickled objects", with_pickles(dtype="|O", filters=[{"id": "pickle"}], fill_value=None), "pickl"),
     Damage("pickled floats", with_pickles(compressor={"id": "pickle"}), "pickles"),
     Damage("text", with_metadata(META, dtype="<U4", fill_value=""), "expected real numbers"),
-    Damage(
-        "NaN", with_arrays(data__state=state_with(np.nan, 17, 3)), r"state\[3\] .* 17 \(episode 1, step 2\)"
-    ),
-    Damage("too large", with_arrays(data__state=state_with(1e39, 7, 0, "f8")), r"inf in .* frame 7"),
     # frames and episodes
     Damage("no episodes", with_ends(), "holds 0 episodes"),
     Damage("uncovered frames", with_ends(15, 39), "ends at frame 39 of 40"),

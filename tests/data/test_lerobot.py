@@ -111,21 +111,15 @@ def test_without_a_usual_state_all_low_dimensional_observations_are_the_state(tm
     assert load_demonstrations(tmp_path).obs.shape == (22, 6)
 
 
-def test_missing_episodes_at_the_end_and_cameras_are_left_out_with_a_note(
+def test_a_camera_without_videos_is_left_out_with_a_note(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_v2(tmp_path / "set")
-    (path / "data/chunk-000/episode_000002.parquet").unlink()
     for file in path.glob("videos/*/*/*"):
         file.unlink()
-    assert np.array_equal(load_demonstrations(path).obs, expected_state()[:13])
     assert open_source(path).find_arrays() == ["action", "observation.state", "task_index"]
-    assert check_store(path) == []
     assert main(["data", "check", str(path)]) == 0
-    episodes, camera = summarize(path).oddities[:2]
-    assert f"{episodes}\n{camera}" in capsys.readouterr().out
-    assert episodes.startswith("2 of 3 episodes are there, the rest is left out: no ")
-    assert camera == f"the camera {WRIST} is left out: it has no videos"
+    assert f"\nthe camera {WRIST} is left out: it has no videos" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("write", [write_v3, write_v2])
@@ -142,7 +136,8 @@ def test_a_part_of_a_data_set_has_the_episodes_whose_files_are_there(
     start = 13 if write is write_v3 else 8
     assert np.array_equal(load_demonstrations(path).obs, expected_state()[start:])
     assert np.abs(open_images(path, key=WRIST)[:].astype(int) - expected_frames(48, 64)[start:]).mean() < 5
-    assert f"{1 if write is write_v3 else 2} of 3 episodes are there" in summarize(path).oddities[0]
+    note = f"{1 if write is write_v3 else 2} of 3 episodes are there, the rest is left out: no {first}"
+    assert summarize(path).oddities[0] == note
     assert check_store(path) == []
 
 

@@ -57,11 +57,6 @@ def drop_a_frame(path: Path) -> None:
     edit_column(path / EPISODES, "length", with_value(0, 7))
 
 
-def repeat_column(path: Path) -> None:
-    table = pq.read_table(path / DATA)
-    pq.write_table(table.append_column("action", table["action"]), path / DATA)
-
-
 V2_VIDEO = f"videos/chunk-000/{WRIST}/episode_000001.mp4"
 SPAN = f"videos/{WRIST}"
 DAMAGES = [
@@ -99,7 +94,6 @@ DAMAGES = [
         in_column(f"{SPAN}/file_index", lambda n: None, EPISODES),
         "has no column 'videos/.*/file_index'",
     ),
-    Damage("column twice", repeat_column, "has 2 columns 'action', expected one"),
     Damage("NaN as time", in_column("timestamp", with_value(4, np.nan)), "timestamp is nan in row 4"),
     Damage(
         "episodes miscounted",
@@ -120,11 +114,6 @@ DAMAGES = [
     Damage("many columns", with_feature("action", shape=[3 * 10**6]), "3000000 numbers a frame, too many"),
     Damage("many axes", with_feature("action", shape=[1] * 65), "info.json is damaged: .*length <= 8"),
     Damage("other width", with_feature("action", shape=[3]), r"with lengths \[2\], expected float32 \(3,\)"),
-    Damage(
-        "NaN",
-        in_column("observation.state", with_value(9, [0, 0, np.nan, 0])),
-        r"nan in observation.state\[2\] at frame 9",
-    ),
     Damage(
         "no picture",
         in_column(TOP, with_value(4, {"bytes": b"?", "path": ""})),

@@ -51,6 +51,7 @@ def test_fingerprint_depends_on_numbers_ends_and_angles_only() -> None:
         ({"obs": np.full((8, 3), np.nan)}, r"nan in obs\[0\] at frame 0 \(episode 0, step 0\)"),
         ({"act": np.full((8, 2), 1e30)}, r"1e\+30 in act\[0\] .*, 16 values in total are not within ±1e\+18"),
         ({"act": np.full((8, 2), -2e18)}, "not within"),
+        ({"act": np.full((8, 2), 1e39)}, r"inf in act\[0\]"),
         ({"episode_ends": np.array([], int)}, "at least 1 episode"),
         ({"episode_ends": np.array([3, 9])}, "ends at frame 9 of 8"),
         ({"angles": (-1,)}, "columns 0 to 2"),

@@ -5,7 +5,6 @@ import logging
 import math
 import os
 import re
-import tempfile
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from nsde_policy.errors import DemoError, NsdePolicyError, import_optional
-from nsde_policy.files import PARTIAL
+from nsde_policy.errors import DemoError, import_optional
+from nsde_policy.files import publish_complete
 
 from ...images import LazyFrames
 from ...roles import is_colour, read_shapes
@@ -57,14 +56,10 @@ def write_lerobot(
     demos = load_from(source, obs_keys=obs_keys, act_key=act_key, rate_hz=rate_hz)
     if demos.rate_hz is None:
         raise DemoError(f"{source.path} does not record its frames per second", "use --rate")
-    if os.path.lexists(out):
-        raise NsdePolicyError(f"{out} exists; move it away or choose another folder")
     rate = int(demos.rate_hz) if demos.rate_hz == int(demos.rate_hz) else demos.rate_hz
     tasks, task_index = _find_tasks(source, len(demos.obs), task_text)
     columns, cameras = _make_columns(demos, task_index), _open_cameras(source, len(demos.obs))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(PARTIAL, f"{out.name}.", out.parent) as temporary:
-        folder = Path(temporary) / out.name
+    with publish_complete(out) as folder:
         rows, statistics = _write_episodes(folder, demos, columns, cameras, progress)
         info = {
             "codebase_version": "v3.0",
@@ -86,7 +81,6 @@ def write_lerobot(
             (folder / path).write_text(json.dumps(content, indent=4))
         if load_demonstrations(folder).fingerprint != demos.fingerprint:
             raise DemoError(f"{out} would not hold the numbers of {source.path}; convert them again")
-        folder.rename(out)
     return len(demos)
 
 

@@ -5,7 +5,6 @@ An action is the first command at or after the tick, within one period: what was
 Without one, the command before is still in force. Ticks are at messages of the first observation.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from nsde_policy.errors import DemoError
 from ...source import MemoryArray, MemorySource, SourceArray
 from ...types import MIN_STEPS, Ints, Numbers
 from ..base import Reader
-from ..dataset_toml import DATASET_FILE, get_dataset_format, load_dataset_toml
+from ..dataset_toml import DATASET_FILE, get_dataset_format, load_dataset_toml, suggest_dataset_toml
 from ..groups import natural_key
 from ..registry import register_reader
 from .bag import IMAGE_TYPES, Bag, Messages
@@ -232,9 +231,6 @@ def suggest_settings(folder: Path, bag: Bag) -> str:
     actions = [topic for topic in numbers if any(word in topic.lower() for word in ACTION_WORDS)]
     observations = [topic for topic in numbers if topic not in actions]
     topics = [f"{name} ({each.msgtype}, {each.msgcount} messages)" for name, each in bag.topics.items()]
-    return (
-        f"{folder} has no {DATASET_FILE}, and {bag.path.name} holds, in {bag.seconds:.1f} s, "
-        f"{', '.join(topics) or 'no topics'}; write {folder / DATASET_FILE} with lines such as "
-        f'`format = "ros2"`, `rate_hz = 20`, `observations = {json.dumps(observations)}`, '
-        f"`actions = {json.dumps(actions)}`, `images = {json.dumps(images)}`"
-    )
+    held = f"{bag.path.name} holds, in {bag.seconds:.1f} s, {', '.join(topics) or 'no topics'}"
+    roles = {"observations": observations, "actions": actions, "images": images}
+    return suggest_dataset_toml(folder, held, format="ros2", rate_hz=20, **roles)

@@ -145,10 +145,13 @@ function drawChart(chart) {
 function drawLegend(chart) {
   const columnNames = chart.name === "obs" ? overview.observations : overview.actions;
   chart.legend.replaceChildren(...chart.columns.map((column) => {
-    const item = document.createElement("button"), mark = document.createElement("i");
+    const [item, mark, name, value] = ["button", "i", "span", "span"].map((tag) => document.createElement(tag));
     mark.style.background = colourOf(chart, column);
-    item.append(mark, `${columnNames[column] ?? column} ${numbers[chart.name][column][frame].toPrecision(4)}`);
-    item.title = "Show this column alone, or all";
+    name.textContent = columnNames[column] ?? column;
+    item.title = `${name.textContent}: show this column alone, or all`;
+    value.className = "value";
+    value.textContent = numbers[chart.name][column][frame].toPrecision(4);
+    item.append(mark, name, " ", value);
     item.setAttribute("aria-pressed", shownColumns(chart).includes(column));
     item.addEventListener("click", () => { chart.alone = chart.alone === column ? null : column; draw(); });
     return item;
