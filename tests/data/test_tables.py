@@ -115,6 +115,7 @@ DIVIDERS = {
     "episode_ends": ENDS,
     "traj_lengths": [4, 6, 5],
     "episode_lengths": np.array([4, 6, 5], np.uint8),
+    "episode_starts": [0, 4, 10],
     "dones": FLAGS,
     "finished": FLAGS,
     "terminals": FLAGS[:, None].astype(np.float32),
@@ -123,10 +124,12 @@ DIVIDERS = {
 }
 
 
-@pytest.mark.parametrize("name", [*DIVIDERS, "cut off"])
+@pytest.mark.parametrize("name", [*DIVIDERS, "flags of starts", "cut off"])
 def test_an_array_divides_an_npz_file_into_episodes(tmp_path: Path, name: str) -> None:
     arrays = {"states": np.arange(30.0).reshape(15, 2), "actions": np.ones((15, 1))}
     divider = {name: DIVIDERS.get(name)}
+    if name == "flags of starts":  # as in files of Stable Baselines
+        divider = {"episode_starts": np.roll(FLAGS, 1)}
     if name == "cut off":
         divider = {"terminals": FLAGS & (np.arange(15) < 9), "timeouts": FLAGS & (np.arange(15) == 9)}
     np.savez(tmp_path / "alone.npz", **arrays, **divider)
@@ -280,6 +283,7 @@ DAMAGES = [
     Damage("ends after 0", single(episode_ends=None, stops=[0, 4, 10]), "call it episode_ends"),
     Damage("column of lengths", single(episode_ends=None, n=[[4.0], [6.0]]), "call it episode_lengths"),
     Damage("other lengths", single(episode_ends=None, traj_lengths=[4, 5]), "traj_lengths .* frame 9 of 10"),
+    Damage("late start", single(episode_ends=None, episode_starts=[2, 5]), "has to start at frame 0"),
     Damage("contradiction", single(traj_lengths=[5, 5]), "traj_lengths in .* contradicts episode_ends"),
     Damage(
         "many arrays", single(**{f"x{k}": np.ones(10) for k in range(500)}), "503 arrays, the limit is 500"
