@@ -60,18 +60,16 @@ class TimedPlan:
     """Predicted states, the one at `job.start` first, (steps + 1, d)."""
     std: np.ndarray | None
     """σ of each command, accumulated along the plan as √Σσ², (steps, act_dim)."""
-    is_selected: bool
-    """Whether it was selected from several candidates."""
 
     @classmethod
     def from_plan(cls, plan: object, spec: PolicySpec, job: PlanJob) -> "TimedPlan":
         """Place a plan on the grid, or raise as `check_plan`."""
-        actions, states, std, candidates = check_plan(plan, spec)
+        actions, states, std, _ = check_plan(plan, spec)
         if std is not None:
             std = np.sqrt(np.square(std).cumsum(axis=0))
             std.setflags(write=False)  # session.last refers to its rows
         knots = np.concatenate([job.previous_action[None], actions])
-        return cls(job, knots, states, std, is_selected=candidates is not None)
+        return cls(job, knots, states, std)
 
     @property
     def end(self) -> int:

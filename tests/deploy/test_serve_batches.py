@@ -1,6 +1,7 @@
 """Tests of batched serving: bits, turns, deadlines and failing rows, over real websockets."""
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -199,3 +200,15 @@ def test_clients_choose_how_many_plans_are_compared_as_they_do_of_a_local_policy
         for count, expected in ((None, 16), (4, 4), (1000, 16)):
             plan = policy.plan_from(STATES, steps=4, seed=0, candidates=count)
             assert len(plan.candidates) == expected
+
+
+def test_deadlines_that_one_client_misses_do_not_change_the_plans_of_others():
+    with (
+        serve_in_thread(SelectingPlanner(lambda seed: time.sleep(0.02))) as running,
+        RemotePolicy.connect(running.url, deadline_s=5, timeout_s=10) as policy,
+        running.connect_and_greet() as hurried,
+    ):
+        for _ in range(5):
+            hurried.send(encode_request(deadline_s=0.004, candidates=16))
+            assert isinstance(receive_reply(hurried), Refusal)
+            assert len(policy.plan_from(STATES, steps=4, seed=0).candidates) == 16
