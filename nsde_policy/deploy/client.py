@@ -46,8 +46,6 @@ from .server.settings import fits_header
 _websockets_logger = logging.getLogger(__name__)
 _websockets_logger.addHandler(logging.NullHandler())  # connection errors are raised, not logged
 MAX_REPLY_BYTES = 2**20
-REQUEST_ID = 1
-"""Number of every request: the next one is sent after the reply, or on another connection."""
 Reply = TypeVar("Reply", PlanReply, EncodeReply)
 _REASONS = {"late": "timeout", "failed": "failed", "stopping": "connection"}
 """Reason of a `RemoteError` by the code of a refusal; "refused" for all others."""
@@ -127,7 +125,7 @@ class RemotePolicy(BasePolicy):
         if (steps := require_int(steps, "steps")) < 1:
             raise PolicyInputError(f"need steps >= 1, got {steps}")
         count = self._candidates if candidates is None else candidates
-        request = PlanRequest(REQUEST_ID, array, steps, require_seed(seed), count, self._deadline_s)
+        request = PlanRequest(array, steps, require_seed(seed), count, self._deadline_s)
         reply = self._request(request, PlanReply, self._timeout_s)
         try:
             return check_plan(reply.unpack(), self.spec, steps=steps)
@@ -142,7 +140,7 @@ class RemotePolicy(BasePolicy):
         expected = (1, self.spec.obs_dim - values.shape[1])
         for row, *pictures in zip(values, *frames, strict=True):
             packed = tuple(map(pack_frame, pictures))
-            request = EncodeRequest(REQUEST_ID, Array.pack(row[None]), packed, self._deadline_s)
+            request = EncodeRequest(Array.pack(row[None]), packed, self._deadline_s)
             replies.append(self._request(request, EncodeReply, limit_s))
             if (shape := replies[-1].features.shape) != expected:
                 raise RemoteError(f"{self._url} sent features of shape {shape}, expected {expected}")

@@ -160,19 +160,19 @@ WRONG_REPLIES: dict[str, tuple[Reply, str, str]] = {
     "silence": (lambda r: None, "timeout", "sent no reply in time"),
     "noise": (lambda r: b"\xc1", "protocol", "malformed"),
     "text": (lambda r: "here you are", "protocol", "bytes"),
-    "too few actions": (lambda r: planned(r.id, np.zeros((3, 2))), "protocol", "actions have shape"),
-    "wrong states": (lambda r: planned(r.id, states=np.zeros((4, 5))), "protocol", "states have shape"),
-    "nan": (lambda r: planned(r.id).replace(bytes(8), b"\xff" * 8), "protocol", "finite"),
+    "too few actions": (lambda r: planned(np.zeros((3, 2))), "protocol", "actions have shape"),
+    "wrong states": (lambda r: planned(states=np.zeros((4, 5))), "protocol", "states have shape"),
+    "nan": (lambda r: planned().replace(bytes(8), b"\xff" * 8), "protocol", "finite"),
     "a welcome": (lambda r: encode(WELCOME), "protocol", "Invalid value 'welcome'"),
     "a flood": (lambda r: b"\x00" * 2_000_000, "connection", "lost the connection"),
-    "late": (lambda r: encode(Refusal(r.id, "late", "too slow")), "timeout", "too slow"),
-    "failed": (lambda r: encode(Refusal(r.id, "failed", "broken")), "failed", "broken"),
-    "bad request": (lambda r: encode(Refusal(r.id, "bad_request", "no")), "refused", "no .bad_request"),
+    "late": (lambda r: encode(Refusal("late", "too slow")), "timeout", "too slow"),
+    "failed": (lambda r: encode(Refusal("failed", "broken")), "failed", "broken"),
+    "bad request": (lambda r: encode(Refusal("bad_request", "no")), "refused", "no .bad_request"),
 }
 
 
-def planned(number: int, actions: np.ndarray | None = None, states: np.ndarray | None = None) -> bytes:
-    return encode(PlanReply.pack(number, Plan(np.zeros((4, 2)) if actions is None else actions, states)))
+def planned(actions: np.ndarray | None = None, states: np.ndarray | None = None) -> bytes:
+    return encode(PlanReply.pack(Plan(np.zeros((4, 2)) if actions is None else actions, states)))
 
 
 @pytest.mark.parametrize("name", WRONG_REPLIES)
@@ -188,8 +188,8 @@ def test_wrong_reply_raises_a_typed_error(name: str):
 
 
 def test_features_of_another_shape_raise_a_typed_error():
-    def encoded(request: Any) -> bytes:
-        return encode(EncodeReply(request.id, Array.pack(np.zeros((2, 1)))))
+    def encoded(_: Any) -> bytes:
+        return encode(EncodeReply(Array.pack(np.zeros((2, 1)))))
 
     with serve_replies(encoded) as url:
         policy = RemotePolicy.connect(url, deadline_s=5, timeout_s=10)
@@ -205,7 +205,7 @@ def test_features_of_another_shape_raise_a_typed_error():
         ("hello", "bytes"),
         (encode(msgspec.structs.replace(WELCOME, protocol=9)), f"has protocol 9, this client {PROTOCOL}"),
         (encode(msgspec.structs.replace(WELCOME, spec="{}")), "greeting is not valid"),
-        (encode(Refusal(None, "wrong_version", "no")), "wrong_version"),
+        (encode(Refusal("wrong_version", "no")), "wrong_version"),
     ],
 )
 def test_invalid_greeting_is_an_error(welcome: Any, message: str):
@@ -216,7 +216,7 @@ def test_invalid_greeting_is_an_error(welcome: Any, message: str):
 def test_late_reply_is_not_taken_for_that_of_the_next_request():
     def slow(request: PlanRequest) -> bytes:
         time.sleep(0.4 if request.seed == 99 else 0.0)
-        return planned(request.id, actions=np.full((4, 2), float(request.seed)))
+        return planned(actions=np.full((4, 2), float(request.seed)))
 
     with serve_replies(slow) as url:
         policy = RemotePolicy.connect(url, deadline_s=0.2, timeout_s=10)

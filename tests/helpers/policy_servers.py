@@ -116,9 +116,9 @@ UPGRADE = (
 )
 
 
-def encode_request(number: int = 1, *, states: np.ndarray = STATES, **changes: Any) -> bytes:
+def encode_request(*, states: np.ndarray = STATES, **changes: Any) -> bytes:
     values: dict[str, Any] = {"steps": 4, "seed": 7, "candidates": 1, "deadline_s": 5.0, **changes}
-    return encode(PlanRequest(number, Array.pack(states), **values))
+    return encode(PlanRequest(Array.pack(states), **values))
 
 
 @contextmanager

@@ -135,7 +135,7 @@ class PolicyServer(WebsocketServer):
             why = f"closed with {error.rcvd.code if error.rcvd else 'no close frame'}"
         except RemoteError as error:
             why = f"malformed: {error}"
-            await self._close_with(connection, Refusal(None, "malformed", str(error)))
+            await self._close_with(connection, Refusal("malformed", str(error)))
         except TimeoutError:
             why = "timeout"
             connection.transport.abort()
@@ -149,7 +149,7 @@ class PolicyServer(WebsocketServer):
             hello: Hello = decode(await connection.recv(), Hello)
         if hello.protocol != PROTOCOL:
             problem = f"the server has protocol {PROTOCOL} (nsde-policy {__version__}), got {hello.protocol}"
-            await self._close_with(connection, Refusal(None, "wrong_version", problem))
+            await self._close_with(connection, Refusal("wrong_version", problem))
             return False
         return True
 
@@ -172,10 +172,10 @@ class PolicyServer(WebsocketServer):
         received = self._loop.time()
         request: AnyRequest = decode(data, AnyRequest if self._spec.cameras else PlanRequest)
         if self._stopping:
-            return Refusal(request.id, "stopping", "the server is stopping")
+            return Refusal("stopping", "the server is stopping")
         if problem := self._find_problem(request):
             self._counts["bad_request"] += 1
-            return Refusal(request.id, "bad_request", problem)
+            return Refusal("bad_request", problem)
         deadline_s = min(request.deadline_s, self._settings.deadline_s)
         future: asyncio.Future[Answer] = self._loop.create_future()
         self._waiting.append((request, future))
@@ -185,11 +185,11 @@ class PolicyServer(WebsocketServer):
             async with asyncio.timeout_at(received + deadline_s):
                 answer = await future
         except TimeoutError:
-            answer = Refusal(request.id, "late", f"no answer within {deadline_s:.3f} s")
+            answer = Refusal("late", f"no answer within {deadline_s:.3f} s")
             logger.warning("client %d: %s", client, answer.message)
         finally:
             self._in_flight -= 1
-        self._counts[_name_answer(answer)] += 1
+        self._counts[answer.code if isinstance(answer, Refusal) else answer.tag] += 1
         return answer
 
     def _find_problem(self, request: AnyRequest) -> str | None:
@@ -247,8 +247,8 @@ class PolicyServer(WebsocketServer):
             if len(requests) > 1:
                 return [answer for request in requests for answer in self._compute([request])]
             if isinstance(error, RemoteError):  # a frame that cannot be decompressed
-                return [Refusal(requests[0].id, "bad_request", str(error))]
-            return [self._report_failure(requests[0], error)]
+                return [Refusal("bad_request", str(error))]
+            return [self._report_failure(error)]
 
     def _plan(self, requests: list[PlanRequest]) -> list[Answer]:
         """Plan for one or several robots; a plan that is not finite fails alone."""
@@ -262,14 +262,14 @@ class PolicyServer(WebsocketServer):
 
     def _pack(self, request: PlanRequest, plan: Plan) -> Answer:
         try:
-            return PlanReply.pack(request.id, check_plan(plan, self._spec, steps=request.steps))
+            return PlanReply.pack(check_plan(plan, self._spec, steps=request.steps))
         except PlanError as error:
-            return self._report_failure(request, error)
+            return self._report_failure(error)
 
-    def _report_failure(self, request: AnyRequest, error: BaseException) -> Refusal:
+    def _report_failure(self, error: BaseException) -> Refusal:
         """Log an error of the policy; its details are not for clients."""
         logger.error("the policy failed", exc_info=error)
-        return Refusal(request.id, "failed", "the policy failed; see the server's log")
+        return Refusal("failed", "the policy failed; see the server's log")
 
     def _encode(self, requests: list[EncodeRequest]) -> list[Answer]:
         """Encode the frames of one or several robots."""
@@ -280,20 +280,13 @@ class PolicyServer(WebsocketServer):
         ]
         features, visible = self._planner.encode_frames(values, frames)
         fractions = [None] * len(requests) if visible is None else visible.tolist()
-        rows = zip(requests, features, fractions, strict=True)
-        return [EncodeReply(each.id, Array.pack(row[None]), fraction) for each, row, fraction in rows]
+        rows = zip(features, fractions, strict=True)
+        return [EncodeReply(Array.pack(row[None]), fraction) for row, fraction in rows]
 
 
 def _get_kind(request: AnyRequest) -> tuple[int, int]:
     """Return what requests of a batch have in common: actions and candidates; (0, 0) for frames."""
     return (request.steps, request.candidates) if isinstance(request, PlanRequest) else (0, 0)
-
-
-def _name_answer(answer: Answer) -> str:
-    """Return the name under which an answer is counted."""
-    if isinstance(answer, Refusal):
-        return answer.code
-    return "planned" if isinstance(answer, PlanReply) else "encoded"
 
 
 def _format_peer(connection: ServerConnection) -> str:
