@@ -45,7 +45,8 @@ from .server.settings import fits_header
 
 _websockets_logger = logging.getLogger(__name__)
 _websockets_logger.addHandler(logging.NullHandler())  # connection errors are raised, not logged
-MAX_REPLY_BYTES = 2**20
+MAX_REPLY_BYTES = 2**23
+"""Size limit of a message; the greeting holds a calibration, of 512 features up to 5 MB."""
 Reply = TypeVar("Reply", PlanReply, EncodeReply)
 _REASONS = {"late": "timeout", "failed": "failed", "stopping": "connection"}
 """Reason of a `RemoteError` by the code of a refusal; "refused" for all others."""

@@ -30,6 +30,7 @@ from nsde_policy.errors import (
     PolicyInputError,
     RemoteError,
 )
+from nsde_policy.interface.calibration import MAX_FEATURES, Calibration
 from nsde_policy.interface.planner import Plan
 from tests.helpers.policy_servers import (
     SPEC,
@@ -164,7 +165,7 @@ WRONG_REPLIES: dict[str, tuple[Reply, str, str]] = {
     "wrong states": (lambda r: planned(states=np.zeros((4, 5))), "protocol", "states have shape"),
     "nan": (lambda r: planned().replace(bytes(8), b"\xff" * 8), "protocol", "finite"),
     "a welcome": (lambda r: encode(WELCOME), "protocol", "Invalid value 'welcome'"),
-    "a flood": (lambda r: b"\x00" * 2_000_000, "connection", "lost the connection"),
+    "a flood": (lambda r: b"\x00" * 10_000_000, "connection", "lost the connection"),
     "late": (lambda r: encode(Refusal("late", "too slow")), "timeout", "too slow"),
     "failed": (lambda r: encode(Refusal("failed", "broken")), "failed", "broken"),
     "bad request": (lambda r: encode(Refusal("bad_request", "no")), "refused", "no .bad_request"),
@@ -211,6 +212,21 @@ def test_features_of_another_shape_raise_a_typed_error():
 def test_invalid_greeting_is_an_error(welcome: Any, message: str):
     with serve_replies(welcome=welcome) as url, pytest.raises(RemoteError, match=message):
         RemotePolicy.connect(url)
+
+
+def test_the_greeting_of_a_policy_with_many_observations_is_read():
+    columns = MAX_FEATURES - SPEC.act_dim
+    sizes = {"low": (-1.0,) * 512, "high": (1.0,) * 512, "increment_std": (0.1,) * 512}
+    spec = replace(SPEC, obs_dim=columns, **sizes)
+    states = np.random.default_rng(0).uniform(-1, 1, (600, 512))
+    calibration = Calibration.measure(spec, states, states[:, columns:], [600], rate_hz=10.0)
+    planner = LinearPlanner()
+    planner.spec = spec
+    with (
+        serve_in_thread(planner, calibration=calibration) as running,
+        RemotePolicy.connect(running.url, deadline_s=5, timeout_s=10) as policy,
+    ):
+        assert policy.calibration == calibration
 
 
 def test_late_reply_is_not_taken_for_that_of_the_next_request():
