@@ -44,11 +44,11 @@ class Serve(ServeSettings, options.DeviceCommand):
         import os
         import sys
 
-        from nsde_policy import __version__
         from nsde_policy.control.clock import freeze_objects
         from nsde_policy.deploy.protocol import PROTOCOL
         from nsde_policy.deploy.server.policy_server import PolicyServer
         from nsde_policy.policy.policy import Policy
+        from nsde_policy.version import __version__
 
         from .shared.page import run_until_signal
 

@@ -14,7 +14,6 @@ import numpy as np
 from websockets.exceptions import InvalidStatus, InvalidURI
 from websockets.sync.client import ClientConnection, connect
 
-from nsde_policy import __version__
 from nsde_policy.errors import (
     ConfigError,
     NsdePolicyError,
@@ -26,6 +25,7 @@ from nsde_policy.errors import (
 from nsde_policy.interface.calibration import Calibration
 from nsde_policy.interface.planner import Plan, PolicySpec, check_plan
 from nsde_policy.policy.base_policy import BasePolicy, require_int, require_seed
+from nsde_policy.version import __version__
 
 from .protocol import (
     PROTOCOL,

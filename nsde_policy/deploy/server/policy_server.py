@@ -13,11 +13,11 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from nsde_policy import __version__
 from nsde_policy.control.worker import PlannerThread
 from nsde_policy.errors import PlanError, RemoteError
 from nsde_policy.interface.calibration import Calibration
 from nsde_policy.interface.planner import Plan, Planner, check_plan
+from nsde_policy.version import __version__
 
 from ..protocol import (
     PROTOCOL,
