@@ -132,12 +132,14 @@ class TimedPlan:
 
 
 class PlanFollower:
-    """Moves a command along plans, without steps from one plan to the next.
+    """Moves a command along plans, without jumps from one plan to the next.
 
     The offset between the command and a new plan fades over `blend` policy periods. It is zero if the plan
-    starts at the last command, as those of a Neural SDE do. Changes per period (`delta_columns`) are not
-    blended, because the mean of two of them is neither's movement, and sent once: again in the same period,
-    the change is zero. Columns in `unblended` are not blended either.
+    starts at the last command, as the plans of a Neural SDE do.
+
+    Changes per period (`delta_columns`) are not blended: the mean of two changes is the movement of neither
+    plan. Each is sent once; a second command in the same period changes nothing. Columns in `unblended`, such
+    as a gripper's, are not blended either.
     """
 
     def __init__(

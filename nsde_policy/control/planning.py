@@ -102,9 +102,9 @@ class PlanScheduler:
         self._waiting_since, self._reported_overdue = self._clock(), False
         self._reported_late = -1  # index of the newest plan whose deadline passed while the session waited
 
-    def update(self, history: History, period: int, *, replan: bool) -> list[Fault]:
-        """Plan, or request a plan, if the current one is about to end or `replan` is set."""
-        faults = self.collect(period)
+    def request_if_due(self, history: History, period: int, *, replan: bool) -> list[Fault]:
+        """Request a plan if the current one is about to end or `replan` is set; wait if it is needed now."""
+        faults = self.take_plan(period)
         current = self.current
         lead_periods = self._expected_latency() if self._ahead else 0
         if not replan and current is not None and current.end - period > lead_periods:
@@ -116,10 +116,10 @@ class PlanScheduler:
                 self.pending = job, self._worker.submit(lambda: self._plan(job))
             except Exception as error:
                 return [*faults, Fault(FaultKind.PLANNER_ERROR, job.requested_at, describe_error(error))]
-            faults += self.collect(period, wait=current is None or not self._ahead)
+            faults += self.take_plan(period, wait=current is None or not self._ahead)
         return faults
 
-    def collect(self, period: int, *, wait: bool = False) -> list[Fault]:
+    def take_plan(self, period: int, *, wait: bool = False) -> list[Fault]:
         """Fetch a plan that has arrived, and switch to the next plan if its period has come."""
         faults: list[Fault] = []
         result = self._wait() if wait else self._fetch(0.0)
@@ -133,7 +133,7 @@ class PlanScheduler:
             self.current, self._next = self._next, None
         return faults
 
-    def next_plan(self, *, keep_pending: bool) -> int:
+    def find_next_index(self, *, keep_pending: bool) -> int:
         """Return the index of the first plan to follow after a fault: the next one that is requested.
 
         A plan that is merely late counts too, unless the session plans ahead: its remaining commands are for

@@ -55,12 +55,12 @@ class PolicyRunner:
         """Queue a plan from a copy of `history`."""
         history = history.copy()
 
-        def plan() -> TimedPlan:
+        def plan_and_time() -> TimedPlan:
             started = time.perf_counter()
             actions = self.policy.plan(history, generator=generator, steps=steps, sampling=sampling)
             return TimedPlan(actions, time.perf_counter() - started)
 
-        return self.thread.submit(plan)
+        return self.thread.submit(plan_and_time)
 
     def latency(self, controls: Controls) -> dict[str, float] | None:
         """Return the median time of a plan, without encoding; None before the first with these controls."""
