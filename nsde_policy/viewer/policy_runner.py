@@ -19,7 +19,7 @@ from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.errors import PlanError
 from nsde_policy.eval.rollouts.disturbances import Condition, Disturbances, PlanQueue, count_planned
 from nsde_policy.eval.rollouts.runner import make_generator
-from nsde_policy.interface.planner import History, Plan
+from nsde_policy.interface.planner import History, Plan, check_plan
 from nsde_policy.methods.registry import get_method
 from nsde_policy.policy.policy import Policy
 from nsde_policy.tasks import Task
@@ -57,8 +57,12 @@ class PolicyRunner:
 
         def plan_and_time() -> TimedPlan:
             started = time.perf_counter()
-            actions = self.policy.plan(history, generator=generator, steps=steps, sampling=sampling)
-            return TimedPlan(actions, time.perf_counter() - started)
+            plan = self.policy.plan(history, generator=generator, steps=steps, sampling=sampling)
+            seconds = time.perf_counter() - started
+            try:
+                return TimedPlan(check_plan(plan, self.policy.spec), seconds)
+            except PlanError as error:
+                raise PlanError(f"{self.title}: {error}") from None
 
         return self.thread.submit(plan_and_time)
 
@@ -152,8 +156,6 @@ class PolicyPanel:
             return True
         self._pending = None
         timed = pending.result()  # raises what the policy raised; the next period plans again
-        if not np.isfinite(timed.plan.actions).all():
-            raise PlanError(f"{self.runner.title} planned actions that are not finite; the agent stays")
         self._plan, self._used = timed.plan, 0
         now, latency = self.simulation.last, controls.latency_steps
         self._queue.add(timed.plan.actions, now, latency=latency, chunk=chunk)
