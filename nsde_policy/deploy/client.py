@@ -165,7 +165,11 @@ class RemotePolicy(BasePolicy):
                 except RemoteError as error:
                     if error.reason != "connection":
                         raise
-            return self._send(self._reconnect(ends), request, kind, ends)
+            self._connection, identity = self._open(ends)
+            if identity != self._identity:
+                self._abort()
+                raise RemoteError(f"{self._url} now serves a different policy; connect again", "refused")
+            return self._send(self._connection, request, kind, ends)
         finally:
             self._lock.release()
 
@@ -189,13 +193,6 @@ class RemotePolicy(BasePolicy):
             raise self._build_error(reply)
         return reply
 
-    def _reconnect(self, ends: float) -> ClientConnection:
-        self._connection, identity = self._open(ends)
-        if identity != self._identity:
-            self._abort()
-            raise RemoteError(f"{self._url} now serves a different policy; connect again", "refused")
-        return self._connection
-
     def _open(self, ends: float) -> tuple[ClientConnection, tuple[PolicySpec, Calibration, int]]:
         """Connect and exchange greetings; return what identifies the policy of the server too."""
         try:
@@ -216,7 +213,10 @@ class RemotePolicy(BasePolicy):
                 limit = struct.pack("ll", math.ceil(self._timeout_s), 0)
                 connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
                 connection.send(encode(Hello(PROTOCOL, __version__)))
-                identity = self._check_welcome(self._receive(connection, Welcome | Refusal, ends))
+                welcome: Welcome | Refusal = self._receive(connection, Welcome | Refusal, ends)
+                if isinstance(welcome, Refusal):
+                    raise self._build_error(welcome)
+                identity = welcome.parse()
                 closing.pop_all()  # without an error the connection stays open
                 return connection, identity
         except NsdePolicyError:
@@ -230,15 +230,6 @@ class RemotePolicy(BasePolicy):
                 raise ConfigError(problem) from None
             problem = f"cannot connect to {self._url}: {summarize_error(error)}"
             raise RemoteError(problem, "connection") from None
-
-    def _check_welcome(self, welcome: Welcome | Refusal) -> tuple[PolicySpec, Calibration, int]:
-        if isinstance(welcome, Refusal):
-            raise self._build_error(welcome)
-        if welcome.protocol != PROTOCOL:
-            raise RemoteError(
-                f"{self._url} has protocol {welcome.protocol}, this client {PROTOCOL}; install one version"
-            )
-        return *welcome.parse(), welcome.candidates
 
     def _receive(self, connection: ClientConnection, kinds: object, ends: float) -> Any:
         """Return a message of one of the kinds."""

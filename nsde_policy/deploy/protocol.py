@@ -69,14 +69,12 @@ class Hello(Message, frozen=True, tag="hello"):
 
     protocol: Natural
     version: ShortText
-    """Package version, for the log."""
+    """Package version, for a message about different protocols."""
 
 
 class Welcome(Message, frozen=True, tag="welcome"):
-    """Reply of the server to `Hello`."""
+    """Reply of the server to a `Hello` of the same protocol."""
 
-    protocol: Natural
-    version: ShortText
     spec: str
     """The `PolicySpec` as JSON; its longest chunk is that of a plan which the server computes."""
     calibration: str
@@ -84,11 +82,11 @@ class Welcome(Message, frozen=True, tag="welcome"):
     candidates: PositiveInt64
     """Most plans that the policy compares before one is returned."""
 
-    def parse(self) -> tuple[PolicySpec, Calibration]:
-        """Parse spec and calibration; raise `RemoteError` if they are invalid or do not belong together."""
+    def parse(self) -> tuple[PolicySpec, Calibration, int]:
+        """Return the content; raise `RemoteError` if it is invalid, or its parts do not belong together."""
         try:
             spec = PolicySpec.from_json(self.spec)
-            return spec, Calibration.from_json(self.calibration).check(spec)
+            return spec, Calibration.from_json(self.calibration).check(spec), self.candidates
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise RemoteError(f"the server's greeting is not valid: {summarize_error(error)}") from None
 

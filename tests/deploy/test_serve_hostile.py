@@ -82,7 +82,8 @@ def test_client_of_another_protocol_is_refused(running: RunningServer):
         refusal = msgspec.msgpack.decode(line.recv(timeout=10))
         assert {*refusal} == {"kind", "id", "code", "message"}, "as clients of protocol 3 read it"
         assert (refusal["code"], refusal["id"]) == ("wrong_version", None)
-        assert f"protocol {PROTOCOL}" in refusal["message"]
+        assert f"protocol {PROTOCOL} " in refusal["message"]
+        assert f"the client {PROTOCOL + 1} (nsde-policy 9.9); install one version" in refusal["message"]
         with pytest.raises(ConnectionClosed):
             line.recv(timeout=5)
 

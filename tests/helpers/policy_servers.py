@@ -42,7 +42,7 @@ SPEC = replace(
     increment_std=(0.1,) * 5,
 )
 CALIBRATION = Calibration.from_spec(SPEC)
-WELCOME = Welcome(PROTOCOL, "test", replace(SPEC, longest_chunk=128).to_json(), CALIBRATION.to_json(), 1)
+WELCOME = Welcome(replace(SPEC, longest_chunk=128).to_json(), CALIBRATION.to_json(), 1)
 STATES = np.arange(10, dtype=np.float32).reshape(2, 5) / 7
 
 

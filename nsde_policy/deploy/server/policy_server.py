@@ -60,8 +60,6 @@ class PolicyServer(WebsocketServer):
         self._spec = spec = replace(planner.spec, longest_chunk=compute_longest_plan(planner.spec))
         calibration = (calibration or Calibration.from_spec(spec)).check(spec)
         self._welcome = Welcome(
-            protocol=PROTOCOL,
-            version=__version__,
             spec=json.dumps(spec.to_dict()),
             calibration=json.dumps(calibration.to_dict()),
             candidates=planner.candidates,
@@ -148,7 +146,10 @@ class PolicyServer(WebsocketServer):
         async with asyncio.timeout(self.patience_s):
             hello: Hello = decode(await connection.recv(), Hello)
         if hello.protocol != PROTOCOL:
-            problem = f"the server has protocol {PROTOCOL} (nsde-policy {__version__}), got {hello.protocol}"
+            problem = (
+                f"the server has protocol {PROTOCOL} (nsde-policy {__version__}), the client "
+                f"{hello.protocol} (nsde-policy {hello.version}); install one version"
+            )
             await self._close_with(connection, Refusal("wrong_version", problem))
             return False
         return True
