@@ -16,7 +16,7 @@ from websockets.http11 import Request, Response
 from nsde_policy.control.worker import PlannerThread
 from nsde_policy.errors import PlanError, RemoteError
 from nsde_policy.interface.calibration import Calibration
-from nsde_policy.interface.planner import Plan, Planner, check_plan
+from nsde_policy.interface.planner import Planner, check_plan
 from nsde_policy.version import __version__
 
 from ..protocol import (
@@ -51,11 +51,12 @@ class PolicyServer(WebsocketServer):
         asyncio.run(server.run(print))  # prints the port; returns after `server.stop()`
     """
 
+    _settings: ServeSettings
+
     def __init__(
         self, planner: Planner, settings: ServeSettings, *, calibration: Calibration | None = None
     ) -> None:
         super().__init__(settings)
-        self._settings = settings
         self._planner = planner
         self._spec = spec = replace(planner.spec, longest_chunk=compute_longest_plan(planner.spec))
         calibration = (calibration or Calibration.from_spec(spec)).check(spec)
@@ -259,13 +260,13 @@ class PolicyServer(WebsocketServer):
             seeds=[each.seed for each in requests],
             candidates=min(requests[0].candidates, self._planner.candidates),
         )
-        return [self._pack(request, plan) for request, plan in zip(requests, plans, strict=True)]
-
-    def _pack(self, request: PlanRequest, plan: Plan) -> Answer:
-        try:
-            return PlanReply.pack(check_plan(plan, self._spec, steps=request.steps))
-        except PlanError as error:
-            return self._report_failure(error)
+        answers: list[Answer] = []
+        for plan in plans:
+            try:
+                answers.append(PlanReply.pack(check_plan(plan, self._spec, steps=requests[0].steps)))
+            except PlanError as error:
+                answers.append(self._report_failure(error))
+        return answers
 
     def _report_failure(self, error: BaseException) -> Refusal:
         """Log an error of the policy; its details are not for clients."""
