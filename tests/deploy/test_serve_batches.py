@@ -5,17 +5,20 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from websockets.sync.client import ClientConnection
 
+from nsde_policy.core.spec import CameraSpec
 from nsde_policy.deploy.client import RemotePolicy
-from nsde_policy.deploy.protocol import PlanReply, Refusal
+from nsde_policy.deploy.protocol import Array, EncodeRequest, PlanReply, Refusal, encode, pack_frame
 from nsde_policy.interface.planner import Plan
 from nsde_policy.policy.policy import Policy
 from tests.helpers.exported_policies import build_camera_policy, observe_robot
 from tests.helpers.policy_servers import (
+    SPEC,
     STATES,
     BatchPlanner,
     LinearPlanner,
@@ -129,6 +132,31 @@ def test_one_failing_row_does_not_fail_the_others(failure: BaseException | Plan)
         assert len(crowd.running.find_events("the policy failed")) == 1
     alone = [[1], [2], [3]] if isinstance(failure, BaseException) else []  # a plan is checked by itself
     assert crowd.planner.batches == [[FIRST], [1, 2, 3], *alone]
+
+
+class MiscountingPlanner(BatchPlanner):
+    """A planner with a camera that returns a row more than it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spec = replace(SPEC, image_features=1, cameras=(CameraSpec("top", 4, 4),), encoder="keypoints")
+
+    def plan_rows(self, states, *, steps, seeds, candidates=None):  # type: ignore[no-untyped-def, override]
+        return 2 * super().plan_rows(states, steps=steps, seeds=seeds)
+
+    def encode_frames(self, values, frames):  # type: ignore[no-untyped-def, override]
+        return np.zeros((len(values) + 1, 1)), np.zeros(len(values) + 1)
+
+
+def test_a_planner_that_returns_another_number_of_rows_fails_each_request_alone():
+    frame = pack_frame(np.zeros((4, 4, 3), np.uint8))
+    observed = encode(EncodeRequest(Array.pack(np.zeros((1, 2))), (frame,), 5.0))
+    with serve_in_thread(MiscountingPlanner()) as running, running.connect_and_greet() as line:
+        for request in (encode_request(), observed, encode_request()):
+            line.send(request)
+            refusal = receive_reply(line)
+            assert isinstance(refusal, Refusal)
+            assert refusal.code == "failed"
 
 
 @pytest.fixture(scope="module")

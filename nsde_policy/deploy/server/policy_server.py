@@ -261,9 +261,9 @@ class PolicyServer(WebsocketServer):
             candidates=min(requests[0].candidates, self._planner.candidates),
         )
         answers: list[Answer] = []
-        for plan in plans:
+        for request, plan in zip(requests, plans, strict=True):
             try:
-                answers.append(PlanReply.pack(check_plan(plan, self._spec, steps=requests[0].steps)))
+                answers.append(PlanReply.pack(check_plan(plan, self._spec, steps=request.steps)))
             except PlanError as error:
                 answers.append(self._report_failure(error))
         return answers
@@ -282,8 +282,8 @@ class PolicyServer(WebsocketServer):
         ]
         features, visible = self._planner.encode_frames(values, frames)
         fractions = [None] * len(requests) if visible is None else visible.tolist()
-        rows = zip(features, fractions, strict=True)
-        return [EncodeReply(Array.pack(row[None]), fraction) for row, fraction in rows]
+        rows = zip(requests, features, fractions, strict=True)
+        return [EncodeReply(Array.pack(row[None]), fraction) for _, row, fraction in rows]
 
 
 def _get_kind(request: AnyRequest) -> tuple[int, int]:
