@@ -159,7 +159,6 @@ def serve_replies(reply: Reply = lambda request: None, welcome: bytes | str | No
 WRONG_REPLIES: dict[str, tuple[Reply, str, str]] = {
     "silence": (lambda r: None, "timeout", "sent no reply in time"),
     "noise": (lambda r: b"\xc1", "protocol", "malformed"),
-    "text": (lambda r: "here you are", "protocol", "bytes"),
     "too few actions": (lambda r: planned(np.zeros((3, 2))), "protocol", "actions have shape"),
     "wrong states": (lambda r: planned(states=np.zeros((4, 5))), "protocol", "states have shape"),
     "nan": (lambda r: planned().replace(bytes(8), b"\xff" * 8), "protocol", "finite"),
