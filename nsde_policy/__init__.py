@@ -8,7 +8,7 @@ Importing this package is cheap: torch, gymnasium, zarr and pygame are imported 
 import importlib
 from typing import TYPE_CHECKING
 
-__version__ = "0.2.0"
+from .version import __version__ as __version__
 
 if TYPE_CHECKING:
     from nsde_policy.control import Session as Session

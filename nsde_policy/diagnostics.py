@@ -8,11 +8,11 @@ from importlib import metadata
 
 import numpy as np
 
-from nsde_policy import __version__
 from nsde_policy.assets import EMBEDDED_DEMOS, EMBEDDED_FIRST_SEED, SHIPPED_TASK
 from nsde_policy.data import load_demonstrations
 from nsde_policy.errors import NsdePolicyError, describe_install, list_extras, list_requirements
 from nsde_policy.tasks import get_task
+from nsde_policy.version import __version__
 
 PACKAGES = ("torch", "numpy", "gymnasium", "pymunk", "pygame", "zarr", "diffusers", "safetensors")
 DEVELOPMENT = ("dev", "docs")

@@ -30,7 +30,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
-from nsde_policy import __version__
 from nsde_policy.config import BaseConfig
 from nsde_policy.core.spec import CameraSpec, StateSpec
 from nsde_policy.errors import CheckpointError, NsdePolicyError, PluginError
@@ -44,6 +43,7 @@ from nsde_policy.files import (
     replace_file,
 )
 from nsde_policy.run_config import RunConfig
+from nsde_policy.version import __version__
 
 RUN_FORMAT = 1
 """Version of the file format; other versions are rejected."""

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 # Layers, lowest first. A room may import itself and every room on a lower line.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "__version__", "bounds", "ranks"),
+    ("errors", "version", "bounds", "ranks"),
     ("files", "assets", "log"),
     ("registry", "config"),
     ("core",),

@@ -103,7 +103,7 @@ def make_requests(options: Options) -> list[PlanRequest]:
         for near in states[::5]:
             near[:, list(policy.rule.columns)] = policy.selector.goal.numpy()
     return [
-        PlanRequest(1, Array.pack(each), policy.spec.chunk, 0, policy.candidates, options.deadline)
+        PlanRequest(Array.pack(each), policy.spec.chunk, 0, policy.candidates, options.deadline)
         for each in states
     ]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from string import Template
 from typing import NamedTuple
 
-from nsde_policy import __version__
 from nsde_policy.run_directory import RunRecord, find_versions
 from nsde_policy.tasks import Task
+from nsde_policy.version import __version__
 
 from ..compare.entries import Entry
 from ..compare.result import Comparison

@@ -20,8 +20,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from nsde_policy import __version__
 from nsde_policy.errors import ConfigError, describe_problem, import_optional, summarize_error
+from nsde_policy.version import __version__
 
 
 def open_pool(

@@ -10,10 +10,10 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nsde_policy import __version__
 from nsde_policy.errors import ConfigError, NsdePolicyError, is_out_of_memory, suggest, summarize_error
 from nsde_policy.log import show_log
 from nsde_policy.ranks import get_launched_rank, is_launched
+from nsde_policy.version import __version__
 
 from . import data
 from .collect import Collect

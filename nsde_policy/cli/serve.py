@@ -1,7 +1,6 @@
 """`nsde-policy serve`: answer plan requests of other processes and machines."""
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
 import tyro
 
@@ -9,9 +8,6 @@ from nsde_policy.bounds import Count
 from nsde_policy.deploy.server.settings import ServeSettings
 
 from .shared import options
-
-if TYPE_CHECKING:
-    from nsde_policy.policy.policy import Policy
 
 SWITCH_INTERVAL_S = 5e-4
 """Longest wait of the thread that answers clients for the one that plans, seconds; Python's default of 5 ms,
@@ -44,11 +40,13 @@ class Serve(ServeSettings, options.DeviceCommand):
         import os
         import sys
 
-        from nsde_policy import __version__
+        import numpy as np
+
         from nsde_policy.control.clock import freeze_objects
         from nsde_policy.deploy.protocol import PROTOCOL
         from nsde_policy.deploy.server.policy_server import PolicyServer
         from nsde_policy.policy.policy import Policy
+        from nsde_policy.version import __version__
 
         from .shared.page import run_until_signal
 
@@ -62,21 +60,13 @@ class Serve(ServeSettings, options.DeviceCommand):
         def announce(port: int) -> None:
             url = f"ws://{f'[{self.host}]' if ':' in self.host else self.host}:{port}"
             facts = {"url": url, "port": port, "protocol": PROTOCOL, "version": __version__}
-            spec = policy.spec
             text = f"serving {spec.method}, {spec.obs_dim} numbers in, {spec.act_dim} out, at {url}"
             print(json.dumps(facts | {"spec": spec.to_dict()}) if self.json else text, flush=True)
 
+        spec = policy.spec
+        middle = np.tile(np.add(spec.low, spec.high) / 2, (spec.history, 1))
         with freeze_objects():
-            _plan_once(policy)
+            policy.plan_from(middle, steps=policy.chunk, seed=0)  # the first plan is slow, above all on a GPU
             run_until_signal(server, announce)
         if server.hangs:  # Python would wait for the thread, or abort
             os._exit(1)
-
-
-def _plan_once(policy: "Policy") -> None:
-    """Plan in the middle of the demonstrated range: the first plan is slow, above all on a GPU."""
-    import numpy as np
-
-    spec = policy.spec
-    middle = np.tile(np.add(spec.low, spec.high) / 2, (spec.history, 1))
-    policy.plan_from(middle, steps=policy.chunk, seed=0)

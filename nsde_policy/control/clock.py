@@ -76,7 +76,7 @@ class TimeGrid:
         """Return the policy period that contains `time`."""
         return math.floor((time - self.origin) * self.policy_hz + ROUNDING)
 
-    def period_time(self, period: int) -> float:
+    def period_start(self, period: int) -> float:
         """Return the start of a policy period, seconds."""
         return self.origin + period / self.policy_hz
 

@@ -60,18 +60,16 @@ class TimedPlan:
     """Predicted states, the one at `job.start` first, (steps + 1, d)."""
     std: np.ndarray | None
     """σ of each command, accumulated along the plan as √Σσ², (steps, act_dim)."""
-    is_selected: bool
-    """Whether it was selected from several candidates."""
 
     @classmethod
     def from_plan(cls, plan: object, spec: PolicySpec, job: PlanJob) -> "TimedPlan":
         """Place a plan on the grid, or raise as `check_plan`."""
-        actions, states, std, candidates = check_plan(plan, spec)
+        actions, states, std, _ = check_plan(plan, spec)
         if std is not None:
             std = np.sqrt(np.square(std).cumsum(axis=0))
             std.setflags(write=False)  # session.last refers to its rows
         knots = np.concatenate([job.previous_action[None], actions])
-        return cls(job, knots, states, std, is_selected=candidates is not None)
+        return cls(job, knots, states, std)
 
     @property
     def end(self) -> int:
@@ -134,12 +132,14 @@ class TimedPlan:
 
 
 class PlanFollower:
-    """Moves a command along plans, without steps from one plan to the next.
+    """Moves a command along plans, without jumps from one plan to the next.
 
     The offset between the command and a new plan fades over `blend` policy periods. It is zero if the plan
-    starts at the last command, as those of a Neural SDE do. Changes per period (`delta_columns`) are not
-    blended, because the mean of two of them is neither's movement, and sent once: again in the same period,
-    the change is zero. Columns in `unblended` are not blended either.
+    starts at the last command, as the plans of a Neural SDE do.
+
+    Changes per period (`delta_columns`) are not blended: the mean of two changes is the movement of neither
+    plan. Each is sent once; a second command in the same period changes nothing. Columns in `unblended`, such
+    as a gripper's, are not blended either.
     """
 
     def __init__(

@@ -24,11 +24,6 @@ RECENT_LATENCIES = 10
 """Number of plans whose longest latency is expected of the next one."""
 LONGEST_WAIT_S = 60.0
 """How long a session waits for a plan if its clock stands still, as in a simulation; real seconds."""
-SLOW, QUICK, QUICK_SAMPLE = 0.5, 0.25, 0.125
-"""Fractions of the deadline: a slower plan halves the number of candidates, a few quicker ones double it. A
-comparison takes several times as long as one sample, so a plan without comparison has to be quicker."""
-QUICK_PLANS = 3
-"""Successive quick plans after which more candidates are compared again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,24 +49,6 @@ class PlanWorker(Protocol):
         """Take no more jobs."""
 
 
-class CandidateBudget:
-    """Number of plans that a planner compares before one is executed: fewer before a plan is late."""
-
-    def __init__(self, most: int) -> None:
-        self.count = self._most = most
-        self._quick_plans = 0
-
-    def update(self, seconds: float, deadline_s: float, *, compared: bool) -> None:
-        """Choose the next number after a plan that took some time, and compared several plans or not."""
-        is_quick = seconds < (QUICK if compared else QUICK_SAMPLE) * deadline_s
-        self._quick_plans = self._quick_plans + 1 if is_quick else 0
-        if seconds > SLOW * deadline_s:
-            self.count = max(self.count // 2, 1)
-        elif self._quick_plans == QUICK_PLANS:
-            self.count = min(2 * self.count, self._most)
-            self._quick_plans = 0
-
-
 class PlanScheduler:
     """Requests plans in time, and keeps the current plan and the next one.
 
@@ -90,8 +67,6 @@ class PlanScheduler:
 
     A method that predicts no states plans from now; commands whose period has passed when the plan arrives
     are dropped.
-
-    A planner that compares plans compares fewer of them before a plan is late, see `CandidateBudget`.
     """
 
     def __init__(
@@ -110,7 +85,7 @@ class PlanScheduler:
         self._longest_wait = min(self._deadline, 1 / config.rate_hz) if config.plan_ahead else self._deadline
         self._clock, self._recorder, self._ahead = clock, recorder, config.plan_ahead
         self._latencies: deque[float] = deque(maxlen=RECENT_LATENCIES)
-        self._candidates = CandidateBudget(planner.candidates)
+        self._candidates = config.candidates
         self.requested = 0
         """Number of plans requested so far, which is the index of the next."""
         self.pending: tuple[PlanJob, Future[PlanJobResult]] | None = None
@@ -127,9 +102,9 @@ class PlanScheduler:
         self._waiting_since, self._reported_overdue = self._clock(), False
         self._reported_late = -1  # index of the newest plan whose deadline passed while the session waited
 
-    def update(self, history: History, period: int, *, replan: bool) -> list[Fault]:
-        """Plan, or request a plan, if the current one is about to end or `replan` is set."""
-        faults = self.collect(period)
+    def request_if_due(self, history: History, period: int, *, replan: bool) -> list[Fault]:
+        """Request a plan if the current one is about to end or `replan` is set; wait if it is needed now."""
+        faults = self.take_plan(period)
         current = self.current
         lead_periods = self._expected_latency() if self._ahead else 0
         if not replan and current is not None and current.end - period > lead_periods:
@@ -141,10 +116,10 @@ class PlanScheduler:
                 self.pending = job, self._worker.submit(lambda: self._plan(job))
             except Exception as error:
                 return [*faults, Fault(FaultKind.PLANNER_ERROR, job.requested_at, describe_error(error))]
-            faults += self.collect(period, wait=current is None or not self._ahead)
+            faults += self.take_plan(period, wait=current is None or not self._ahead)
         return faults
 
-    def collect(self, period: int, *, wait: bool = False) -> list[Fault]:
+    def take_plan(self, period: int, *, wait: bool = False) -> list[Fault]:
         """Fetch a plan that has arrived, and switch to the next plan if its period has come."""
         faults: list[Fault] = []
         result = self._wait() if wait else self._fetch(0.0)
@@ -158,7 +133,7 @@ class PlanScheduler:
             self.current, self._next = self._next, None
         return faults
 
-    def next_plan(self, *, keep_pending: bool) -> int:
+    def find_next_index(self, *, keep_pending: bool) -> int:
         """Return the index of the first plan to follow after a fault: the next one that is requested.
 
         A plan that is merely late counts too, unless the session plans ahead: its remaining commands are for
@@ -272,8 +247,7 @@ class PlanScheduler:
             if job.predict is not None:
                 states = job.predict(states)
             seed = int(np.random.SeedSequence([self._seed, job.index]).generate_state(1)[0])
-            most = self._candidates.count
-            plan = self._planner.plan_from(states, steps=job.steps, seed=seed, candidates=most)
+            plan = self._planner.plan_from(states, steps=job.steps, seed=seed, candidates=self._candidates)
         except BaseException as error:
             failure = error
         return PlanJobResult(job, plan, failure, self._clock() - job.requested_at, newest)
@@ -297,7 +271,6 @@ class PlanScheduler:
         self._recorder.record_plan(latency, missed=missed)
         if isinstance(plan, Fault):
             return [*faults, plan]
-        self._candidates.update(latency, self._deadline, compared=plan.is_selected)
         if plan.last < period:
             detail = f"planning took {latency:.4g} s, all commands of the plan have passed"
             return [*faults, Fault(FaultKind.LATE_PLAN, now, detail)]

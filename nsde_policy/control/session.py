@@ -137,8 +137,8 @@ class Session:
         faults += observation_faults
         if observed is not None:
             self._add_to_history(observed, period, now)
-            faults += self._scheduler.update(self._history, period, replan=self._needs_new_plan)
-        faults += self._scheduler.collect(period)
+            faults += self._scheduler.request_if_due(self._history, period, replan=self._needs_new_plan)
+        faults += self._scheduler.take_plan(period)
         faults += self._score_state(now, is_new=observed is not None)
         done = self._clock()
         if done >= now:
@@ -263,7 +263,9 @@ class Session:
         missed = period - 1 - max(self._observed_period, before)
         if before < 0 or missed <= 0:
             return []
-        return [Fault(FaultKind.MISSING_OBSERVATION, self._grid.period_time(period), f"for {missed} periods")]
+        return [
+            Fault(FaultKind.MISSING_OBSERVATION, self._grid.period_start(period), f"for {missed} periods")
+        ]
 
     def _add_to_history(self, obs: Observation, period: int, now: float) -> None:
         """Add the observation of a policy period, and the command before it, to the policy's input."""
@@ -330,7 +332,7 @@ class Session:
         self._stopped = stop or self._stopped
         only_late = all(fault.kind is FaultKind.LATE_PLAN for fault in faults)
         if plan is None or not only_late:
-            self._first_trusted_plan = self._scheduler.next_plan(keep_pending=only_late)
+            self._first_trusted_plan = self._scheduler.find_next_index(keep_pending=only_late)
         return source, action
 
     @property

@@ -47,6 +47,9 @@ class SessionConfig(BaseConfig):
     """Policy periods over which commands blend into a new plan."""
     chunk: Count | None = None
     """Commands executed before planning again; None for the policy's default."""
+    candidates: Count | None = None
+    """Most plans that plan selection compares, for a computer without time for more; None for the policy's
+    number."""
     initial_command: np.ndarray | None = None
     """Command at which the robot rests before the first one, (act_dim,); changes per period rest at zero,
     whatever is given. None for the policy's default, which needs an observation: until the first valid one,

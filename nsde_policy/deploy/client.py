@@ -14,7 +14,6 @@ import numpy as np
 from websockets.exceptions import InvalidStatus, InvalidURI
 from websockets.sync.client import ClientConnection, connect
 
-from nsde_policy import __version__
 from nsde_policy.errors import (
     ConfigError,
     NsdePolicyError,
@@ -26,6 +25,7 @@ from nsde_policy.errors import (
 from nsde_policy.interface.calibration import Calibration
 from nsde_policy.interface.planner import Plan, PolicySpec, check_plan
 from nsde_policy.policy.base_policy import BasePolicy, require_int, require_seed
+from nsde_policy.version import __version__
 
 from .protocol import (
     PROTOCOL,
@@ -45,9 +45,8 @@ from .server.settings import fits_header
 
 _websockets_logger = logging.getLogger(__name__)
 _websockets_logger.addHandler(logging.NullHandler())  # connection errors are raised, not logged
-MAX_REPLY_BYTES = 2**20
-REQUEST_ID = 1
-"""Number of every request: the next one is sent after the reply, or on another connection."""
+MAX_REPLY_BYTES = 2**23
+"""Size limit of a message; the greeting holds a calibration, of 512 features up to 5 MB."""
 Reply = TypeVar("Reply", PlanReply, EncodeReply)
 _REASONS = {"late": "timeout", "failed": "failed", "stopping": "connection"}
 """Reason of a `RemoteError` by the code of a refusal; "refused" for all others."""
@@ -127,7 +126,7 @@ class RemotePolicy(BasePolicy):
         if (steps := require_int(steps, "steps")) < 1:
             raise PolicyInputError(f"need steps >= 1, got {steps}")
         count = self._candidates if candidates is None else candidates
-        request = PlanRequest(REQUEST_ID, array, steps, require_seed(seed), count, self._deadline_s)
+        request = PlanRequest(array, steps, require_seed(seed), count, self._deadline_s)
         reply = self._request(request, PlanReply, self._timeout_s)
         try:
             return check_plan(reply.unpack(), self.spec, steps=steps)
@@ -142,7 +141,7 @@ class RemotePolicy(BasePolicy):
         expected = (1, self.spec.obs_dim - values.shape[1])
         for row, *pictures in zip(values, *frames, strict=True):
             packed = tuple(map(pack_frame, pictures))
-            request = EncodeRequest(REQUEST_ID, Array.pack(row[None]), packed, self._deadline_s)
+            request = EncodeRequest(Array.pack(row[None]), packed, self._deadline_s)
             replies.append(self._request(request, EncodeReply, limit_s))
             if (shape := replies[-1].features.shape) != expected:
                 raise RemoteError(f"{self._url} sent features of shape {shape}, expected {expected}")
@@ -166,7 +165,11 @@ class RemotePolicy(BasePolicy):
                 except RemoteError as error:
                     if error.reason != "connection":
                         raise
-            return self._send(self._reconnect(ends), request, kind, ends)
+            self._connection, identity = self._open(ends)
+            if identity != self._identity:
+                self._abort()
+                raise RemoteError(f"{self._url} now serves a different policy; connect again", "refused")
+            return self._send(self._connection, request, kind, ends)
         finally:
             self._lock.release()
 
@@ -190,13 +193,6 @@ class RemotePolicy(BasePolicy):
             raise self._build_error(reply)
         return reply
 
-    def _reconnect(self, ends: float) -> ClientConnection:
-        self._connection, identity = self._open(ends)
-        if identity != self._identity:
-            self._abort()
-            raise RemoteError(f"{self._url} now serves a different policy; connect again", "refused")
-        return self._connection
-
     def _open(self, ends: float) -> tuple[ClientConnection, tuple[PolicySpec, Calibration, int]]:
         """Connect and exchange greetings; return what identifies the policy of the server too."""
         try:
@@ -217,7 +213,10 @@ class RemotePolicy(BasePolicy):
                 limit = struct.pack("ll", math.ceil(self._timeout_s), 0)
                 connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
                 connection.send(encode(Hello(PROTOCOL, __version__)))
-                identity = self._check_welcome(self._receive(connection, Welcome | Refusal, ends))
+                welcome: Welcome | Refusal = self._receive(connection, Welcome | Refusal, ends)
+                if isinstance(welcome, Refusal):
+                    raise self._build_error(welcome)
+                identity = welcome.parse()
                 closing.pop_all()  # without an error the connection stays open
                 return connection, identity
         except NsdePolicyError:
@@ -231,15 +230,6 @@ class RemotePolicy(BasePolicy):
                 raise ConfigError(problem) from None
             problem = f"cannot connect to {self._url}: {summarize_error(error)}"
             raise RemoteError(problem, "connection") from None
-
-    def _check_welcome(self, welcome: Welcome | Refusal) -> tuple[PolicySpec, Calibration, int]:
-        if isinstance(welcome, Refusal):
-            raise self._build_error(welcome)
-        if welcome.protocol != PROTOCOL:
-            raise RemoteError(
-                f"{self._url} has protocol {welcome.protocol}, this client {PROTOCOL}; install one version"
-            )
-        return *welcome.parse(), welcome.candidates
 
     def _receive(self, connection: ClientConnection, kinds: object, ends: float) -> Any:
         """Return a message of one of the kinds."""

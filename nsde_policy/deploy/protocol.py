@@ -20,7 +20,7 @@ from nsde_policy.errors import RemoteError, summarize_error
 from nsde_policy.interface.calibration import Calibration
 from nsde_policy.interface.planner import Plan, PolicySpec
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of the messages; client and server must have the same."""
 
 PositiveInt64 = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
@@ -30,10 +30,10 @@ RefusalCode = Literal["malformed", "wrong_version", "bad_request", "late", "fail
 
 
 class Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A finite matrix as raw little-endian bytes."""
+    """Finite numbers in up to three dimensions, as raw little-endian bytes."""
 
     dtype: Literal["f4", "f8"]
-    shape: tuple[PositiveInt64, PositiveInt64]
+    shape: Annotated[tuple[PositiveInt64, ...], Meta(min_length=1, max_length=3)]
     data: bytes
 
     def __post_init__(self) -> None:
@@ -45,10 +45,9 @@ class Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def pack(cls, array: np.ndarray) -> Self:
-        """Convert an array of shape (rows, columns); float32 stays float32, other types become float64."""
+        """Convert an array; float32 stays float32, other types become float64."""
         dtype: Literal["f4", "f8"] = "f4" if array.dtype == np.float32 else "f8"
-        rows, columns = array.shape
-        return cls(dtype, (rows, columns), np.ascontiguousarray(array, f"<{dtype}").tobytes())
+        return cls(dtype, array.shape, np.ascontiguousarray(array, f"<{dtype}").tobytes())
 
     def unpack(self) -> np.ndarray:
         """Convert to a writable array in the byte order of this machine."""
@@ -59,20 +58,23 @@ class Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
     """Base of all messages: a map with the key `kind` and exactly the fields of its class."""
 
+    @property
+    def tag(self) -> str:
+        """The value of `kind`."""
+        return str(self.__struct_config__.tag)
+
 
 class Hello(Message, frozen=True, tag="hello"):
     """First message of a client."""
 
     protocol: Natural
     version: ShortText
-    """Package version, for the log."""
+    """Package version, for a message about different protocols."""
 
 
 class Welcome(Message, frozen=True, tag="welcome"):
-    """Reply of the server to `Hello`."""
+    """Reply of the server to a `Hello` of the same protocol."""
 
-    protocol: Natural
-    version: ShortText
     spec: str
     """The `PolicySpec` as JSON; its longest chunk is that of a plan which the server computes."""
     calibration: str
@@ -80,11 +82,11 @@ class Welcome(Message, frozen=True, tag="welcome"):
     candidates: PositiveInt64
     """Most plans that the policy compares before one is returned."""
 
-    def parse(self) -> tuple[PolicySpec, Calibration]:
-        """Parse spec and calibration; raise `RemoteError` if they are invalid or do not belong together."""
+    def parse(self) -> tuple[PolicySpec, Calibration, int]:
+        """Return the content; raise `RemoteError` if it is invalid, or its parts do not belong together."""
         try:
             spec = PolicySpec.from_json(self.spec)
-            return spec, Calibration.from_json(self.calibration).check(spec)
+            return spec, Calibration.from_json(self.calibration).check(spec), self.candidates
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise RemoteError(f"the server's greeting is not valid: {summarize_error(error)}") from None
 
@@ -92,8 +94,6 @@ class Welcome(Message, frozen=True, tag="welcome"):
 class PlanRequest(Message, frozen=True, tag="plan"):
     """Request of a plan; the same request gets the same plan, up to rounding."""
 
-    id: Natural
-    """Repeated in the reply."""
     states: Array
     """(history, obs_dim + act_dim), newest first."""
     steps: PositiveInt64
@@ -107,33 +107,26 @@ class PlanRequest(Message, frozen=True, tag="plan"):
 class PlanReply(Message, frozen=True, tag="planned"):
     """A plan, as the fields of `nsde_policy.interface.planner.Plan`."""
 
-    id: Natural
     actions: Array
     states: Array | None
     std: Array | None
-    candidates: Array | None = None
-    """The states of all candidates below one another."""
+    candidates: Array | None
 
     @classmethod
-    def pack(cls, id: int, plan: Plan) -> Self:
+    def pack(cls, plan: Plan) -> Self:
         """Convert a plan to a message."""
-        others = [None if array is None else Array.pack(np.vstack([*array])) for array in plan[1:]]
-        return cls(id, Array.pack(plan.actions), *others)
+        others = [None if array is None else Array.pack(array) for array in plan[1:]]
+        return cls(Array.pack(plan.actions), *others)
 
     def unpack(self) -> Plan:
         """Convert the message to a plan."""
-        actions, others = self.actions.unpack(), (self.states, self.std, self.candidates)
-        states, std, candidates = (None if array is None else array.unpack() for array in others)
-        if candidates is not None:
-            candidates = candidates.reshape(-1, len(actions) + 1, candidates.shape[1])
-        return Plan(actions, states, std, candidates)
+        others = (self.states, self.std, self.candidates)
+        return Plan(self.actions.unpack(), *(None if array is None else array.unpack() for array in others))
 
 
 class EncodeRequest(Message, frozen=True, tag="encode"):
     """Request of the features of one observation, if the policy has cameras."""
 
-    id: Natural
-    """Repeated in the reply."""
     values: Array
     """Low-dimensional part of the observation, (1, plain_dim)."""
     frames: tuple[bytes, ...]
@@ -145,8 +138,7 @@ class EncodeRequest(Message, frozen=True, tag="encode"):
 class EncodeReply(Message, frozen=True, tag="encoded"):
     """Features of one observation."""
 
-    id: Natural
-    features: Array = msgspec.field(name="codes")
+    features: Array
     """(1, features), the last columns of the observation."""
     visible: Annotated[float, Meta(ge=0, le=1)] | None = None
     """Fraction of the features that are likely to be right; None if the policy does not report it."""
@@ -155,10 +147,10 @@ class EncodeReply(Message, frozen=True, tag="encoded"):
 class Refusal(Message, frozen=True, tag="refusal"):
     """Reason why a request gets no answer."""
 
-    id: Natural | None
-    """None if the request could not be read."""
     code: RefusalCode
     message: ShortText
+    id: None = None
+    """Clients of protocol 3 need it to read the refusal of their version."""
 
 
 encode = msgspec.msgpack.encode

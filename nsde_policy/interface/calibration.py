@@ -136,8 +136,9 @@ class Calibration(BaseConfig):
         The rate is 0 if unknown. `action_limits` are those of the robot or environment, see
         `find_action_limits`; `delta_columns` are actions that change an observation over one period.
 
-        Episodes start from rest: the step to the first action counts as an acceleration too, if the action
-        before it is an observed position. From a constant it would be made up, and does not count.
+        An episode starts at rest. If the action before the first one is an observed position, the step from
+        there to the first action counts as a step and as an acceleration. If it is a constant, the robot was
+        not there, and the step does not count.
         """
         steps, turns = [], []
         columns = np.array(spec.first_action_from or (-1,) * spec.act_dim)

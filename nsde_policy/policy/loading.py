@@ -101,11 +101,8 @@ def check_weights(
     A forged config.json may describe a network that fills the memory, so modules far larger than the weights
     are refused before they are created.
     """
-    most, count, thread = (
-        4 * sum(tensor.numel() for tensor in weights.values()) + 1000,
-        0,
-        threading.get_ident(),
-    )
+    most, count = 4 * sum(tensor.numel() for tensor in weights.values()) + 1000, 0
+    thread = threading.get_ident()
 
     def limit(module: object, name: str, parameter: object) -> None:
         nonlocal count

@@ -70,7 +70,11 @@ class PlanSelector(nn.Module):
         return led_to, self.judge(predicted).reshape(-1, count)
 
     def judge(self, predicted: Tensor) -> Tensor:
-        """Return the cost of plans that lead to observations (..., steps, obs_dim), (...)."""
+        """Return the cost of plans that lead to observations (..., steps, obs_dim), (...).
+
+        With the goal rule, it is the distance of the last observation from the goal, squared; with the
+        support rule, the largest distance of any observation from the demonstrated ones.
+        """
         if self.rule.kind == "goal":
             return self.goal_distance(predicted[..., -1, :])
         return self.support_distance(predicted).amax(-1)

@@ -478,7 +478,13 @@ def _check_settings(config: RunConfig, options: TrainOptions) -> None:
 
 
 def pick_device(name: str) -> str:
-    """Return a device name that torch can use, or raise `ConfigError`; "auto" prefers a GPU."""
+    """Return a device name that torch can use; "auto" is CUDA if it is present, else the CPU.
+
+    A numbered CUDA device becomes the current one of this process.
+
+    Raises:
+        ConfigError: If torch cannot use the device here.
+    """
     use_own_gpu(name)
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"

@@ -54,7 +54,7 @@ def describe_fan(forecast: Forecast | None, spec: PolicySpec, table: LiveTable) 
 
 def describe_candidates(plan: Plan | None, table: LiveTable) -> list[list[int]]:
     """Return the paths of the agent along compared plans, the chosen one first, x and y in turn in pixels."""
-    if plan is None or plan.candidates is None or not np.isfinite(plan.candidates).all():
+    if plan is None or plan.candidates is None:
         return []
     actions = plan.candidates[:, 1:, -plan.actions.shape[1] :]
     rejected = np.abs(actions - plan.actions).max(axis=(1, 2))

@@ -67,9 +67,11 @@ class ViewerSettings(ServerSettings):
 class PageServer(WebsocketServer, abc.ABC):
     """Serves a page over HTTP; scripts and styles are public, everything else needs the token."""
 
+    _settings: ViewerSettings
+
     def __init__(self, settings: ViewerSettings, files: Mapping[str, File]) -> None:
         super().__init__(settings)
-        self._settings, self._files = settings, files
+        self._files = files
 
     def _respond(self, connection: ServerConnection, request: Request) -> Response | None:
         """Answer an HTTP request; None lets a websocket handshake go on."""

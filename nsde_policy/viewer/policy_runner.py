@@ -18,7 +18,7 @@ from nsde_policy.control.worker import PlannerThread
 from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.errors import PlanError
 from nsde_policy.eval.rollouts.disturbances import Condition, Disturbances, PlanQueue, count_planned
-from nsde_policy.interface.planner import History, Plan
+from nsde_policy.interface.planner import History, Plan, check_plan
 from nsde_policy.methods.registry import get_method
 from nsde_policy.policy.policy import Policy
 from nsde_policy.tasks import Task
@@ -54,12 +54,16 @@ class PolicyRunner:
         """Queue a plan from a copy of `history`."""
         history = history.copy()
 
-        def plan() -> TimedPlan:
+        def plan_and_time() -> TimedPlan:
             started = time.perf_counter()
-            actions = self.policy.plan(history, generator=generator, steps=steps, sampling=sampling)
-            return TimedPlan(actions, time.perf_counter() - started)
+            plan = self.policy.plan(history, generator=generator, steps=steps, sampling=sampling)
+            seconds = time.perf_counter() - started
+            try:
+                return TimedPlan(check_plan(plan, self.policy.spec), seconds)
+            except PlanError as error:
+                raise PlanError(f"{self.title}: {error}") from None
 
-        return self.thread.submit(plan)
+        return self.thread.submit(plan_and_time)
 
     def latency(self, controls: Controls) -> dict[str, float] | None:
         """Return the median time of a plan, without encoding; None before the first with these controls."""
@@ -151,8 +155,6 @@ class PolicyPanel:
             return True
         self._pending = None
         timed = pending.result()  # raises what the policy raised; the next period plans again
-        if not np.isfinite(timed.plan.actions).all():
-            raise PlanError(f"{self.runner.title} planned actions that are not finite; the agent stays")
         self._plan, self._used = timed.plan, 0
         now, latency = self.simulation.last, controls.latency_steps
         self._queue.add(timed.plan.actions, now, latency=latency, chunk=chunk)

@@ -4,7 +4,6 @@ import copy
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.encoders.keypoints.config import KeypointConfig
-from nsde_policy.errors import ConfigError, PolicyInputError
+from nsde_policy.errors import PolicyInputError
 from nsde_policy.interface.calibration import Calibration
 from nsde_policy.interface.planner import Plan, Planner
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
@@ -275,12 +274,6 @@ def test_visible_fraction_is_reported_with_each_command_and_may_be_a_fault(polic
         assert robot.step() == [("hidden_scene", None)]
         assert "is visible, at least" in robot.session.last.faults[0].detail
         assert robot.session.last.source == "hold"
-
-
-def test_a_policy_that_does_not_report_what_is_visible_refuses_the_fault(policy: Policy):
-    calibration = replace(policy.calibration, usually_visible=None)
-    with pytest.raises(ConfigError, match=r"min_visible is 0.5, but this policy does not report"):
-        run_robot(policy, calibration=calibration, min_visible=0.5).__enter__()
 
 
 def test_calibration_without_frames_is_read_and_detects_only_wrong_ones(policy: Policy):

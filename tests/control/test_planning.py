@@ -9,7 +9,7 @@ import pytest
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.interpolation import PlanJob, TimedPlan
 from nsde_policy.interface.planner import Plan
-from tests.helpers.numpy_planner import CALIBRATION, SPEC, FailingWalker, SelectingWalker, Sim, Walker
+from tests.helpers.numpy_planner import CALIBRATION, SPEC, FailingWalker, Sim, Walker
 from tests.helpers.sessions import NO_LIMITS, OBS, PERIOD, make_session, run_session
 from tests.helpers.simulated_time import InlineWorker
 
@@ -140,16 +140,17 @@ def test_a_job_that_timed_out_is_a_fault_and_the_next_one_is_planned():
     assert session.last.source == "plan"
 
 
-def test_fewer_candidates_are_compared_while_planning_is_slow():
-    sim = Sim()
-    planner = SelectingWalker(sim, seconds=0.003)
-    session = make_session(sim, planner, deadline_s=0.05)
-    run_session(session, sim, 16)
-    assert planner.asked == [16, 8, 8, 8]
-    assert session.report().missed_deadlines == 0
-    planner.seconds = 0.03
-    run_session(session, sim, 12)
-    assert planner.asked[4:] == [8, 4, 2], "a late plan is the last one that compares as many"
-    planner.seconds = 0.0001
-    run_session(session, sim, 64)
-    assert planner.asked[7:] == [1, 1, 1, 2, 2, 2, 4, 4, 4, 8, 8, 8, 16, 16, 16, 16]
+@pytest.mark.parametrize("candidates", [None, 4])
+def test_the_number_of_compared_plans_is_a_setting_that_slow_plans_do_not_change(candidates):
+    class SlowWalker(Walker):
+        def plan_from(self, states, *, steps, seed, candidates=None):
+            asked.append(candidates)
+            sim.now += 0.2
+            return super().plan_from(states, steps=steps, seed=seed)
+
+    sim, asked = Sim(), []
+    session = make_session(sim, SlowWalker(), deadline_s=0.05, candidates=candidates)
+    run_session(session, sim, 20)
+    assert len(asked) > 3
+    assert {*asked} == {candidates}
+    assert session.report().missed_deadlines > 0

@@ -1,9 +1,10 @@
 """Tests of a session without faults: settings, timing, closing, report and log."""
 
-import dataclasses
 import gc
 import json
+from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -138,35 +139,36 @@ def test_report_and_records_of_commands_agree():
     assert report.rate_hz == pytest.approx(10, rel=0.1)
 
 
-def test_a_session_slower_than_its_policy_raises():
-    with pytest.raises(
-        ConfigError, match=r"rate_hz is 5, the policy's rate is 10: .* set rate_hz to 10 or more"
-    ):
-        make_session(Sim(), rate_hz=5)
+UNFIT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "slower than the policy": (
+        {"rate_hz": 5},
+        {},
+        r"rate_hz is 5, the policy's rate is 10: .* set rate_hz to 10",
+    ),
+    "changes at a higher rate": (
+        {"rate_hz": 50},
+        {"delta_columns": (0, 1)},
+        r"rate_hz is 50, but actions 0, 1 .* at 10 Hz.* set rate_hz to 10",
+    ),
+    "unknown rate": ({}, {"rate_hz": 0.0}, "set policy_hz"),
+    "a long chunk": ({"chunk": 50}, {}, "chunk is 50, a plan of this policy has at most 8 commands"),
+    "no distance": ({"fault_when_ood": True}, {}, "fault_when_ood needs a calibration"),
+    "nothing hidden": ({"min_visible": 0.5}, {}, "min_visible is 0.5, but this policy does not report"),
+}
 
 
-def test_deltas_are_sent_at_the_policy_rate_only():
-    deltas = dataclasses.replace(CALIBRATION, delta_columns=(0, 1))
-    with pytest.raises(ConfigError, match=r"rate_hz is 50, but actions 0, 1 .* at 10 Hz.* set rate_hz to 10"):
-        Session(Walker(), SessionConfig(rate_hz=50), calibration=deltas)
+@pytest.mark.parametrize("name", UNFIT)
+def test_settings_that_do_not_fit_the_policy_raise(name):
+    settings, measured, message = UNFIT[name]
+    planner, calibration = Walker(replace(SPEC, longest_chunk=8)), replace(CALIBRATION, **measured)
+    with pytest.raises(ConfigError, match=message):
+        Session(planner, SessionConfig(**settings), calibration=calibration)
 
 
-def test_a_policy_of_unknown_rate_needs_policy_hz():
-    with pytest.raises(ConfigError, match="set policy_hz"):
-        Session(Walker(), SessionConfig())
-
-
-def test_a_chunk_longer_than_a_plan_raises():
-    planner = Walker(dataclasses.replace(SPEC, longest_chunk=8))
-    with pytest.raises(ConfigError, match="chunk is 50, a plan of this policy has at most 8 commands"):
-        make_session(Sim(), planner, chunk=50)
+def test_a_chunk_may_be_as_long_as_a_plan():
+    planner = Walker(replace(SPEC, longest_chunk=8))
     assert make_session(Sim(), planner, chunk=8).resolved.chunk == 8
     assert make_session(Sim(), chunk=50).resolved.chunk == 50
-
-
-def test_an_out_of_distribution_fault_needs_a_calibration():
-    with pytest.raises(ConfigError, match="fault_when_ood needs a calibration"):
-        make_session(Sim(), fault_when_ood=True)
 
 
 @pytest.mark.parametrize(

@@ -41,11 +41,10 @@ class SessionMachine(RuleBasedStateMachine):
         start=st.sampled_from([None, hostile.START, (1e9, -1e9)]),
         cameras=st.booleans(),
         deltas=st.sampled_from([(), (1,), (0, 1)]),
-        candidates=st.sampled_from([1, 16]),
     )
-    def open(self, rate, blend, ahead, on_fault, start, cameras, deltas, candidates):
+    def open(self, rate, blend, ahead, on_fault, start, cameras, deltas):
         rate = 10.0 if deltas else rate
-        chosen = hostile.Settings(rate, blend, ahead, on_fault, start, cameras, deltas, candidates)
+        chosen = hostile.Settings(rate, blend, ahead, on_fault, start, cameras, deltas)
         self.attack = hostile.HostileSession(chosen)
 
     @rule(plan=st.one_of(st.none(), index(hostile.PLANS)), worker=st.sampled_from(hostile.WORKERS))

@@ -15,7 +15,6 @@ from websockets.sync.server import serve as serve_in_threads
 
 from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.deploy.protocol import (
-    PROTOCOL,
     Array,
     EncodeReply,
     EncodeRequest,
@@ -30,6 +29,7 @@ from nsde_policy.errors import (
     PolicyInputError,
     RemoteError,
 )
+from nsde_policy.interface.calibration import MAX_FEATURES, Calibration
 from nsde_policy.interface.planner import Plan
 from tests.helpers.policy_servers import (
     SPEC,
@@ -159,20 +159,19 @@ def serve_replies(reply: Reply = lambda request: None, welcome: bytes | str | No
 WRONG_REPLIES: dict[str, tuple[Reply, str, str]] = {
     "silence": (lambda r: None, "timeout", "sent no reply in time"),
     "noise": (lambda r: b"\xc1", "protocol", "malformed"),
-    "text": (lambda r: "here you are", "protocol", "bytes"),
-    "too few actions": (lambda r: planned(r.id, np.zeros((3, 2))), "protocol", "actions have shape"),
-    "wrong states": (lambda r: planned(r.id, states=np.zeros((4, 5))), "protocol", "states have shape"),
-    "nan": (lambda r: planned(r.id).replace(bytes(8), b"\xff" * 8), "protocol", "finite"),
+    "too few actions": (lambda r: planned(np.zeros((3, 2))), "protocol", "actions have shape"),
+    "wrong states": (lambda r: planned(states=np.zeros((4, 5))), "protocol", "states have shape"),
+    "nan": (lambda r: planned().replace(bytes(8), b"\xff" * 8), "protocol", "finite"),
     "a welcome": (lambda r: encode(WELCOME), "protocol", "Invalid value 'welcome'"),
-    "a flood": (lambda r: b"\x00" * 2_000_000, "connection", "lost the connection"),
-    "late": (lambda r: encode(Refusal(r.id, "late", "too slow")), "timeout", "too slow"),
-    "failed": (lambda r: encode(Refusal(r.id, "failed", "broken")), "failed", "broken"),
-    "bad request": (lambda r: encode(Refusal(r.id, "bad_request", "no")), "refused", "no .bad_request"),
+    "a flood": (lambda r: b"\x00" * 10_000_000, "connection", "lost the connection"),
+    "late": (lambda r: encode(Refusal("late", "too slow")), "timeout", "too slow"),
+    "failed": (lambda r: encode(Refusal("failed", "broken")), "failed", "broken"),
+    "bad request": (lambda r: encode(Refusal("bad_request", "no")), "refused", "no .bad_request"),
 }
 
 
-def planned(number: int, actions: np.ndarray | None = None, states: np.ndarray | None = None) -> bytes:
-    return encode(PlanReply.pack(number, Plan(np.zeros((4, 2)) if actions is None else actions, states)))
+def planned(actions: np.ndarray | None = None, states: np.ndarray | None = None) -> bytes:
+    return encode(PlanReply.pack(Plan(np.zeros((4, 2)) if actions is None else actions, states)))
 
 
 @pytest.mark.parametrize("name", WRONG_REPLIES)
@@ -188,8 +187,8 @@ def test_wrong_reply_raises_a_typed_error(name: str):
 
 
 def test_features_of_another_shape_raise_a_typed_error():
-    def encoded(request: Any) -> bytes:
-        return encode(EncodeReply(request.id, Array.pack(np.zeros((2, 1)))))
+    def encoded(_: Any) -> bytes:
+        return encode(EncodeReply(Array.pack(np.zeros((2, 1)))))
 
     with serve_replies(encoded) as url:
         policy = RemotePolicy.connect(url, deadline_s=5, timeout_s=10)
@@ -203,9 +202,8 @@ def test_features_of_another_shape_raise_a_typed_error():
     [
         (b"", "truncated"),
         ("hello", "bytes"),
-        (encode(msgspec.structs.replace(WELCOME, protocol=9)), f"has protocol 9, this client {PROTOCOL}"),
         (encode(msgspec.structs.replace(WELCOME, spec="{}")), "greeting is not valid"),
-        (encode(Refusal(None, "wrong_version", "no")), "wrong_version"),
+        (encode(Refusal("wrong_version", "no")), "wrong_version"),
     ],
 )
 def test_invalid_greeting_is_an_error(welcome: Any, message: str):
@@ -213,10 +211,25 @@ def test_invalid_greeting_is_an_error(welcome: Any, message: str):
         RemotePolicy.connect(url)
 
 
+def test_the_greeting_of_a_policy_with_many_observations_is_read():
+    columns = MAX_FEATURES - SPEC.act_dim
+    sizes = {"low": (-1.0,) * 512, "high": (1.0,) * 512, "increment_std": (0.1,) * 512}
+    spec = replace(SPEC, obs_dim=columns, **sizes)
+    states = np.random.default_rng(0).uniform(-1, 1, (600, 512))
+    calibration = Calibration.measure(spec, states, states[:, columns:], [600], rate_hz=10.0)
+    planner = LinearPlanner()
+    planner.spec = spec
+    with (
+        serve_in_thread(planner, calibration=calibration) as running,
+        RemotePolicy.connect(running.url, deadline_s=5, timeout_s=10) as policy,
+    ):
+        assert policy.calibration == calibration
+
+
 def test_late_reply_is_not_taken_for_that_of_the_next_request():
     def slow(request: PlanRequest) -> bytes:
         time.sleep(0.4 if request.seed == 99 else 0.0)
-        return planned(request.id, actions=np.full((4, 2), float(request.seed)))
+        return planned(actions=np.full((4, 2), float(request.seed)))
 
     with serve_replies(slow) as url:
         policy = RemotePolicy.connect(url, deadline_s=0.2, timeout_s=10)

@@ -29,13 +29,12 @@ from tests.helpers.policy_servers import SPEC, WELCOME, encode_request
 MESSAGES = {
     Hello: Hello(1, "0.1.0"),
     Welcome: WELCOME,
-    PlanRequest: decode(encode_request(1), PlanRequest),
-    PlanReply: PlanReply.pack(1, Plan(np.ones((2, 1)), np.ones((3, 3)), np.ones((2, 1)))),
-    Refusal: Refusal(None, "late", "too late"),
+    PlanRequest: decode(encode_request(), PlanRequest),
+    PlanReply: PlanReply.pack(Plan(np.ones((2, 1)), np.ones((3, 3)), np.ones((2, 1)))),
+    Refusal: Refusal("late", "too late"),
 }
 TWO = struct.pack("<2d", 1.0, 2.0)
 
-ids = st.integers(0, MAX_INTEGER)
 finite = st.sampled_from([np.float32, np.float64]).flatmap(
     lambda dtype: arrays.arrays(
         dtype,
@@ -45,29 +44,29 @@ finite = st.sampled_from([np.float32, np.float64]).flatmap(
 )
 
 
-@given(ids, finite, st.integers(1, 1000), ids, st.floats(1e-6, 1e6))
-def test_request_round_trip_is_exact(number, states, steps, seed, deadline_s):
-    sent = PlanRequest(number, Array.pack(states), steps, seed, 1, deadline_s)
+@given(finite, st.integers(1, 1000), st.integers(0, MAX_INTEGER), st.floats(1e-6, 1e6))
+def test_request_round_trip_is_exact(states, steps, seed, deadline_s):
+    sent = PlanRequest(Array.pack(states), steps, seed, 1, deadline_s)
     got = decode(encode(sent), PlanRequest)
-    assert (got.id, got.steps, got.seed, got.deadline_s) == (number, steps, seed, deadline_s)
+    assert (got.steps, got.seed, got.deadline_s) == (steps, seed, deadline_s)
     found = got.states.unpack()
     assert found.dtype == states.dtype
     assert found.tobytes() == states.tobytes()
     assert found.flags.writeable
 
 
-@given(ids, finite, st.none() | finite, st.none() | finite, st.none() | st.integers(1, 5))
-def test_plan_round_trip_is_exact(number, actions, states, std, count):
+@given(finite, st.none() | finite, st.none() | finite, st.none() | st.integers(1, 5))
+def test_plan_round_trip_is_exact(actions, states, std, count):
     compared = None if count is None else np.ones((count, len(actions) + 1, 3)).cumsum(axis=0)
     plan = Plan(actions, states, std, compared)
-    got = decode(encode(PlanReply.pack(number, plan)), PlanReply | Refusal).unpack()
+    got = decode(encode(PlanReply.pack(plan)), PlanReply | Refusal).unpack()
     for sent, found in zip(plan, got, strict=True):
         assert (found is None) == (sent is None)
         assert sent is None or (found.shape, found.tobytes()) == (sent.shape, sent.tobytes())
 
 
 def changed(**fields: Any) -> bytes:
-    return msgspec.msgpack.encode({**msgspec.msgpack.decode(encode_request(1)), **fields})
+    return msgspec.msgpack.encode({**msgspec.msgpack.decode(encode_request()), **fields})
 
 
 def array(shape: Any = (1, 2), data: Any = TWO) -> dict[str, Any]:

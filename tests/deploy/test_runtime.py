@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import Graph
+from nsde_policy.deploy.runtime.metadata import NO_CHECKSUM, add_checksum
 from nsde_policy.errors import CheckpointError, ConfigError, PlanError
 from tests.helpers.exported_policies import draw_states, sign_graph
 
@@ -85,23 +86,23 @@ def test_graph_that_refers_to_another_file_is_rejected(model):
 
 
 def test_file_without_record_or_with_a_deeply_nested_one_is_rejected(model):
-    model.metadata_props[0].value = "[" * 100_000
-    assert_rejected(model.SerializeToString(), "metadata is invalid")
+    model.metadata_props[0].value = "[" * 100_000 + '"sha256": "' + NO_CHECKSUM + '"'
+    assert_rejected(add_checksum(model.SerializeToString()), "metadata is invalid")
     del model.metadata_props[:]
-    assert_rejected(model.SerializeToString(), "no 'nsde_policy' metadata")
+    assert_rejected(model.SerializeToString(), "no graph of format 3, or it is damaged; write it with")
 
 
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (lambda r: r.update(format=1), "format 1, this version reads 3; export it again"),
+        (lambda r: r.update(format=2), "format 2, this version reads 3; export it again"),
         (lambda r: r["calibration"].update(step=[1.0], acceleration=[1.0]), "belongs to another run"),
         (lambda r: r["calibration"].update(threshold=float("nan")), "not valid JSON"),
         (lambda r: r.update(steps=3), "metadata says"),
         (lambda r: r["spec"].update(obs_dim=4), "low must hold 6"),
         (lambda r: r["spec"].update(surprise=1), "no setting 'surprise'"),
         (lambda r: r["inputs"][1].update(shape=[10**6, 10**6]), "metadata says"),
-        (lambda r: r.clear(), "metadata is invalid"),
+        (lambda r: r.clear(), "no graph of format 3"),
     ],
 )
 def test_invalid_record_is_rejected(model, change, match):

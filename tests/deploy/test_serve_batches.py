@@ -1,20 +1,24 @@
 """Tests of batched serving: bits, turns, deadlines and failing rows, over real websockets."""
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from websockets.sync.client import ClientConnection
 
+from nsde_policy.core.spec import CameraSpec
 from nsde_policy.deploy.client import RemotePolicy
-from nsde_policy.deploy.protocol import PlanReply, Refusal
+from nsde_policy.deploy.protocol import Array, EncodeRequest, PlanReply, Refusal, encode, pack_frame
 from nsde_policy.interface.planner import Plan
 from nsde_policy.policy.policy import Policy
 from tests.helpers.exported_policies import build_camera_policy, observe_robot
 from tests.helpers.policy_servers import (
+    SPEC,
     STATES,
     BatchPlanner,
     LinearPlanner,
@@ -43,12 +47,12 @@ class Crowd:
         return self._others(seed)
 
     def keep_busy(self) -> None:
-        self.lines[0].send(encode_request(0, seed=FIRST, deadline_s=20.0))
+        self.lines[0].send(encode_request(seed=FIRST, deadline_s=20.0))
         wait_until(lambda: FIRST in self.planner.seeds, "the planner is busy")
 
     def ask(self, client: int, *, waiting: int, **changes: float) -> None:
         """Send a request whose seed is the number of the client, and wait until it is in the queue."""
-        self.lines[client].send(encode_request(client, **{"seed": client, "deadline_s": 20.0, **changes}))
+        self.lines[client].send(encode_request(**{"seed": client, "deadline_s": 20.0, **changes}))
         wait_until(lambda: self.running.server._in_flight == waiting + 1, "the request waits")
 
 
@@ -61,6 +65,13 @@ def gather(planner: BatchPlanner, clients: int) -> Iterator[Crowd]:
         yield crowd
 
 
+def find_seed(reply: PlanReply | Refusal) -> int:
+    """Return the seed, up to `FIRST`, of the request that a plan answers."""
+    actions = read_actions(reply)
+    plans = (LinearPlanner().plan_from(STATES, steps=4, seed=seed).actions for seed in range(FIRST + 1))
+    return next(seed for seed, plan in enumerate(plans) if np.array_equal(plan, actions))
+
+
 def read_actions(reply: PlanReply | Refusal) -> np.ndarray:
     assert isinstance(reply, PlanReply), reply
     return reply.unpack().actions
@@ -71,9 +82,7 @@ def test_what_waits_is_one_batch_and_each_client_gets_its_own_plan():
         for client in range(1, 6):
             crowd.ask(client, waiting=client)
         crowd.go.set()
-        for client in range(1, 6):
-            wanted = LinearPlanner().plan_from(STATES, steps=4, seed=client).actions
-            assert np.array_equal(read_actions(receive_reply(crowd.lines[client])), wanted)
+        assert [find_seed(receive_reply(line)) for line in crowd.lines] == [FIRST, 1, 2, 3, 4, 5]
         assert crowd.planner.batches == [[FIRST], [1, 2, 3, 4, 5]]
     assert crowd.running.find_events("stopped: 2 batches, 6 planned")
 
@@ -94,12 +103,12 @@ def test_client_that_asks_without_pause_has_one_row_per_batch():
     planner = BatchPlanner()
     with gather(planner, clients=3) as crowd:
         for number in (7, 8, 9):
-            crowd.lines[0].send(encode_request(number, seed=number, deadline_s=20.0))
+            crowd.lines[0].send(encode_request(seed=number, deadline_s=20.0))
         for client in (1, 2, 3):
             crowd.ask(client, waiting=client)
         crowd.go.set()
-        assert [receive_reply(line).id for line in crowd.lines[1:]] == [1, 2, 3]
-        assert [receive_reply(crowd.lines[0]).id for _ in range(4)] == [0, 7, 8, 9]
+        assert [find_seed(receive_reply(line)) for line in crowd.lines[1:]] == [1, 2, 3]
+        assert [find_seed(receive_reply(crowd.lines[0])) for _ in range(4)] == [FIRST, 7, 8, 9]
     assert planner.batches[0] == [FIRST]
     assert planner.batches[1][:3] == [1, 2, 3]
     assert [sorted({7, 8, 9} & {*batch}) for batch in planner.batches[-3:]] == [[7], [8], [9]]
@@ -119,12 +128,35 @@ def test_one_failing_row_does_not_fail_the_others(failure: BaseException | Plan)
         refusal = receive_reply(crowd.lines[2])
         assert isinstance(refusal, Refusal)
         assert refusal.code == "failed"
-        for client in (1, 3):
-            wanted = LinearPlanner().plan_from(STATES, steps=4, seed=client).actions
-            assert np.array_equal(read_actions(receive_reply(crowd.lines[client])), wanted)
+        assert [find_seed(receive_reply(crowd.lines[client])) for client in (1, 3)] == [1, 3]
         assert len(crowd.running.find_events("the policy failed")) == 1
     alone = [[1], [2], [3]] if isinstance(failure, BaseException) else []  # a plan is checked by itself
     assert crowd.planner.batches == [[FIRST], [1, 2, 3], *alone]
+
+
+class MiscountingPlanner(BatchPlanner):
+    """A planner with a camera that returns a row more than it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spec = replace(SPEC, image_features=1, cameras=(CameraSpec("top", 4, 4),), encoder="keypoints")
+
+    def plan_rows(self, states, *, steps, seeds, candidates=None):  # type: ignore[no-untyped-def, override]
+        return 2 * super().plan_rows(states, steps=steps, seeds=seeds)
+
+    def encode_frames(self, values, frames):  # type: ignore[no-untyped-def, override]
+        return np.zeros((len(values) + 1, 1)), np.zeros(len(values) + 1)
+
+
+def test_a_planner_that_returns_another_number_of_rows_fails_each_request_alone():
+    frame = pack_frame(np.zeros((4, 4, 3), np.uint8))
+    observed = encode(EncodeRequest(Array.pack(np.zeros((1, 2))), (frame,), 5.0))
+    with serve_in_thread(MiscountingPlanner()) as running, running.connect_and_greet() as line:
+        for request in (encode_request(), observed, encode_request()):
+            line.send(request)
+            refusal = receive_reply(line)
+            assert isinstance(refusal, Refusal)
+            assert refusal.code == "failed"
 
 
 @pytest.fixture(scope="module")
@@ -199,3 +231,15 @@ def test_clients_choose_how_many_plans_are_compared_as_they_do_of_a_local_policy
         for count, expected in ((None, 16), (4, 4), (1000, 16)):
             plan = policy.plan_from(STATES, steps=4, seed=0, candidates=count)
             assert len(plan.candidates) == expected
+
+
+def test_deadlines_that_one_client_misses_do_not_change_the_plans_of_others():
+    with (
+        serve_in_thread(SelectingPlanner(lambda seed: time.sleep(0.02))) as running,
+        RemotePolicy.connect(running.url, deadline_s=5, timeout_s=10) as policy,
+        running.connect_and_greet() as hurried,
+    ):
+        for _ in range(5):
+            hurried.send(encode_request(deadline_s=0.004, candidates=16))
+            assert isinstance(receive_reply(hurried), Refusal)
+            assert len(policy.plan_from(STATES, steps=4, seed=0).candidates) == 16

@@ -116,8 +116,6 @@ class Settings:
     cameras: bool = False
     deltas: tuple[int, ...] = ()
     """Actions that are changes per period; they need the rate of the policy, 10 Hz."""
-    candidates: int = 1
-    """Number of plans that the planner compares."""
 
 
 class HostileSession(Planner):
@@ -176,11 +174,7 @@ class HostileSession(Planner):
         self._readings.append(self.now if is_time else math.nan)
         return _give(self.now)
 
-    @property
-    def candidates(self) -> int:
-        return self.settings.candidates
-
-    def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = 1) -> Any:
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None) -> Any:
         """Plan; the arrays of the plan before are overwritten, and so are the states."""
         if self._plan_before is not None:
             for array in self._plan_before:
@@ -195,7 +189,7 @@ class HostileSession(Planner):
         path = np.repeat(states[:1].astype(np.float64), steps + 1, axis=0)
         path[1:, -2:] += np.cumsum(rng.normal(0, 8, (steps, 2)), axis=0)
         states[:] = math.nan
-        compared = None if candidates == 1 else np.repeat(path[None], candidates, axis=0)
+        compared = np.repeat(path[None], 2, axis=0)
         self._plan_before = Plan(path[1:, -2:].copy(), path, np.ones((steps, 2)), compared)
         return self._plan_before
 

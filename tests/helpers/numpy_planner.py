@@ -66,25 +66,6 @@ class FailingWalker(Walker):
         return plan
 
 
-class SelectingWalker(Walker):
-    """Planner that compares up to 16 plans, and takes `seconds` for each of them."""
-
-    candidates = 16
-
-    def __init__(self, sim, seconds: float = 0.0) -> None:
-        super().__init__()
-        self._sim, self.seconds = sim, seconds
-        self.asked: list[int] = []
-
-    def plan_from(self, states: np.ndarray, *, steps: int, seed: int, candidates: int | None = None) -> Plan:
-        candidates = candidates or 16
-        self.asked.append(candidates)
-        self._sim.now += self.seconds * candidates
-        plan = super().plan_from(states, steps=steps, seed=seed)
-        compared = None if candidates == 1 else np.repeat(plan.states[None], candidates, axis=0)
-        return plan._replace(candidates=compared)
-
-
 class Sim:
     """A simulated clock."""
 

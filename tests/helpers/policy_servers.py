@@ -42,7 +42,7 @@ SPEC = replace(
     increment_std=(0.1,) * 5,
 )
 CALIBRATION = Calibration.from_spec(SPEC)
-WELCOME = Welcome(PROTOCOL, "test", replace(SPEC, longest_chunk=128).to_json(), CALIBRATION.to_json(), 1)
+WELCOME = Welcome(replace(SPEC, longest_chunk=128).to_json(), CALIBRATION.to_json(), 1)
 STATES = np.arange(10, dtype=np.float32).reshape(2, 5) / 7
 
 
@@ -116,9 +116,9 @@ UPGRADE = (
 )
 
 
-def encode_request(number: int = 1, *, states: np.ndarray = STATES, **changes: Any) -> bytes:
+def encode_request(*, states: np.ndarray = STATES, **changes: Any) -> bytes:
     values: dict[str, Any] = {"steps": 4, "seed": 7, "candidates": 1, "deadline_s": 5.0, **changes}
-    return encode(PlanRequest(number, Array.pack(states), **values))
+    return encode(PlanRequest(Array.pack(states), **values))
 
 
 @contextmanager

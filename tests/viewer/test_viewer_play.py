@@ -218,7 +218,7 @@ def test_a_policy_with_nan_weights_raises_and_its_panel_stays(methods: list[Poli
     app = PlayApp([broken, methods[1]], seed=SEED, plan_timeout_s=60)
     app.handle(BOTH)
     for _ in range(3):
-        with pytest.raises(PlanError, match="Neural SDE planned actions that are not finite"):
+        with pytest.raises(PlanError, match="Neural SDE: planned actions are not finite"):
             app.tick()
     frame = run(app, Pause(False))
     assert (frame["last"], frame["panels"][0]["fan"]) == (0, None)

@@ -269,15 +269,8 @@ def test_time_stands_still_while_nobody_watches():
 # Command line
 
 
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (["/no/such/run"], "does not exist"),
-        (["--host", "no.such.host.invalid"], "try --host"),
-    ],
-)
-def test_invalid_arguments_print_one_line_and_exit_2(args: list[str], said: str, capsys: Any):
-    assert main(["play", *args]) == 2
+def test_a_host_that_does_not_exist_is_an_error(capsys: Any):
+    assert main(["play", "--host", "no.such.host.invalid"]) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert "try --host" in error
     assert error.count("\n") == 1

@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
-from nsde_policy import __version__
 from nsde_policy.config import Sampling
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import check_writable, replace_file
 from nsde_policy.policy.policy import Policy
 from nsde_policy.run_directory import fingerprint
+from nsde_policy.version import __version__
 
 from ..runtime.graph import EncoderGraph, Graph
 from ..runtime.metadata import EncoderRecord, GraphRecord

@@ -18,7 +18,7 @@ from nsde_policy.interface.calibration import Calibration
 from nsde_policy.interface.planner import PolicySpec
 
 GRAPH_FORMAT = 3
-"""Version of exported files. Those of version 2 are read too, without a checksum."""
+"""Version of exported files; others are refused."""
 RECORD_KEY = "nsde_policy"
 ACTIONS, PATH, STD, CANDIDATES = "actions", "path", "std", "candidates"
 """Names of the outputs: actions (steps, act_dim); from methods that predict states also the path
@@ -163,9 +163,8 @@ def parse_record(text: str, record_class: type[AnyRecord]) -> AnyRecord:
     """Parse the record of an exported file; raise `CheckpointError` if it is invalid."""
     try:
         values = parse_json(text, name="the metadata", error=ConfigError)
-        if values.get("format") not in (2, GRAPH_FORMAT):
+        if values.get("format") != GRAPH_FORMAT:
             raise ConfigError(f"format {values.get('format')}, this version reads {GRAPH_FORMAT}")
-        values.pop("graph_sha256", None)  # of format 2
         return record_class.from_dict(values)
     except (ConfigError, TypeError, ValueError) as error:
         if record_class is GraphRecord and '"measures_shift"' in text:
@@ -180,10 +179,12 @@ def add_checksum(content: bytes) -> bytes:
 
 
 def check_checksum(content: bytes) -> None:
-    """Raise `CheckpointError` if a file has been damaged since it was exported."""
+    """Raise `CheckpointError` if a file has been damaged since it was exported, or is of another kind."""
     match = CHECKSUM.search(content)
-    if match is None:  # format 2, or another file, which has no record either
-        return
+    if match is None:
+        raise CheckpointError(
+            f"it is no graph of format {GRAPH_FORMAT}, or it is damaged; write it with nsde-policy export"
+        )
     unsigned = content[: match.start(1)] + NO_CHECKSUM.encode() + content[match.end(1) :]
     if hashlib.sha256(unsigned).hexdigest() != match[1].decode():
         raise CheckpointError("its checksum is wrong: damaged or changed; export it again")

@@ -13,11 +13,11 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from nsde_policy import __version__
 from nsde_policy.control.worker import PlannerThread
 from nsde_policy.errors import PlanError, RemoteError
 from nsde_policy.interface.calibration import Calibration
-from nsde_policy.interface.planner import Plan, Planner, check_plan
+from nsde_policy.interface.planner import Planner, check_plan
+from nsde_policy.version import __version__
 
 from ..protocol import (
     PROTOCOL,
@@ -51,17 +51,16 @@ class PolicyServer(WebsocketServer):
         asyncio.run(server.run(print))  # prints the port; returns after `server.stop()`
     """
 
+    _settings: ServeSettings
+
     def __init__(
         self, planner: Planner, settings: ServeSettings, *, calibration: Calibration | None = None
     ) -> None:
         super().__init__(settings)
-        self._settings = settings
         self._planner = planner
         self._spec = spec = replace(planner.spec, longest_chunk=compute_longest_plan(planner.spec))
         calibration = (calibration or Calibration.from_spec(spec)).check(spec)
         self._welcome = Welcome(
-            protocol=PROTOCOL,
-            version=__version__,
             spec=json.dumps(spec.to_dict()),
             calibration=json.dumps(calibration.to_dict()),
             candidates=planner.candidates,
@@ -135,7 +134,7 @@ class PolicyServer(WebsocketServer):
             why = f"closed with {error.rcvd.code if error.rcvd else 'no close frame'}"
         except RemoteError as error:
             why = f"malformed: {error}"
-            await self._close_with(connection, Refusal(None, "malformed", str(error)))
+            await self._close_with(connection, Refusal("malformed", str(error)))
         except TimeoutError:
             why = "timeout"
             connection.transport.abort()
@@ -148,8 +147,11 @@ class PolicyServer(WebsocketServer):
         async with asyncio.timeout(self.patience_s):
             hello: Hello = decode(await connection.recv(), Hello)
         if hello.protocol != PROTOCOL:
-            problem = f"the server has protocol {PROTOCOL} (nsde-policy {__version__}), got {hello.protocol}"
-            await self._close_with(connection, Refusal(None, "wrong_version", problem))
+            problem = (
+                f"the server has protocol {PROTOCOL} (nsde-policy {__version__}), the client "
+                f"{hello.protocol} (nsde-policy {hello.version}); install one version"
+            )
+            await self._close_with(connection, Refusal("wrong_version", problem))
             return False
         return True
 
@@ -172,10 +174,10 @@ class PolicyServer(WebsocketServer):
         received = self._loop.time()
         request: AnyRequest = decode(data, AnyRequest if self._spec.cameras else PlanRequest)
         if self._stopping:
-            return Refusal(request.id, "stopping", "the server is stopping")
+            return Refusal("stopping", "the server is stopping")
         if problem := self._find_problem(request):
             self._counts["bad_request"] += 1
-            return Refusal(request.id, "bad_request", problem)
+            return Refusal("bad_request", problem)
         deadline_s = min(request.deadline_s, self._settings.deadline_s)
         future: asyncio.Future[Answer] = self._loop.create_future()
         self._waiting.append((request, future))
@@ -185,11 +187,11 @@ class PolicyServer(WebsocketServer):
             async with asyncio.timeout_at(received + deadline_s):
                 answer = await future
         except TimeoutError:
-            answer = Refusal(request.id, "late", f"no answer within {deadline_s:.3f} s")
+            answer = Refusal("late", f"no answer within {deadline_s:.3f} s")
             logger.warning("client %d: %s", client, answer.message)
         finally:
             self._in_flight -= 1
-        self._counts[_name_answer(answer)] += 1
+        self._counts[answer.code if isinstance(answer, Refusal) else answer.tag] += 1
         return answer
 
     def _find_problem(self, request: AnyRequest) -> str | None:
@@ -247,8 +249,8 @@ class PolicyServer(WebsocketServer):
             if len(requests) > 1:
                 return [answer for request in requests for answer in self._compute([request])]
             if isinstance(error, RemoteError):  # a frame that cannot be decompressed
-                return [Refusal(requests[0].id, "bad_request", str(error))]
-            return [self._report_failure(requests[0], error)]
+                return [Refusal("bad_request", str(error))]
+            return [self._report_failure(error)]
 
     def _plan(self, requests: list[PlanRequest]) -> list[Answer]:
         """Plan for one or several robots; a plan that is not finite fails alone."""
@@ -258,18 +260,18 @@ class PolicyServer(WebsocketServer):
             seeds=[each.seed for each in requests],
             candidates=min(requests[0].candidates, self._planner.candidates),
         )
-        return [self._pack(request, plan) for request, plan in zip(requests, plans, strict=True)]
+        answers: list[Answer] = []
+        for request, plan in zip(requests, plans, strict=True):
+            try:
+                answers.append(PlanReply.pack(check_plan(plan, self._spec, steps=request.steps)))
+            except PlanError as error:
+                answers.append(self._report_failure(error))
+        return answers
 
-    def _pack(self, request: PlanRequest, plan: Plan) -> Answer:
-        try:
-            return PlanReply.pack(request.id, check_plan(plan, self._spec, steps=request.steps))
-        except PlanError as error:
-            return self._report_failure(request, error)
-
-    def _report_failure(self, request: AnyRequest, error: BaseException) -> Refusal:
+    def _report_failure(self, error: BaseException) -> Refusal:
         """Log an error of the policy; its details are not for clients."""
         logger.error("the policy failed", exc_info=error)
-        return Refusal(request.id, "failed", "the policy failed; see the server's log")
+        return Refusal("failed", "the policy failed; see the server's log")
 
     def _encode(self, requests: list[EncodeRequest]) -> list[Answer]:
         """Encode the frames of one or several robots."""
@@ -281,19 +283,12 @@ class PolicyServer(WebsocketServer):
         features, visible = self._planner.encode_frames(values, frames)
         fractions = [None] * len(requests) if visible is None else visible.tolist()
         rows = zip(requests, features, fractions, strict=True)
-        return [EncodeReply(each.id, Array.pack(row[None]), fraction) for each, row, fraction in rows]
+        return [EncodeReply(Array.pack(row[None]), fraction) for _, row, fraction in rows]
 
 
 def _get_kind(request: AnyRequest) -> tuple[int, int]:
     """Return what requests of a batch have in common: actions and candidates; (0, 0) for frames."""
     return (request.steps, request.candidates) if isinstance(request, PlanRequest) else (0, 0)
-
-
-def _name_answer(answer: Answer) -> str:
-    """Return the name under which an answer is counted."""
-    if isinstance(answer, Refusal):
-        return answer.code
-    return "planned" if isinstance(answer, PlanReply) else "encoded"
 
 
 def _format_peer(connection: ServerConnection) -> str:

@@ -27,7 +27,7 @@ class WebsocketServer:
     """Timeout for a client's greeting, ping reply and reads, and for the last plan at exit, seconds."""
 
     def __init__(self, settings: ServerSettings) -> None:
-        self._address = settings
+        self._settings = settings
 
     def stop(self) -> None:
         """Close all connections and return from `run`; from any thread."""
@@ -48,7 +48,7 @@ class WebsocketServer:
             handle_http: Returns the response to a plain HTTP request, or None to open a websocket.
             options: Further arguments of websockets' `serve`.
         """
-        settings = self._address
+        settings = self._settings
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         try:
