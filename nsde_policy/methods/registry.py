@@ -52,11 +52,10 @@ class Method:
         return pkgutil.resolve_name(self.model) if isinstance(self.model, str) else self.model
 
 
+HELPERS = ("base", "baselines", "registry")
+"""Modules of both folders that are no methods."""
 METHODS: Registry[Method] = Registry(
-    "method",
-    "nsde_policy.methods",
-    "nsde_policy.methods.baselines",
-    helpers=("base", "baselines", "registry"),
+    "method", "nsde_policy.methods", "nsde_policy.methods.baselines", helpers=HELPERS
 )
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nsde_policy.core.image_norm import ImageNorm
+from ..image_norm import ImageNorm
 
 NORM_GROUPS = 8
 """Groups of all group normalisations."""
