@@ -195,7 +195,7 @@ class ModelConfig(BaseConfig):
         return None
 
     @property
-    def control_period(self) -> float:
+    def policy_period(self) -> float:
         """Δt of one policy period in the training data."""
         return 1.0
 

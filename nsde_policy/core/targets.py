@@ -62,10 +62,13 @@ def stack_history(path: Tensor, history: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class FlowTarget:
-    """A noisy point between two observed states with their history, all (batch, history·d)."""
+class TrainingPoint:
+    """A noisy point between two observed states with their history, and the targets there.
 
-    x: Tensor
+    All are (batch, history·d).
+    """
+
+    noisy_x: Tensor
     """x̃_τ = x_τ + η, the point at which networks are evaluated."""
     velocity: Tensor
     """Δx/Δt, the target of the flow."""
@@ -73,7 +76,7 @@ class FlowTarget:
     """η/σ, the noise that the denoiser should remove."""
 
 
-def sample_flow_target(
+def sample_training_point(
     x: Tensor,
     increment: Tensor,
     dt: Tensor,
@@ -82,7 +85,7 @@ def sample_flow_target(
     noise_std: Tensor,
     unit_noise: Tensor,
     generator: torch.Generator,
-) -> FlowTarget:
+) -> TrainingPoint:
     """Sample a noisy point between x and x + Δx (Appendix B); all (batch, history·d), `dt` (batch, 1).
 
     Args:
@@ -102,7 +105,7 @@ def sample_flow_target(
     if interpolation == "uniform":
         tau = torch.rand((len(x), 1), generator=generator, dtype=x.dtype, device=x.device)
         point = point + tau * increment
-    return FlowTarget(x=point, velocity=increment / dt, unit_noise=unit_noise)
+    return TrainingPoint(noisy_x=point, velocity=increment / dt, unit_noise=unit_noise)
 
 
 def noise_scale(noise: float, unit: NoiseKind, increment_std: Tensor) -> Tensor:

@@ -79,7 +79,7 @@ class NeuralSDEConfig(ModelConfig):
         return super().from_dict(values)
 
     @property
-    def control_period(self) -> float:
+    def policy_period(self) -> float:
         """Δt of one policy period in the training data."""
         return self.dt
 
