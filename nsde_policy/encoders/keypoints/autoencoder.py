@@ -48,11 +48,7 @@ class CameraAutoencoder(nn.Module):
         Also return the means of the network's maps, (n, summary_dim).
         """
         points, summary = self.encoder(to_unit_rgb(frames))
-        return *self.split_points(points), summary
-
-    def split_points(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Return keypoints and anchors, which the network finds together, (n, keypoints + anchors, 2)."""
-        return points[:, : self.config.keypoints], points[:, self.config.keypoints :]
+        return points[:, : self.config.keypoints], points[:, self.config.keypoints :], summary
 
     def measure_shift(self, anchors: Tensor, values: Tensor) -> Tensor:
         """Measure how far the camera is shifted, (n, 2) in pixels.
