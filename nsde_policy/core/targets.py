@@ -1,5 +1,6 @@
 """Training targets: points near observed pairs of states and what the networks should output there."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -12,20 +13,27 @@ HistoryNoise = Literal["independent", "shared"]
 
 
 class TensorRows:
-    """Base of dataclasses whose fields are tensors with the same number of rows."""
+    """Base of dataclasses whose fields are tensors, or tuples of tensors, with the same number of rows."""
 
     def __len__(self) -> int:
-        return len(self._tensors()[0])
+        return len(self.tensors()[0])
 
     def __getitem__(self, index: Tensor) -> Self:
-        return type(self)(*(tensor[index] for tensor in self._tensors()))
+        return self.map(lambda tensor: tensor[index])
 
     def to(self, device: torch.device | str) -> Self:
         """Copy to another device."""
-        return type(self)(*(tensor.to(device) for tensor in self._tensors()))
+        return self.map(lambda tensor: tensor.to(device))
 
-    def _tensors(self) -> tuple[Tensor, ...]:
-        return tuple(vars(self).values())
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Return a copy with each tensor changed."""
+        values = vars(self).values()
+        return type(self)(*(tuple(map(change, v)) if isinstance(v, tuple) else change(v) for v in values))
+
+    def tensors(self) -> list[Tensor]:
+        """List all tensors."""
+        values = vars(self).values()
+        return [tensor for v in values for tensor in (v if isinstance(v, tuple) else (v,))]
 
 
 @dataclass(frozen=True)

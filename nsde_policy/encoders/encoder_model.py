@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nsde_policy.core.targets import TensorRows
 from nsde_policy.data.augmentation import FrameMirror
 from nsde_policy.methods.base import TrainableModel
 
@@ -23,7 +24,7 @@ FEATURE_BETA = 0.02
 
 
 @dataclass(frozen=True)
-class CameraBatch:
+class CameraBatch(TensorRows):
     """Frames of all cameras at some moments, with what is measured at these moments."""
 
     values: Tensor

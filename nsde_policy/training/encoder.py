@@ -190,20 +190,19 @@ class EncoderTraining:
         """Train the model on random frames; `targets` belong to each frame, and to its mirror image."""
         rows, batch_size = self._data.demos.find_rows(self._episodes), split_batch(config.batch_size)
 
-        def load(step: int) -> tuple[Tensor, ...]:
+        def load(step: int) -> CameraBatch:
             """Load the frames of a step, sampled by the seed, the step and the rank."""
             rng = np.random.default_rng([self._options.seed, step, get_rank()])
             index = rows[rng.integers(len(rows), size=batch_size)]
-            values = (table[index] for table in (self._values, self._mirrored_values, *targets))
-            return tuple(map(torch.from_numpy, (*values, *self._frames.read(index))))
-
-        def build(tensors: tuple[Tensor, ...]) -> CameraBatch:
-            values, mirrored_values, target, mirrored_target, *frames = tensors
-            return CameraBatch(values, mirrored_values, tuple(frames), (target, mirrored_target))
+            values, mirrored_values, *both = (
+                torch.from_numpy(table[index]) for table in (self._values, self._mirrored_values, *targets)
+            )
+            frames = map(torch.from_numpy, self._frames.read(index))
+            return CameraBatch(values, mirrored_values, tuple(frames), tuple(both))
 
         with (
             use_threads(count_threads()),
-            closing(PrefetchSource(load, build, self._device)) as source,
+            closing(PrefetchSource(load, self._device)) as source,
         ):
             recorder = RunRecorder(directory, self._options, title=title)
             fit(self.model.to(self._device), source, config, seed=self._options.seed, recorder=recorder)
@@ -235,7 +234,7 @@ class EncoderTraining:
         """Encode all frames, their mirror images, and copies that are partly occluded."""
         model, ends = self.model.eval(), self._data.demos.episode_ends
         blocks: dict[str, list[Tensor]] = {}
-        for rows in split_rows(len(self._values)):
+        for rows in split_rows(np.arange(len(self._values))):
             cameras = [torch.from_numpy(camera).to(self._device) for camera in self._frames.read(rows)]
             values = torch.from_numpy(self._values[rows]).to(self._device)
             mirrored_values = torch.from_numpy(self._mirrored_values[rows]).to(self._device)

@@ -12,7 +12,7 @@ from nsde_policy.data.types import Demonstrations, Ints
 from nsde_policy.encoders.encoder_model import MIN_STD, EncoderModel, VisibilityHead
 from nsde_policy.encoders.occlusion import disturb_frames
 
-from .frames import READ_BLOCK
+from .frames import split_rows
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def fit_visibility(
     def look(rows: Ints, *, is_disturbed: bool = True) -> tuple[Tensor, Tensor]:
         """Return the summaries of frames and the fraction of their features that are right, in float64."""
         summaries, fractions = [], []
-        for block in np.split(rows, range(READ_BLOCK, len(rows), READ_BLOCK)):
+        for block in split_rows(rows):
             cameras = [torch.from_numpy(camera).to(device) for camera in frames.read(block)]
             if is_disturbed:
                 cameras = [disturb_frames(camera, generator) for camera in cameras]
