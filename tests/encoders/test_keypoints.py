@@ -9,10 +9,9 @@ import torch
 from nsde_policy.config import TrainConfig
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.encoder_model import CameraBatch, mirror_frames
-from nsde_policy.encoders.keypoints.autoencoder import scale_brightness
 from nsde_policy.encoders.keypoints.config import FORESEEN, SMALL_ENCODER, KeypointConfig
 from nsde_policy.encoders.keypoints.model import KeypointModel
-from nsde_policy.encoders.keypoints.networks import draw_bumps, locate_peaks, make_axis
+from nsde_policy.encoders.keypoints.networks import draw_bumps, locate_peaks, make_axis, scale_brightness
 from nsde_policy.encoders.occlusion import shift_frames
 from nsde_policy.errors import ConfigError
 from nsde_policy.training.fit import BatchSource, fit

@@ -11,8 +11,8 @@ from nsde_policy.core.spec import CameraSpec
 
 from ..encoder_model import CameraBatch, DisturbedFeatures, EncoderModel, to_unit_rgb
 from ..occlusion import disturb_frames, shift_frames
-from .autoencoder import CameraAutoencoder
 from .config import FORESEEN, KeypointConfig
+from .networks import CameraAutoencoder
 
 ERROR_UNIT = 20.0
 """The squared error of a frame is divided by this number, which makes its gradients about as large as 1."""
