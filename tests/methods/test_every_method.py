@@ -70,7 +70,7 @@ CASES = {
     "gpi": Case(GPIConfig(sampling=GPISampling(neighbours=3, attraction=0.5)), network=""),
     "knn": Case(NearestNeighboursConfig(sampling=NearestNeighboursSampling(actions="relative")), network=""),
     "ibc": Case(ImplicitBCConfig(**SMALL_IBC, sampling=SEARCH), steps=2),
-    "ibc local": Case(ImplicitBCConfig(**SMALL_IBC, sampling=replace(SEARCH, answer="best")), steps=2),
+    "ibc best": Case(ImplicitBCConfig(**SMALL_IBC, sampling=replace(SEARCH, answer="best")), steps=2),
     "lstm_gmm": Case(
         LSTMGMMConfig(
             history=4, horizon=4, hidden=12, dropout=0.3, noise=0.5, sampling=LSTMGMMSampling("full")
