@@ -11,23 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nsde_policy.config import BaseConfig, NetworkConfig, TrainConfig, WindowConfig
+from nsde_policy.config import BaseConfig, TrainConfig, WindowConfig
 from nsde_policy.encoders import ENCODERS, get_encoder
 from nsde_policy.errors import CheckpointError, ConfigError
-from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
+from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.methods.registry import METHODS, get_method
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import RunDirectory
 from tests.golden.behaviour import DATA
-
-
-def test_settings_survive_json():
-    config = NeuralSDEConfig(
-        history=1, network=NetworkConfig(kind="separate", width=64), sampling=SamplingConfig(substeps=4)
-    )
-    assert NeuralSDEConfig.from_json(config.to_json()) == config
-    assert TrainConfig.from_json(TrainConfig(steps=7).to_json()) == TrainConfig(steps=7)
-    assert WindowConfig.from_json(WindowConfig(horizon=3).to_json()) == WindowConfig(horizon=3)
 
 
 def test_missing_settings_take_defaults_and_integers_become_floats():
