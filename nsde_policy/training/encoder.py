@@ -114,8 +114,12 @@ class EncoderTraining:
                 "it is not known how camera frames of the mirrored task look: set demos.mirror to False, or "
                 "define Mirror.frame of the task"
             )
-        if not isinstance(config.encoder, TrainedEncoderConfig):
-            _check_method(config)
+        is_joint = not isinstance(config.encoder, TrainedEncoderConfig)
+        if is_joint and get_method(config.method).model_class().training_view != "windows":
+            raise ConfigError(
+                f"the method {config.method!r} predicts future observations, so that it cannot train the "
+                f"encoder {config.demos.encoder!r}, whose features would change; use --encoder keypoints"
+            )
         self.cameras = tuple(
             CameraSpec(IMAGE_KEY + get_short_name(name), height=frames.shape[1], width=frames.shape[2])
             for name, frames in images.items()
@@ -333,15 +337,6 @@ class EncoderTraining:
         rows = self._data.demos.find_rows(self._held_out if held_out else self._episodes)
         index = rows[frames % len(rows)] + len(self._values) * (frames >= len(rows))
         return FrameTable(windows, index, self._frames)
-
-
-def _check_method(config: RunConfig) -> None:
-    """Raise `ConfigError` if the method cannot train an encoder."""
-    if get_method(config.method).model_class().training_view != "windows":
-        raise ConfigError(
-            f"the method {config.method!r} predicts future observations, so that it cannot train the "
-            f"encoder {config.demos.encoder!r}, whose features would change; use --encoder keypoints"
-        )
 
 
 @torch.no_grad()

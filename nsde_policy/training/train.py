@@ -106,19 +106,6 @@ class TrainingContext:
     env_kwargs: Mapping[str, object]
     fit_options: FitOptions
 
-    @property
-    def demos_record(self) -> DemoRecord:
-        """What a run records about its demonstrations."""
-        demos = self.data.demos
-        return DemoRecord(
-            demos.source,
-            demos.fingerprint,
-            len(demos),
-            len(demos.obs),
-            self.split.validation,
-            demos.episode_fingerprints,
-        )
-
 
 DEFAULT_OPTIONS = TrainOptions()
 
@@ -355,12 +342,20 @@ def _train_policy(
     selection = train_dynamics(run, train_set, config, fit_options, motions=motions)
     config = config.replace_parts(selection={"select": "none" if selection is None else selection.kind})
     aligned = train_set if selection is None else selection.aligned
+    demos = context.data.demos
     record = RunRecord(
         config,
         measure_state_spec(aligned, config, scale_features=not is_joint),
         context.task,
         fit_options.seed,
-        context.demos_record,
+        DemoRecord(
+            demos.source,
+            demos.fingerprint,
+            len(demos),
+            len(demos.obs),
+            split.validation,
+            demos.episode_fingerprints,
+        ),
         env_kwargs=context.env_kwargs,
         cameras=encoder.cameras if encoder else (),
     )
