@@ -22,7 +22,7 @@ from nsde_policy.run_config import DemoConfig
 from nsde_policy.run_directory import DemoRecord, RunRecord
 from nsde_policy.training.dataset import build_transitions
 from nsde_policy.training.demos import load_training_demos, open_training_images
-from nsde_policy.training.frames import READ_BLOCK
+from nsde_policy.training.frames import split_rows
 
 MAX_FRAMES = 1000
 """Scored frames, unless a stride is given: more take minutes on a CPU and change little."""
@@ -207,7 +207,7 @@ def add_features(
     features = np.zeros((len(demos.obs), policy.spec.image_features), np.float32)
     spans = list(zip(demos.starts, demos.episode_ends, first_frames, strict=True))
     for start, end, first in tqdm(spans, "encoding", unit="episode", leave=False, disable=None):
-        for rows in np.split(np.arange(start, end), range(READ_BLOCK, end - start, READ_BLOCK)):
+        for rows in split_rows(np.arange(start, end)):
             at = int(first + rows[0] - start)
             parts = {
                 camera.name: frames[at : at + len(rows)]

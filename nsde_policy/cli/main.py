@@ -23,7 +23,7 @@ from .evaluate import Evaluate, ScoreCommand
 from .export import Export
 from .play import Play
 from .serve import Serve
-from .shared.options import Command, check_and_resolve
+from .shared.options import Command, check_flags_and_pick_device
 from .train import Train
 from .tune import Tune
 
@@ -62,7 +62,7 @@ class Program:
         code = 0
         try:
             try:
-                check_and_resolve(self.parse(args)).run()
+                check_flags_and_pick_device(self.parse(args)).run()
             except SystemExit as stop:  # the version, the help text or what is wrong has been printed
                 code = int(stop.code or 0)
             sys.stdout.flush()

@@ -37,7 +37,6 @@ from .shared.options import (
 if TYPE_CHECKING:
     from nsde_policy.run_directory import RunDirectory
 
-TRAIN_ENV_HELP = "Environment of the task: a Gymnasium id (Pendulum-v1) or module:Class; the run records it."
 SHORT_FLAGS = {
     f"--{name.replace('_', '-')}": f"--{path.replace('_', '-')}" for name, path in SHORT_NAMES.items()
 }
@@ -81,7 +80,8 @@ class Train(DeviceCommand):
     """Task, such as pusht or metaworld:reach-v3; auto: what the demonstrations record, else none."""
     obs: str = USUAL_OBSERVATIONS
     """Observations: state, or pixels if the task has a camera."""
-    env: Annotated[str | None, tyro.conf.arg(help=TRAIN_ENV_HELP)] = None
+    env: str | None = None
+    """Environment of the task: a Gymnasium id (Pendulum-v1) or module:Class; the run records it."""
     env_kwargs: EnvKwargsFlag = None
     out: Path | None = None
     """Run directory; default runs/TASK-METHOD-PRESET-SEED, or with the name of --demos."""

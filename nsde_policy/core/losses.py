@@ -45,8 +45,9 @@ def diffusion_squared_loss(
 def diffusion_nll(
     log_variance: Tensor, drift: Tensor, velocity: Tensor, dt: Tensor | float, weight: Tensor | float = 1.0
 ) -> Tensor:
-    """Return ½ Σᵢ (fᵢ − Δxᵢ/Δt)² Δt / σᵢ² + log σᵢ² (Eq. 16), with the flow detached: only g learns.
+    """Return ½ Σᵢ (fᵢ − Δxᵢ/Δt)² Δt / σᵢ² + log σᵢ² (Eq. 16), with the flow detached.
 
+    No gradient reaches f through its residual. Layers that f and g share are trained by both losses.
     `log_variance` is log σ², the logarithm of the squared diffusion coefficient.
 
     Deviation: replaces Eq. 20. Both have the optimum σ² = E[r² | x] Δt (Eq. 18, averaged), but Eq. 20 weighs

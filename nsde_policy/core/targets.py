@@ -1,5 +1,6 @@
 """Training targets: points near observed pairs of states and what the networks should output there."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -12,20 +13,27 @@ HistoryNoise = Literal["independent", "shared"]
 
 
 class TensorRows:
-    """Base of dataclasses whose fields are tensors with the same number of rows."""
+    """Base of dataclasses whose fields are tensors, or tuples of tensors, with the same number of rows."""
 
     def __len__(self) -> int:
-        return len(self._tensors()[0])
+        return len(self.tensors()[0])
 
     def __getitem__(self, index: Tensor) -> Self:
-        return type(self)(*(tensor[index] for tensor in self._tensors()))
+        return self.map(lambda tensor: tensor[index])
 
     def to(self, device: torch.device | str) -> Self:
         """Copy to another device."""
-        return type(self)(*(tensor.to(device) for tensor in self._tensors()))
+        return self.map(lambda tensor: tensor.to(device))
 
-    def _tensors(self) -> tuple[Tensor, ...]:
-        return tuple(vars(self).values())
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Return a copy with each tensor changed."""
+        values = vars(self).values()
+        return type(self)(*(tuple(map(change, v)) if isinstance(v, tuple) else change(v) for v in values))
+
+    def tensors(self) -> list[Tensor]:
+        """List all tensors."""
+        values = vars(self).values()
+        return [tensor for v in values for tensor in (v if isinstance(v, tuple) else (v,))]
 
 
 @dataclass(frozen=True)
@@ -62,10 +70,13 @@ def stack_history(path: Tensor, history: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class FlowTarget:
-    """A noisy point between two observed states with their history, all (batch, history·d)."""
+class TrainingPoint:
+    """A noisy point between two observed states with their history, and the targets there.
 
-    x: Tensor
+    All are (batch, history·d).
+    """
+
+    noisy_x: Tensor
     """x̃_τ = x_τ + η, the point at which networks are evaluated."""
     velocity: Tensor
     """Δx/Δt, the target of the flow."""
@@ -73,7 +84,7 @@ class FlowTarget:
     """η/σ, the noise that the denoiser should remove."""
 
 
-def sample_flow_target(
+def sample_training_point(
     x: Tensor,
     increment: Tensor,
     dt: Tensor,
@@ -82,7 +93,7 @@ def sample_flow_target(
     noise_std: Tensor,
     unit_noise: Tensor,
     generator: torch.Generator,
-) -> FlowTarget:
+) -> TrainingPoint:
     """Sample a noisy point between x and x + Δx (Appendix B); all (batch, history·d), `dt` (batch, 1).
 
     Args:
@@ -102,7 +113,7 @@ def sample_flow_target(
     if interpolation == "uniform":
         tau = torch.rand((len(x), 1), generator=generator, dtype=x.dtype, device=x.device)
         point = point + tau * increment
-    return FlowTarget(x=point, velocity=increment / dt, unit_noise=unit_noise)
+    return TrainingPoint(noisy_x=point, velocity=increment / dt, unit_noise=unit_noise)
 
 
 def noise_scale(noise: float, unit: NoiseKind, increment_std: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nsde_policy.core.targets import TensorRows
 from nsde_policy.data.augmentation import FrameMirror
 from nsde_policy.methods.base import TrainableModel
 
@@ -23,7 +24,7 @@ FEATURE_BETA = 0.02
 
 
 @dataclass(frozen=True)
-class CameraBatch:
+class CameraBatch(TensorRows):
     """Frames of all cameras at some moments, with what is measured at these moments."""
 
     values: Tensor
@@ -170,30 +171,6 @@ class EncoderModel(TrainableModel[CameraBatch]):
         if rows is None or self.mirror is None:
             return frames
         return torch.where(rows[:, None, None, None], mirror_frames(frames, self.mirror), frames)
-
-    def fold_for_export(self) -> nn.Module:
-        """Return a module of one row for export.
-
-        It maps values (plain_dim,) and frames (size, size, 3) uint8 of each camera to a tuple of features
-        (feature_dim,). If the encoder measures shifts, it has another argument before the frames, the shift
-        to undo, (cameras, 2), and returns the shift that is measured then, as `encode_and_measure`. If the
-        encoder has a `visibility`, the visible fraction follows, (1,).
-        """
-        return _OneRow(self)
-
-
-class _OneRow(nn.Module):
-    """An encoder for one row, which does not measure shifts."""
-
-    def __init__(self, encoder: EncoderModel) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    def forward(self, values: Tensor, *frames: Tensor) -> tuple[Tensor, ...]:
-        """Encode the frames of one row, (size, size, 3) each, as (feature_dim,)."""
-        features, summary = self.encoder.summarize(values[None], *(frame[None] for frame in frames))
-        visibility = self.encoder.visibility
-        return features[0], *([] if visibility is None else [visibility(summary)])
 
 
 def mirror_frames(frames: Tensor, mirror: FrameMirror) -> Tensor:

@@ -11,9 +11,9 @@ from nsde_policy.registry import Registry
 
 from .encoder import Encoder
 
-ENCODERS: Registry[Encoder] = Registry(
-    "encoder", "nsde_policy.encoders", helpers=("encoder", "encoder_model", "occlusion", "registry")
-)
+HELPERS = ("encoder", "encoder_model", "image_norm", "occlusion", "registry")
+"""Modules of this folder that are no encoders."""
+ENCODERS: Registry[Encoder] = Registry("encoder", "nsde_policy.encoders", helpers=HELPERS)
 
 
 def register_encoder(cls: type[Encoder]) -> type[Encoder]:

@@ -52,11 +52,10 @@ class Method:
         return pkgutil.resolve_name(self.model) if isinstance(self.model, str) else self.model
 
 
+HELPERS = ("base", "baselines", "registry")
+"""Modules of both folders that are no methods."""
 METHODS: Registry[Method] = Registry(
-    "method",
-    "nsde_policy.methods",
-    "nsde_policy.methods.baselines",
-    helpers=("base", "baselines", "registry"),
+    "method", "nsde_policy.methods", "nsde_policy.methods.baselines", helpers=HELPERS
 )
 
 
@@ -66,6 +65,7 @@ def register_method(
     title: str,
     config: type[ModelConfig],
     presets: Mapping[str, Preset],
+    adapt: "Callable[[DemoStatistics], Preset] | None" = None,
 ) -> Callable[[Model], Model]:
     """Register a method; decorates the class of its model.
 
@@ -74,10 +74,11 @@ def register_method(
         title: Name in tables and plots.
         config: Class of its settings, a `ModelConfig`.
         presets: Settings by name; `default` and `fast` at least.
+        adapt: Chooses the preset `auto`; see `Method.adapt`.
     """
 
     def register(model: Model) -> Model:
-        add_method(Method(name, title, config, presets, model))
+        add_method(Method(name, title, config, presets, model, adapt))
         return model
 
     return register

@@ -24,8 +24,9 @@ from .environments import is_env_id
 if TYPE_CHECKING:
     from nsde_policy.run_directory import RunRecord
 
-_HELPERS = "adapter base detection drawing environments registry training_defaults"
-TASKS: Registry[Task] = Registry("task", "nsde_policy.tasks", helpers=_HELPERS.split())
+HELPERS = ("adapter", "base", "detection", "drawing", "environments", "registry", "training_defaults")
+"""Modules of this folder that are no tasks."""
+TASKS: Registry[Task] = Registry("task", "nsde_policy.tasks", helpers=HELPERS)
 _PLAIN_WORDS = re.compile(r"(?:[\w +-]|\.(?=\d))*")
 """Words and numbers: a dot is part of a number, not of a path or of a module's name."""
 

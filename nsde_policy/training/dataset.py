@@ -164,15 +164,17 @@ def _describe_first_action(settings: DemoConfig) -> str:
 
 
 def build_training_data(data: TrainingSet, config: RunConfig) -> Transitions | Windows:
-    """Build what the method is trained on: demonstrations, their copies, and mirror images of both."""
-    config = resolve_first_action(data.without_features, config)
+    """Build what the method is trained on: demonstrations, their copies, and mirror images of both.
+
+    The settings are those that `infer_settings` returns.
+    """
     model, settings, demos = config.model, config.demos, data.join()
     if get_method(config.method).model_class().training_view == "transitions":
         return build_transitions(
             demos,
             settings,
             history=model.history,
-            dt=model.control_period,
+            dt=model.policy_period,
             final_action_weight=settings.final_action_weight,
         )
     if not isinstance(model, WindowConfig):
@@ -185,9 +187,10 @@ def build_training_data(data: TrainingSet, config: RunConfig) -> Transitions | W
 def measure_state_spec(data: TrainingSet, config: RunConfig, *, scale_features: bool = True) -> StateSpec:
     """Measure ranges and increments on recorded pairs of states, with mirror images as in training.
 
-    Without `scale_features`, features reach the policy's network as the encoder computes them.
+    The settings are those that `infer_settings` returns. Without `scale_features`, features reach the
+    policy's network as the encoder computes them.
     """
-    config, demos = resolve_first_action(data.without_features, config), data.with_mirror_images
+    demos = data.with_mirror_images
     pairs = build_transitions(demos, config.demos)
     spec = measure_state(
         pairs.x,

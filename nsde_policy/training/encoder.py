@@ -36,11 +36,18 @@ from nsde_policy.core.spec import CameraSpec
 from nsde_policy.core.targets import Windows
 from nsde_policy.data.frames import FrameFile
 from nsde_policy.data.source import get_short_name
-from nsde_policy.data.types import Floats
+from nsde_policy.data.types import Demonstrations, Floats, Ints
 from nsde_policy.encoders.encoder import IMAGE_KEY
-from nsde_policy.encoders.encoder_model import VISIBILITY_FILE, CameraBatch, mirror_frames
+from nsde_policy.encoders.encoder_model import (
+    MIN_STD,
+    VISIBILITY_FILE,
+    CameraBatch,
+    EncoderModel,
+    VisibilityHead,
+    mirror_frames,
+)
 from nsde_policy.encoders.keypoints.config import FORESEEN
-from nsde_policy.encoders.occlusion import EpisodeOcclusion, RandomOccluder
+from nsde_policy.encoders.occlusion import EpisodeOcclusion, RandomOccluder, disturb_frames
 from nsde_policy.errors import ConfigError
 from nsde_policy.interface.calibration import CameraRange
 from nsde_policy.methods.base import PolicyModel
@@ -56,7 +63,6 @@ from .fit import fit
 from .frames import FrameTable, PolicyWithEncoder, PrefetchSource, split_rows
 from .recorder import FitOptions, RunRecorder
 from .resume import check_settings
-from .visibility import fit_visibility
 
 if TYPE_CHECKING:
     from nsde_policy.data.images import LazyFrames
@@ -70,6 +76,12 @@ BACKGROUND_FRAMES = 500
 COPIES, COPY_OCCLUDER, COPY_GAIN = 2, RandomOccluder(1.0, (0.03, 0.15)), 0.15
 """Copies of each demonstration with partly occluded frames, what occludes them, and the largest change of
 their brightness; both stay the same in an episode."""
+FITTED_FRAMES, UNSEEN_FRAMES = 2048, 1024
+"""Most frames that the visible fraction is fitted on, and most frames of other episodes that calibrate it."""
+WRONG = 0.25
+"""Error beyond which a feature is wrong, in standard deviations of the feature in demonstrations."""
+SMOOTHING = 1e-2
+"""Weight of the penalty of the ridge regression."""
 
 
 class EncoderTraining:
@@ -102,8 +114,12 @@ class EncoderTraining:
                 "it is not known how camera frames of the mirrored task look: set demos.mirror to False, or "
                 "define Mirror.frame of the task"
             )
-        if not isinstance(config.encoder, TrainedEncoderConfig):
-            _check_method(config)
+        is_joint = not isinstance(config.encoder, TrainedEncoderConfig)
+        if is_joint and get_method(config.method).model_class().training_view != "windows":
+            raise ConfigError(
+                f"the method {config.method!r} predicts future observations, so that it cannot train the "
+                f"encoder {config.demos.encoder!r}, whose features would change; use --encoder keypoints"
+            )
         self.cameras = tuple(
             CameraSpec(IMAGE_KEY + get_short_name(name), height=frames.shape[1], width=frames.shape[2])
             for name, frames in images.items()
@@ -190,20 +206,19 @@ class EncoderTraining:
         """Train the model on random frames; `targets` belong to each frame, and to its mirror image."""
         rows, batch_size = self._data.demos.find_rows(self._episodes), split_batch(config.batch_size)
 
-        def load(step: int) -> tuple[Tensor, ...]:
+        def load(step: int) -> CameraBatch:
             """Load the frames of a step, sampled by the seed, the step and the rank."""
             rng = np.random.default_rng([self._options.seed, step, get_rank()])
             index = rows[rng.integers(len(rows), size=batch_size)]
-            values = (table[index] for table in (self._values, self._mirrored_values, *targets))
-            return tuple(map(torch.from_numpy, (*values, *self._frames.read(index))))
-
-        def build(tensors: tuple[Tensor, ...]) -> CameraBatch:
-            values, mirrored_values, target, mirrored_target, *frames = tensors
-            return CameraBatch(values, mirrored_values, tuple(frames), (target, mirrored_target))
+            values, mirrored_values, *both = (
+                torch.from_numpy(table[index]) for table in (self._values, self._mirrored_values, *targets)
+            )
+            frames = map(torch.from_numpy, self._frames.read(index))
+            return CameraBatch(values, mirrored_values, tuple(frames), tuple(both))
 
         with (
             use_threads(count_threads()),
-            closing(PrefetchSource(load, build, self._device)) as source,
+            closing(PrefetchSource(load, self._device)) as source,
         ):
             recorder = RunRecorder(directory, self._options, title=title)
             fit(self.model.to(self._device), source, config, seed=self._options.seed, recorder=recorder)
@@ -235,7 +250,7 @@ class EncoderTraining:
         """Encode all frames, their mirror images, and copies that are partly occluded."""
         model, ends = self.model.eval(), self._data.demos.episode_ends
         blocks: dict[str, list[Tensor]] = {}
-        for rows in split_rows(len(self._values)):
+        for rows in split_rows(np.arange(len(self._values))):
             cameras = [torch.from_numpy(camera).to(self._device) for camera in self._frames.read(rows)]
             values = torch.from_numpy(self._values[rows]).to(self._device)
             mirrored_values = torch.from_numpy(self._mirrored_values[rows]).to(self._device)
@@ -324,10 +339,57 @@ class EncoderTraining:
         return FrameTable(windows, index, self._frames)
 
 
-def _check_method(config: RunConfig) -> None:
-    """Raise `ConfigError` if the method cannot train an encoder."""
-    if get_method(config.method).model_class().training_view != "windows":
-        raise ConfigError(
-            f"the method {config.method!r} predicts future observations, so that it cannot train the "
-            f"encoder {config.demos.encoder!r}, whose features would change; use --encoder keypoints"
-        )
+@torch.no_grad()
+def fit_visibility(
+    model: EncoderModel,
+    frames: FrameFile,
+    demos: Demonstrations,
+    features: Tensor,
+    held_out: Sequence[int],
+    *,
+    seed: int,
+) -> VisibilityHead:
+    """Fit the fraction of right features in partly occluded frames, and calibrate it on other episodes.
+
+    Those are the held-out ones, or every fifth if there are none. `features` are those of all frames,
+    (frames, feature_dim); the seed determines which frames are used and what occludes them.
+    """
+    device, rng = next(model.parameters()).device, np.random.default_rng(seed)
+    generator = torch.Generator(device).manual_seed(seed)
+    wrong = WRONG * features.std(0, correction=0).clamp(min=MIN_STD)
+
+    def look(rows: Ints, *, is_disturbed: bool = True) -> tuple[Tensor, Tensor]:
+        """Return the summaries of frames and the fraction of their features that are right, in float64."""
+        summaries, fractions = [], []
+        for block in split_rows(rows):
+            cameras = [torch.from_numpy(camera).to(device) for camera in frames.read(block)]
+            if is_disturbed:
+                cameras = [disturb_frames(camera, generator) for camera in cameras]
+            encoded, summary = model.summarize(torch.from_numpy(demos.obs[block]).to(device), *cameras)
+            summaries.append(summary.float().cpu())
+            fractions.append(((encoded.cpu() - features[block]).abs() <= wrong).double().mean(1))
+        return torch.cat(summaries), torch.cat(fractions)
+
+    others = [*held_out] or [*range(len(demos))][4::5] or [0]
+    fitted = demos.find_rows([i for i in range(len(demos)) if i not in others] or others)
+    unseen = rng.permutation(demos.find_rows(others))[:UNSEEN_FRAMES]
+    summary, fraction = look(rng.permutation(fitted)[:FITTED_FRAMES])
+    head = VisibilityHead(summary.shape[1])
+    head.mean.copy_(summary.mean(0))
+    head.std.copy_(summary.std(0, correction=0).clamp(min=MIN_STD))
+    x = head.expand(summary).double()
+    gram = torch.cov(x.T, correction=0) + SMOOTHING * torch.eye(x.shape[1], dtype=torch.float64)
+    weight = torch.linalg.solve(gram, (x - x.mean(0)).T @ fraction / len(x))
+    summary, fraction = look(unseen)  # the fit is too sure of frames that it has not seen
+    x = head.expand(summary).double()
+    spread = torch.cov(torch.stack([x @ weight, fraction]))
+    weight *= (spread[0, 1] / spread[0, 0]).nan_to_num(0.0)
+    head.weight.copy_(weight[None])
+    head.bias.fill_(fraction.mean() - x.mean(0) @ weight)
+    head.usual.fill_(head(look(unseen, is_disturbed=False)[0]).quantile(0.01))
+    agreement = torch.corrcoef(torch.stack([head(summary), fraction.float()]))[0, 1].nan_to_num()
+    where = f"{len(unseen)} frames of {len(others)} other episodes"
+    logger.info(
+        "visible fraction: correlation %.2f with the fraction of right features in %s", agreement, where
+    )
+    return head

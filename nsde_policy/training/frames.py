@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from nsde_policy.methods.base import PolicyModel, TrainableModel
 from .distributed import get_rank, split_batch
 from .fit import BatchSource
 
-Batch = TypeVar("Batch")
+Batch = TypeVar("Batch", bound=TensorRows)
 
 BATCHES_AHEAD = 3
 """Batches that are loaded ahead of time."""
@@ -29,37 +29,32 @@ READ_BLOCK = 256
 class PrefetchSource(BatchSource[Batch]):
     """Copies batches that a thread loads ahead of time into buffers on the device.
 
-    `load` returns the tensors of the batch of a step, always the same ones, so that a resumed run continues
-    with the batches that it would have had; `build` makes a batch of them.
+    `load` returns the batch of a step, always the same one, so that a resumed run continues with the batches
+    that it would have had.
     """
 
-    def __init__(
-        self,
-        load: Callable[[int], tuple[Tensor, ...]],
-        build: Callable[[tuple[Tensor, ...]], Batch],
-        device: torch.device,
-    ) -> None:
-        self._build = build
+    def __init__(self, load: Callable[[int], Batch], device: torch.device) -> None:
         self._device = device
-        self._load = load if device.type == "cpu" else lambda step: tuple(t.pin_memory() for t in load(step))
+        self._load = load if device.type == "cpu" else lambda step: load(step).map(torch.Tensor.pin_memory)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
-        self._loading: dict[int, Future[tuple[Tensor, ...]]] = {}
-        self._buffers: tuple[Tensor, ...] = ()
+        self._loading: dict[int, Future[Batch]] = {}
+        self._buffers: Batch | None = None
 
     def load(self, step: int) -> None:
         """Wait for the batch of this step, copy it to the device and start to load later ones."""
         for later in range(step, step + 1 + BATCHES_AHEAD):
             if later not in self._loading:
                 self._loading[later] = self._executor.submit(self._load, later)
-        tensors = self._loading.pop(step).result()
-        if not self._buffers:
-            self._buffers = tuple(tensor.to(self._device) for tensor in tensors)
-        for buffer, tensor in zip(self._buffers, tensors, strict=True):
+        batch = self._loading.pop(step).result()
+        if self._buffers is None:
+            self._buffers = batch.to(self._device)
+        for buffer, tensor in zip(self._buffers.tensors(), batch.tensors(), strict=True):
             buffer.copy_(tensor, non_blocking=True)
 
     def sample(self, generator: torch.Generator) -> Batch:
         """Return the batch in the buffers."""
-        return self._build(self._buffers)
+        assert self._buffers is not None
+        return self._buffers
 
     def close(self) -> None:
         """Stop loading batches and wait for the thread."""
@@ -79,17 +74,6 @@ class FrameWindows(TensorRows):
     frames: tuple[Tensor, ...]
     """Frames of each camera, (n, history, size, size, 3) uint8."""
 
-    def __getitem__(self, index: Tensor) -> Self:
-        return self._map(lambda tensor: tensor[index])
-
-    def to(self, device: torch.device | str) -> Self:
-        """Copy all windows and frames to a device."""
-        return self._map(lambda tensor: tensor.to(device))
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        states, actions, is_mirrored = map(change, (self.states, self.actions, self.is_mirrored))
-        return type(self)(states, actions, is_mirrored, tuple(map(change, self.frames)))
-
 
 @dataclass(frozen=True)
 class FrameTable:
@@ -104,32 +88,23 @@ class FrameTable:
         return len(self.rows)
 
     def __getitem__(self, index: Tensor) -> FrameWindows:
-        return self._build(self._read(index.numpy()))
-
-    @staticmethod
-    def _build(tensors: tuple[Tensor, ...]) -> FrameWindows:
-        states, actions, is_mirrored, *frames = tensors
-        return FrameWindows(states, actions, is_mirrored, tuple(frames))
-
-    def _read(self, index: Ints) -> tuple[Tensor, ...]:
-        """Return states, actions, whether they are mirrored, and the frames of each camera."""
-        rows, count = self.rows[index], len(self.file)
+        rows, count = self.rows[index.numpy()], len(self.file)
         frames = self.file.read((rows % count).ravel())
-        return (
+        return FrameWindows(
             self.windows.states[index],
             self.windows.actions[index],
             torch.from_numpy(rows >= count),
-            *(torch.from_numpy(camera).view(*rows.shape, *camera.shape[1:]) for camera in frames),
+            tuple(torch.from_numpy(camera).view(*rows.shape, *camera.shape[1:]) for camera in frames),
         )
 
     def sample(self, batch_size: int, seed: int, device: torch.device) -> PrefetchSource[FrameWindows]:
         """Return batches of random windows, determined by the seed, the step and the rank."""
 
-        def load(step: int) -> tuple[Tensor, ...]:
+        def load(step: int) -> FrameWindows:
             rng = np.random.default_rng([seed, step, get_rank()])
-            return self._read(rng.integers(len(self), size=split_batch(batch_size)))
+            return self[torch.from_numpy(rng.integers(len(self), size=split_batch(batch_size)))]
 
-        return PrefetchSource(load, self._build, device)
+        return PrefetchSource(load, device)
 
 
 class PolicyWithEncoder(TrainableModel[FrameWindows]):
@@ -188,6 +163,6 @@ class PolicyWithEncoder(TrainableModel[FrameWindows]):
         return policy, encoder
 
 
-def split_rows(count: int) -> list[Ints]:
-    """Divide the indices from 0 to `count` into blocks."""
-    return np.split(np.arange(count), range(READ_BLOCK, count, READ_BLOCK))
+def split_rows(rows: Ints) -> list[Ints]:
+    """Divide the indices of frames into blocks that are read at once."""
+    return np.split(rows, range(READ_BLOCK, len(rows), READ_BLOCK))

@@ -9,6 +9,7 @@ From a call to the first gradient, each function calls the next one:
     _fit_policy, or _fit_with_encoder             builds the model and its training data
     fit.fit                                       the loop: batch, loss, gradient, optimiser step
 
+With plan selection, `_train_policy` first calls `selection.train_dynamics`, which trains the dynamics model.
 While `fit` runs, `recorder.RunRecorder` writes losses and checkpoints.
 """
 
@@ -103,20 +104,7 @@ class TrainingContext:
     split: Split
     task: str
     env_kwargs: Mapping[str, object]
-    options: FitOptions
-
-    @property
-    def demos_record(self) -> DemoRecord:
-        """What a run records about its demonstrations."""
-        demos = self.data.demos
-        return DemoRecord(
-            demos.source,
-            demos.fingerprint,
-            len(demos),
-            len(demos.obs),
-            self.split.validation,
-            demos.episode_fingerprints,
-        )
+    fit_options: FitOptions
 
 
 DEFAULT_OPTIONS = TrainOptions()
@@ -291,7 +279,7 @@ def train_run(
             _train_policy(run, context.data, config, context)
             return run
         held_out = context.split.validation
-        encoder = EncoderTraining(context.data, images, config, run, context.options, held_out=held_out)
+        encoder = EncoderTraining(context.data, images, config, run, context.fit_options, held_out=held_out)
         with closing(encoder):
             features = _train_encoder(run, config, context, encoder)
             _train_policy(run, features, config, context, encoder)
@@ -344,22 +332,30 @@ def _train_policy(
     encoder: EncoderTraining | None = None,
 ) -> None:
     """Train a policy on demonstrations with features; if these are 0, together with the encoder."""
-    options, split = context.options, context.split
+    fit_options, split = context.fit_options, context.split
     is_joint = config.encoder.is_trained_with_policy
-    recorded = data.select(split.training)
+    train_set = data.select(split.training)
 
     # Settings that depend on the demonstrations
-    config = infer_settings(recorded.without_features, config)
+    config = infer_settings(train_set.without_features, config)
     motions = find_motions(config.demos, context.task)
-    selection = train_dynamics(run, recorded, config, options, motions=motions)
+    selection = train_dynamics(run, train_set, config, fit_options, motions=motions)
     config = config.replace_parts(selection={"select": "none" if selection is None else selection.kind})
-    training = recorded if selection is None else selection.aligned
+    aligned = train_set if selection is None else selection.aligned
+    demos = context.data.demos
     record = RunRecord(
         config,
-        measure_state_spec(training, config, scale_features=not is_joint),
+        measure_state_spec(aligned, config, scale_features=not is_joint),
         context.task,
-        options.seed,
-        context.demos_record,
+        fit_options.seed,
+        DemoRecord(
+            demos.source,
+            demos.fingerprint,
+            len(demos),
+            len(demos.obs),
+            split.validation,
+            demos.episode_fingerprints,
+        ),
         env_kwargs=context.env_kwargs,
         cameras=encoder.cameras if encoder else (),
     )
@@ -370,20 +366,19 @@ def _train_policy(
     if held_out is not None:
         logger.info("%d of %d episodes are held out for validation", len(held_out), len(data))
     if encoder is not None and is_joint:
-        _fit_with_encoder(run, record, training, held_out, options, encoder)
-        recorded = encoder.read_features(run).select(split.training)
+        _fit_with_encoder(run, record, aligned, held_out, fit_options, encoder)
+        train_set = encoder.read_features(run).select(split.training)
     else:
-        _fit_policy(run, record, training, held_out, options)
+        _fit_policy(run, record, aligned, held_out, fit_options)
 
     # Calibrate
     if split.std_scale:
-        fit_std_scale(run, data.demos.select(split.std_scale), device=options.device)
+        fit_std_scale(run, data.demos.select(split.std_scale), device=fit_options.device)
     if selection is not None and selection.kind != "none":
         write_rule(run, selection)
-    calibration = calibrate(recorded, record)
+    calibration = calibrate(train_set, record)
     if encoder is not None:
-        file = run.encoder.path / VISIBILITY_FILE  # missing if an earlier version trained the encoder
-        visible = float(run.encoder.read_tensors(file)["usual"]) if file.exists() else None
+        visible = float(run.encoder.read_tensors(run.encoder.path / VISIBILITY_FILE)["usual"])
         frames = encoder.measure_frames(run.encoder)
         calibration = replace(calibration, frames=frames, usually_visible=visible)
     replace_file(run.path / CALIBRATION_FILE, calibration.to_json().encode())
@@ -392,54 +387,56 @@ def _train_policy(
 def _fit_policy(
     run: RunDirectory,
     record: RunRecord,
-    training: TrainingSet,
+    train_set: TrainingSet,
     held_out: TrainingSet | None,
-    options: FitOptions,
+    fit_options: FitOptions,
 ) -> None:
     """Fit the policy of a run."""
     config = record.config
     model = build_model(record)
-    with_dropout = training.with_camera_dropout(config.demos, record.spec)
+    with_dropout = train_set.with_camera_dropout(config.demos, record.spec)
     pairs_or_windows = build_training_data(with_dropout, config)
     model.prepare(pairs_or_windows)
     rows: TensorRows | None = None
     if held_out is not None:
         without_copies = build_training_data(replace(held_out, copies=()), config)
-        rows = sample_rows(without_copies, MAX_VALIDATION_ROWS, seed=options.seed)
-    _save_record(run, record, options)
-    recorder = RunRecorder(run, options, held_out=rows)
-    fit(model.to(options.device), pairs_or_windows, config.train, seed=options.seed, recorder=recorder)
+        rows = sample_rows(without_copies, MAX_VALIDATION_ROWS, seed=fit_options.seed)
+    _save_record(run, record, fit_options)
+    recorder = RunRecorder(run, fit_options, held_out=rows)
+    fit(
+        model.to(fit_options.device), pairs_or_windows, config.train, seed=fit_options.seed, recorder=recorder
+    )
 
 
 def _fit_with_encoder(
     run: RunDirectory,
     record: RunRecord,
-    training: TrainingSet,
+    train_set: TrainingSet,
     held_out: TrainingSet | None,
-    options: FitOptions,
+    fit_options: FitOptions,
     encoder: EncoderTraining,
 ) -> None:
     """Fit the policy of a run together with its encoder, and write the features of all frames."""
     config = record.config
     model = encoder.join_policy(build_model(record))
     encoder.check_settings(run, config)
-    windows = encoder.build_windows(training, config)
+    windows = encoder.build_windows(train_set, config)
     model.prepare(windows.windows)
     rows: TensorRows | None = None
     if held_out is not None:
         without_copies = encoder.build_windows(replace(held_out, copies=()), config, held_out=True)
-        rows = sample_rows(without_copies, MAX_FRAME_ROWS, seed=options.seed)
-    _save_record(run, record, options)
-    source = windows.sample(config.train.batch_size, options.seed, torch.device(options.device))
+        rows = sample_rows(without_copies, MAX_FRAME_ROWS, seed=fit_options.seed)
+    _save_record(run, record, fit_options)
+    source = windows.sample(config.train.batch_size, fit_options.seed, torch.device(fit_options.device))
     with use_threads(count_threads()), closing(source):
-        recorder = RunRecorder(run, options, held_out=rows)
-        fit(model.to(options.device), source, config.train, seed=options.seed, recorder=recorder)
+        recorder = RunRecorder(run, fit_options, held_out=rows)
+        fit(model.to(fit_options.device), source, config.train, seed=fit_options.seed, recorder=recorder)
     encoder.write_features(run.encoder)
 
 
-def _save_record(run: RunDirectory, record: RunRecord, options: FitOptions) -> None:
+def _save_record(run: RunDirectory, record: RunRecord, fit_options: FitOptions) -> None:
     """Write config.json; that of a resumed run is left as it is."""
-    if not (options.resume and run.training.exists()):
+    if not (fit_options.resume and run.training.exists()):
         run.save_record(record)
 
 

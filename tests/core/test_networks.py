@@ -1,14 +1,13 @@
 """Tests for nsde_policy/core/networks.py."""
 
 from dataclasses import replace
-from typing import Literal
 
 import pytest
 import torch
 from torch import nn
 
 from nsde_policy.config import NetworkConfig
-from nsde_policy.core.networks import MLP, Networks, weights_from
+from nsde_policy.core.networks import MLP, weights_from
 from tests.helpers.rng import make_rng
 
 
@@ -34,12 +33,6 @@ def test_dropout_depends_only_on_the_generator_and_keeps_the_mean():
     mean = net.eval()(x, make_rng(1))[0]  # in evaluation mode, nothing is dropped
     torch.testing.assert_close(one.mean(0), mean, rtol=0.05, atol=1e-3)
     assert torch.equal(mean, net(x, make_rng(2))[0])
-
-
-@pytest.mark.parametrize("kind", ["shared", "separate"])
-def test_one_call_returns_drift_variance_and_score(kind: Literal["shared", "separate"]):
-    networks = Networks(5, 3, NetworkConfig(kind=kind, width=16, dropout=0.0), generator=make_rng())
-    assert [part.shape for part in networks(torch.ones(4, 5))] == [(4, 3)] * 3
 
 
 def test_weights_from_uses_the_generator_and_keeps_the_global_random_state():

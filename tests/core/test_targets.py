@@ -8,8 +8,8 @@ from nsde_policy.core.targets import (
     Interpolation,
     add_noise,
     noise_scale,
-    sample_flow_target,
     sample_noise,
+    sample_training_point,
     stack_history,
 )
 from tests.helpers.rng import make_rng
@@ -20,7 +20,7 @@ def fit_ornstein_uhlenbeck_drift(interpolation: Interpolation) -> float:
     dt, n = 0.05, 400_000
     x = torch.randn(n, 1, generator=make_rng(), dtype=torch.float64)
     increment = -x * dt + (2 * dt) ** 0.5 * torch.randn(n, 1, generator=make_rng(1), dtype=torch.float64)
-    target = sample_flow_target(
+    target = sample_training_point(
         x,
         increment,
         torch.full((n, 1), dt, dtype=torch.float64),
@@ -29,7 +29,7 @@ def fit_ornstein_uhlenbeck_drift(interpolation: Interpolation) -> float:
         unit_noise=torch.zeros(n, 1, dtype=torch.float64),
         generator=make_rng(2),
     )
-    return ((target.x * target.velocity).sum() / target.x.square().sum()).item()
+    return ((target.noisy_x * target.velocity).sum() / target.noisy_x.square().sum()).item()
 
 
 @pytest.mark.parametrize(("interpolation", "slope"), [("none", -1.0), ("uniform", 0.03)])
@@ -40,13 +40,13 @@ def test_regression_finds_a_drift_only_without_interpolation(interpolation: Inte
 def test_interpolated_points_lie_between_the_two_states():
     x, dx = torch.zeros(1000, 1), torch.ones(1000, 1)
     zeros = torch.zeros(1000, 1)
-    target = sample_flow_target(
+    target = sample_training_point(
         x, dx, torch.full((1000, 1), 0.5), interpolation="uniform", noise_std=torch.zeros(1),
         unit_noise=zeros, generator=make_rng(),
     )  # fmt: skip
-    assert target.x.min() >= 0
-    assert target.x.max() <= 1
-    assert target.x.mean().item() == pytest.approx(0.5, abs=0.05)
+    assert target.noisy_x.min() >= 0
+    assert target.noisy_x.max() <= 1
+    assert target.noisy_x.mean().item() == pytest.approx(0.5, abs=0.05)
     torch.testing.assert_close(target.velocity, torch.full((1000, 1), 2.0))
 
 

@@ -3,6 +3,7 @@
 import logging
 import runpy
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -27,26 +28,33 @@ BRANCHING = replace(UNKNOWN, branching_fraction=0.1)
 
 
 @pytest.mark.parametrize(
-    ("statistics", "diffusion", "alpha", "dropout", "blur"),
+    ("statistics", "diffusion", "alpha", "dropout", "noise"),
     [(SCRIPTED, 0.0, 1.0, 0.0, 0.7), (UNKNOWN, 0.0, 1.0, 0.1, 0.7), (HUMAN, 0.5, 1.0, 0.1, 0.7),
      (BRANCHING, 2.5, 1.5, 0.0, 1.5), (replace(BRANCHING, goal_frames=20.0), 0.5, 1.0, 0.1, 0.7),
      (replace(UNKNOWN, branching_fraction=0.04), 0.0, 1.0, 0.1, 0.7)],
 )  # fmt: skip
 def test_policies_are_sampled_without_noise_unless_demonstrations_branch_or_share_a_goal(
-    statistics, diffusion, alpha, dropout, blur
+    statistics, diffusion, alpha, dropout, noise
 ):
     model = get_method("neural_sde").auto_preset(statistics).model
     chosen = model.sampling.diffusion, model.sampling.alpha, model.network.dropout, model.noise
-    assert chosen == pytest.approx((diffusion, alpha, dropout, blur))
+    assert chosen == pytest.approx((diffusion, alpha, dropout, noise))
 
 
 @pytest.mark.parametrize(
-    ("statistics", "factor"),
-    [(replace(SCRIPTED, action_step=0.2), 3.0), (replace(SCRIPTED, action_step=0.3), 1.0),
-     (replace(HUMAN, action_step=0.2), 1.0)],
+    ("statistics", "setting", "value"),
+    [(replace(SCRIPTED, action_step=0.2), "model.action_noise", 3.0),
+     (replace(SCRIPTED, action_step=0.3), "model.action_noise", 1.0),
+     (replace(HUMAN, action_step=0.2), "model.action_noise", 1.0),
+     (replace(SCRIPTED, dim=32), "model.network.width", 256),
+     (replace(SCRIPTED, dim=54), "model.network.width", 512),
+     (replace(SCRIPTED, dim=428), "model.network.width", 1024),
+     (replace(SCRIPTED, frames=100), "train.steps", 2_000),
+     (replace(SCRIPTED, frames=10_000), "train.steps", 31_200),
+     (replace(SCRIPTED, frames=1_000_000), "train.steps", 40_000)],
 )  # fmt: skip
-def test_smooth_actions_of_predictable_demonstrations_are_blurred_more(statistics, factor):
-    assert get_method("neural_sde").auto_preset(statistics).model.action_noise == factor
+def test_noise_width_and_steps_follow_the_demonstrations(statistics, setting, value):
+    assert attrgetter(setting)(get_method("neural_sde").auto_preset(statistics)) == value
 
 
 def test_frames_are_not_compared_by_columns_alone_where_a_policy_sees_pictures(circles):
@@ -71,16 +79,6 @@ def test_demonstrations_of_obstacle_avoidance_get_the_settings_for_branches(task
     assert config.model == replace(
         get_method("neural_sde").auto_preset(BRANCHING).model, network=config.model.network
     )
-
-
-@pytest.mark.parametrize(("dim", "width"), [(32, 256), (54, 512), (428, 1024)])
-def test_width_grows_with_the_state(dim, width):
-    assert get_method("neural_sde").auto_preset(replace(SCRIPTED, dim=dim)).model.network.width == width
-
-
-@pytest.mark.parametrize(("frames", "steps"), [(100, 2_000), (10_000, 31_200), (1_000_000, 40_000)])
-def test_steps_grow_with_the_demonstrations_within_bounds(frames, steps):
-    assert get_method("neural_sde").auto_preset(replace(SCRIPTED, frames=frames)).train.steps == steps
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nsde_policy.errors import ConfigError
 from nsde_policy.methods.baselines.bet import (
     BehaviourTransformer,
     BehaviourTransformerConfig,
@@ -126,15 +125,3 @@ def test_attention_equals_that_of_pytorch():
     attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     expected = block.attended(attended.transpose(1, 2).flatten(-2))
     torch.testing.assert_close(block._attend(h, net.causal), expected)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"horizon": 4}, "need horizon == history"),
-        ({"heads": 7}, "multiple of heads"),
-    ],
-)
-def test_invalid_settings_raise(changes: dict[str, Any], message: str):
-    with pytest.raises(ConfigError, match=message):
-        BehaviourTransformerConfig(**changes)

@@ -1,6 +1,7 @@
 """Tests of what every method promises: its losses, its plans, its sampling settings and its saved runs."""
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,7 +70,7 @@ CASES = {
     "gpi": Case(GPIConfig(sampling=GPISampling(neighbours=3, attraction=0.5)), network=""),
     "knn": Case(NearestNeighboursConfig(sampling=NearestNeighboursSampling(actions="relative")), network=""),
     "ibc": Case(ImplicitBCConfig(**SMALL_IBC, sampling=SEARCH), steps=2),
-    "ibc local": Case(ImplicitBCConfig(**SMALL_IBC, sampling=replace(SEARCH, answer="best")), steps=2),
+    "ibc best": Case(ImplicitBCConfig(**SMALL_IBC, sampling=replace(SEARCH, answer="best")), steps=2),
     "lstm_gmm": Case(
         LSTMGMMConfig(
             history=4, horizon=4, hidden=12, dropout=0.3, noise=0.5, sampling=LSTMGMMSampling("full")
@@ -199,6 +200,27 @@ def test_sampling_settings_of_another_method_raise(method: str):
         build(case).eval().plan(
             make_states(case.config), steps=1, rng=make_batch_rng(12), sampling=Sampling()
         )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RegressionConfig(history=3, horizon=2), "need horizon >= history"),
+        (lambda: LSTMGMMConfig(horizon=11), "need horizon == history"),
+        (lambda: BehaviourTransformerConfig(horizon=4), "need horizon == history"),
+        (lambda: BehaviourTransformerConfig(heads=7), "multiple of heads"),
+        (lambda: DiffusionConfig(horizon=14), "3 levels needs a horizon that is a multiple of 4, got 14"),
+        (lambda: DiffusionConfig(unet=UNetConfig(channels=(8,) * 5), horizon=8), "multiple of 16"),
+        (lambda: UNetConfig(channels=()), "positive sizes"),
+        (lambda: UNetConfig(channels=(12,)), "multiples of 8"),
+        (lambda: UNetConfig(kernel=4), "odd kernel"),
+        (lambda: UNetConfig(step_embedding=7), "even step_embedding"),
+        (lambda: DiffusionSampling(steps=10), "DDPM needs 100 steps, got 10"),
+    ],
+)
+def test_invalid_settings_raise(make: Callable[[], object], message: str):
+    with pytest.raises(ConfigError, match=message):
+        make()
 
 
 @EVERY_METHOD

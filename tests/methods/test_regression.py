@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from nsde_policy.config import NetworkConfig
-from nsde_policy.errors import ConfigError
 from nsde_policy.methods.baselines.regression import Regression, RegressionConfig
 from tests.helpers.rng import make_batch_rng, make_rng
 from tests.helpers.toy_problems import LINE, make_states, make_two_modes
@@ -21,8 +20,3 @@ def test_loss_is_the_mean_squared_error_of_the_planned_actions_in_half_ranges():
     for parameter in model.network.output.parameters():
         torch.nn.init.zeros_(parameter)
     assert model.loss(data, make_rng())["square"].item() == pytest.approx(0.25)
-
-
-def test_horizon_shorter_than_the_history_raises():
-    with pytest.raises(ConfigError, match="need horizon >= history"):
-        RegressionConfig(history=3, horizon=2)

@@ -2,7 +2,6 @@
 
 import copy
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,19 +69,17 @@ def train(store: Path, path: Path, config: RunConfig = STAGED, **options: Any) -
     return train_camera_run(store, path, config, **{"save_every_s": 0.0, **options})
 
 
-def stop_in(title: str, step: int = 0) -> Callable[[TrainingProgress], None]:
-    """Return a monitor that interrupts the training of the encoder or of the policy."""
+def interrupt(
+    store: Path, path: Path, title: str, step: int = 0, config: RunConfig = STAGED, **options: Any
+) -> None:
+    """Interrupt the training of the encoder or of the policy."""
 
     def stop(progress: TrainingProgress) -> None:
         if progress.title == title and progress.step >= step:
             raise KeyboardInterrupt
 
-    return stop
-
-
-def interrupt(store: Path, path: Path, title: str, step: int = 0, config: RunConfig = STAGED) -> None:
     with pytest.raises(KeyboardInterrupt):
-        train(store, path, config, monitor=stop_in(title, step))
+        train(store, path, config, monitor=stop, **options)
 
 
 def assert_same_weights(one: RunDirectory, two: RunDirectory) -> None:
@@ -133,47 +130,41 @@ def test_features_of_training_are_those_of_the_policy(run: RunDirectory, policy:
         assert encoded[2:] == pytest.approx(features[frame].double().numpy(), abs=1e-5)
 
 
-@pytest.mark.parametrize(("title", "step"), [("encoder", 2), ("training", 10)])
-def test_run_interrupted_in_either_stage_resumes_bit_for_bit(
-    title: str, step: int, store: Path, run: RunDirectory, tmp_path: Path
+@pytest.mark.parametrize(
+    ("config", "title", "step"), [(STAGED, "encoder", 2), (STAGED, "training", 10), (JOINT, "training", 8)]
+)
+def test_run_interrupted_in_any_stage_resumes_bit_for_bit(
+    config: RunConfig, title: str, step: int, store: Path, request: pytest.FixtureRequest, tmp_path: Path
 ):
-    interrupt(store, tmp_path / "run", title, step)
-    assert_same_weights(run, train(store, tmp_path / "run", resume=True))
+    name, validation = ("run", 0.0) if config is STAGED else ("joint_run", 0.3)
+    whole: RunDirectory = request.getfixturevalue(name)
+    interrupt(store, tmp_path / "run", title, step, config, validation=validation)
+    assert_same_weights(whole, train(store, tmp_path / "run", config, resume=True, validation=validation))
 
 
 @pytest.mark.slow
-def test_policy_learns_from_occluded_copies_and_resumes_in_each_phase(store: Path, tmp_path: Path):
-    config = replace(STAGED, encoder=replace(STAGED.encoder, occlusion_steps=4))
-    run = train(store, tmp_path / "run", config, validation=0.3)
+@pytest.mark.parametrize(
+    ("clean", "titles"), [(STAGED, ("encoder", "occlusion", "training")), (JOINT, ("training", "occlusion"))]
+)
+def test_an_encoder_learns_occlusion_from_a_teacher_and_resumes_in_each_phase(
+    clean: RunConfig, titles: tuple[str, ...], store: Path, tmp_path: Path
+):
+    config = replace(clean, encoder=replace(clean.encoder, occlusion_steps=4))
+    run, plain = train(store, tmp_path / "run", config), train(store, tmp_path / "plain", clean)
+    teacher = RunDirectory(run.encoder.path / "teacher")
+    teacher = teacher if clean is STAGED else teacher.encoder
+    taught, teaching = (fingerprint(each.read_weights()) for each in (run.encoder, teacher))
+    assert taught != teaching == fingerprint(plain.encoder.read_weights())
     found = load_file(run.encoder.path / "codes.safetensors")
     assert {"copy_0_codes", "copy_1_codes"} <= found.keys()
-    assert not torch.equal(found["copy_0_codes"], found["codes"])
-    teacher = RunDirectory(run.encoder.path / "teacher")
-    assert fingerprint(teacher.read_weights()) != fingerprint(run.encoder.read_weights())
-    for title, step in (("encoder", 2), ("occlusion", 2), ("training", 10)):
-        path = tmp_path / title
-        with pytest.raises(KeyboardInterrupt):
-            train(store, path, config, monitor=stop_in(title, step), validation=0.3)
-        assert_same_weights(run, train(store, path, config, resume=True, validation=0.3))
-
-
-@pytest.mark.slow
-def test_encoder_that_a_policy_trains_learns_from_it_as_a_teacher_and_resumes(store: Path, tmp_path: Path):
-    config = replace(JOINT, encoder=replace(JOINT.encoder, occlusion_steps=4))
-    run = train(store, tmp_path / "run", config)
-    teacher = RunDirectory(run.encoder.path / "teacher")
-    taught, plain = (fingerprint(each.encoder.read_weights()) for each in (run, teacher))
-    assert taught != plain == fingerprint(train(store, tmp_path / "plain", JOINT).encoder.read_weights())
-    found = load_file(run.encoder.path / "codes.safetensors")
     assert not torch.equal(found["copy_0_codes"], found["codes"])
     policy = Policy.from_pretrained(run.path)
     values, frames = parse_observation(observe(17), policy.spec)
     (encoded,), (visible,) = encode_observation(policy, values[None], frames)
     assert encoded[2:] == pytest.approx(found["codes"][17].double().numpy(), abs=1e-5)
     assert 0 <= visible <= 1
-    for title, step in (("training", 2), ("occlusion", 2)):
-        with pytest.raises(KeyboardInterrupt):
-            train(store, tmp_path / title, config, monitor=stop_in(title, step))
+    for title in titles:
+        interrupt(store, tmp_path / title, title, 2, config)
         assert_same_weights(run, train(store, tmp_path / title, config, resume=True))
 
 
@@ -309,14 +300,6 @@ def test_windows_of_mirror_images_hold_mirrored_frames(store: Path, joint_policy
     encoder.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[1]))
     PolicyWithEncoder(joint_policy.model, encoder).eval().loss(batch, torch.Generator())
     assert seen[0].equal(torch.stack([frames[2], frames[0], frames[1].flip(1), frames[0].flip(1)]))
-
-
-def test_interrupted_joint_training_resumes_bit_for_bit(store: Path, tmp_path: Path):
-    short = JOINT.replace_parts(train={"steps": 4, "log_every": 2, "batch_size": 2})
-    whole = train(store, tmp_path / "whole", short)
-    interrupt(store, tmp_path / "run", "training", 2, short)
-    resumed = train(store, tmp_path / "run", short, resume=True)
-    assert_same_weights(whole, resumed)
 
 
 @pytest.mark.parametrize(

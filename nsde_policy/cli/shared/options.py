@@ -162,8 +162,11 @@ class RolloutCommand(DeviceCommand):
         return self._set_device("cuda" if self.device == "cuda" else "cpu")
 
 
-def check_and_resolve(command: Command) -> Command:
-    """Check numbers and paths of any command; return it with a device of torch in place of "auto"."""
+def check_flags_and_pick_device(command: Command) -> Command:
+    """Check the flags of any command before torch is imported; return it with a device in place of "auto".
+
+    Numbers must be within the bounds of their types. Paths must pass the `Check` in theirs.
+    """
     if is_launched() and not command.uses_ranks:
         raise ConfigError("torchrun is for `train`: start this command without it")
     kind: type = type(command)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from nsde_policy.data.frames import resize_frames
 from nsde_policy.encoders.encoder_model import EncoderModel
@@ -21,20 +21,29 @@ LARGEST_SHIFT = 3
 """Largest shift that is undone in the comparison, pixels."""
 
 
-def trace_encoder(encoder: EncoderModel, spec: PolicySpec) -> TracedFunction:
-    """Prepare the encoder of a policy for tracing."""
-    encoder.eval().requires_grad_(False)
+class OneRow(nn.Module):
+    """An encoder of one row without a batch dimension."""
 
-    def encode_row(*inputs: Tensor) -> tuple[Tensor, ...]:
-        """Encode one row without a batch dimension: values, the shift if the encoder measures it, and frames.
+    def __init__(self, encoder: EncoderModel) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Encode values, the shift to undo if the encoder measures it, and frames.
 
         Return the features, then the shift that is left and the visible fraction, if the encoder has them.
         """
         values, *others = [tensor[None] for tensor in inputs]
-        shift = others.pop(0) if encoder.measures_shift else None
-        features, measured, summary = encoder.encode_and_measure(values, shift, *others)
-        outputs = (features[0], measured[0]) if encoder.measures_shift else (features[0],)
-        return outputs if encoder.visibility is None else (*outputs, encoder.visibility(summary))
+        shift = others.pop(0) if self.encoder.measures_shift else None
+        features, measured, summary = self.encoder.encode_and_measure(values, shift, *others)
+        outputs = (features[0], measured[0]) if self.encoder.measures_shift else (features[0],)
+        visibility = self.encoder.visibility
+        return outputs if visibility is None else (*outputs, visibility(summary))
+
+
+def trace_encoder(encoder: EncoderModel, spec: PolicySpec) -> TracedFunction:
+    """Prepare the encoder of a policy for tracing."""
+    one_row = OneRow(encoder.cpu().eval().requires_grad_(False))
 
     def draw_inputs(cases: int) -> Iterator[list[np.ndarray]]:
         """Draw values (plain_dim,), shifts (cameras, 2) if the encoder takes them, and frames."""
@@ -61,8 +70,8 @@ def trace_encoder(encoder: EncoderModel, spec: PolicySpec) -> TracedFunction:
             measures_shift=encoder.measures_shift,
             reports_visible=encoder.visibility is not None,
         ),
-        module=encoder.fold_for_export().cpu().eval().requires_grad_(False),
-        reference=encode_row,
+        module=one_row,
+        reference=one_row,
         draw_inputs=draw_inputs,
         scales={FEATURES: np.max(high - low), MEASURED: np.array(encoder.size / 2), VISIBLE: np.ones(1)},
         tolerance=FEATURE_TOLERANCE,

@@ -11,9 +11,8 @@ from nsde_policy.core.spec import CameraSpec
 
 from ..encoder_model import CameraBatch, DisturbedFeatures, EncoderModel, to_unit_rgb
 from ..occlusion import disturb_frames, shift_frames
-from .autoencoder import CameraAutoencoder
 from .config import FORESEEN, KeypointConfig
-from .folded import FoldedKeypoints
+from .networks import CameraAutoencoder
 
 ERROR_UNIT = 20.0
 """The squared error of a frame is divided by this number, which makes its gradients about as large as 1."""
@@ -108,10 +107,6 @@ class KeypointModel(EncoderModel):
     def measures_shift(self) -> bool:
         """Whether there are anchors."""
         return self.config.anchors > 0
-
-    def fold_for_export(self) -> nn.Module:
-        """Return the module of one row that is exported."""
-        return FoldedKeypoints(self.config, self.autoencoders(), self.low, self.high, self.visibility)
 
     def scale(self, values: Tensor) -> Tensor:
         """Scale measured values, (n, plain_dim), to [-1, 1]."""

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nsde_policy.core.image_norm import ImageNorm
 from nsde_policy.core.networks import weights_from
 from nsde_policy.core.spec import CameraSpec
 
 from ..encoder_model import EncoderModel, to_unit_rgb
+from ..image_norm import ImageNorm
 from ..keypoints.networks import average_maps, locate_peaks
 from .config import CHANNELS_PER_GROUP, ResNetConfig
 

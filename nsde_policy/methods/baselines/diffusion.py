@@ -233,7 +233,7 @@ def build_chain(sampling: DiffusionSampling) -> tuple[ChainStep, ...]:
 
 
 def _build_ddpm_step(t: int, alpha_bar: float, alpha_bar_after: float) -> ChainStep:
-    """Compute mean and variance of q(x_s | x_t, x̂₀), Ho et al. (2020), Eq. 7."""
+    """Compute mean and standard deviation of q(x_s | x_t, x̂₀), Ho et al. (2020), Eq. 7."""
     ratio, variance, variance_after = alpha_bar / alpha_bar_after, 1 - alpha_bar, 1 - alpha_bar_after
     return ChainStep(
         t,

@@ -35,7 +35,7 @@ class FoldedPlan(nn.Module):
         self.layout = learned.layout
         self.substeps = sampling.substeps
         self.variance_floor = learned.variance_floor
-        dt = learned.period / sampling.substeps
+        dt = learned.policy_period / sampling.substeps
         std = self.layout.increment_std.double()
         self.register_buffer("spread", (std * (sampling.diffusion / math.sqrt(sampling.substeps))).float())
         self.trunk = copy.deepcopy(cast(MLP, learned.networks.trunk))
@@ -43,12 +43,12 @@ class FoldedPlan(nn.Module):
         self.trunk.layers[0] = _fold_inputs(first, self.layout, learned.history)
         self.log_variance = learned.networks.log_variance
         drift = cast(nn.Linear, learned.networks.drift)
-        flow = std / learned.period * dt
+        flow = std / learned.policy_period * dt
         weight = drift.weight.double() * flow[:, None]
         bias = drift.bias.double() * flow
         if sampling.alpha:
             score = cast(nn.Linear, learned.networks.score)
-            correction = sampling.alpha * learned.noise_std.double() / learned.period * dt
+            correction = sampling.alpha * learned.noise_std.double() / learned.policy_period * dt
             weight = weight + score.weight.double() * correction[:, None]
             bias = bias + score.bias.double() * correction
         self.drift = _build_linear(weight, bias)

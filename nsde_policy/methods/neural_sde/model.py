@@ -28,8 +28,8 @@ from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import (
     Transitions,
     noise_scale,
-    sample_flow_target,
     sample_noise,
+    sample_training_point,
     stack_history,
 )
 from nsde_policy.errors import ConfigError
@@ -76,10 +76,10 @@ class NeuralSDE(PolicyModel[Transitions]):
         return self.learned.layout
 
     def loss(self, batch: Transitions, generator: torch.Generator) -> dict[str, Tensor]:
-        """Compute the losses of Algorithm 1: add noise to the states, compare each part with its target."""
+        """Return the losses of flow, diffusion and denoiser, each evaluated at states with added noise."""
         config, sde, d = self.config, self.learned, self.dim
         x_next = torch.cat([batch.x_next, batch.x[:, :-d]], dim=-1)
-        target = sample_flow_target(
+        point = sample_training_point(
             batch.x,
             sde.increment(batch.x, x_next),
             batch.dt,
@@ -90,8 +90,8 @@ class NeuralSDE(PolicyModel[Transitions]):
             ),
             generator=generator,
         )
-        out = sde.outputs(sde.features(target.x), generator)
-        velocity = target.velocity[:, :d] * (config.dt / self.layout.increment_std)
+        out = sde.outputs(sde.features(point.noisy_x), generator)
+        velocity = point.velocity[:, :d] * (config.dt / self.layout.increment_std)
         dt, weight = batch.dt / config.dt, batch.weight * self.dimension_weight
         delta = config.delta if config.flow_loss == "log" else math.inf
         parts = {"flow": losses.flow_loss(out.drift, velocity, delta=delta, weight=weight)}
@@ -101,7 +101,7 @@ class NeuralSDE(PolicyModel[Transitions]):
             variance = out.log_variance.exp()
             parts["diffusion"] = losses.diffusion_squared_loss(variance, out.drift, velocity, dt, weight)
         if config.denoiser:
-            unit_noise = target.unit_noise[:, :d]
+            unit_noise = point.unit_noise[:, :d]
             parts["denoiser"] = losses.denoiser_loss(out.score, unit_noise, self.dimension_weight)
         return parts
 
@@ -226,7 +226,7 @@ class LearnedSDE(nn.Module):
 
     def __init__(self, config: NeuralSDEConfig, spec: StateSpec, generator: torch.Generator) -> None:
         super().__init__()
-        self.period = config.dt
+        self.policy_period = config.dt
         self.history = config.history
         self.variance_floor = config.variance_floor
         self.layout = StateLayout(spec)
@@ -281,13 +281,15 @@ class LearnedSDE(nn.Module):
         """
         out = self.outputs(self.features(x))
         std = self.layout.increment_std
-        drift = out.drift * (std / self.period)
-        diffusion = (0.5 * out.log_variance).exp() * (std / math.sqrt(self.period))
+        drift = out.drift * (std / self.policy_period)
+        diffusion = (0.5 * out.log_variance).exp() * (std / math.sqrt(self.policy_period))
         score = out.score / self.noise_std
         if self.history == 1:
             return Terms(drift, diffusion, score)
         blocks = self._blocks(x)
-        follow = self.layout.increment(blocks[..., 1:, :], blocks[..., :-1, :]).flatten(-2) / self.period
+        follow = (
+            self.layout.increment(blocks[..., 1:, :], blocks[..., :-1, :]).flatten(-2) / self.policy_period
+        )
         still = torch.zeros_like(follow)
         return Terms(
             torch.cat([drift, follow], dim=-1),

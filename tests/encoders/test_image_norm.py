@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from nsde_policy.core.image_norm import ImageNorm
+from nsde_policy.encoders.image_norm import ImageNorm
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])

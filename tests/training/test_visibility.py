@@ -6,7 +6,7 @@ import torch
 
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.encoders.occlusion import RandomOccluder, occlude_frames
-from nsde_policy.training.visibility import WRONG, fit_visibility
+from nsde_policy.training.encoder import WRONG, fit_visibility
 from tests.encoders.test_keypoints import SMALL, make_scenes, train_model
 from tests.helpers.rng import make_rng
 
