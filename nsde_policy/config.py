@@ -19,6 +19,23 @@ from nsde_policy.bounds import Count, Fraction, Length, Natural, NonNegative, Po
 from nsde_policy.errors import ConfigError, suggest
 from nsde_policy.files import parse_json
 
+WITHDRAWN = {
+    "blur": 1e-4,
+    "denoiser": "constant",
+    "feature_weight": 4.0,
+    "focal_gamma": 2.0,
+    "groups": 8,
+    "learned_strength": False,
+    "objective": ...,
+    "offset_scale": 1000.0,
+    "quiet_end": True,
+    "schedule": "together",
+    "window_mb": ...,
+}
+"""Settings in files of version 0.2 that are no choice any more: the value that is left, or `...` for any."""
+RENAMED = {"masked_steps": "occlusion_steps"}
+"""Settings that files of earlier versions name differently."""
+
 
 @dataclass(frozen=True)
 class BaseConfig:
@@ -64,6 +81,8 @@ class BaseConfig:
         hints = typing.get_type_hints(cls)
         fields = dataclasses.fields(cls)
         names = [f.name for f in fields]
+        values = {RENAMED.get(name, name): value for name, value in values.items()}
+        values = {n: v for n, v in values.items() if n in names or not _is_withdrawn(n, v)}
         check_names(cls, values, names)
         for f in fields:
             if f.default is f.default_factory is dataclasses.MISSING and f.name not in values:
@@ -74,6 +93,10 @@ class BaseConfig:
     def from_json(cls, text: str) -> Self:
         """Read what `to_json` returned."""
         return cls.from_dict(parse_json(text, name=cls.__name__, error=ConfigError))
+
+
+def _is_withdrawn(name: str, value: object) -> bool:
+    return name in WITHDRAWN and WITHDRAWN[name] in (value, ...)
 
 
 def check_bounds(settings: object) -> None:

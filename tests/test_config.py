@@ -13,6 +13,7 @@ import pytest
 
 from nsde_policy.config import BaseConfig, TrainConfig, WindowConfig
 from nsde_policy.encoders import ENCODERS, get_encoder
+from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.methods.registry import METHODS, get_method
@@ -60,13 +61,16 @@ def test_invalid_combinations_raise(changes: dict[str, object], message: str):
         NeuralSDEConfig(**changes)  # type: ignore[arg-type]
 
 
-def test_a_run_of_an_earlier_version_is_refused_with_what_to_do(tmp_path: Path):
+def test_settings_of_earlier_versions_are_read():
+    assert KeypointConfig.from_dict({"masked_steps": 5}) == KeypointConfig(occlusion_steps=5)
+    assert DemoConfig.from_dict({"window_mb": 64}) == DemoConfig()
+
+
+def test_a_run_of_a_much_earlier_version_is_refused_with_what_to_do(tmp_path: Path):
     record = json.loads((DATA / "run/config.json").read_text())
-    record["config"]["model"]["objective"] = "decoupled"
+    record["layout"]["codes"] = record["layout"].pop("image_features")
     (tmp_path / "config.json").write_text(json.dumps(record))
-    with pytest.raises(
-        CheckpointError, match=r"no setting 'objective'.*: train again, or use the version of "
-    ):
+    with pytest.raises(CheckpointError, match=r"no setting 'codes'.*: train again, or use the version of "):
         RunDirectory(tmp_path).read_record()
 
 

@@ -378,7 +378,8 @@ def _train_policy(
         write_rule(run, selection)
     calibration = calibrate(train_set, record)
     if encoder is not None:
-        visible = float(run.encoder.read_tensors(run.encoder.path / VISIBILITY_FILE)["usual"])
+        file = run.encoder.path / VISIBILITY_FILE  # missing if an earlier version trained the encoder
+        visible = float(run.encoder.read_tensors(file)["usual"]) if file.exists() else None
         frames = encoder.measure_frames(run.encoder)
         calibration = replace(calibration, frames=frames, usually_visible=visible)
     replace_file(run.path / CALIBRATION_FILE, calibration.to_json().encode())

@@ -95,6 +95,14 @@ def test_sampling_rejects_parts_that_are_not_trained():
         model.sample_paths(make_path()[0], steps=1, noise=noise, sampling=SamplingConfig(alpha=0.5))
 
 
+def test_settings_of_version_0_2_are_read():
+    assert SamplingConfig.from_dict({"denoiser": "off", "alpha": 0.5}) == SamplingConfig(alpha=0.0)
+    assert SamplingConfig.from_dict({"denoiser": "constant", "alpha": 0.5}) == SamplingConfig(alpha=0.5)
+    assert NeuralSDEConfig.from_dict({"objective": "joint", "history_noise": "none"}) == NeuralSDEConfig()
+    with pytest.raises(ConfigError, match="no setting 'denoiser'"):
+        SamplingConfig.from_dict({"denoiser": "cancelling"})
+
+
 def without_noise(**changes: Any) -> dict[str, Any]:
     """Return settings without noise on the training states."""
     return {"noise": 0.0, "denoiser": False, "sampling": STILL, **changes}

@@ -1,7 +1,7 @@
 """Settings and presets of the Neural SDE; no torch, so that the command line starts fast."""
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 from msgspec import Meta
 
@@ -19,6 +19,13 @@ class SamplingConfig(Sampling):
     """Factor on g; 0 samples without noise."""
     substeps: Size = 1
     """Solver steps per policy period."""
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Read what `to_dict` returned; in files of version 0.2, `denoiser` "off" stands for `alpha` 0."""
+        if isinstance(values, dict) and values.get("denoiser") == "off":
+            values = {**values, "denoiser": "constant", "alpha": 0.0}
+        return super().from_dict(values)
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,13 @@ class NeuralSDEConfig(ModelConfig):
         problem = "the denoiser needs noise > 0; set denoiser = False to train without noise"
         require(self, self.noise > 0 or not self.denoiser, problem)
         self.check_sampling(self.sampling)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Read what `to_dict` returned; some runs of version 0.2 have the history noise "none"."""
+        if isinstance(values, dict) and values.get("history_noise") == "none":
+            values = {**values, "history_noise": "independent"}
+        return super().from_dict(values)
 
     @property
     def policy_period(self) -> float:
