@@ -6,18 +6,15 @@ graphs use it; tests compare both.
 
 import copy
 import math
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from nsde_policy.core.networks import MLP
+from nsde_policy.core.networks import MLP, Networks
 from nsde_policy.core.state import StateLayout
 
-from .config import SamplingConfig
-
-if TYPE_CHECKING:
-    from .model import LearnedSDE
+from .config import NeuralSDEConfig, SamplingConfig
 
 
 class FoldedPlan(nn.Module):
@@ -30,25 +27,32 @@ class FoldedPlan(nn.Module):
     spread: Tensor
     """Factor from √(v₀ + exp(network output)) to g, (d,)."""
 
-    def __init__(self, learned: "LearnedSDE", sampling: SamplingConfig) -> None:
+    def __init__(
+        self,
+        config: NeuralSDEConfig,
+        layout: StateLayout,
+        networks: Networks,
+        *,
+        noise_std: Tensor,
+        sampling: SamplingConfig,
+    ) -> None:
         super().__init__()
-        self.layout = learned.layout
+        self.layout = layout
         self.substeps = sampling.substeps
-        self.variance_floor = learned.variance_floor
-        dt = learned.policy_period / sampling.substeps
+        self.variance_floor = config.variance_floor
         std = self.layout.increment_std.double()
         self.register_buffer("spread", (std * (sampling.diffusion / math.sqrt(sampling.substeps))).float())
-        self.trunk = copy.deepcopy(cast(MLP, learned.networks.trunk))
+        self.trunk = copy.deepcopy(cast(MLP, networks.trunk))
         first = cast(nn.Linear, self.trunk.layers[0])
-        self.trunk.layers[0] = _fold_inputs(first, self.layout, learned.history)
-        self.log_variance = learned.networks.log_variance
-        drift = cast(nn.Linear, learned.networks.drift)
-        flow = std / learned.policy_period * dt
+        self.trunk.layers[0] = _fold_inputs(first, layout, config.history)
+        self.log_variance = networks.log_variance
+        drift = cast(nn.Linear, networks.drift)
+        flow = std / sampling.substeps
         weight = drift.weight.double() * flow[:, None]
         bias = drift.bias.double() * flow
         if sampling.alpha:
-            score = cast(nn.Linear, learned.networks.score)
-            correction = sampling.alpha * learned.noise_std.double() / learned.policy_period * dt
+            score = cast(nn.Linear, networks.score)
+            correction = sampling.alpha * noise_std.double() / sampling.substeps
             weight = weight + score.weight.double() * correction[:, None]
             bias = bias + score.bias.double() * correction
         self.drift = _build_linear(weight, bias)

@@ -140,7 +140,8 @@ class NeuralSDE(PolicyModel[Transitions]):
         lags = self.config.history > 1 and sampling.substeps > 1
         if lags or self.config.network.kind != "shared":
             return None
-        return FoldedPlan(self.learned, sampling)
+        sde = self.learned
+        return FoldedPlan(self.config, sde.layout, sde.networks, noise_std=sde.noise_std, sampling=sampling)
 
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """Count one call per solver step."""
