@@ -69,6 +69,8 @@ class ObservationMonitor:
         self._low, self._high = (np.array(values[: spec.plain_dim]) for values in (spec.low, spec.high))
         self._is_angle = np.isin(np.arange(spec.plain_dim), spec.circular)
         self._range = np.where(self._is_angle, 2 * math.pi, self._high - self._low)
+        self._usual_low = np.where(self._is_angle, -LARGEST_ANGLE, self._low)
+        self._usual_high = np.where(self._is_angle, LARGEST_ANGLE, self._high)
         self.reset()
 
     def reset(self) -> None:
@@ -83,6 +85,9 @@ class ObservationMonitor:
             PolicyInputError: If it is the first observation, and all of its values are far outside.
         """
         plain, last = obs[: len(self._low)], self._last
+        if ((self._usual_low <= plain) & (plain <= self._usual_high)).all():  # fast, for most observations
+            self._last, self._jumped_at = plain.copy(), None
+            return Observation(obs)
         far = self._find_far(plain)
         outside = self.describe_outside(plain) if far.any() else None
         if last is None:

@@ -73,7 +73,7 @@ def test_loss_and_paths_do_not_depend_on_the_unit_of_time():
 def test_one_step_per_period_shifts_the_history_exactly():
     model, x0 = build(history=3), pair_states(make_path(), history=3).x
     noise = torch.randn(4, *x0.shape, generator=make_rng())
-    path = euler_maruyama(model.coefficients, x0, dt=1.0, steps=4, noise=noise)
+    path = euler_maruyama(model.sde(), x0, dt=1.0, steps=4, noise=noise)
     torch.testing.assert_close(path[1:, :, 3:], path[:-1, :, :-3], atol=1e-5, rtol=1e-5)
 
 
@@ -84,7 +84,7 @@ def test_several_steps_per_period_lag_the_history_by_one_period():
     nn.init.ones_(model.learned.networks.drift.bias)  # type: ignore[arg-type]
     x0 = stack_history(torch.stack([torch.zeros(1, 3), torch.tensor([SPREAD])]), 2)[-1]
     silent = torch.zeros(40, 1, 6)
-    path = euler_maruyama(model.coefficients, x0, dt=1.0, steps=10, substeps=4, noise=silent)
+    path = euler_maruyama(model.sde(), x0, dt=1.0, steps=10, substeps=4, noise=silent)
     lag = path[..., :3] - path[..., 3:]
     torch.testing.assert_close(lag, torch.tensor(SPREAD).expand(11, 1, 3), atol=1e-4, rtol=1e-4)
 

@@ -45,6 +45,6 @@ def test_drift_and_diffusion_are_recovered_within_10_percent():
     low, high = data.x.quantile(0.025), data.x.quantile(0.975)
     central = data.x[(data.x >= low) & (data.x <= high)].unsqueeze(-1)
     with torch.no_grad():
-        learned = model.coefficients(central)
+        learned = model.sde()(central)
     for mine, truth in zip(learned, double_well(central), strict=True):
         assert (mine - truth).norm() < 0.1 * truth.norm()

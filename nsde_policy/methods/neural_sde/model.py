@@ -1,6 +1,6 @@
 """The Neural SDE (section 3 and Appendix B): flow, diffusion and denoiser learned from pairs of states.
 
-`NeuralSDE.loss` is what training minimises, `NeuralSDE.coefficients` the equation that is sampled, and
+`NeuralSDE.loss` is what training minimises, `NeuralSDE.sde` the equation that is sampled, and
 `LearnedSDE` the networks behind both.
 
 Units. Networks work with increments divided by their standard deviation s over one policy period Δt₀:
@@ -13,7 +13,6 @@ shifts the history exactly, and several lag it by the same time.
 
 import math
 from dataclasses import replace
-from functools import partial
 from typing import cast
 
 import torch
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 from nsde_policy.config import Sampling
 from nsde_policy.core import losses
 from nsde_policy.core.networks import MLP, Networks, Outputs
-from nsde_policy.core.sde import Coefficients, Terms, euler_maruyama, increment_log_prob
+from nsde_policy.core.sde import SDE, Coefficients, Terms, euler_maruyama, increment_log_prob
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import (
@@ -105,7 +104,7 @@ class NeuralSDE(PolicyModel[Transitions]):
             parts["denoiser"] = losses.denoiser_loss(out.score, unit_noise, self.dimension_weight)
         return parts
 
-    def coefficients(self, x: Tensor, sampling: Sampling | None = None) -> Coefficients:
+    def sde(self, sampling: Sampling | None = None) -> SDE:
         """Return f(x) + α d(x) and g(x) as they are sampled (Eq. 22), for states (..., history·d).
 
         Deviation: the paper leaves the unit of α open. Here it counts full corrections σ² per policy period.
@@ -114,11 +113,16 @@ class NeuralSDE(PolicyModel[Transitions]):
         """
         sampling = choose_sampling(self.config.sampling, sampling)
         self.config.check_sampling(sampling)
-        drift, diffusion, score = self.learned.terms(x)
-        if sampling.alpha:
-            full_correction = self.learned.noise_std.square().repeat(self.config.history) / self.config.dt
-            drift = drift + sampling.alpha * full_correction * score
-        return Coefficients(drift, sampling.diffusion * diffusion)
+        alpha, factor = sampling.alpha, sampling.diffusion
+        full_correction = self.learned.noise_std.square().repeat(self.config.history) / self.config.dt
+
+        def coefficients(x: Tensor) -> Coefficients:
+            drift, diffusion, score = self.learned.terms(x)
+            if alpha:
+                drift = drift + alpha * full_correction * score
+            return Coefficients(drift, factor * diffusion)
+
+        return coefficients
 
     def plan(self, states: Tensor, *, steps: int, rng: BatchRng, sampling: Sampling | None = None) -> Tensor:
         """Return the actions of one sampled path per row."""
@@ -158,7 +162,7 @@ class NeuralSDE(PolicyModel[Transitions]):
         sampling = choose_sampling(self.config.sampling, sampling)
         none = noise.new_zeros(*noise.shape[:-1], x0.shape[-1] - self.dim)  # older states have no noise
         path = euler_maruyama(
-            partial(self.coefficients, sampling=sampling),
+            self.sde(sampling),
             x0,
             dt=self.config.dt,
             steps=steps,
@@ -216,7 +220,7 @@ class NeuralSDE(PolicyModel[Transitions]):
 
     def _newest_coefficients(self, x: Tensor, sampling: Sampling | None) -> Coefficients:
         """Return drift and diffusion of the newest state of (..., history·d), (..., d) each."""
-        drift, diffusion = self.coefficients(x, sampling)
+        drift, diffusion = self.sde(sampling)(x)
         return Coefficients(drift[..., : self.dim], diffusion[..., : self.dim])
 
 
