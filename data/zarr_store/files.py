@@ -11,6 +11,7 @@ from nsde_policy.files import MAX_JSON_BYTES, open_regular, parse_json
 if TYPE_CHECKING:
     from zarr.abc.store import Store as ZarrStore
 
+MAX_ARRAY_METADATA_BYTES = 2**20
 ROOT_KEYS = (".zgroup", "zarr.json")
 """Files that mark the root group of a store, formats 2 and 3."""
 OTHER_FORMATS = (
@@ -97,6 +98,7 @@ class StoreFiles:
         size = self.size(key)
         if size is None:
             return {}
-        if size > MAX_JSON_BYTES:
-            raise DemoError(f"{key} has {size} bytes, expected at most {MAX_JSON_BYTES}")
+        limit = MAX_ARRAY_METADATA_BYTES if "/" in key else MAX_JSON_BYTES
+        if size > limit:
+            raise DemoError(f"{key} has {size} bytes, expected at most {limit}")
         return parse_json(self.read(key, size), name=key, error=DemoError, allow_nan=True)

@@ -113,6 +113,7 @@ class Store(Source):
             zarray = zarr.open_array(
                 self._files.zarr_store, path=self._files.root + name, mode="r", zarr_format=zarr_format
             )
+            dict(zarray.attrs)  # zarr does not check that they are an object
         if zarray.dtype.kind not in "biuf":
             raise DemoError(f"{name} holds {zarray.dtype}, expected real numbers")
         if zarray.ndim == 0 or 0 in zarray.shape[1:] or 0 in zarray.chunks:

@@ -111,7 +111,7 @@ CHUNK, V3_CHUNK = "data/state/1.0", "data/state/c/1/0"
 ZSTD = {"compressors": {"id": "zstd", "level": 1}}
 CHECKSUM = {"compressors": {"id": "zstd", "level": 1, "checksum": True}}
 BLOSC = {"compressors": numcodecs.Blosc()}
-META, ATTRIBUTES = "data/state/.zarray", "data/state/.zattrs"
+META, ATTRIBUTES, V3_META = "data/state/.zarray", "data/state/.zattrs", "data/state/zarr.json"
 
 DAMAGES = [
     # the path
@@ -124,6 +124,10 @@ DAMAGES = [
     Damage("no state", with_arrays(data__state=None), "'state'.*holds: action, img"),
     Damage("no ends", with_arrays(meta__episode_ends=None), "'meta/episode_ends'.*write one past the last"),
     Damage("v2 metadata cut off", with_file(META, half), ".zarray is not valid JSON"),
+    Damage(
+        "v3 attributes as text", with_metadata(V3_META, attributes="x", zarr_format=3), "state is invalid"
+    ),
+    Damage("long metadata", with_metadata(META, filters=[[]] * 10**6), "bytes, expected at most 1048576"),
     Damage("huge shape", with_metadata(META, shape=[10**15, 5]), "differ in their number"),
     Damage("unknown v2 codec", with_metadata(META, compressor={"id": "foo"}), "foo"),
     # chunks
