@@ -103,6 +103,10 @@ def with_pickles(**metadata: Any) -> Callable[[Path], Path]:
     return make
 
 
+def with_text_attributes(metadata: bytes) -> bytes:
+    return json.dumps({**json.loads(metadata), "attributes": "text"}).encode()
+
+
 def half(content: bytes) -> bytes:
     return content[: len(content) // 2]
 
@@ -124,9 +128,7 @@ DAMAGES = [
     Damage("no state", with_arrays(data__state=None), "'state'.*holds: action, img"),
     Damage("no ends", with_arrays(meta__episode_ends=None), "'meta/episode_ends'.*write one past the last"),
     Damage("v2 metadata cut off", with_file(META, half), ".zarray is not valid JSON"),
-    Damage(
-        "v3 attributes as text", with_metadata(V3_META, attributes="x", zarr_format=3), "state is invalid"
-    ),
+    Damage("attributes as text", with_file(V3_META, with_text_attributes, zarr_format=3), "state is invalid"),
     Damage("long metadata", with_metadata(META, filters=[[]] * 10**6), "bytes, expected at most 1048576"),
     Damage("huge shape", with_metadata(META, shape=[10**15, 5]), "differ in their number"),
     Damage("unknown v2 codec", with_metadata(META, compressor={"id": "foo"}), "foo"),
