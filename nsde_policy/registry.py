@@ -46,18 +46,16 @@ class Registry(Generic[Plugin]):
         self._group = "nsde_policy." + packages[0].rsplit(".", 1)[-1]
         self._helpers = helpers
         self._plugins: dict[str, Plugin] = {}
+        self._sources: dict[str, str] = {}
+        """Modules that registered the plug-ins, by name."""
         self._broken: dict[str, str] = {}
         """What is wrong with modules that cannot be imported, by name."""
 
-    def add(self, name: str, plugin: Plugin) -> None:
-        """Register a plug-in; raise `ConfigError` if another one has this name already."""
-        registered = self._plugins.get(name)
-        if registered is not None and getattr(registered, "__module__", None) != getattr(
-            plugin, "__module__", None
-        ):
-            raise ConfigError(
-                f"the {self.noun} {name!r} is registered already, by {registered!r}: rename one"
-            )
+    def add(self, name: str, plugin: Plugin, *, module: str) -> None:
+        """Register a plug-in; raise `ConfigError` if another module has registered this name already."""
+        first = self._sources.setdefault(name, module)
+        if first != module:
+            raise ConfigError(f"{module} registers the {self.noun} {name!r}, as {first} has done: rename one")
         self._plugins[name] = plugin
 
     def names(self) -> list[str]:

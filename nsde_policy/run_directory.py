@@ -308,7 +308,7 @@ def _read_metadata(path: Path) -> dict[str, str]:
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of weights; equal if and only if all names and bits are equal."""
+    """Return the SHA-256 of the names and bytes of weights, without their shapes and types."""
     digest = hashlib.sha256()
     for name in sorted(weights):
         digest.update(name.encode())

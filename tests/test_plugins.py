@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -154,6 +155,19 @@ def test_broken_plug_ins_matter_only_to_those_who_ask_for_them(tmp_path: Path):
     assert "left out: the method 'broken_methods'" in done.stderr
     assert done.stderr.count("left out: the reader 'broken_readers'") == 1
     assert [message for message in refused.values() if message not in done.stderr] == []
+
+
+def test_a_name_belongs_to_the_module_that_registers_it_first(tmp_path: Path):
+    code = """
+        from nsde_policy.methods.baselines.knn import NearestNeighboursConfig
+        from nsde_policy.methods.registry import Method, add_method, get_method
+        own = Method("diffusion", "My diffusion", NearestNeighboursConfig, {}, "mine.model:Model")
+        add_method(own)
+        add_method(own)
+        import nsde_policy.methods.baselines.diffusion
+    """
+    done = run_line(f"python -c {shlex.quote(textwrap.dedent(code))}", path=[ROOT], cwd=tmp_path)
+    assert "the method 'diffusion', as mine.model has done: rename one" in done.stderr
 
 
 def write_reaches(path: Path) -> None:

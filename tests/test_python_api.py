@@ -78,6 +78,10 @@ def test_wrong_arguments_are_errors_that_name_the_remedy(store: Path, tmp_path: 
         nsde_policy.train(store, out=tmp_path / "run", epochs=3)
     with pytest.raises(ConfigError, match=r"no setting 'colour'; .*--help-all"):
         nsde_policy.train(store, out=tmp_path / "run", colour="red")
+    config = RunConfig(model=NeuralSDEConfig())
+    for other in ({"policy": "diffusion"}, {"preset": "fast"}):
+        with pytest.raises(ConfigError, match="settings of neural_sde: leave out preset and policy"):
+            nsde_policy.train(store, config, out=tmp_path / "run", **other)
     with pytest.raises(nsde_policy.errors.DemoError, match="does not exist"):
         nsde_policy.train(tmp_path / "nothing.zarr")
     assert not (tmp_path / "run").exists()

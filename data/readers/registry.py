@@ -30,7 +30,7 @@ FALLBACK = "zarr"
 
 def register_reader(cls: type[Reader]) -> type[Reader]:
     """Register a reader under its `name`; decorates the class."""
-    READERS.add(cls.name, cls())
+    READERS.add(cls.name, cls(), module=cls.__module__)
     return cls
 
 

@@ -18,7 +18,7 @@ ENCODERS: Registry[Encoder] = Registry("encoder", "nsde_policy.encoders", helper
 
 def register_encoder(cls: type[Encoder]) -> type[Encoder]:
     """Register an encoder under its `name`; decorates the class."""
-    ENCODERS.add(cls.name, cls())
+    ENCODERS.add(cls.name, cls(), module=cls.__module__)
     return cls
 
 

@@ -87,7 +87,9 @@ def register_method(
 def add_method(method: Method) -> None:
     """Register a method whose model is imported on first use."""
     method.config.method = method.name
-    METHODS.add(method.name, method)
+    model = method.model
+    module = model.partition(":")[0] if isinstance(model, str) else model.__module__
+    METHODS.add(method.name, method, module=module)
 
 
 def get_method(name: str) -> Method:

@@ -43,4 +43,4 @@ class AdroitTask(Task):
 
 for _member in GOALS:
     _kwargs = {"max_episode_steps": PEN_STEPS} if _member == "pen" else {}
-    TASKS.add(f"adroit-{_member}", AdroitTask(_member, _kwargs))
+    TASKS.add(f"adroit-{_member}", AdroitTask(_member, _kwargs), module=__name__)

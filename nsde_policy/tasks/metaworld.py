@@ -95,4 +95,4 @@ class MetaWorldTask(Task):
 
 
 for _name in MEMBERS.split():
-    TASKS.add(f"metaworld:{_name}-v3", MetaWorldTask(f"{_name}-v3"))
+    TASKS.add(f"metaworld:{_name}-v3", MetaWorldTask(f"{_name}-v3"), module=__name__)

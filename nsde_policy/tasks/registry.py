@@ -42,7 +42,7 @@ class GymTask(Task):
 
 def register_task(cls: type[Task]) -> type[Task]:
     """Register a task under its `name`; decorates the class."""
-    TASKS.add(cls.name, cls())
+    TASKS.add(cls.name, cls(), module=cls.__module__)
     return cls
 
 

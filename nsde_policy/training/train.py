@@ -116,7 +116,7 @@ def train(
     *,
     preset: str | None = None,
     out: Path | str | None = None,
-    policy: str = "neural_sde",
+    policy: str | None = None,
     seed: int = 0,
     device: str = "auto",
     resume: bool = False,
@@ -138,10 +138,10 @@ def train(
 
     Args:
         demos: Demonstrations, or a store of any format; None for those in this package.
-        config: Settings of the run; None for those of the preset.
+        config: Settings of the run, in place of a preset and a method.
         preset: Name or file of a preset; None for the default of the task.
         out: Run directory to write; by default below runs/.
-        policy: Name of the method.
+        policy: Name of the method; by default neural_sde.
         seed: Seed of weights, batches and noise.
         device: Torch device; "auto" uses a GPU if there is one.
         resume: Continue what is in `out` from its last checkpoint.
@@ -159,10 +159,12 @@ def train(
         NsdePolicyError: If demonstrations or settings are not valid; the message says what to change.
     """
     show_log()
+    if config is not None and (preset is not None or policy not in (None, config.method)):
+        raise ConfigError(f"config has settings of {config.method}: leave out preset and policy")
     request = TrainingRequest(
         demos=Path(demos) if isinstance(demos, str) else demos,
         preset=preset if config is None else config,
-        method=policy,
+        method=policy or "neural_sde",
         settings=expand_names(settings),
         task=task,
         obs=obs,
