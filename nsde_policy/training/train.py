@@ -306,7 +306,7 @@ def _train_encoder(
     assert isinstance(settings, ImageEncoderConfig)
     if settings.is_trained_with_policy:
         return encoder.make_blank_features()
-    encoder.check_settings(run, config)
+    encoder.record_or_check_settings(run, config)
     if not settings.occlusion_steps:
         encoder.pretrain(run.encoder)
         return encoder.read_features(run)
@@ -331,7 +331,7 @@ def _train_policy(
     context: TrainingContext,
     encoder: EncoderTraining | None = None,
 ) -> None:
-    """Train a policy on demonstrations with features; if these are 0, together with the encoder."""
+    """Train a policy on demonstrations with features, with the encoder if `is_trained_with_policy` is set."""
     fit_options, split = context.fit_options, context.split
     is_joint = config.encoder.is_trained_with_policy
     train_set = data.select(split.training)
@@ -420,7 +420,7 @@ def _fit_with_encoder(
     """Fit the policy of a run together with its encoder, and write the features of all frames."""
     config = record.config
     model = encoder.join_policy(build_model(record))
-    encoder.check_settings(run, config)
+    encoder.record_or_check_settings(run, config)
     windows = encoder.build_windows(train_set, config)
     model.prepare(windows.windows)
     rows: TensorRows | None = None
@@ -476,9 +476,9 @@ def _check_settings(config: RunConfig, options: TrainOptions) -> None:
 
 
 def pick_device(name: str) -> str:
-    """Return a device name that torch can use; "auto" is CUDA if it is present, else the CPU.
+    """Return a device name that torch can use, and make a numbered GPU the current one of this process.
 
-    A numbered CUDA device becomes the current one of this process.
+    "auto" is CUDA if it is present, else the CPU.
 
     Raises:
         ConfigError: If torch cannot use the device here.
