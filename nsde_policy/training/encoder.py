@@ -61,7 +61,8 @@ from .dataset import TrainingSet, build_training_data, find_window_frames
 from .distributed import get_rank, split_batch
 from .fit import fit
 from .frames import FrameTable, PolicyWithEncoder, PrefetchSource, split_rows
-from .recorder import FitOptions, RunRecorder
+from .options import TrainOptions
+from .recorder import RunRecorder
 from .resume import record_or_check_settings
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class EncoderTraining:
         images: Mapping[str, "LazyFrames"],
         config: RunConfig,
         run: RunDirectory,
-        options: FitOptions,
+        options: TrainOptions,
         *,
         held_out: Sequence[int],
     ) -> None:

@@ -23,7 +23,8 @@ from nsde_policy.selection.selector import PlanSelector
 
 from .dataset import TrainingSet, build_states, build_transitions, measure_state_spec
 from .fit import fit
-from .recorder import FitOptions, RunRecorder, sample_rows
+from .options import TrainOptions
+from .recorder import RunRecorder, sample_rows
 from .resume import record_or_check_settings
 
 logger = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ def train_dynamics(
     run: RunDirectory,
     data: TrainingSet,
     config: RunConfig,
-    options: FitOptions,
+    options: TrainOptions,
     *,
     motions: RigidMotions | None,
 ) -> SelectionTraining | None:
