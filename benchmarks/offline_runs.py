@@ -39,8 +39,9 @@ from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
 from nsde_policy.training.dataset import build_transitions, resolve_first_action
+from nsde_policy.training.options import TrainOptions
 from nsde_policy.training.std_scale import fit_std_scale
-from nsde_policy.training.train import TrainOptions, train_run
+from nsde_policy.training.train import pick_device, train_run
 
 Figures = dict[str, EpisodeSums | None]
 """Figures of a row as sums over the episodes, by name; None for those that a method does not have."""
@@ -87,8 +88,7 @@ def train_method(name: str, config: RunConfig, split: Split, args: argparse.Name
         split.training,
         config,
         path,
-        seed=split.seed,
-        options=TrainOptions(device=args.device, resume=path.exists()),
+        options=TrainOptions(seed=split.seed, device=pick_device(args.device), resume=path.exists()),
     )
 
 

@@ -10,8 +10,8 @@ from experiment import Training
 from nsde_policy.eval.machine import device_name
 from nsde_policy.files import replace_file
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.recorder import TrainingProgress
-from nsde_policy.training.train import TrainOptions, train_run
+from nsde_policy.training.options import TrainingProgress, TrainOptions
+from nsde_policy.training.train import pick_device, train_run
 
 DEVICE_FILE = "trained_on.txt"
 """File of a run with the device of its training; written last, so a run that has it is finished."""
@@ -41,16 +41,14 @@ def train_policy(training: Training, path: Path, demos: Path, device: str, stop_
             raise KeyboardInterrupt
 
     observations = task.training.observations[training.task.obs].env_kwargs if training.task.obs else {}
-    options = TrainOptions(device=device, resume=path.exists())
+    options = TrainOptions(seed=training.seed, device=pick_device(device), resume=path.exists(), monitor=stop)
     try:
         train_run(
             demos,
             config,
             path,
-            seed=training.seed,
             task=task.name,
             env_kwargs=dict(observations),
-            monitor=stop,
             options=options,
         )
     except KeyboardInterrupt:

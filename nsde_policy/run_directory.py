@@ -51,6 +51,8 @@ MAX_TENSOR_BYTES = 2**33
 """Larger tensor files are not read."""
 MAX_METRICS_BYTES = 2**26
 """Larger metrics are not read."""
+FEATURES_FILE = "codes.safetensors"
+"""File of the features of all frames, in the folder of the encoder."""
 ENCODER_FOLDER = "encoder"
 """Folder of a run directory with the files of its encoder of images."""
 SELECTION_FOLDER = "selection"
@@ -235,7 +237,7 @@ class RunDirectory:
 
     def pack(self) -> dict[str, bytes]:
         """Read the files that a policy is loaded from, by their paths in this directory."""
-        only_for_training = ("training.safetensors", "codes.safetensors")
+        only_for_training = (self.training.name, FEATURES_FILE)
         return {
             str(file.relative_to(self.path)): read_file(file, MAX_TENSOR_BYTES, error=CheckpointError)
             for folder in (self.path, self.encoder.path, self.selection.path)

@@ -12,7 +12,8 @@ from nsde_policy.data import Demonstrations
 from nsde_policy.data.statistics import measure_statistics
 from nsde_policy.eval.machine import device_name
 from nsde_policy.tasks import get_task
-from nsde_policy.training.train import TrainOptions, train_run
+from nsde_policy.training.options import TrainOptions
+from nsde_policy.training.train import pick_device, train_run
 from timing.common import MB, Options, peak_memory, run_fresh
 
 SIZES, FRAMES = (7, 26, 100, 400), (1_000, 10_000, 100_000, 1_000_000)
@@ -43,7 +44,7 @@ def _train_walks(size: int, frames: int, device: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         note = lambda progress: ticks.append(time.perf_counter())  # noqa: E731
-        train_run(demos, config, path, seed=0, monitor=note, options=TrainOptions(device=device))
+        train_run(demos, config, path, options=TrainOptions(device=pick_device(device), monitor=note))
     step_s = (ticks[1] - ticks[0]) / every
     return {
         "size": size,

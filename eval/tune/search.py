@@ -37,8 +37,9 @@ from nsde_policy.interface.calibration import CALIBRATION_FILE
 from nsde_policy.policy.policy import Policy
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
+from nsde_policy.training.options import TrainOptions
 from nsde_policy.training.presets import PRESET_FILE
-from nsde_policy.training.train import TrainOptions, train_run
+from nsde_policy.training.train import pick_device, train_run
 
 from ..rollouts.executors import ProcessPool
 from ..rollouts.runner import RolloutConfig
@@ -194,11 +195,11 @@ class Search:
         episodes.
         """
         torch.set_num_threads(1)  # processes share the cores
-        run, device = RunDirectory(path), self.options.device
+        run, device = RunDirectory(path), pick_device(self.options.device)
         with redirect_stderr(io.StringIO()):  # without progress bars
             if not (path / CALIBRATION_FILE).exists() or run.describe_unfinished() is not None:
                 task: dict[str, Any] = {"task": self.task, "env_kwargs": self.env_kwargs}
-                train_run(self.demos, config, path, **task, seed=seed, options=self.options)
+                train_run(self.demos, config, path, **task, options=replace(self.options, seed=seed))
             if not self.episodes:
                 policy = Policy.from_pretrained(path).to(device)
                 column = score(policy, self.demos or find_demos(self.task)).column("error", config.chunk)

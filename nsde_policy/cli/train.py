@@ -16,6 +16,7 @@ from nsde_policy.ranks import get_launched_rank
 from nsde_policy.run_config import RunConfig
 from nsde_policy.tasks import get_task, with_observations
 from nsde_policy.tasks.training_defaults import AUTO_PRESET, CAMERA_PRESET
+from nsde_policy.training.options import TrainOptions
 from nsde_policy.training.presets import (
     SHORT_NAMES,
     ResolvedTraining,
@@ -131,9 +132,13 @@ class Train(DeviceCommand):
             obs=self.obs,
             env=self.env,
             env_kwargs=None if self.env_kwargs is None else parse_env_kwargs(self.env_kwargs),
-            seed=self.seed,
-            validation=self.validation,
-            device=self.device,
+            options=TrainOptions(
+                seed=self.seed,
+                device=self.device,
+                resume=self.resume,
+                validation=self.validation,
+                scale_std=self.scale_std,
+            ),
         )
 
     def run(self) -> None:
@@ -153,9 +158,7 @@ class Train(DeviceCommand):
         """Train with a progress bar, and return the run directory."""
         from nsde_policy.training.train import train_into_run_folder
 
-        return train_into_run_folder(
-            self._make_request(), self.out, resume=self.resume, scale_std=self.scale_std
-        )
+        return train_into_run_folder(self._make_request(), self.out)
 
     def check(self) -> None:
         """Refuse a file of settings that is damaged or of another method."""

@@ -3,7 +3,7 @@
 import json
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -100,16 +100,16 @@ class Tune(Train):
     def _make_search(self) -> "Search":
         """Return the settings to start from, and how candidates are trained and scored."""
         from nsde_policy.eval.tune.search import STUDY_FILE, Search
-        from nsde_policy.training.train import TrainOptions
 
-        task, env_kwargs, _, config = self.resolve()
+        request = self._make_request()
+        task, env_kwargs, _, config = request.resolve()
         if self.demos is not None:
             check_recorded_task(get_task(task), self.demos)  # before the study is created
         has_env, out = get_task(task).env_id is not None, self.out.resolve()
         validation = self.validation or (0.0 if has_env else HELD_OUT)
         return Search(
             config=config.replace_parts(selection={"horizon": config.horizon}),  # the same for all chunks
-            options=TrainOptions(self.device, resume=True, validation=validation, scale_std=self.scale_std),
+            options=replace(request.options, resume=True, validation=validation),
             demos=self.demos,
             task=task,
             env=self.env,

@@ -104,14 +104,14 @@ def check_weights(
     most, count = 4 * sum(tensor.numel() for tensor in weights.values()) + 1000, 0
     thread = threading.get_ident()
 
-    def limit(module: object, name: str, parameter: object) -> None:
+    def refuse_too_many(module: object, name: str, parameter: object) -> None:
         nonlocal count
         if isinstance(parameter, torch.Tensor) and threading.get_ident() == thread:
             count += parameter.numel()
             if count > most:
                 raise ValueError(f"its settings make more than {most} parameters")
 
-    hook = register_module_parameter_registration_hook(limit)
+    hook = register_module_parameter_registration_hook(refuse_too_many)
     try:
         yield
     except NsdePolicyError:

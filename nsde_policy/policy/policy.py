@@ -1,6 +1,8 @@
 """A trained run as a policy: takes observations, returns actions."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -17,13 +19,14 @@ from nsde_policy.interface.calibration import Calibration
 from nsde_policy.interface.planner import History, Plan, check_plan
 from nsde_policy.methods.base import BatchRng
 from nsde_policy.run_directory import RunDirectory, RunRecord
-from nsde_policy.selection.rule import Choice, SelectionRule
+from nsde_policy.selection.rule import SUPPORT_NOISE, Choice, SelectionRule
 from nsde_policy.selection.selector import PlanSelector
 
 from .base_policy import BasePolicy, require_int, require_seed
+from .graphs import NO_NOISE, Function, GraphCache
 from .loading import LoadedModel, build_policy_spec, load_encoder, load_model
-from .sampler import PlanSampler
 from .selection import load_selector
+from .torch_threads import use_threads
 
 CPU_ROWS, SMALL_NETWORK = 8, 2_000_000
 """Batch size on a CPU, and the largest network, in parameters, for which such a batch costs little more than
@@ -56,8 +59,11 @@ class Policy(BasePolicy):
         super().__init__(build_policy_spec(record), calibration, seed=record.seed)
         self.record, self.model, self.encoder, self.selector = record, model, encoder, selector
         self.chunk = record.config.chunk
-        horizon = record.config.horizon
-        self._sampler = PlanSampler(model, selector, obs_dim=self.spec.obs_dim, horizon=horizon)
+        self.device = "cpu"
+        """Where the model runs; `to` moves it."""
+        self.threads = 1
+        """Torch threads of a plan on a CPU."""
+        self._graphs: GraphCache | None = None
 
     @classmethod
     def from_pretrained(cls, path: Path | str | None = None) -> Self:
@@ -69,9 +75,11 @@ class Policy(BasePolicy):
 
     def to(self, device: str) -> Self:
         """Move the model to a device; observations and actions stay numpy arrays."""
-        self._sampler.to(device)
-        if self.encoder is not None:
-            self.encoder.to(device)
+        for module in (self.model, self.selector, self.encoder):
+            if module is not None:
+                module.to(device)
+        self.device = device
+        self._graphs = GraphCache() if torch.device(device).type == "cuda" else None
         return self
 
     def use_selection(self, choice: Choice) -> Self:
@@ -114,7 +122,7 @@ class Policy(BasePolicy):
 
         With plan selection, at most `candidates` plans are compared.
         """
-        return self._sampler.sample(
+        return self._plan_states(
             np.stack([history.states() for history in histories]),
             BatchRng(generators, self.device),
             steps=self.check_steps(steps or self.chunk),
@@ -154,7 +162,7 @@ class Policy(BasePolicy):
         for first in range(0, len(rows), size):
             batch = slice(first, first + size)
             rng = BatchRng([torch.Generator().manual_seed(seed) for seed in seeds[batch]], self.device)
-            plans += self._sampler.sample(rows[batch], rng, steps=steps, candidates=candidates, with_std=True)
+            plans += self._plan_states(rows[batch], rng, steps=steps, candidates=candidates, with_std=True)
         return plans
 
     def encode_frames(
@@ -172,23 +180,9 @@ class Policy(BasePolicy):
                 return {"features": features}
             return {"features": features, "visible": encoder.visibility(summary)}
 
-        outputs = self._sampler.compute("encode", encode, [tensor.to(self.device) for tensor in inputs])
+        outputs = self._compute("encode", encode, [tensor.to(self.device) for tensor in inputs])
         arrays = {name: output.double().cpu().numpy() for name, output in outputs.items()}
         return arrays["features"], arrays.get("visible")
-
-    @property
-    def device(self) -> str:
-        """Where the model runs; `to` moves it."""
-        return self._sampler.device
-
-    @property
-    def threads(self) -> int:
-        """Torch threads of a plan on a CPU."""
-        return self._sampler.threads
-
-    @threads.setter
-    def threads(self, threads: int) -> None:
-        self._sampler.threads = threads
 
     @property
     def largest_batch(self) -> int | None:
@@ -199,7 +193,7 @@ class Policy(BasePolicy):
     @property
     def rule(self) -> SelectionRule:
         """Rule by which plans are selected."""
-        return self._sampler.rule
+        return SelectionRule() if self.selector is None else self.selector.rule
 
     @property
     def candidates(self) -> int:
@@ -208,12 +202,16 @@ class Policy(BasePolicy):
 
     @property
     def sampling(self) -> Sampling:
-        """Settings with which plans are sampled."""
-        return self._sampler.sampling
+        """Settings with which plans are sampled; plans that are compared need enough noise to differ."""
+        kind = self.rule.kind
+        if kind == "goal":
+            return self.model.learned_sampling()
+        return self.model.widen_sampling(SUPPORT_NOISE) if kind == "support" else self.model.config.sampling
 
     def find_horizon(self, steps: int) -> int:
         """Return how many actions of each candidate are sampled and judged."""
-        return self._sampler.find_horizon(steps)
+        horizon = max(steps, self.rule.horizon(self.record.config.horizon))
+        return min(horizon, self.model.config.longest_chunk or horizon)
 
     def check_steps(self, steps: int) -> int:
         """Return `steps`, or raise `ConfigError` if one plan cannot hold that many actions."""
@@ -240,3 +238,91 @@ class Policy(BasePolicy):
 
     def _plan_chunk(self) -> np.ndarray:
         return check_plan(self.plan(self._history, generator=self._generator), self.spec).actions
+
+    def _plan_states(
+        self,
+        states: np.ndarray,
+        rng: BatchRng,
+        *,
+        steps: int,
+        sampling: Sampling | None = None,
+        candidates: int | None = None,
+        with_std: bool = False,
+    ) -> list[Plan]:
+        """Plan for each row of states (rows, history, d); at most `candidates` plans of a row are compared.
+
+        With `with_std`, methods that report the standard deviation of each action add it, at the cost of one
+        network call.
+        """
+        inputs = torch.from_numpy(states).to(self.device, torch.float32)
+        sampling = self.sampling if sampling is None else sampling
+        with_std = with_std and self.model.reports_std and self.model.predicts_states
+        counts = self._count_candidates(inputs, candidates)
+        plans: dict[int, Plan] = {}
+        for count in sorted({*counts}):
+            rows = [row for row, number in enumerate(counts) if number == count]
+            plan = partial(self._plan_tensors, steps=steps, sampling=sampling, count=count, with_std=with_std)
+            key = self.rule, steps, sampling, count, with_std
+            outputs = self._compute(key, plan, [inputs[rows]], rng.repeat(rows, count))
+            arrays = {name: output.double().cpu().numpy() for name, output in outputs.items()}
+            for i, row in enumerate(rows):
+                plans[row] = Plan(**{name: values[i] for name, values in arrays.items()})
+        return [plans[row] for row in range(len(inputs))]
+
+    def _count_candidates(self, states: Tensor, most: int | None) -> list[int]:
+        """Return how many plans, at most `most`, are compared for each row of states."""
+        allowed = self.rule.candidates if most is None else max(1, min(most, self.rule.candidates))
+        if self.selector is None or allowed == 1:
+            return [1] * len(states)
+        with self._computing():
+            return [allowed if compares else 1 for compares in self.selector.compares(states).tolist()]
+
+    def _plan_tensors(
+        self,
+        tensors: Sequence[Tensor],
+        rng: BatchRng,
+        *,
+        steps: int,
+        sampling: Sampling,
+        count: int,
+        with_std: bool,
+    ) -> dict[str, Tensor]:
+        """Return the best of `count` plans for each row of states, by the fields of `Plan`."""
+        (states,) = tensors
+        if count == 1:
+            plan = self._sample(states, rng, steps, sampling)
+        else:
+            assert self.selector is not None
+            repeated = states.repeat_interleave(count, dim=0)
+            plans = self._sample(repeated, rng, self.find_horizon(steps), sampling)
+            led_to, costs = self.selector.compare(repeated, plans["actions"], count)
+            best = self.selector.choose(costs) + count * torch.arange(len(states), device=states.device)
+            plan = {"actions": plans["actions"][best, :steps]}
+            if "states" in plans:
+                plan["states"] = plans["states"][best, : steps + 1]
+            plan["candidates"] = led_to[:, : steps + 1].reshape(len(states), count, steps + 1, -1)
+        if with_std:
+            std = self.model.futures_std(states, plan["states"], sampling=sampling)
+            plan["std"] = std[..., self.spec.obs_dim :]
+        return plan
+
+    def _sample(self, states: Tensor, rng: BatchRng, steps: int, sampling: Sampling) -> dict[str, Tensor]:
+        """Sample one plan for each row of states: its actions, and its states if the method predicts them."""
+        if not self.model.predicts_states:
+            return {"actions": self.model.plan(states, steps=steps, rng=rng, sampling=sampling)}
+        paths = self.model.sample_futures(states, steps=steps, rng=rng, sampling=sampling)
+        return {"actions": paths[:, 1:, self.spec.obs_dim :], "states": paths}
+
+    def _compute(
+        self, name: Hashable, function: Function, tensors: Sequence[Tensor], rng: BatchRng = NO_NOISE
+    ) -> dict[str, Tensor]:
+        """Call a function of tensors with independent rows; `name` stands for it and its settings."""
+        with self._computing():
+            if self._graphs is None:
+                return function(tensors, rng)
+            return self._graphs.call(name, function, tensors, rng)
+
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
+        with use_threads(self.threads), torch.no_grad():
+            yield

@@ -55,22 +55,23 @@ from nsde_policy.methods.registry import get_method
 from nsde_policy.policy.loading import build_encoder
 from nsde_policy.policy.torch_threads import count_threads, use_threads
 from nsde_policy.run_config import RunConfig
-from nsde_policy.run_directory import RunDirectory, check_encoder
+from nsde_policy.run_directory import FEATURES_FILE, RunDirectory, check_encoder
 
 from .dataset import TrainingSet, build_training_data, find_window_frames
 from .distributed import get_rank, split_batch
 from .fit import fit
 from .frames import FrameTable, PolicyWithEncoder, PrefetchSource, split_rows
-from .recorder import FitOptions, RunRecorder
-from .resume import check_settings
+from .options import TrainOptions
+from .recorder import RunRecorder
+from .resume import record_or_check_settings
 
 if TYPE_CHECKING:
     from nsde_policy.data.images import LazyFrames
 
 logger = logging.getLogger(__name__)
 
-FEATURES_FILE, FEATURES, MIRRORED = "codes.safetensors", "codes", "mirrored"
-"""File of the features of all frames, and the names of its tensors; those of copies have a prefix."""
+FEATURES, MIRRORED = "codes", "mirrored"
+"""Names of the tensors in the file of features; those of copies have a prefix."""
 BACKGROUND_FRAMES = 500
 """Most first frames of episodes whose median is the background."""
 COPIES, COPY_OCCLUDER, COPY_GAIN = 2, RandomOccluder(1.0, (0.03, 0.15)), 0.15
@@ -101,7 +102,7 @@ class EncoderTraining:
         images: Mapping[str, "LazyFrames"],
         config: RunConfig,
         run: RunDirectory,
-        options: FitOptions,
+        options: TrainOptions,
         *,
         held_out: Sequence[int],
     ) -> None:
@@ -150,7 +151,7 @@ class EncoderTraining:
         if "_frames" in vars(self):
             self._frames.close()
 
-    def check_settings(self, run: RunDirectory, config: RunConfig) -> None:
+    def record_or_check_settings(self, run: RunDirectory, config: RunConfig) -> None:
         """Write the settings; to resume, raise `CheckpointError` if others were written before."""
         settings = {
             "config": config.encoder.to_dict(),
@@ -160,7 +161,7 @@ class EncoderTraining:
             "fingerprint": self._data.demos.fingerprint,
             "held_out": list(self._held_out),
         }
-        check_settings(run, run.encoder, settings, resume=self._options.resume)
+        record_or_check_settings(run, run.encoder, settings, resume=self._options.resume)
 
     def is_finished(self, directory: RunDirectory) -> bool:
         """Return whether an encoder was trained into a directory and the features of all frames written."""
@@ -279,7 +280,7 @@ class EncoderTraining:
         if run.model.exists():
             check_encoder(run.model, weights)
         prefixes = sorted(
-            {name[: -len(FEATURES)] for name in tensors if re.fullmatch(r"copy_\d+_codes", name)}
+            {name[: -len(FEATURES)] for name in tensors if re.fullmatch(rf"copy_\d+_{FEATURES}", name)}
         )
         copies = tuple(self._add_features(tensors, prefix) for prefix in prefixes)
         return replace(self._add_features(tensors), copies=copies)

@@ -18,10 +18,10 @@ from nsde_policy.methods.base import TrainableModel
 from .cuda_graph import capture_step
 from .distributed import average_ranks, copy_first_rank, get_rank, is_first_rank, split_batch
 from .optimizer import AdamW, WeightAverage, averaging_decay, learning_rate
+from .options import Losses
 
 RANK_SEEDS = 1_000_003
 """Difference between the seeds of two ranks, more than users try."""
-Losses = Mapping[str, float]
 Batch = TypeVar("Batch")
 Data = TypeVar("Data", bound=TensorRows)
 

@@ -18,6 +18,8 @@ from nsde_policy.tasks.base import open_env
 from nsde_policy.tasks.environments import close_env
 from nsde_policy.tasks.training_defaults import AUTO_PRESET, CAMERA_PRESET
 
+from .options import TrainOptions
+
 if TYPE_CHECKING:
     from nsde_policy.data.types import Demonstrations
 
@@ -78,28 +80,18 @@ class ResolvedTraining(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRequest:
-    """What a user asks for: demonstrations, a preset, and changes of its settings."""
+    """What a user asks for: the arguments of `train.train`, with settings by their path."""
 
     demos: "Path | Demonstrations | None"
-    """Store of demonstrations, or demonstrations; None for those in the package."""
     preset: RunConfig | str | None
-    """Name or file of a preset, or settings; None for the default of the task."""
     method: str
     settings: Mapping[str, Any]
-    """Values by the path of their setting."""
+    options: TrainOptions
+    """The default preset for cameras depends on its device."""
     task: str = "auto"
-    """Name of the task; "auto" for what the demonstrations record."""
     obs: str = USUAL_OBSERVATIONS
-    """Observations of the task."""
     env: str | None = None
-    """Environment of the task, instead of its name."""
     env_kwargs: Mapping[str, Any] | None = None
-    """Keyword arguments of the environment."""
-    seed: int = 0
-    validation: float = 0.0
-    """Fraction of the episodes that is held out."""
-    device: str = "cpu"
-    """Device of torch; the default preset for cameras depends on it."""
 
     def resolve(self) -> ResolvedTraining:
         """Find the task of the demonstrations, and the settings of the preset with the changes."""
@@ -131,7 +123,7 @@ class TrainingRequest:
         }
         demo_settings = task.training.demos.change(changes)
         preset = preset or choose_preset(task, self.method)
-        if preset == AUTO_PRESET and demo_settings.images and self.device == "cpu":
+        if preset == AUTO_PRESET and demo_settings.images and self.options.device == "cpu":
             preset = CAMERA_PRESET
         if preset == CAMERA_PRESET and self.obs == USUAL_OBSERVATIONS and not demo_settings.images:
             raise ConfigError(

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -19,8 +18,9 @@ from nsde_policy.methods.base import TrainableModel
 from nsde_policy.run_directory import RunDirectory
 
 from .distributed import is_any_rank, is_distributed, is_first_rank
-from .fit import FitState, Losses, Recorder
+from .fit import FitState, Recorder
 from .frames import PolicyWithEncoder
+from .options import Losses, TrainingProgress, TrainOptions
 
 logger = logging.getLogger(__name__)
 
@@ -36,38 +36,6 @@ LOGGED_FRACTION = 0.1
 Row = TypeVar("Row", covariant=True)
 
 
-@dataclass(frozen=True)
-class TrainingProgress:
-    """State of a training run at one record of the metrics."""
-
-    step: int
-    steps: int
-    title: str
-    """What is trained: "training" for the policy, "encoder" for its encoder."""
-    seconds: float
-    """Seconds since this process started training."""
-    losses: Losses
-
-
-Monitor = Callable[[TrainingProgress], object]
-"""Callback for every record of the metrics."""
-
-
-@dataclass(frozen=True)
-class FitOptions:
-    """What all fits of a run have in common."""
-
-    seed: int
-    """Seed of batches and noise."""
-    device: str = "cpu"
-    resume: bool = False
-    """Continue from a checkpoint if there is one."""
-    monitor: Monitor | None = None
-    """Called at every record of the losses; it ends the fit with `KeyboardInterrupt`."""
-    save_every_s: float = 15.0
-    """Seconds between checkpoints."""
-
-
 class RunRecorder(Recorder):
     """Writes losses and checkpoints of a fit into a run directory, shows progress, and resumes the fit.
 
@@ -81,7 +49,7 @@ class RunRecorder(Recorder):
     def __init__(
         self,
         run: RunDirectory,
-        options: FitOptions,
+        options: TrainOptions,
         *,
         title: str = "training",
         held_out: TensorRows | None = None,

@@ -47,7 +47,7 @@ def check_record(run: RunDirectory, recorded: Record | None, record: Record) -> 
         raise _build_refusal(run.path, recorded.config.to_dict(), record.config.to_dict())
 
 
-def check_settings(
+def record_or_check_settings(
     run: RunDirectory, part: RunDirectory, settings: Mapping[str, Any], *, resume: bool
 ) -> None:
     """Write the settings of a part that is trained before the policy, in its own folder.

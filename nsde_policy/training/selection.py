@@ -17,14 +17,15 @@ from nsde_policy.policy.loading import load_model
 from nsde_policy.policy.selection import RULE_FILE
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.selection.dynamics import DynamicsModel
+from nsde_policy.selection.dynamics import MAX_STATES, DynamicsModel
 from nsde_policy.selection.rule import Kind, SelectionRule
 from nsde_policy.selection.selector import PlanSelector
 
 from .dataset import TrainingSet, build_states, build_transitions, measure_state_spec
 from .fit import fit
-from .recorder import FitOptions, RunRecorder, sample_rows
-from .resume import check_settings
+from .options import TrainOptions
+from .recorder import RunRecorder, sample_rows
+from .resume import record_or_check_settings
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ def train_dynamics(
     run: RunDirectory,
     data: TrainingSet,
     config: RunConfig,
-    options: FitOptions,
+    options: TrainOptions,
     *,
     motions: RigidMotions | None,
 ) -> SelectionTraining | None:
@@ -75,7 +76,7 @@ def train_dynamics(
     if kind == "none" and motions is None:
         return None
     settings = {"config": config.to_dict(), "seed": options.seed, "demos": data.demos.fingerprint}
-    check_settings(run, run.selection, settings, resume=options.resume)
+    record_or_check_settings(run, run.selection, settings, resume=options.resume)
     history, spec = config.model.history, measure_state_spec(data, config)
     generator = torch.Generator().manual_seed(options.seed)
     model = DynamicsModel(config.selection, spec, history=history, generator=generator)
@@ -138,7 +139,7 @@ def _predict_ends(dynamics: DynamicsModel, demos: Demonstrations, config: RunCon
     """Predict the observation after the last action of each demonstration, (episodes, obs_dim)."""
     states, device = build_states(demos, config.demos), next(dynamics.parameters()).device
     last = demos.episode_ends - 1
-    recent = np.stack([states[np.maximum(last - lag, demos.starts)] for lag in range(2)], axis=1)
+    recent = np.stack([states[np.maximum(last - lag, demos.starts)] for lag in range(MAX_STATES)], axis=1)
     inputs = (torch.from_numpy(array).to(device) for array in (recent, demos.act[last, None]))
     return dynamics.predict(*inputs)[:, 0].double().cpu().numpy()
 

@@ -48,15 +48,9 @@ from .demos import find_mirror, find_motions, open_demonstrations, warn_if_few
 from .distributed import join_ranks, use_own_gpu
 from .encoder import EncoderTraining
 from .fit import fit
+from .options import Monitor, TrainOptions
 from .presets import TrainingRequest, expand_names
-from .recorder import (
-    MAX_FRAME_ROWS,
-    MAX_VALIDATION_ROWS,
-    FitOptions,
-    Monitor,
-    RunRecorder,
-    sample_rows,
-)
+from .recorder import MAX_FRAME_ROWS, MAX_VALIDATION_ROWS, RunRecorder, sample_rows
 from .resume import check_files, check_record
 from .selection import train_dynamics, write_rule
 from .std_scale import check_std_scale, fit_std_scale
@@ -67,22 +61,6 @@ SMALLER_PRESETS = {"default": "fast", "pixels": "pixels-fast"}
 """Presets that are made for GPUs, and those for a CPU."""
 TEACHER_FOLDER = "teacher"
 """Folder of an encoder's teacher, in the folder of that encoder."""
-
-
-@dataclass(frozen=True)
-class TrainOptions:
-    """How a run is trained: what is neither a setting of the policy nor part of its data."""
-
-    device: str = "cpu"
-    """Device name of torch, or "auto"."""
-    resume: bool = False
-    """Continue from the last checkpoint."""
-    save_every_s: float = 15.0
-    """Seconds between checkpoints."""
-    validation: float = 0.0
-    """Fraction of the episodes that is held out; the losses on them are recorded."""
-    scale_std: float = 0.0
-    """Fraction of the other episodes that is held out, to scale σ to them after training."""
 
 
 class Split(NamedTuple):
@@ -104,10 +82,7 @@ class TrainingContext:
     split: Split
     task: str
     env_kwargs: Mapping[str, object]
-    fit_options: FitOptions
-
-
-DEFAULT_OPTIONS = TrainOptions()
+    options: TrainOptions
 
 
 def train(
@@ -170,49 +145,37 @@ def train(
         obs=obs,
         env=env,
         env_kwargs=env_kwargs,
-        seed=seed,
-        validation=validation,
-        device=pick_device(device),
+        options=TrainOptions(
+            seed=seed,
+            device=pick_device(device),
+            resume=resume,
+            monitor=monitor,
+            validation=validation,
+            scale_std=scale_std,
+        ),
     )
-    out = None if out is None else Path(out)
-    run = train_into_run_folder(request, out, resume=resume, scale_std=scale_std, monitor=monitor)
+    run = train_into_run_folder(request, None if out is None else Path(out))
     return Policy.from_pretrained(run.path)
 
 
-def train_into_run_folder(
-    request: TrainingRequest,
-    out: Path | None,
-    *,
-    resume: bool,
-    scale_std: float,
-    monitor: Monitor | None = None,
-) -> RunDirectory:
+def train_into_run_folder(request: TrainingRequest, out: Path | None) -> RunDirectory:
     """Train what a user asks for into `out`, by default a folder below runs/ that names the settings."""
-    if out is not None and not resume:
+    options = request.options
+    if out is not None and not options.resume:
         check_files(RunDirectory(out), resume=False)  # before demonstrations are measured
     task, env_kwargs, preset, config = request.resolve()
     smaller = SMALLER_PRESETS.get(preset)
-    if smaller and request.device == "cpu":
+    if smaller and options.device == "cpu":
         logger.info("preset %s is made for GPUs; on a CPU, --preset %s is much quicker", preset, smaller)
     if out is None:
         about = task if task != NO_TASK or request.demos is None else name_demos(request.demos)
-        name = f"{about}-{config.method}-{preset}-{request.seed}"
+        name = f"{about}-{config.method}-{preset}-{options.seed}"
         out = Path("runs") / re.sub(r"[^\w.-]", "_", name)
-        if isinstance(request.demos, Path) and not resume:
+        if isinstance(request.demos, Path) and not options.resume:
             refuse_other_store(RunDirectory(out), request.demos)
     if isinstance(request.demos, Path):
         check_output(request.demos, out)
-    options = TrainOptions(request.device, resume=resume, validation=request.validation, scale_std=scale_std)
-    run = train_run(
-        request.demos,
-        config,
-        out,
-        task=task,
-        env_kwargs=env_kwargs,
-        seed=request.seed,
-        monitor=monitor,
-        options=options,
-    )
+    run = train_run(request.demos, config, out, task=task, env_kwargs=env_kwargs, options=options)
     if overfitting := describe_overfitting(run):
         logger.warning(overfitting)
     return run
@@ -238,9 +201,7 @@ def train_run(
     *,
     task: str = "none",
     env_kwargs: Mapping[str, object] | None = None,
-    seed: int = 0,
-    monitor: Monitor | None = None,
-    options: TrainOptions = DEFAULT_OPTIONS,
+    options: TrainOptions | None = None,
 ) -> RunDirectory:
     """Train a policy, or resume its training, with a progress bar.
 
@@ -253,46 +214,44 @@ def train_run(
         out: Run directory.
         task: Name of the task, or its environment, see `get_task`.
         env_kwargs: Keyword arguments of the environment, recorded in the run.
-        seed: Seed of weights, batches and noise.
-        monitor: Called at every record of the losses.
-        options: Device, resuming and episodes to hold out.
+        options: Seed, device, resuming and episodes to hold out.
 
     Raises:
         CheckpointError: If `out` holds another run or other files, or another process is training into it.
         ConfigError: If the settings do not fit the demonstrations or the task, or a model would have too many
             parameters.
     """
+    options = options or TrainOptions()
     _check_settings(config, options)
-    device = pick_device(options.device)
     demos, images = open_demonstrations(demos, config, task, env_kwargs or {})
     warn_if_few(demos, options.validation)
     context = TrainingContext(
         TrainingSet(demos, find_mirror(config.demos, task)),
-        _split(demos, options, seed),
+        _split(demos, options),
         task,
         env_kwargs or {},
-        FitOptions(seed, device, options.resume, monitor, options.save_every_s),
+        options,
     )
-    run = RunDirectory(join_ranks(out, config.batch_sizes, device=device, resume=options.resume))
-    is_small = device == "cpu" and not config.model.gains_from_threads
+    run = RunDirectory(join_ranks(out, config.batch_sizes, device=options.device, resume=options.resume))
+    is_small = options.device == "cpu" and not config.model.gains_from_threads
     with run.lock(), use_threads(1) if is_small else nullcontext():
         check_files(run, resume=options.resume)
         if not images:
             _train_policy(run, context.data, config, context)
             return run
         held_out = context.split.validation
-        encoder = EncoderTraining(context.data, images, config, run, context.fit_options, held_out=held_out)
+        encoder = EncoderTraining(context.data, images, config, run, options, held_out=held_out)
         with closing(encoder):
             features = _train_encoder(run, config, context, encoder)
             _train_policy(run, features, config, context, encoder)
     return run
 
 
-def _split(demos: Demonstrations, options: TrainOptions, seed: int) -> Split:
+def _split(demos: Demonstrations, options: TrainOptions) -> Split:
     """Hold out episodes for the validation, and some of the others for the scale of σ."""
-    others, _, validation = split_episodes(demos, options.validation, seed=seed)
+    others, _, validation = split_episodes(demos, options.validation, seed=options.seed)
     rest = [i for i in range(len(demos)) if i not in validation]
-    _, _, places = split_episodes(others, options.scale_std, seed=seed, flag="--scale-std")
+    _, _, places = split_episodes(others, options.scale_std, seed=options.seed, flag="--scale-std")
     std_scale = tuple(rest[i] for i in places)
     return Split(tuple(i for i in rest if i not in std_scale), validation, std_scale)
 
@@ -308,7 +267,7 @@ def _train_encoder(
     assert isinstance(settings, ImageEncoderConfig)
     if settings.is_trained_with_policy:
         return encoder.make_blank_features()
-    encoder.check_settings(run, config)
+    encoder.record_or_check_settings(run, config)
     if not settings.occlusion_steps:
         encoder.pretrain(run.encoder)
         return encoder.read_features(run)
@@ -333,15 +292,15 @@ def _train_policy(
     context: TrainingContext,
     encoder: EncoderTraining | None = None,
 ) -> None:
-    """Train a policy on demonstrations with features; if these are 0, together with the encoder."""
-    fit_options, split = context.fit_options, context.split
+    """Train a policy on demonstrations with features, with the encoder if `is_trained_with_policy` is set."""
+    options, split = context.options, context.split
     is_joint = config.encoder.is_trained_with_policy
     train_set = data.select(split.training)
 
     # Settings that depend on the demonstrations
     config = infer_settings(train_set.without_features, config)
     motions = find_motions(config.demos, context.task)
-    selection = train_dynamics(run, train_set, config, fit_options, motions=motions)
+    selection = train_dynamics(run, train_set, config, options, motions=motions)
     config = config.replace_parts(selection={"select": "none" if selection is None else selection.kind})
     aligned = train_set if selection is None else selection.aligned
     demos = context.data.demos
@@ -349,7 +308,7 @@ def _train_policy(
         config,
         measure_state_spec(aligned, config, scale_features=not is_joint),
         context.task,
-        fit_options.seed,
+        options.seed,
         DemoRecord(
             demos.source,
             demos.fingerprint,
@@ -368,14 +327,14 @@ def _train_policy(
     if held_out is not None:
         logger.info("%d of %d episodes are held out for validation", len(held_out), len(data))
     if encoder is not None and is_joint:
-        _fit_with_encoder(run, record, aligned, held_out, fit_options, encoder)
+        _fit_with_encoder(run, record, aligned, held_out, options, encoder)
         train_set = encoder.read_features(run).select(split.training)
     else:
-        _fit_policy(run, record, aligned, held_out, fit_options)
+        _fit_policy(run, record, aligned, held_out, options)
 
     # Calibrate
     if split.std_scale:
-        fit_std_scale(run, data.demos.select(split.std_scale), device=fit_options.device)
+        fit_std_scale(run, data.demos.select(split.std_scale), device=options.device)
     if selection is not None and selection.kind != "none":
         write_rule(run, selection)
     calibration = calibrate(train_set, record)
@@ -392,7 +351,7 @@ def _fit_policy(
     record: RunRecord,
     train_set: TrainingSet,
     held_out: TrainingSet | None,
-    fit_options: FitOptions,
+    options: TrainOptions,
 ) -> None:
     """Fit the policy of a run."""
     config = record.config
@@ -403,12 +362,10 @@ def _fit_policy(
     rows: TensorRows | None = None
     if held_out is not None:
         without_copies = build_training_data(replace(held_out, copies=()), config)
-        rows = sample_rows(without_copies, MAX_VALIDATION_ROWS, seed=fit_options.seed)
-    _save_record(run, record, fit_options)
-    recorder = RunRecorder(run, fit_options, held_out=rows)
-    fit(
-        model.to(fit_options.device), pairs_or_windows, config.train, seed=fit_options.seed, recorder=recorder
-    )
+        rows = sample_rows(without_copies, MAX_VALIDATION_ROWS, seed=options.seed)
+    _save_record(run, record, options)
+    recorder = RunRecorder(run, options, held_out=rows)
+    fit(model.to(options.device), pairs_or_windows, config.train, seed=options.seed, recorder=recorder)
 
 
 def _fit_with_encoder(
@@ -416,30 +373,30 @@ def _fit_with_encoder(
     record: RunRecord,
     train_set: TrainingSet,
     held_out: TrainingSet | None,
-    fit_options: FitOptions,
+    options: TrainOptions,
     encoder: EncoderTraining,
 ) -> None:
     """Fit the policy of a run together with its encoder, and write the features of all frames."""
     config = record.config
     model = encoder.join_policy(build_model(record))
-    encoder.check_settings(run, config)
+    encoder.record_or_check_settings(run, config)
     windows = encoder.build_windows(train_set, config)
     model.prepare(windows.windows)
     rows: TensorRows | None = None
     if held_out is not None:
         without_copies = encoder.build_windows(replace(held_out, copies=()), config, held_out=True)
-        rows = sample_rows(without_copies, MAX_FRAME_ROWS, seed=fit_options.seed)
-    _save_record(run, record, fit_options)
-    source = windows.sample(config.train.batch_size, fit_options.seed, torch.device(fit_options.device))
+        rows = sample_rows(without_copies, MAX_FRAME_ROWS, seed=options.seed)
+    _save_record(run, record, options)
+    source = windows.sample(config.train.batch_size, options.seed, torch.device(options.device))
     with use_threads(count_threads()), closing(source):
-        recorder = RunRecorder(run, fit_options, held_out=rows)
-        fit(model.to(fit_options.device), source, config.train, seed=fit_options.seed, recorder=recorder)
+        recorder = RunRecorder(run, options, held_out=rows)
+        fit(model.to(options.device), source, config.train, seed=options.seed, recorder=recorder)
     encoder.write_features(run.encoder)
 
 
-def _save_record(run: RunDirectory, record: RunRecord, fit_options: FitOptions) -> None:
+def _save_record(run: RunDirectory, record: RunRecord, options: TrainOptions) -> None:
     """Write config.json; that of a resumed run is left as it is."""
-    if not (fit_options.resume and run.training.exists()):
+    if not (options.resume and run.training.exists()):
         run.save_record(record)
 
 
@@ -478,9 +435,9 @@ def _check_settings(config: RunConfig, options: TrainOptions) -> None:
 
 
 def pick_device(name: str) -> str:
-    """Return a device name that torch can use; "auto" is CUDA if it is present, else the CPU.
+    """Return a device name that torch can use, and make a numbered GPU the current one of this process.
 
-    A numbered CUDA device becomes the current one of this process.
+    "auto" is CUDA if it is present, else the CPU.
 
     Raises:
         ConfigError: If torch cannot use the device here.

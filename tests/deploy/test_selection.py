@@ -59,7 +59,7 @@ def assert_equal_plans(policy, graph):
         inputs = graph.make_inputs(draw_states(2, seed=seed), np.random.default_rng(seed))
         states, *noise = (torch.from_numpy(values) for values in inputs.values())
         with torch.no_grad():
-            expected = policy._sampler._plan(
+            expected = policy._plan_tensors(
                 [states[None]],
                 BufferedNoise(1, "cpu", noise),
                 steps=STEPS,

@@ -34,9 +34,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], Path
     for obs_dim, act_dim in ((3, 1), (3, 2), (4, 2), (5, 2)):
         obs, act = rng.uniform(-1, 1, (60, obs_dim)), rng.uniform(-3, 3, (60, act_dim))
         demos = Demonstrations(np.float32(obs), np.float32(act), np.array([20, 40, 60]))
-        run = train_run(
-            demos, get_task("none").preset("fast", "knn"), folder / f"{obs_dim}-{act_dim}", seed=0
-        )
+        run = train_run(demos, get_task("none").preset("fast", "knn"), folder / f"{obs_dim}-{act_dim}")
         runs[obs_dim, act_dim] = run.path
     return runs
 

@@ -17,6 +17,7 @@ from nsde_policy.eval.compare.table import format_comparison
 from nsde_policy.eval.rollouts.pool import RolloutPool
 from nsde_policy.eval.rollouts.runner import RolloutConfig
 from nsde_policy.tasks import get_task
+from nsde_policy.training.options import TrainOptions
 from nsde_policy.training.train import train_run
 from tests.helpers.gates_task import demonstrate_gates
 
@@ -29,7 +30,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         config = get_task("gates").preset("fast", method)
         config = config.replace_parts(train={"steps": 10, "batch_size": 32})
         found[name] = folder / f"{method}-fast-{seed}"
-        train_run(demonstrate_gates(), config, found[name], task="gates", seed=seed)
+        train_run(demonstrate_gates(), config, found[name], task="gates", options=TrainOptions(seed=seed))
     return found
 
 

@@ -244,7 +244,7 @@ def test_likelihood_of_a_neural_sde_uses_recorded_histories_and_the_learned_diff
     )
     first = DemoConfig(first_action_from=())
     config = RunConfig(demos=first, model=model, train=TrainConfig(steps=20, batch_size=16), chunk=3)
-    run = train_run(demos, config, tmp_path / "run", seed=0)
+    run = train_run(demos, config, tmp_path / "run")
     policy = Policy.from_pretrained(run.path)
     scored = ScoredEpisodes(demos, (0, 1, 2, 3), True, "its own episodes")
     found = score_episodes(policy, scored, ScoreConfig(stride=1, samples=2), name="run")

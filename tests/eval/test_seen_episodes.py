@@ -14,7 +14,8 @@ from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.policy.policy import Policy
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.train import TrainOptions, train_run
+from nsde_policy.training.options import TrainOptions
+from nsde_policy.training.train import train_run
 from tests.helpers.demo_stores import write_store
 from tests.helpers.toy_problems import make_robot_demos
 
@@ -33,7 +34,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
         chunk=2,
     )
     path = tmp_path_factory.mktemp("seen") / "run"
-    return train_run(DEMOS.take(TRAINED), config, path, seed=0, options=TrainOptions(validation=0.5))
+    return train_run(DEMOS.take(TRAINED), config, path, options=TrainOptions(validation=0.5))
 
 
 def write_demos(path: Path, demos: Demonstrations, *, kind: type = np.float32, zarr_format: int = 2) -> Path:

@@ -10,8 +10,8 @@ import numpy as np
 
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.recorder import Monitor
-from nsde_policy.training.train import TrainOptions, train_run
+from nsde_policy.training.options import TrainOptions
+from nsde_policy.training.train import train_run
 from tests.helpers.demo_stores import write_store
 
 EPISODES, STEPS, JOINTS = 6, 12, 7
@@ -76,10 +76,7 @@ def train_camera_run(
     store: Path,
     path: Path,
     config: RunConfig,
-    *,
-    seed: int = 0,
-    monitor: Monitor | None = None,
     **options: Any,
 ) -> RunDirectory:
     """Train on a store of the robot; `options` are fields of `TrainOptions`."""
-    return train_run(store, config, path, seed=seed, monitor=monitor, options=TrainOptions(**options))
+    return train_run(store, config, path, options=TrainOptions(**options))

@@ -13,16 +13,17 @@ from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.distributed import average_ranks, is_any_rank
-from nsde_policy.training.train import TrainOptions, pick_device, train_run
+from nsde_policy.training.options import TrainOptions
+from nsde_policy.training.train import pick_device, train_run
 from tests.helpers.toy_problems import make_robot_demos
 
 
 def train_small(folder: Path, steps: int, device: str = "cpu") -> RunDirectory:
     """Train, or resume, a small policy of demonstrations of a robot, with a checkpoint at every record."""
     train = TrainConfig(steps=steps, batch_size=64, log_every=10, ema=0.9, learning_rate=3e-3)
-    options = TrainOptions(device, resume=True, validation=0.2, save_every_s=0.0)
+    options = TrainOptions(seed=3, device=device, resume=True, validation=0.2, save_every_s=0.0)
     config = RunConfig(model=NeuralSDEConfig(network=NetworkConfig(width=32, depth=2)), train=train)
-    return train_run(make_robot_demos(), config, folder / "run", seed=3, options=options)
+    return train_run(make_robot_demos(), config, folder / "run", options=options)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from nsde_policy.run_directory import RunDirectory
 from nsde_policy.selection.rule import SelectionRule
 from nsde_policy.selection.selector import PlanSelector
 from nsde_policy.tasks import get_task
-from nsde_policy.training.recorder import Monitor
-from nsde_policy.training.train import TrainOptions, train_run
+from nsde_policy.training.options import Monitor, TrainOptions
+from nsde_policy.training.train import train_run
 
 FEW = TrainConfig(steps=20, batch_size=64, log_every=5)
 TINY = get_task("pusht").preset("fast").replace_parts(
@@ -46,5 +46,5 @@ def train_tiny(
     **parts: dict[str, Any],
 ) -> RunDirectory:
     """Train `TINY` with some settings changed."""
-    config, options = TINY.replace_parts(**parts), TrainOptions(resume=resume)
-    return train_run(None, config, path, task="pusht", seed=seed, monitor=monitor, options=options)
+    config, options = TINY.replace_parts(**parts), TrainOptions(seed=seed, resume=resume, monitor=monitor)
+    return train_run(None, config, path, task="pusht", options=options)

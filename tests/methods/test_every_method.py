@@ -30,7 +30,8 @@ from nsde_policy.methods.registry import METHODS, get_method
 from nsde_policy.policy.loading import load_model
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import fingerprint
-from nsde_policy.training.train import TrainOptions, train_run
+from nsde_policy.training.options import TrainOptions
+from nsde_policy.training.train import train_run
 from tests.helpers.rng import make_batch_rng, make_rng
 from tests.helpers.state_pairs import pair_states
 from tests.helpers.toy_problems import WITH_ANGLE, make_robot_demos
@@ -241,9 +242,9 @@ def test_an_interrupted_run_ends_with_the_weights_of_a_whole_one(method: str, tm
         chunk=case.steps,
     )
 
-    def train(name: str, *, resume: bool = False, **options: Any) -> Any:
-        chosen = TrainOptions(resume=resume)
-        return train_run(make_robot_demos(5), config, tmp_path / name, seed=3, options=chosen, **options)
+    def train(name: str, **options: Any) -> Any:
+        chosen = TrainOptions(seed=3, **options)
+        return train_run(make_robot_demos(5), config, tmp_path / name, options=chosen)
 
     def stop(progress: Any) -> None:
         if progress.step == 4:

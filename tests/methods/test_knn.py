@@ -75,7 +75,7 @@ CONFIG = RunConfig(model=NearestNeighboursConfig(), train=TrainConfig(steps=7), 
 
 def test_loaded_run_replays_a_demonstration_and_damaged_weights_raise(tmp_path: Path):
     demos = make_robot_demos()
-    saved = train_run(demos, CONFIG, tmp_path / "run", seed=0)
+    saved = train_run(demos, CONFIG, tmp_path / "run")
     _, model = load_model(saved)
     states = np.concatenate([demos.obs[5:7], demos.act[4:6]], axis=-1)[::-1].copy()
     plan = model.plan(torch.from_numpy(states)[None], steps=8, rng=make_batch_rng(1))

@@ -77,7 +77,7 @@ def test_progress_is_a_bar_on_a_terminal_and_else_lines_of_the_log(
         model=NeuralSDEConfig(network=NetworkConfig(width=8, depth=1)),
         train=TrainConfig(steps=5, batch_size=2),
     )
-    train_run(make_robot_demos(), config, tmp_path / "run", seed=0)
+    train_run(make_robot_demos(), config, tmp_path / "run")
     lines = [line for line in caplog.messages if line.startswith("training step 5/5, ")]
     assert len(lines) == (is_shown and not is_terminal)
     assert ("training:   0%|" in stderr.getvalue()) == (is_shown and is_terminal)

@@ -30,7 +30,7 @@ from nsde_policy.training.dataset import TrainingSet, build_training_data
 from nsde_policy.training.demos import load_training_demos, open_training_images
 from nsde_policy.training.encoder import EncoderTraining
 from nsde_policy.training.frames import FrameTable, PolicyWithEncoder
-from nsde_policy.training.recorder import FitOptions, TrainingProgress
+from nsde_policy.training.options import TrainingProgress, TrainOptions
 from tests.helpers.camera_robot import (
     EPISODES,
     SIZES,
@@ -242,7 +242,7 @@ def test_training_uses_the_threads_of_the_environment_and_leaves_those_of_the_ca
 def start_training(store: Path, run: RunDirectory) -> EncoderTraining:
     demos, images = load_training_demos(JOINT.demos, store), open_training_images(JOINT.demos, store)
     held_out = run.read_record().demos.held_out
-    return EncoderTraining(TrainingSet(demos), images, JOINT, run, FitOptions(0), held_out=held_out)
+    return EncoderTraining(TrainingSet(demos), images, JOINT, run, TrainOptions(), held_out=held_out)
 
 
 def test_joint_training_changes_the_encoder_and_calibrates_its_features(

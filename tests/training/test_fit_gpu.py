@@ -16,7 +16,8 @@ from nsde_policy.methods.neural_sde.model import NeuralSDE
 from nsde_policy.run_config import RunConfig
 from nsde_policy.training import cuda_graph
 from nsde_policy.training.fit import FitState, Recorder, fit
-from nsde_policy.training.train import TrainOptions, train_run
+from nsde_policy.training.options import TrainOptions
+from nsde_policy.training.train import train_run
 from tests.helpers.state_pairs import pair_states
 from tests.helpers.toy_problems import make_robot_demos
 
@@ -102,11 +103,11 @@ def test_validation_does_not_disturb_the_captured_step(tmp_path: Path):
     demos = make_robot_demos()
     model = NeuralSDEConfig(network=NetworkConfig(width=64, depth=2))
     config = RunConfig(model=model, train=dataclasses.replace(CONFIG, batch_size=32))
-    options = TrainOptions(device="cuda", validation=0.2)
-    run = train_run(demos, config, tmp_path / "run", seed=3, options=options)
+    options = TrainOptions(seed=3, device="cuda", validation=0.2)
+    run = train_run(demos, config, tmp_path / "run", options=options)
     record = run.read_record()
     rest = demos.select([i for i in range(len(demos)) if i not in record.demos.held_out])
-    alone = train_run(rest, config, tmp_path / "alone", seed=3, options=TrainOptions(device="cuda"))
+    alone = train_run(rest, config, tmp_path / "alone", options=TrainOptions(seed=3, device="cuda"))
     ours, expected = run.read_weights(), alone.read_weights()
     for name, weights in expected.items():
         torch.testing.assert_close(ours[name], weights, rtol=1e-3, atol=1e-4)

@@ -26,9 +26,9 @@ from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import RunDirectory, fingerprint
 from nsde_policy.training import distributed
 from nsde_policy.training.fit import TableSource
-from nsde_policy.training.recorder import Monitor
+from nsde_policy.training.options import TrainOptions
 from nsde_policy.training.resume import check_files
-from nsde_policy.training.train import TrainOptions, train_run
+from nsde_policy.training.train import train_run
 from tests.helpers.toy_problems import make_robot_demos
 
 TINY = RunConfig(
@@ -38,11 +38,9 @@ TINY = RunConfig(
 )
 
 
-def train(
-    path: Path, config: RunConfig = TINY, *, seed: int = 1, monitor: Monitor | None = None, **options: Any
-) -> RunDirectory:
-    chosen = TrainOptions(**{"save_every_s": 0.0, **options})
-    return train_run(make_robot_demos(), config, path, seed=seed, monitor=monitor, options=chosen)
+def train(path: Path, config: RunConfig = TINY, **options: Any) -> RunDirectory:
+    chosen = TrainOptions(**{"seed": 1, "save_every_s": 0.0, **options})
+    return train_run(make_robot_demos(), config, path, options=chosen)
 
 
 @pytest.fixture(scope="module")

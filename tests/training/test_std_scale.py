@@ -17,8 +17,9 @@ from nsde_policy.policy.loading import load_model
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.dataset import TrainingSet, build_transitions, measure_state_spec
+from nsde_policy.training.options import TrainOptions
 from nsde_policy.training.std_scale import fit_factors, measure_errors
-from nsde_policy.training.train import TrainOptions, train_run
+from nsde_policy.training.train import train_run
 from tests.helpers.toy_problems import make_robot_demos
 
 CONFIG = RunConfig(
@@ -28,8 +29,8 @@ CONFIG = RunConfig(
 
 
 def train(path: Path, *, resume: bool = False) -> RunDirectory:
-    options = TrainOptions(validation=0.2, scale_std=0.3, resume=resume)
-    return train_run(make_robot_demos(), CONFIG, path, seed=3, options=options)
+    options = TrainOptions(seed=3, validation=0.2, scale_std=0.3, resume=resume)
+    return train_run(make_robot_demos(), CONFIG, path, options=options)
 
 
 def fit(run: RunDirectory, demos: Demonstrations) -> np.ndarray:

@@ -14,7 +14,8 @@ from nsde_policy.policy.loading import load_model
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.dataset import TrainingSet, build_training_data
-from nsde_policy.training.train import TrainOptions, train_run
+from nsde_policy.training.options import TrainOptions
+from nsde_policy.training.train import train_run
 from tests.helpers.toy_problems import make_robot_demos
 
 TINY = RunConfig(
@@ -24,9 +25,8 @@ TINY = RunConfig(
 
 
 def train(path: Path, config: RunConfig = TINY, **options: Any) -> RunDirectory:
-    monitor = options.pop("monitor", None)
-    chosen = TrainOptions(**{"validation": 0.2, **options})
-    return train_run(make_robot_demos(), config, path, seed=3, monitor=monitor, options=chosen)
+    chosen = TrainOptions(**{"seed": 3, "validation": 0.2, **options})
+    return train_run(make_robot_demos(), config, path, options=chosen)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_held_out_episodes_do_not_influence_training_statistics_or_calibration(
     assert len(record.demos.held_out) == 2
     assert (record.demos.fingerprint, record.demos.episodes) == (demos.fingerprint, 10)
     rest = demos.select([i for i in range(10) if i not in record.demos.held_out])
-    alone = train_run(rest, TINY, tmp_path / "run", seed=3)
+    alone = train_run(rest, TINY, tmp_path / "run", options=TrainOptions(seed=3))
     assert alone.read_record().spec == record.spec
     for file in ("model.safetensors", "training.safetensors", "calibration.json"):
         assert (alone.path / file).read_bytes() == (finished.path / file).read_bytes(), file

@@ -35,7 +35,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         "sde": AVOIDING.preset("fast").replace_parts(train={"steps": 10}, selection={"select": "none"}),
     }
     for name, config in configs.items():
-        train_run(None, config, folder / name, task="avoiding", seed=0)
+        train_run(None, config, folder / name, task="avoiding")
     return [folder / name for name in configs]
 
 

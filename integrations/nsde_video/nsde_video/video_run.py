@@ -22,7 +22,8 @@ from nsde_policy.files import read_json, replace_file
 from nsde_policy.policy.loading import check_weights
 from nsde_policy.run_directory import RUN_FORMAT, DemoRecord, RunDirectory, find_versions
 from nsde_policy.training.fit import fit
-from nsde_policy.training.recorder import FitOptions, Monitor, RunRecorder
+from nsde_policy.training.options import Monitor, TrainOptions
+from nsde_policy.training.recorder import RunRecorder
 from nsde_policy.training.resume import check_files, check_record
 
 from .baselines import FlowMatchingVideo, InterpolantsVideo
@@ -142,7 +143,7 @@ def train_video(
         for number, (directory, train, unroll) in enumerate(stages):
             model.unroll = unroll
             directory.path.mkdir(exist_ok=True)
-            options = FitOptions(seed + number, device, resume, monitor)
+            options = TrainOptions(seed=seed + number, device=device, resume=resume, monitor=monitor)
             title = f"stage {number + 1} of {len(stages)}"
             recorder = RunRecorder(directory, options, title=title)
             fit(model, loaded.windows(model.window), train, seed=options.seed, recorder=recorder)

@@ -1,9 +1,4 @@
-"""Settings of the Neural SDE by the statistics of demonstrations.
-
-The rules were chosen with `benchmarks/experiments/auto_choices.toml` (Adroit, MountainCarContinuous, Pendulum
-and one task of human demonstrations), `auto_forks.toml` (obstacle avoidance) and `metaworld_tuning.toml` (ten
-episodes of six tasks of Meta-World), on seeds 200000 and up.
-"""
+"""Settings of the Neural SDE by the statistics of demonstrations."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
