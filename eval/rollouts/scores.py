@@ -14,11 +14,11 @@ from nsde_policy.policy.policy import Policy
 from nsde_policy.policy.torch_threads import count_cores
 from nsde_policy.tasks import Task
 
-from ..compare.entries import Episodes
-from ..compare.row import Summary
+from ..episodes import Episodes
 from ..statistics import Estimate
+from ..summary import Summary
 from ..tables import EMPTY_CELL
-from .episode import EpisodeResult
+from .episode import EpisodeResult, tabulate_results
 from .pool import RolloutPool
 from .runner import RolloutConfig, change_sampling
 
@@ -41,7 +41,7 @@ class RolloutScores(Summary):
     @cached_property
     def columns(self) -> Episodes:
         """Outcomes of all episodes in columns."""
-        return Episodes.from_results(self.episodes, self.task, decimals=None)
+        return tabulate_results(self.episodes, self.task)
 
     @property
     def trainings(self) -> tuple[Episodes, ...]:

@@ -13,7 +13,6 @@ from nsde_policy.data.goal import circular_mean
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_directory import RunRecord
 
-from ..compare.entries import format_label
 from ..statistics import (
     MIN_PAIRS,
     Difference,
@@ -23,7 +22,7 @@ from ..statistics import (
     replace_nan,
     verdict,
 )
-from ..tables import EMPTY_CELL
+from ..tables import EMPTY_CELL, format_label
 
 COVERAGE_LEVELS = (0.5, 0.68, 0.95)
 """Probabilities of the central intervals whose coverage is measured."""

@@ -10,10 +10,10 @@ import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.errors import EnvError
-from nsde_policy.eval.compare.entries import Episodes
-from nsde_policy.eval.compare.modes import compare_modes, compute_entropy, estimate_modes
 from nsde_policy.eval.compare.result import read_comparison
 from nsde_policy.eval.compare.table import format_comparison
+from nsde_policy.eval.episodes import Episodes
+from nsde_policy.eval.modes import compare_modes, compute_entropy, estimate_modes
 from nsde_policy.eval.rollouts.pool import RolloutPool
 from nsde_policy.eval.rollouts.runner import RolloutConfig
 from nsde_policy.tasks import get_task

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..statistics import Estimate, resample
-from .entries import Episodes
+from .episodes import Episodes
+from .statistics import Estimate, resample
 
 
 def compute_entropy(counts: np.ndarray) -> np.ndarray:
