@@ -41,7 +41,7 @@ from .protocol import (
     encode,
     pack_frame,
 )
-from .server.settings import fits_header
+from .tokens import fits_header
 
 _websockets_logger = logging.getLogger(__name__)
 _websockets_logger.addHandler(logging.NullHandler())  # connection errors are raised, not logged
