@@ -288,9 +288,9 @@ def train_run(
 
 def _split(demos: Demonstrations, options: TrainOptions, seed: int) -> Split:
     """Hold out episodes for the validation, and some of the others for the scale of σ."""
-    others, _, validation = split_episodes(demos, options.validation, seed=seed)
+    others, validation = split_episodes(demos, options.validation, seed=seed)
     rest = [i for i in range(len(demos)) if i not in validation]
-    _, _, places = split_episodes(others, options.scale_std, seed=seed, flag="--scale-std")
+    _, places = split_episodes(others, options.scale_std, seed=seed, flag="--scale-std")
     std_scale = tuple(rest[i] for i in places)
     return Split(tuple(i for i in rest if i not in std_scale), validation, std_scale)
 

@@ -103,7 +103,7 @@ def test_help_lists_all_settings_of_the_named_method(capsys):
         ("train --demos demos.zar", "did you mean demos.zarr"),
         ("eval runs/nothing", "runs/nothing does not exist; there are runs/first"),
         ("eval runs/first", "no environment to play in: give one with --env, or score recorded episodes"),
-        ("compare shipped runs/first", "the task 'none' has no environment to play in"),
+        ("compare shipped runs/first", "runs/first was trained without a task"),
         ("export runs", "runs is not a run directory.*there are runs/first"),
         ("collect --out new --policy my:Expert", "needs an environment: give one with --env"),
         ("data convert arm.npz new.zarr --obs-keys joints", "no array 'joints'.*use --obs-keys state"),
