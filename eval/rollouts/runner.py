@@ -30,15 +30,9 @@ from nsde_policy.tasks import Task, find_rate, get_task_of_run, with_env_kwargs
 from nsde_policy.tasks.adapter import EnvAdapter
 from nsde_policy.tasks.environments import choose_mujoco_renderer
 
-from .disturbances import (
-    CameraCondition,
-    CameraDisturbances,
-    Condition,
-    Disturbances,
-    PlanQueue,
-    count_planned,
-)
+from .disturbances import CameraCondition, CameraDisturbances, Condition, Disturbances
 from .episode import EpisodeLog, EpisodeResult
+from .plan_queue import PlanQueue, count_planned
 
 
 @dataclass(frozen=True)

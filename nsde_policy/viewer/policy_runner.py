@@ -17,7 +17,8 @@ from nsde_policy.config import Sampling
 from nsde_policy.control.worker import PlannerThread
 from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.errors import PlanError
-from nsde_policy.eval.rollouts.disturbances import Condition, Disturbances, PlanQueue, count_planned
+from nsde_policy.eval.rollouts.disturbances import Condition, Disturbances
+from nsde_policy.eval.rollouts.plan_queue import PlanQueue, count_planned
 from nsde_policy.interface.planner import History, Plan, check_plan
 from nsde_policy.methods.registry import get_method
 from nsde_policy.policy.policy import Policy
