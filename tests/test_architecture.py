@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 # Layers, lowest first. A room may import itself and every room on a lower line. Parts of eval are rooms too.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "version", "bounds", "ranks"),
+    ("errors", "version", "bounds", "ranks", "torch_threads"),
     ("files", "assets", "log"),
     ("registry", "config"),
     ("core",),
@@ -34,7 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("eval.rollouts",),
     ("eval.compare", "eval.score", "eval.render", "eval.demonstrator"),
     ("eval.report", "eval.tune"),
-    ("viewer", "diagnostics"),
+    ("viewer",),
     ("cli",),
     ("__main__",),
 )

@@ -17,9 +17,9 @@ from nsde_policy.errors import NsdePolicyError, import_optional
 from nsde_policy.files import check_writable, replace_file
 from nsde_policy.interface.planner import History
 from nsde_policy.policy.policy import Policy
-from nsde_policy.policy.torch_threads import use_threads
 from nsde_policy.tasks import Task
 from nsde_policy.tasks.drawing import Forecast
+from nsde_policy.torch_threads import use_threads
 
 from ..rollouts.episode import EpisodeResult
 from ..rollouts.runner import EnvRunner, RolloutConfig

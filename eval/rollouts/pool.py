@@ -15,8 +15,8 @@ from nsde_policy.config import BaseConfig
 from nsde_policy.errors import EnvError
 from nsde_policy.files import replace_file
 from nsde_policy.policy.policy import Policy
-from nsde_policy.policy.torch_threads import use_threads
 from nsde_policy.run_directory import RunDirectory
+from nsde_policy.torch_threads import use_threads
 
 from .episode import EpisodeResult, Trace
 from .executors import open_pool

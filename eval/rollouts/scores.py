@@ -11,8 +11,8 @@ from tqdm import tqdm
 
 from nsde_policy.assets import get_shipped_name, resolve_run
 from nsde_policy.policy.policy import Policy
-from nsde_policy.policy.torch_threads import count_cores
 from nsde_policy.tasks import Task
+from nsde_policy.torch_threads import count_cores
 
 from ..episodes import Episodes
 from ..statistics import Estimate

@@ -68,7 +68,7 @@ class Tune(Train):
         from nsde_policy.eval.rollouts.pool import GPU_SHARE
         from nsde_policy.eval.tune.search import ROUNDS
         from nsde_policy.eval.tune.space import format_values
-        from nsde_policy.policy.torch_threads import count_cores
+        from nsde_policy.torch_threads import count_cores
 
         if self.dry_run:
             super().run()

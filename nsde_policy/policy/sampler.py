@@ -13,10 +13,10 @@ from nsde_policy.interface.planner import Plan
 from nsde_policy.methods.base import BatchRng
 from nsde_policy.selection.rule import SUPPORT_NOISE, SelectionRule
 from nsde_policy.selection.selector import PlanSelector
+from nsde_policy.torch_threads import use_threads
 
 from .graphs import NO_NOISE, Function, GraphCache
 from .loading import LoadedModel
-from .torch_threads import use_threads
 
 
 class PlanSampler:

@@ -32,8 +32,8 @@ import torch
 from torch import Tensor
 
 from nsde_policy.config import TrainConfig, TrainedEncoderConfig, WindowConfig
+from nsde_policy.core.batches import Windows
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.core.targets import Windows
 from nsde_policy.data.frames import FrameFile
 from nsde_policy.data.source import get_short_name
 from nsde_policy.data.types import Demonstrations, Floats, Ints
@@ -53,9 +53,9 @@ from nsde_policy.interface.calibration import CameraRange
 from nsde_policy.methods.base import PolicyModel
 from nsde_policy.methods.registry import get_method
 from nsde_policy.policy.loading import build_encoder
-from nsde_policy.policy.torch_threads import count_threads, use_threads
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory, check_encoder
+from nsde_policy.torch_threads import count_threads, use_threads
 
 from .dataset import TrainingSet, build_training_data, find_window_frames
 from .distributed import get_rank, split_batch

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from nsde_policy.config import NetworkConfig, Sampling, TrainConfig
+from nsde_policy.core.batches import Transitions
 from nsde_policy.core.spec import StateSpec
-from nsde_policy.core.targets import Transitions
 from nsde_policy.data import Demonstrations, Episode
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.score.comparison import ScoreComparison
