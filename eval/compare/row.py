@@ -19,18 +19,8 @@ class Row(Summary):
 
     @property
     def first(self) -> Entry:
-        """First entry; name, label, setting, seeds and parameters are the same in all."""
+        """First entry; name, method, setting, seeds and parameters are the same in all."""
         return self.entries[0]
-
-    @property
-    def name(self) -> str:
-        """Name that all entries share."""
-        return self.first.name
-
-    @property
-    def method(self) -> str:
-        """Method of all entries, such as "diffusion"."""
-        return self.first.method
 
     @property
     def label(self) -> str:

@@ -123,7 +123,7 @@ def cells(text: str, label: str, *, table: int = 0) -> list[str]:
 
 
 def find_row(name: str) -> Row:
-    return next(row for row in ALL.rows if row.name == name)
+    return next(row for row in ALL.rows if row.first.name == name)
 
 
 def test_tables_show_scores_costs_and_differences():

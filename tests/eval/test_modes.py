@@ -115,7 +115,7 @@ def test_compare_counts_modes_of_all_trainings(compared: Path):
     text = format_comparison(found)
     assert "| entropy | success × entropy | episodes | distinct modes |" in text
     assert "| 1, 1 of 3 |" in text
-    knn, sde = sorted(found.rows, key=lambda row: row.method)
+    knn, sde = sorted(found.rows, key=lambda row: row.first.method)
     assert (knn.episodes, sde.episodes) == (16, 8)
     assert knn.difference(sde, "product").value <= 0.0
 

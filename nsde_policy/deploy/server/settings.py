@@ -23,6 +23,7 @@ FRAME_OVERHEAD = 1.01
 """Upper bound of the size of a compressed frame, as a multiple of the frame."""
 SESSION_SPARE = 2
 """Actions that the first plan of a control session has beyond its chunk."""
+Port = Annotated[int, Meta(ge=0, le=65535)]
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Address:
 
     host: str = "127.0.0.1"
     """Address to listen on; any address except loopback requires a token."""
-    port: Annotated[int, Meta(ge=0, le=65535)] = 8765
+    port: Port = 8765
     """TCP port; 0 picks a free one."""
 
 
