@@ -26,7 +26,7 @@ def format_comparison(comparison: Comparison) -> str:
 
 
 def list_tables(comparison: Comparison) -> list[Table]:
-    """Return the table of scores and, for several rows, that of differences."""
+    """Return the table of scores and, for several rows, the table of differences."""
     tables = [_tabulate_scores(comparison, comparison.reference)]
     if len(comparison.rows) > 1:
         columns = [*comparison.columns[::-1], *comparison.mode_columns[1:]]

@@ -199,7 +199,7 @@ def sample_forecast(
 def sample_episode_forecasts(runner: EnvRunner, result: EpisodeResult) -> list[Forecast]:
     """Return the forecast of the plan in force for every control period of an episode but its end."""
     policy, trace = runner.policy, result.trace
-    seed = 2**32 + result.seed  # never that of an episode: those are below 2³²
+    seed = 2**32 + result.seed  # no episode has it: their seeds are below 2³²
     generators = [torch.Generator().manual_seed(seed)] * FORECAST_SAMPLES
     chunk = runner.config.chunk or policy.chunk
     steps = max(FORECAST_STEPS, chunk) if policy.model.predicts_states else chunk

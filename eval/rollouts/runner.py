@@ -196,7 +196,7 @@ class EnvRunner:
         if "rgb_array" not in modes:
             raise EnvError(
                 f"environment {name} cannot be rendered: it needs the render mode rgb_array in its metadata, "
-                f"found {', '.join(modes) or 'none'}; leave out --render, or add that mode"
+                f"got {', '.join(modes) or 'none'}; leave out --render, or add that mode"
             )
         has_display = any(os.environ.get(variable) for variable in ("DISPLAY", "WAYLAND_DISPLAY"))
         if not has_display and sys.platform == "linux":

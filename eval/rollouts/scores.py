@@ -108,7 +108,7 @@ class RolloutScores(Summary):
         return "\n".join(f"{name.replace('_', ' '):<{width}} {value}" for name, value in rows.items())
 
     def _list_figures(self) -> Mapping[str, object]:
-        """Return the means that can be computed, by name; those of modes only if the task has some."""
+        """Return the means that can be computed, by name; of modes only if the task has some."""
         figures = {f"mean_{self.task.score_name}": self.score, "success_rate": self.success, **self.metrics}
         figures |= {"length": self.steps, "entropy": self.entropy, "success_times_entropy": self.product}
         return {name: estimate for name, estimate in figures.items() if estimate is not None}

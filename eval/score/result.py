@@ -112,7 +112,7 @@ class Score:
         return EpisodeSums(squared.total / self.scale.std**2, squared.count, root=True).pool(-1)
 
     def coverage(self, name: str) -> EpisodeSums | None:
-        """Return the coverage of `COVERAGE_LEVELS`, (episodes, levels); None if the method has none."""
+        """Return one of `COVERAGES` at all `COVERAGE_LEVELS`, (episodes, levels); None without a σ."""
         coverage = self.sums.get(name)
         return None if coverage is None or not coverage.count.any() else coverage.pool(-1)
 
@@ -202,7 +202,7 @@ def _cover(score: Score) -> EpisodeSums | None:
 
 
 def _compare_errors(score: Score, step: int) -> str:
-    """Compare the error some periods ahead with that of repeating the last action."""
+    """Compare the error some periods ahead with the error of repeating the last action."""
     ours, theirs = (score.error(name)[:, step] for name in ("sample", "repeat"))
     difference = estimate_difference(ours, theirs)
     gain = 1 - float(ours.compute()) / max(float(theirs.compute()), 1e-12)

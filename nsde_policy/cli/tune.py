@@ -82,10 +82,10 @@ class Tune(TrainingCommand):
             return
         best, tuned, default = result
         results = {"settings": best.params, "trial": best.number, "best": tuned, "default": default}
-        table = f"settings  {format_values(best.params)}\ngiven     {default}\ntuned     {tuned}"
+        table = f"settings  {format_values(best.params)}\nstart     {default}\ntuned     {tuned}"
         print_results(self.json, json.dumps(results, indent=2, default=vars), table)
         if tuned.value <= default.value:
-            print("the tuned settings are not better than the given ones on other seeds", file=sys.stderr)
+            print("the tuned settings do not beat the starting settings on other seeds", file=sys.stderr)
         preset = shlex.quote(str(search.out / PRESET_FILE))
         print(f"wrote {preset}: train with --preset {preset} and the same other flags", file=sys.stderr)
 

@@ -1,6 +1,6 @@
 """Training of the encoder of camera frames, before the policy or together with it.
 
-An encoder with a loss of its own (`TrainedEncoderConfig`) is pretrained on the frames; its features then
+An encoder with its own loss (`TrainedEncoderConfig`) is pretrained on the frames; its features then
 replace them. Any other one is trained together with the policy, by the policy's loss (`PolicyWithEncoder`).
 
 With `occlusion_steps`, the encoder that was trained in either way is the teacher of another one, which sees
@@ -14,7 +14,7 @@ of all frames and of two partly occluded copies.
     encoder/codes.safetensors     features of all frames and of their mirror images; brightness, contrast and
                                   detail of each frame, and whether it is equal to the one before
     encoder/visibility.safetensors  how much of the frames is visible
-    encoder/teacher/              the same of the teacher; a run of its own if a policy trained it
+    encoder/teacher/              the same of the teacher; a separate run if a policy trained it
 
 All of it is in the run directory. A run that is resumed after pretraining needs no frames any more.
 """

@@ -314,7 +314,7 @@ def _train_encoder(
     if isinstance(settings, TrainedEncoderConfig):
         encoder.pretrain(teacher)
         train = settings.train
-    else:  # the teacher is trained together with a policy, in a run of its own
+    else:  # the teacher is trained together with a policy, in a separate run
         teacher_run, teacher = teacher, teacher.encoder
         if not encoder.is_finished(teacher):
             clean = replace(config, encoder=replace(settings, occlusion_steps=0), selection=SelectionConfig())

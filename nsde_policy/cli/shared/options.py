@@ -54,7 +54,7 @@ def check_json_file(path: Path) -> None:
 
 
 def check_demos(path: Path) -> None:
-    """Raise `DemoError` if demonstrations do not exist; those of the Hub are found later."""
+    """Raise `DemoError` if demonstrations do not exist; the Hub is asked later."""
     if not path.exists() and path.parts[:1] != ("hf:",):
         raise DemoError(f"{path} does not exist{_suggest_demos(path)}")
 
@@ -183,7 +183,7 @@ def check_flags_and_pick_device(command: Command) -> Command:
 
 
 def _find_checks(hint: object) -> list[Check]:
-    """Return the checks in a type, also in those of its parts."""
+    """Return the checks in a type and in its parts."""
     checks = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Check)]
     return checks + [check for part in get_args(hint) for check in _find_checks(part)]
 
