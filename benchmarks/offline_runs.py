@@ -60,11 +60,9 @@ class Split:
         demos = load_demonstrations(path)
         demos = demos.take(SMOKE_EPISODES) if smoke else demos
         self.seed = seed
-        known, test, self.held_out = split_episodes(demos, 0.1, seed=seed)
-        self.training, calibration, _ = split_episodes(known, 0.1, seed=seed, flag="--scale-std")
-        assert test is not None
-        assert calibration is not None
-        self.test, self.calibration = test, calibration
+        known, self.held_out = split_episodes(demos, 0.1, seed=seed)
+        self.training, calibration = split_episodes(known, 0.1, seed=seed, flag="--scale-std")
+        self.test, self.calibration = demos.select(self.held_out), known.select(calibration)
 
     def scored(self, demos: Demonstrations) -> ScoredEpisodes:
         """Return episodes as ones that no training has seen."""

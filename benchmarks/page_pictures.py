@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsde_policy.assets import SHIPPED_POLICIES
-from nsde_policy.policy.torch_threads import use_threads
+from nsde_policy.torch_threads import use_threads
 from nsde_policy.viewer.messages import ClientMessage, Drag, Pause, Release, Reset, SelectMethods, SetControl
 from nsde_policy.viewer.play_app import PlayApp
 from nsde_policy.viewer.policy_runner import load_runners

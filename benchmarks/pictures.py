@@ -22,8 +22,8 @@ from nsde_policy.eval.render.pictures import add_caption
 from nsde_policy.eval.render.video import FORECAST_SAMPLES, FORECAST_STEPS, sample_forecast
 from nsde_policy.files import replace_file
 from nsde_policy.policy.policy import Policy
-from nsde_policy.policy.torch_threads import use_threads
 from nsde_policy.tasks import get_task
+from nsde_policy.torch_threads import use_threads
 
 SEED = 100_000
 DRAG_COVERAGE = 0.85

@@ -41,7 +41,7 @@ def base_setting(comparison: Comparison, name: str) -> Setting:
 
 def list_main_rows(comparison: Comparison) -> list[Row]:
     """Return one row per name, at its base setting, the most successful first."""
-    return [row for row in comparison.rows if row.first.setting == base_setting(comparison, row.name)]
+    return [row for row in comparison.rows if row.first.setting == base_setting(comparison, row.first.name)]
 
 
 def sweep(comparison: Comparison, axis: str) -> dict[str, dict[float, Row]]:
@@ -84,7 +84,7 @@ def draw_robustness(comparison: Comparison, out: Path) -> None:
     names = list(dict.fromkeys(name for rows in swept.values() for name in rows))
     colours = dict(zip(names, chain([REFERENCE_COLOUR], cycle(ROW_COLOURS)), strict=False))
     markers = dict(zip(names, chain("o", cycle(MARKERS)), strict=False))
-    labels = {row.name: row.label for row in comparison.rows}
+    labels = {row.first.name: row.label for row in comparison.rows}
     with plot_style():
         figure, axes = make_figure(1, len(swept), (2.6 * len(swept) + 1.5, 2.5), sharey=True)
         for panel, (axis, by_name) in zip(axes[0], swept.items(), strict=True):

@@ -60,7 +60,7 @@ class Collection(DemoWriter):
         return before[-1]
 
     def _encode_success(self, success: bool | None) -> bool | np.int8:
-        """Return a success in the type of the store, which is that of its first episode: bool if known."""
+        """Return a success in the type of the store, the type of its first episode: bool if known."""
         stored = self._arrays.get(f"{INFO_PREFIX}success")
         is_known = success is not None if stored is None else stored.dtype == bool
         return bool(success) if is_known else np.int8(_UNKNOWN if success is None else success)

@@ -55,11 +55,12 @@ class Goal:
         return float(near.sum() / len(demos))
 
 
-def has_clear_goal(demos: Demonstrations, image_features: int = 0) -> bool:
-    """Return whether every measured column clearly agrees at the end, or clearly does not.
+def is_goal_certain(demos: Demonstrations, image_features: int = 0) -> bool:
+    """Return whether each measured column clearly agrees at the end, or clearly does not.
 
-    Elsewhere, other episodes of the same demonstrator would show another goal. The last `image_features`
-    columns are not measured: they are features of images.
+    Also True if no column agrees: then there certainly is no goal. Otherwise, other episodes of the same
+    demonstrator would show another goal. The last `image_features` columns, features of images, are not
+    measured.
     """
     _, differences, spread = _measure_ends(demos)
     measured = slice(demos.obs.shape[1] - image_features)

@@ -243,7 +243,7 @@ def join_columns(arrays: Sequence[SourceArray], ends: Ints) -> MemoryArray:
 
 
 class MemorySource(Source):
-    """Demonstrations with given arrays, or functions that open them."""
+    """Demonstrations in memory: arrays, or functions that open them."""
 
     def __init__(
         self,
@@ -281,7 +281,7 @@ class MemorySource(Source):
 
 
 class DerivedSource(MemorySource):
-    """Arrays made from those of another source, which says everything else."""
+    """Arrays made from the arrays of another source, which says everything else."""
 
     def __init__(
         self,

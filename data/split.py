@@ -1,7 +1,5 @@
 """Split demonstrations into episodes for training and held-out ones."""
 
-from typing import NamedTuple
-
 import numpy as np
 
 from nsde_policy.bounds import Fraction, SeedNumber
@@ -16,26 +14,17 @@ FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5)
 """Fractions that are suggested."""
 
 
-class EpisodeSplit(NamedTuple):
-    """Demonstrations for training and those held out."""
-
-    training: Demonstrations
-    validation: Demonstrations | None
-    """Held-out demonstrations; None if all are used for training."""
-    held_out: tuple[int, ...]
-
-
 def split_episodes(
     demos: Demonstrations, fraction: float, *, seed: int, flag: str = "--validation"
-) -> EpisodeSplit:
+) -> tuple[Demonstrations, tuple[int, ...]]:
     """Hold out a random fraction of the demonstrations, at least one, the same ones for the same seed.
 
-    `flag` is what errors call the fraction.
+    `flag` is what errors call the fraction. Returns the rest, and the indices of the held-out ones.
     """
     check_value(flag, fraction, Fraction)
     check_value("--seed", seed, SeedNumber)
     if fraction == 0:
-        return EpisodeSplit(demos, None, ())
+        return demos, ()
     n = len(demos)
     if n < 2:
         raise ConfigError(
@@ -44,8 +33,7 @@ def split_episodes(
     count = count_held_out(n, fraction)
     order = np.random.default_rng(seed).permutation(n)
     held_out = tuple(sorted(order[:count].tolist()))
-    rest = sorted(order[count:].tolist())
-    return EpisodeSplit(demos.select(rest), demos.select(held_out), held_out)
+    return demos.select(sorted(order[count:].tolist())), held_out
 
 
 def count_held_out(episodes: int, fraction: float) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .goal import find_goal, has_clear_goal
+from .goal import find_goal, is_goal_certain
 from .types import Demonstrations
 
 NEIGHBOURS = 16
@@ -91,7 +91,7 @@ class DemoStatistics:
 def measure_statistics(demos: Demonstrations, image_features: int = 0) -> DemoStatistics:
     """Measure the statistics of demonstrations, whose last columns may be features of images."""
     states = _scale_states(demos)
-    goal = find_goal(demos, image_features) if has_clear_goal(demos, image_features) else None
+    goal = find_goal(demos, image_features) if is_goal_certain(demos, image_features) else None
     unexplained, branching = _compare_neighbours(demos, states, np.random.default_rng(0))
     return DemoStatistics(
         frames=len(demos.obs),

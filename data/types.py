@@ -5,7 +5,7 @@ expert commanded after seeing that observation.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -85,18 +85,6 @@ class Demonstrations:
         check_rate(self.rate_hz)
         if len(self.obs_names) != frames["obs"].shape[1]:
             object.__setattr__(self, "obs_names", ())  # an encoder changed the columns
-
-    @classmethod
-    def from_episodes(cls, episodes: Iterable[Episode], **fields: Any) -> "Demonstrations":
-        """Concatenate episodes of equal widths; `fields` are others of this class, such as `rate_hz`."""
-        episodes = list(episodes)
-        widths = {(e.obs.shape[1], e.act.shape[1]) for e in episodes}
-        if len(widths) != 1:
-            raise DemoError(
-                f"episodes must share one (obs_dim, act_dim), got {sorted(widths) or 'no episodes'}"
-            )
-        obs, act = (np.concatenate([getattr(e, name) for e in episodes]) for name in ("obs", "act"))
-        return cls(obs, act, np.cumsum([len(e) for e in episodes]), **fields)
 
     def take(self, n: int) -> "Demonstrations":
         """Return the first `n` demonstrations."""

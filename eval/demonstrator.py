@@ -19,10 +19,10 @@ from nsde_policy.data.types import MIN_STEPS
 from nsde_policy.encoders.encoder import IMAGE_KEY
 from nsde_policy.errors import ConfigError
 from nsde_policy.policy.policy import Policy
-from nsde_policy.policy.torch_threads import count_cores
 from nsde_policy.run_directory import RunDirectory, find_versions, fingerprint
 from nsde_policy.tasks import Task, find_rate, get_task, with_env_kwargs, with_observations
 from nsde_policy.tasks.adapter import EnvAdapter
+from nsde_policy.torch_threads import count_cores
 
 from .rollouts.expert import ExpertRunner
 from .rollouts.pool import RolloutPool

@@ -1,9 +1,10 @@
 """Tables of results, written as Markdown or as HTML (`nsde_policy.eval.report.tables`)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, Self, TypeVar
 
-from .statistics import Estimate
+from .statistics import Difference, Estimate
 
 EMPTY_CELL = "–"
 Cell = str | Estimate
@@ -32,6 +33,43 @@ class Table:
             for label, *cells in self.lines
         ]
         return "\n\n".join(filter(None, [self.title, format_markdown(self.head, lines), self.note]))
+
+
+class Comparable(Protocol):
+    """Row of a table that can be compared with another one."""
+
+    @property
+    def label(self) -> str:
+        """Label of the row."""
+
+    def difference(self, other: Self, column: str) -> Difference | None:
+        """Return a column of this row minus the other; None if one lacks it."""
+
+    def decide(self, other: Self, column: str) -> str:
+        """Return which of two rows is ahead."""
+
+
+R = TypeVar("R", bound=Comparable)
+
+
+def tabulate_differences(rows: Sequence[R], reference: R, columns: Mapping[str, str], *, note: str) -> Table:
+    """Tabulate paired differences to the reference, by column and title; the first column decides."""
+    deciding = next(iter(columns))
+    lines: list[list[Cell]] = []
+    for row in rows:
+        if row is not reference:
+            cells: list[Cell] = [row.difference(reference, column) or EMPTY_CELL for column in columns]
+            lines.append([row.label, *cells, row.decide(reference, deciding)])
+    head = [f"minus {reference.label}", *columns.values(), f"{columns[deciding]}: verdict"]
+    return Table("differences", head, lines, title="Differences", note=note)
+
+
+def format_label(name: str, method: str, title: str) -> str:
+    """Return a name with the method's title: "diffusion, DDIM-10" becomes "Diffusion Policy, DDIM-10"."""
+    if not name.startswith(method):
+        return name
+    detail = name.removeprefix(method)
+    return title if title.endswith(detail) else title + detail
 
 
 def format_markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

@@ -30,15 +30,15 @@ from tqdm import tqdm
 
 from nsde_policy import __version__
 from nsde_policy.config import NetworkConfig, TrainConfig
+from nsde_policy.core.batches import TensorRows, Transitions
 from nsde_policy.core.networks import MLP
 from nsde_policy.core.state import StateLayout, measure_state
-from nsde_policy.core.targets import TensorRows, Transitions
 from nsde_policy.errors import NsdePolicyError
 from nsde_policy.files import check_writable, replace_file
 from nsde_policy.methods.base import TrainableModel
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
-from nsde_policy.policy.torch_threads import use_threads
+from nsde_policy.torch_threads import use_threads
 from nsde_policy.training.fit import fit
 
 

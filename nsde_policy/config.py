@@ -309,7 +309,7 @@ class TrainedEncoderConfig(ImageEncoderConfig):
 
     @property
     def is_trained_with_policy(self) -> bool:
-        """Whether the policy's loss trains it; it has a loss of its own."""
+        """Whether the policy's loss trains it, not its own loss."""
         return False
 
 

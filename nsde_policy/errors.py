@@ -1,6 +1,6 @@
 """Errors that this package raises on purpose.
 
-A message says what was found, what was expected and what to do, on one line: the command line prints it and
+A message says what is wrong, what was expected and what to do, on one line: the command line prints it and
 exits with code 2.
 """
 
@@ -33,7 +33,7 @@ class MissingDependencyError(NsdePolicyError, ImportError):
 class DemoError(NsdePolicyError, ValueError):
     """Demonstrations or videos that cannot be read or used.
 
-    The message says what was found and, if that depends on the command, advises what to do.
+    The message says what is wrong and, if that depends on the command, advises what to do.
     """
 
     def __init__(self, problem: str, advice: str = "") -> None:

@@ -101,16 +101,15 @@ def decode_json(content: str | bytes, *, allow_nan: bool = False) -> Any:
         if not allow_nan:
             return msgspec.json.decode(content)
         values = json.loads(content)
-        json.dumps(
-            values, ensure_ascii=False
-        ).encode()  # half a character, as "\ud800", cannot be written again
+        # Raises for half a character, as "\ud800", which cannot be written again.
+        json.dumps(values, ensure_ascii=False).encode()
         return values
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
 def replace_file(target: Path, content: bytes | str) -> None:
-    """Write a file atomically: to a partial file of its own, flushed to the disk, then renamed.
+    """Write a file atomically: to its own partial file, flushed to the disk, then renamed.
 
     Text is written as UTF-8. Processes that replace the same file do not disturb each other; the last one
     wins. A process that is killed may leave a partial file behind.

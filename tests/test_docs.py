@@ -127,7 +127,7 @@ def test_class_names_are_defined(page):
 
 @each_page
 def test_names_in_core_modules_are_defined(page):
-    for module, name in re.findall(r"`(sde|targets|losses|networks|state)\.(\w+)`", page.read_text()):
+    for module, name in re.findall(r"`(sde|batches|targets|losses|networks|state)\.(\w+)`", page.read_text()):
         assert name == "py" or hasattr(importlib.import_module(f"nsde_policy.core.{module}"), name), name
 
 

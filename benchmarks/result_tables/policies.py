@@ -60,7 +60,7 @@ def pusht_methods() -> str:
 def pusht_treatments() -> str:
     """Tabulate the Neural SDE and Diffusion Policy on Push-T, treated alike."""
     read("pusht")
-    rows = {row.name: row for row in list_main_rows(_read_pusht())}
+    rows = {row.first.name: row for row in list_main_rows(_read_pusht())}
     treatments = {
         "aligned ends, plan selection": ("neural_sde", "diffusion, aligned ends"),
         "aligned ends": ("neural_sde, one plan", "diffusion, aligned ends, one plan"),
@@ -221,13 +221,13 @@ def tuned() -> str:
     lines = []
     for task, stored in read("tune").items():
         rows = list_main_rows(msgspec.convert(stored, Comparison))
-        by_hand = next(row for row in rows if row.name == "by hand")
+        by_hand = next(row for row in rows if row.first.name == "by hand")
         for row in rows:
             scores = {"success × entropy": row.product, "success": row.success, "return": row.score}
             name, score = next((name, each) for name, each in scores.items() if each is not None)
             column = {"success × entropy": "product", "return": "score"}.get(name, name)
             difference = _format_difference(row, by_hand, column)
-            lines.append([task, row.name, name, row.episodes, score, difference])
+            lines.append([task, row.first.name, name, row.episodes, score, difference])
     return markdown(["task", "settings", "score", "n", "value", "− by hand"], lines)
 
 

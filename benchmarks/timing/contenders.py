@@ -15,7 +15,7 @@ from nsde_policy.eval.compare.result import ACTIONS
 from nsde_policy.eval.machine import device_name
 from nsde_policy.interface.planner import Plan
 from nsde_policy.policy.policy import Policy
-from nsde_policy.policy.torch_threads import use_threads
+from nsde_policy.torch_threads import use_threads
 
 MIN_ROUNDS = 3
 """Fewest timed plans of a policy."""

@@ -296,7 +296,7 @@ class DemoWriter:
     def _collect_rows(
         self, episode: Episode | None, extras: Mapping[str, LazyRows], info: Mapping[str, float | np.generic]
     ) -> dict[str, LazyRows]:
-        """Return the new rows of every array, those of frames first; raise if they do not fit."""
+        """Return the new rows of every array, frames first; raise if they do not fit."""
         rows: dict[str, LazyRows] = {} if episode is None else {STATE: episode.obs, ACTION: episode.act}
         extras = {
             key: values if hasattr(values, "dtype") else np.asarray(values) for key, values in extras.items()

@@ -62,7 +62,7 @@ def _lighter(colour: Colour) -> Colour:
 
 
 def _draw_outline(surface: pygame.Surface, colour: Colour, corners: Sequence[Pixel]) -> None:
-    """Draw lines as in the recorded frames: a stroke, a sliver beside it, round ends.
+    """Draw lines as in the recorded frames: a stroke, a sliver next to it, round ends.
 
     The sliver's offset ignores the sign of the slope, so falling lines come out thinner than rising
     ones, as in the recorded frames.

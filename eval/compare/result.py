@@ -92,7 +92,7 @@ class Comparison(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag
 
     @cached_property
     def rows(self) -> list[Row]:
-        """All rows, the most successful first, or that of most score."""
+        """All rows, the most successful first, or the highest score."""
         pooled: dict[Setting, list[Entry]] = {}
         for entry in self.entries:
             pooled.setdefault(entry.setting, []).append(entry)
@@ -103,7 +103,7 @@ class Comparison(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag
 
     @property
     def reference(self) -> Row:
-        """The row that others are compared with: that of the first entry."""
+        """The row of the first entry, with which others are compared."""
         return next(row for row in self.rows if row.first.setting == self.entries[0].setting)
 
     def to_json(self) -> str:

@@ -3,33 +3,34 @@
 import base64
 import hashlib
 import json
-import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import torch
 
-from nsde_policy.assets import get_shipped_name
 from nsde_policy.envs.scene import Scene
 from nsde_policy.errors import ComparisonError
 from nsde_policy.files import replace_file
 from nsde_policy.methods.registry import get_method
 from nsde_policy.policy.policy import Policy
-from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory, RunRecord
 
 from ..machine import device_name
+from ..names import choose_names
 from ..rollouts.disturbances import Condition
-from ..rollouts.episode import Trace
+from ..rollouts.episode import Trace, tabulate_results
 from ..rollouts.runner import RolloutConfig, change_sampling
 from ..rollouts.scores import score_rollouts
-from .entries import DECIMALS, Entry, Episodes
+from .entries import Entry
 from .result import ACTIONS, Comparison, merge_comparisons, read_comparison
+
+DECIMALS = 5
+"""Decimal places of numbers in result files."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class EntryCache:
             train_steps=config.train.steps,
             train_s=read_training_time(RunDirectory(run)),
             calls_per_chunk=round(scores.network_calls_per_chunk * ACTIONS / chunk, DECIMALS),
-            episodes=Episodes.from_results(scores.episodes, task),
+            episodes=tabulate_results(scores.episodes, task, decimals=DECIMALS),
             select=policy.rule.kind,
             frames="" if scene is None else encode_frames([each.trace for each in scores.episodes], scene),
         )
@@ -154,42 +155,6 @@ def read_training_time(run: RunDirectory) -> float | None:
             last = seconds
         total += last
     return round(total, DECIMALS) if logged else None
-
-
-def choose_names(records: Mapping[Path, RunRecord]) -> dict[Path, str]:
-    """Name each run; runs that differ only in their training seed get the same name, and are pooled."""
-    names: dict[Path, str] = {}
-    settings: dict[str, tuple[str, RunConfig]] = {}
-    owners: dict[tuple[str, int], Path] = {}
-    for path, record in records.items():
-        # What training measures on the demonstrations depends on the episodes that the seed holds out.
-        demos = replace(record.config.demos, first_action=(), accept_omitted_chunks=False)
-        own = record.demos.fingerprint, replace(record.config, demos=demos)
-        name = next((name for name, others in settings.items() if others == own), None)
-        if name is None:
-            name = ", ".join(filter(None, [record.config.method, _find_detail(path, record)]))
-            name = f"{name} ({path})" if name in settings else name
-            settings[name] = own
-        names[path] = name
-        other = owners.setdefault((name, record.seed), path)
-        if other != path:
-            raise ComparisonError(
-                f"{other} and {path} cannot be told apart: same settings, training seed and demonstrations; "
-                "leave one out"
-            )
-    return names
-
-
-def _find_detail(path: Path, record: RunRecord) -> str:
-    """Return what is special about a run: the preset in a directory TASK-METHOD-PRESET-SEED, or its name.
-
-    It is empty for the preset `default`, and for the policies of this package.
-    """
-    if get_shipped_name(path) is not None:
-        return ""
-    folder = re.sub(rf"[-_]{record.seed}$", "", path.resolve().name)
-    folder = re.sub(rf"^(.*-)?{re.escape(record.config.method)}-", "", folder)
-    return "" if folder in ("default", record.config.method) else folder
 
 
 def encode_frames(traces: Sequence[Trace], scene: Scene) -> str:

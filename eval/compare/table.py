@@ -1,11 +1,9 @@
 """Tables of a comparison: scores with intervals and costs, and paired differences."""
 
-from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
-from ..score.result import Score
 from ..statistics import MIN_PAIRS
-from ..tables import EMPTY_CELL, Cell, Table, format_mean
+from ..tables import EMPTY_CELL, Cell, Table, format_mean, tabulate_differences
 from .result import ACTIONS, Comparison
 from .row import Row
 
@@ -18,7 +16,6 @@ MODES_NOTE = (
     "Entropy: of the modes of successful episodes, the mean over trainings; 1 if all modes are equally "
     "frequent. Its bootstrap interval does not know of modes that no episode took."
 )
-R = TypeVar("R", Row, Score)
 
 
 def format_comparison(comparison: Comparison) -> str:
@@ -29,7 +26,7 @@ def format_comparison(comparison: Comparison) -> str:
 
 
 def list_tables(comparison: Comparison) -> list[Table]:
-    """Return the table of scores and, for several rows, that of differences."""
+    """Return the table of scores and, for several rows, the table of differences."""
     tables = [_tabulate_scores(comparison, comparison.reference)]
     if len(comparison.rows) > 1:
         columns = [*comparison.columns[::-1], *comparison.mode_columns[1:]]
@@ -77,18 +74,6 @@ def _tabulate_scores(comparison: Comparison, reference: Row) -> Table:
     note = " ".join(filter(None, notes))
     lines = list(zip(*columns.values(), strict=True))
     return Table("scores", list(columns), lines, note=note, reference=reference.label)
-
-
-def tabulate_differences(rows: Sequence[R], reference: R, columns: Mapping[str, str], *, note: str) -> Table:
-    """Tabulate paired differences to the reference, by column and title; the first column decides."""
-    deciding = next(iter(columns))
-    lines: list[list[Cell]] = []
-    for row in rows:
-        if row is not reference:
-            cells: list[Cell] = [row.difference(reference, column) or EMPTY_CELL for column in columns]
-            lines.append([row.label, *cells, row.decide(reference, deciding)])
-    head = [f"minus {reference.label}", *columns.values(), f"{columns[deciding]}: verdict"]
-    return Table("differences", head, lines, title="Differences", note=note)
 
 
 def format_count(count: int) -> str:

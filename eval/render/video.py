@@ -17,9 +17,9 @@ from nsde_policy.errors import NsdePolicyError, import_optional
 from nsde_policy.files import check_writable, replace_file
 from nsde_policy.interface.planner import History
 from nsde_policy.policy.policy import Policy
-from nsde_policy.policy.torch_threads import use_threads
 from nsde_policy.tasks import Task
 from nsde_policy.tasks.drawing import Forecast
+from nsde_policy.torch_threads import use_threads
 
 from ..rollouts.episode import EpisodeResult
 from ..rollouts.runner import EnvRunner, RolloutConfig
@@ -199,7 +199,7 @@ def sample_forecast(
 def sample_episode_forecasts(runner: EnvRunner, result: EpisodeResult) -> list[Forecast]:
     """Return the forecast of the plan in force for every control period of an episode but its end."""
     policy, trace = runner.policy, result.trace
-    seed = 2**32 + result.seed  # never that of an episode: those are below 2³²
+    seed = 2**32 + result.seed  # no episode has it: their seeds are below 2³²
     generators = [torch.Generator().manual_seed(seed)] * FORECAST_SAMPLES
     chunk = runner.config.chunk or policy.chunk
     steps = max(FORECAST_STEPS, chunk) if policy.model.predicts_states else chunk

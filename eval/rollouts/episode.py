@@ -4,7 +4,7 @@ Pictures are compressed; uncompressed ones of 1000 steps would take 700 MB.
 """
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +13,8 @@ import numpy.typing as npt
 from nsde_policy.interface.planner import History
 from nsde_policy.tasks import Task, read_episode_mode
 from nsde_policy.tasks.adapter import EnvAdapter, check_figure
+
+from ..episodes import Episodes
 
 
 class CompressedFrames:
@@ -102,6 +104,36 @@ class EpisodeResult:
         if self.success is not None:
             outcome["steps_to_success"] = self.steps_to_success
         return outcome | {name: getattr(self, name) for name in costs}
+
+
+def tabulate_results(
+    results: Iterable[EpisodeResult], task: Task | None = None, *, decimals: int | None = None
+) -> Episodes:
+    """Make columns from episodes in any order; a task adds its modes.
+
+    Scores are rounded to so many decimal places; None leaves them as they are. Success is known if any
+    episode says something of it: some environments report it only when it happens.
+    """
+    ordered = sorted(results, key=lambda result: result.seed)
+    common = [name for name in ordered[0].metrics if all(name in r.metrics for r in ordered)]
+    reports_success = any(r.success is not None for r in ordered)
+    modes = 0 if task is None else task.reporting.modes
+    needed = tuple(r.steps_to_success for r in ordered)
+    goes_on = any(k not in (None, r.steps) for k, r in zip(needed, ordered, strict=True))
+
+    def shorten(values: Iterable[float]) -> tuple[float, ...]:
+        return tuple(float(value) if decimals is None else round(float(value), decimals) for value in values)
+
+    return Episodes(
+        seed=tuple(r.seed for r in ordered),
+        score=shorten(r.score for r in ordered),
+        success=tuple(bool(r.success) for r in ordered) if reports_success else None,
+        metrics={name: shorten(r.metrics[name] for r in ordered) for name in common},
+        steps=tuple(int(r.steps) for r in ordered),
+        modes=modes,
+        mode=tuple(-1 if r.mode is None else r.mode for r in ordered) if modes else None,
+        success_step=needed if goes_on else None,
+    )
 
 
 class EpisodeLog:

@@ -11,12 +11,12 @@ from tempfile import TemporaryDirectory
 import torch
 
 from nsde_policy.bounds import Count
-from nsde_policy.config import BaseConfig
+from nsde_policy.config import check_bounds
 from nsde_policy.errors import EnvError
 from nsde_policy.files import replace_file
 from nsde_policy.policy.policy import Policy
-from nsde_policy.policy.torch_threads import use_threads
 from nsde_policy.run_directory import RunDirectory
+from nsde_policy.torch_threads import use_threads
 
 from .episode import EpisodeResult, Trace
 from .executors import open_pool
@@ -33,7 +33,7 @@ Runner = EnvRunner | ExpertRunner
 
 
 @dataclass(frozen=True)
-class RolloutPool(BaseConfig):
+class RolloutPool:
     """Processes that run episodes; on another device than the CPU, one process runs them side by side."""
 
     policy: Policy | Path | None
@@ -47,6 +47,9 @@ class RolloutPool(BaseConfig):
     """Scripted expert, `module:Class`, that takes the place of the policy."""
     ray: str | None = None
     """Address of a Ray cluster that takes the place of this machine, see `open_pool`."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
     def run(self, seeds: Iterable[int], *, traced: bool = False) -> Iterator[EpisodeResult]:
         """Run one episode per seed; the seeds may be endless.

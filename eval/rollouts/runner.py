@@ -30,15 +30,9 @@ from nsde_policy.tasks import Task, find_rate, get_task_of_run, with_env_kwargs
 from nsde_policy.tasks.adapter import EnvAdapter
 from nsde_policy.tasks.environments import choose_mujoco_renderer
 
-from .disturbances import (
-    CameraCondition,
-    CameraDisturbances,
-    Condition,
-    Disturbances,
-    PlanQueue,
-    count_planned,
-)
+from .disturbances import CameraCondition, CameraDisturbances, Condition, Disturbances
 from .episode import EpisodeLog, EpisodeResult
+from .plan_queue import PlanQueue, count_planned
 
 
 @dataclass(frozen=True)
@@ -202,7 +196,7 @@ class EnvRunner:
         if "rgb_array" not in modes:
             raise EnvError(
                 f"environment {name} cannot be rendered: it needs the render mode rgb_array in its metadata, "
-                f"found {', '.join(modes) or 'none'}; leave out --render, or add that mode"
+                f"got {', '.join(modes) or 'none'}; leave out --render, or add that mode"
             )
         has_display = any(os.environ.get(variable) for variable in ("DISPLAY", "WAYLAND_DISPLAY"))
         if not has_display and sys.platform == "linux":

@@ -11,14 +11,14 @@ from tqdm import tqdm
 
 from nsde_policy.assets import get_shipped_name, resolve_run
 from nsde_policy.policy.policy import Policy
-from nsde_policy.policy.torch_threads import count_cores
 from nsde_policy.tasks import Task
+from nsde_policy.torch_threads import count_cores
 
-from ..compare.entries import Episodes
-from ..compare.row import Summary
+from ..episodes import Episodes
 from ..statistics import Estimate
+from ..summary import Summary
 from ..tables import EMPTY_CELL
-from .episode import EpisodeResult
+from .episode import EpisodeResult, tabulate_results
 from .pool import RolloutPool
 from .runner import RolloutConfig, change_sampling
 
@@ -41,7 +41,7 @@ class RolloutScores(Summary):
     @cached_property
     def columns(self) -> Episodes:
         """Outcomes of all episodes in columns."""
-        return Episodes.from_results(self.episodes, self.task, decimals=None)
+        return tabulate_results(self.episodes, self.task)
 
     @property
     def trainings(self) -> tuple[Episodes, ...]:
@@ -108,7 +108,7 @@ class RolloutScores(Summary):
         return "\n".join(f"{name.replace('_', ' '):<{width}} {value}" for name, value in rows.items())
 
     def _list_figures(self) -> Mapping[str, object]:
-        """Return the means that can be computed, by name; those of modes only if the task has some."""
+        """Return the means that can be computed, by name; of modes only if the task has some."""
         figures = {f"mean_{self.task.score_name}": self.score, "success_rate": self.success, **self.metrics}
         figures |= {"length": self.steps, "entropy": self.entropy, "success_times_entropy": self.product}
         return {name: estimate for name, estimate in figures.items() if estimate is not None}

@@ -12,11 +12,10 @@ from nsde_policy.errors import ComparisonError
 from nsde_policy.policy.policy import Policy
 from nsde_policy.run_directory import RunRecord
 
-from ..compare.run import choose_names
-from ..compare.table import tabulate_differences
+from ..names import choose_names
 from ..rollouts.runner import change_sampling
 from ..statistics import MIN_PAIRS, replace_nan
-from ..tables import EMPTY_CELL, Cell, Table
+from ..tables import EMPTY_CELL, Cell, Table, tabulate_differences
 from .episodes import ScoredEpisodes, select_episodes
 from .result import (
     COVERAGE_LEVELS,

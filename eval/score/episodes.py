@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 from tqdm import tqdm
 
+from nsde_policy.core.batches import Transitions
 from nsde_policy.core.spec import STATE_KEY
-from nsde_policy.core.targets import Transitions
 from nsde_policy.data import Demonstrations, LazyFrames
 from nsde_policy.data.readers import open_source
 from nsde_policy.data.roles import check_robot

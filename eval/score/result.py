@@ -13,7 +13,6 @@ from nsde_policy.data.goal import circular_mean
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_directory import RunRecord
 
-from ..compare.entries import format_label
 from ..statistics import (
     MIN_PAIRS,
     Difference,
@@ -23,7 +22,7 @@ from ..statistics import (
     replace_nan,
     verdict,
 )
-from ..tables import EMPTY_CELL
+from ..tables import EMPTY_CELL, format_label
 
 COVERAGE_LEVELS = (0.5, 0.68, 0.95)
 """Probabilities of the central intervals whose coverage is measured."""
@@ -113,7 +112,7 @@ class Score:
         return EpisodeSums(squared.total / self.scale.std**2, squared.count, root=True).pool(-1)
 
     def coverage(self, name: str) -> EpisodeSums | None:
-        """Return the coverage of `COVERAGE_LEVELS`, (episodes, levels); None if the method has none."""
+        """Return one of `COVERAGES` at all `COVERAGE_LEVELS`, (episodes, levels); None without a σ."""
         coverage = self.sums.get(name)
         return None if coverage is None or not coverage.count.any() else coverage.pool(-1)
 
@@ -203,7 +202,7 @@ def _cover(score: Score) -> EpisodeSums | None:
 
 
 def _compare_errors(score: Score, step: int) -> str:
-    """Compare the error some periods ahead with that of repeating the last action."""
+    """Compare the error some periods ahead with the error of repeating the last action."""
     ours, theirs = (score.error(name)[:, step] for name in ("sample", "repeat"))
     difference = estimate_difference(ours, theirs)
     gain = 1 - float(ours.compute()) / max(float(theirs.compute()), 1e-12)

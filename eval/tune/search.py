@@ -74,7 +74,7 @@ class Search:
     """Settings that the search starts from."""
     options: TrainOptions
     demos: Path | None
-    """Store of the demonstrations; None for those of the task in the package."""
+    """Store of the demonstrations; None for the task's own in the package."""
     task: str
     env: str | None
     """Environment that a flag names; None for the one of the task."""

@@ -62,7 +62,7 @@ def list_first_trials(space: Space) -> list[Values]:
 
 
 def apply_values(config: Any, values: Values) -> Any:
-    """Return settings with those of some paths changed; raise `ConfigError` if they do not fit together."""
+    """Return settings, some changed by their path; raise `ConfigError` if they do not fit together."""
     for path, value in values.items():
         name, _, rest = path.partition(".")
         config = replace(

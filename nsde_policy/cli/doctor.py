@@ -11,7 +11,7 @@ class Doctor(Command):
 
     def run(self) -> None:
         """Print the diagnosis; raise `NsdePolicyError` if a check failed."""
-        from nsde_policy.diagnostics import diagnose
+        from .diagnostics import diagnose
 
         for line in diagnose():
             print(line)

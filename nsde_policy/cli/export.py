@@ -32,7 +32,7 @@ class Export(options.Command):
         from nsde_policy.deploy.export import export_policy
         from nsde_policy.eval.rollouts.runner import change_sampling
         from nsde_policy.policy.policy import Policy
-        from nsde_policy.policy.torch_threads import use_threads
+        from nsde_policy.torch_threads import use_threads
 
         run = resolve_run(self.run_dir)
         folder = run if run == self.run_dir else Path()

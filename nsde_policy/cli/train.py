@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, make_dataclass, replace
 from functools import reduce
 from inspect import getdoc
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import tyro
 
@@ -35,9 +35,6 @@ from .shared.options import (
     parse_env_kwargs,
 )
 
-if TYPE_CHECKING:
-    from nsde_policy.run_directory import RunDirectory
-
 SHORT_FLAGS = {
     f"--{name.replace('_', '-')}": f"--{path.replace('_', '-')}" for name, path in SHORT_NAMES.items()
 }
@@ -60,14 +57,10 @@ def expand_short_flags(args: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Train(DeviceCommand):
-    """Fit a policy to demonstrations.
+class TrainingCommand(DeviceCommand):
+    """A command that trains policies: flags of demonstrations and task, and the flags of all settings."""
 
-    Writes a run directory that `eval` and `Policy` load.
-    """
-
-    examples: ClassVar[str] = EXAMPLES
-    uses_ranks: ClassVar[bool] = True
+    examples: ClassVar[str]
     demos: DemosPath | None = None
     """Demonstrations of any format; default: those of the task in this package. Flags for what
     they do not record: --obs-keys, --act-key, --images, --angles, --rate. --resample HZ changes the rate."""
@@ -84,13 +77,9 @@ class Train(DeviceCommand):
     env: str | None = None
     """Environment of the task: a Gymnasium id (Pendulum-v1) or module:Class; the run records it."""
     env_kwargs: EnvKwargsFlag = None
-    out: Path | None = None
-    """Run directory; default runs/TASK-METHOD-PRESET-SEED, or with the name of --demos."""
     seed: SeedNumber = 0
     """Seed of weights, batches and noise."""
     device: DeviceFlag = "auto"
-    resume: bool = False
-    """Continue what is in --out from its last checkpoint."""
     validation: Fraction = 0.0
     """Fraction of the episodes to hold out of training, such as 0.2, for curves and `score`."""
     scale_std: Fraction = 0.0
@@ -122,7 +111,7 @@ class Train(DeviceCommand):
         """Return the task, keyword arguments of its environment, and name and settings of the preset."""
         return self._make_request().resolve()
 
-    def _make_request(self) -> TrainingRequest:
+    def _make_request(self, *, resume: bool = False) -> TrainingRequest:
         return TrainingRequest(
             demos=self.demos,
             preset=self.preset,
@@ -135,34 +124,52 @@ class Train(DeviceCommand):
             options=TrainOptions(
                 seed=self.seed,
                 device=self.device,
-                resume=self.resume,
+                resume=resume,
                 validation=self.validation,
                 scale_std=self.scale_std,
             ),
         )
 
+    def check(self) -> None:
+        """Refuse a file of settings that is damaged or of another method."""
+        read_preset(self.preset, self.policy)
+
     def run(self) -> None:
-        """Train, draw the curves and print the run directory."""
+        """Do what the command is for, or print the settings with --dry-run."""
         if self.dry_run:
             print(self.resolve().config.to_json())
-            return
-        from nsde_policy.training.curves import plot_training
+        else:
+            self.start()
 
-        run = self.train()
+    def start(self) -> None:
+        """Train."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Train(TrainingCommand):
+    """Fit a policy to demonstrations.
+
+    Writes a run directory that `eval` and `Policy` load.
+    """
+
+    examples: ClassVar[str] = EXAMPLES
+    uses_ranks: ClassVar[bool] = True
+    out: Path | None = None
+    """Run directory; default runs/TASK-METHOD-PRESET-SEED, or with the name of --demos."""
+    resume: bool = False
+    """Continue what is in --out from its last checkpoint."""
+
+    def start(self) -> None:
+        """Train with a progress bar, draw the curves and print the run directory."""
+        from nsde_policy.training.curves import plot_training
+        from nsde_policy.training.train import train_into_run_folder
+
+        run = train_into_run_folder(self._make_request(resume=self.resume), self.out)
         if get_launched_rank() != 0:
             return
         picture = plot_training(run)
         print(f"trained {run.path}" + (f", curves in {picture}" if picture else ""))
-
-    def train(self) -> "RunDirectory":
-        """Train with a progress bar, and return the run directory."""
-        from nsde_policy.training.train import train_into_run_folder
-
-        return train_into_run_folder(self._make_request(), self.out)
-
-    def check(self) -> None:
-        """Refuse a file of settings that is damaged or of another method."""
-        read_preset(self.preset, self.policy)
 
 
 @dataclass(frozen=True)
@@ -173,7 +180,7 @@ class CameraFlags:
     encoder: Annotated[str, tyro.conf.arg(name="demos.encoder")]
 
 
-def _parse_settings(command: Train, flags: Sequence[str]) -> dict[str, Any]:
+def _parse_settings(command: TrainingCommand, flags: Sequence[str]) -> dict[str, Any]:
     """Return the values of flags of settings by the path of their setting; exit after a help text.
 
     The flags that there are depend on the method and on the encoder, so they are parsed twice: first those
@@ -213,7 +220,7 @@ def _parse_settings(command: Train, flags: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def _find_defaults(command: Train) -> RunConfig:
+def _find_defaults(command: TrainingCommand) -> RunConfig:
     """Return the settings to start from; what `auto` measures is not known yet."""
     preset, name = command.preset or AUTO_PRESET, command.env or command.task
     if preset in (AUTO_PRESET, CAMERA_PRESET):

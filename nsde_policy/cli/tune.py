@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-import tyro
-
 from nsde_policy.bounds import Count, Natural
 from nsde_policy.errors import import_optional
 from nsde_policy.tasks import check_recorded_task, get_task
 from nsde_policy.training.presets import PRESET_FILE
 
 from .shared.options import JsonFileFlag, print_results
-from .train import Train
+from .train import TrainingCommand
 
 if TYPE_CHECKING:
     from nsde_policy.eval.tune.search import Search
@@ -27,7 +25,7 @@ MOST_WORKERS = 8
 
 
 @dataclass(frozen=True)
-class Tune(Train):
+class Tune(TrainingCommand):
     """Search for the best settings for your demonstrations.
 
     The search starts from the settings that `train` would use with the same flags, and changes sampling,
@@ -42,7 +40,6 @@ class Tune(Train):
   nsde-policy tune --demos my_robot --steps 2000 --workers 2            # shorter trainings
   nsde-policy tune --demos my_robot --storage postgresql://HOST/tune    # on several machines
   nsde-policy train --demos my_robot --preset out/arm/preset.json"""
-    uses_ranks: ClassVar[bool] = False
     out: Path = Path("out/tune")
     """Folder of trials, preset and final runs; its name is the name of the study."""
     storage: str | None = None
@@ -55,24 +52,19 @@ class Tune(Train):
     workers: Natural = 0
     """Local processes that join; 0: one per core, at most 8, or 4 on a GPU. Results depend on it."""
     json: JsonFileFlag = None
-    resume: tyro.conf.Suppress[tyro.conf.Fixed[bool]] = False
-    """Not a flag: a search always continues."""
 
     def check(self) -> None:
         """Refuse missing packages before torch is imported."""
         import_optional("optuna", "tune")
         super().check()
 
-    def run(self) -> None:
+    def start(self) -> None:
         """Search, and print the best settings with their score."""
         from nsde_policy.eval.rollouts.pool import GPU_SHARE
         from nsde_policy.eval.tune.search import ROUNDS
         from nsde_policy.eval.tune.space import format_values
-        from nsde_policy.policy.torch_threads import count_cores
+        from nsde_policy.torch_threads import count_cores
 
-        if self.dry_run:
-            super().run()
-            return
         search = self._make_search()
         episodes = f" and {search.episodes} episodes" if search.episodes else ""
         print(
@@ -90,10 +82,10 @@ class Tune(Train):
             return
         best, tuned, default = result
         results = {"settings": best.params, "trial": best.number, "best": tuned, "default": default}
-        table = f"settings  {format_values(best.params)}\ngiven     {default}\ntuned     {tuned}"
+        table = f"settings  {format_values(best.params)}\nstart     {default}\ntuned     {tuned}"
         print_results(self.json, json.dumps(results, indent=2, default=vars), table)
         if tuned.value <= default.value:
-            print("the tuned settings are not better than the given ones on other seeds", file=sys.stderr)
+            print("the tuned settings do not beat the starting settings on other seeds", file=sys.stderr)
         preset = shlex.quote(str(search.out / PRESET_FILE))
         print(f"wrote {preset}: train with --preset {preset} and the same other flags", file=sys.stderr)
 

@@ -39,7 +39,7 @@ class FaultKind(StrEnum):
     FROZEN_FRAME = "frozen_frame"
     """A camera frame did not change for three policy periods, although the robot moved visibly."""
     STALE_FRAME = "stale_frame"
-    """A camera frame with a time stamp of its own is older than `max_age_s`."""
+    """A camera frame with its own time stamp is older than `max_age_s`."""
     HIDDEN_SCENE = "hidden_scene"
     """Less than `min_visible` of what the policy relies on is visible in the camera frames."""
     CLOCK_JUMP = "clock_jump"

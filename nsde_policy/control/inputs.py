@@ -220,7 +220,7 @@ class FrameMonitor:
     ) -> tuple[list[Fault], list[Fault]]:
         """Return the faults of a camera that the policy goes on without, and all others.
 
-        Frames may have time stamps of their own.
+        Each camera may have its own time stamps.
         """
         names = [camera.name for camera in self._spec.cameras]
         faults = []
@@ -277,9 +277,10 @@ class FrameMonitor:
         return tuple(None if name in without else self._frames[name][None].copy() for name in names)
 
     def _split(self, faults: list[Fault]) -> tuple[list[Fault], list[Fault]]:
-        """Split faults into those of a lost camera that the policy goes on without, and all others.
+        """Split off the faults of a camera that the policy goes on without.
 
-        It goes on without one camera if it was trained to, unless the reaction to the fault is not to hold.
+        It goes on without one camera if it was trained to. A fault whose reaction is not "hold" stays with
+        the others.
         """
         lost = [
             fault

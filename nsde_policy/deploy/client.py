@@ -41,7 +41,7 @@ from .protocol import (
     encode,
     pack_frame,
 )
-from .server.settings import fits_header
+from .tokens import fits_header
 
 _websockets_logger = logging.getLogger(__name__)
 _websockets_logger.addHandler(logging.NullHandler())  # connection errors are raised, not logged
@@ -93,7 +93,7 @@ class RemotePolicy(BasePolicy):
 
     @classmethod
     def connect(cls, url: str, **options: Any) -> Self:
-        """Connect to a server; the options are those of the class."""
+        """Connect to a server; the options are the arguments of the class."""
         return cls(url, **options)
 
     def close(self) -> None:
@@ -184,7 +184,7 @@ class RemotePolicy(BasePolicy):
             connection.send(encode(request))
             reply: Reply | Refusal = self._receive(connection, kind | Refusal, ends)
         except BaseException as error:
-            self._abort()  # a late reply on this connection must not be taken for that of the next request
+            self._abort()  # a late reply on this connection must not answer the next request
             if isinstance(error, NsdePolicyError) or not isinstance(error, Exception):
                 raise
             problem = f"{self._url} lost the connection: {summarize_error(error)}"

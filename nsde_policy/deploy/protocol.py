@@ -76,7 +76,7 @@ class Welcome(Message, frozen=True, tag="welcome"):
     """Reply of the server to a `Hello` of the same protocol."""
 
     spec: str
-    """The `PolicySpec` as JSON; its longest chunk is that of a plan which the server computes."""
+    """The `PolicySpec` as JSON; its longest chunk is the longest plan that the server computes."""
     calibration: str
     """The `Calibration` as JSON."""
     candidates: PositiveInt64

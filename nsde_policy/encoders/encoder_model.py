@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nsde_policy.core.targets import TensorRows
+from nsde_policy.core.batches import TensorRows
 from nsde_policy.data.augmentation import FrameMirror
 from nsde_policy.methods.base import TrainableModel
 

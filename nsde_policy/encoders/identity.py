@@ -27,7 +27,7 @@ class IdentityEncoder(Encoder):
 
         if STATE_KEY not in observations:
             keys = ", ".join(map(repr, observations)) or "nothing"
-            raise PolicyInputError(f"a dict of observations needs the key {STATE_KEY!r}, found {keys:.120}")
+            raise PolicyInputError(f"a dict of observations needs the key {STATE_KEY!r}, got {keys:.120}")
         names = [name for name in (STATE_KEY, ENVIRONMENT_KEY) if name in observations]
         parts = [np.asarray(observations[name]) for name in names]
         try:

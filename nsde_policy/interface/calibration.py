@@ -233,7 +233,7 @@ def find_action_limits(
     """
     low, high = (np.array(values[spec.obs_dim :]) for values in (spec.low, spec.high))
     margin = POSITION_MARGIN * (high - low)
-    binary = _find_binary(actions)
+    binary = _has_two_values(actions)
     free = ~binary & (np.array(spec.first_action_from or (-1,) * spec.act_dim) < 0)
     largest = np.abs(actions).max(0)
     low, high = low - np.where(binary, 0.0, margin), high + np.where(binary, 0.0, margin)
@@ -295,7 +295,7 @@ def _measure_limits(
     binary action may switch at once.
     """
     step = np.array(spec.increment_std[spec.obs_dim :])
-    acceleration, is_binary = step.copy(), _find_binary(actions)
+    acceleration, is_binary = step.copy(), _has_two_values(actions)
     for action in range(spec.act_dim):
         sizes = [np.abs(values[np.isfinite(values)]) for values in (steps[:, action], turns[:, action])]
         if sizes[0].any():
@@ -307,8 +307,8 @@ def _measure_limits(
     return _round_digits(step), _round_digits(acceleration)
 
 
-def _find_binary(actions: np.ndarray) -> np.ndarray:
-    """Return which columns hold at most two values, (act_dim,)."""
+def _has_two_values(actions: np.ndarray) -> np.ndarray:
+    """Return whether each column holds at most two values, (act_dim,)."""
     is_binary: np.ndarray = ((actions == actions.min(0)) | (actions == actions.max(0))).all(0)
     return is_binary
 

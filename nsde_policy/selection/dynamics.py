@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from nsde_policy.config import SelectionConfig
+from nsde_policy.core.batches import Transitions
 from nsde_policy.core.networks import MLP
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
-from nsde_policy.core.targets import Transitions, add_noise
+from nsde_policy.core.targets import add_noise
 from nsde_policy.methods.base import TrainableModel
 
 MAX_STATES = 2

@@ -7,12 +7,10 @@ from .base import Outcome as Outcome
 from .base import Reporting as Reporting
 from .base import Task as Task
 from .base import find_rate as find_rate
-from .base import open_env as open_env
 from .base import read_episode_mode as read_episode_mode
 from .base import with_env_kwargs as with_env_kwargs
 from .base import with_observations as with_observations
 from .detection import NO_TASK as NO_TASK
-from .detection import OWN_ROBOT as OWN_ROBOT
 from .detection import check_recorded_task as check_recorded_task
 from .detection import find_task as find_task
 from .drawing import Drawing as Drawing

@@ -124,7 +124,7 @@ class EnvAdapter:
             obs, reward, terminated, truncated, info = self.env.step(shaped)
             reward = float(reward)
             if not abs(reward) <= LARGEST_NUMBER:
-                self._fail(f"the reward must be finite as float32, found {reward}")
+                self._fail(f"the reward must be finite as float32, got {reward}")
             ended = bool(terminated) or bool(truncated)
             if not ended and self._step >= MAX_STEPS:
                 self._fail(
@@ -210,7 +210,7 @@ class EnvAdapter:
                     "what it declares, or correct it"
                 )
             if not (np.abs(value) <= LARGEST_NUMBER).all():
-                self._fail(f"{what} must be finite as float32, found {value.reshape(-1).tolist()!s:.120}")
+                self._fail(f"{what} must be finite as float32, got {value.reshape(-1).tolist()!s:.120}")
             values.append(value.reshape(-1))
         return np.concatenate(values)
 

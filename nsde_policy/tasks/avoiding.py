@@ -139,7 +139,7 @@ class AvoidingTask(Task):
 
 @register_task
 class AvoidingVariedTask(AvoidingTask):
-    """Obstacle avoidance from starts that the seed draws, with demonstrations of its own."""
+    """Obstacle avoidance from starts that the seed draws, with its own demonstrations."""
 
     name = "avoiding_varied"
     env_kwargs = MappingProxyType({"start": "varied"})

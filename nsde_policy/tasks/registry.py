@@ -32,7 +32,7 @@ _PLAIN_WORDS = re.compile(r"(?:[\w +-]|\.(?=\d))*")
 
 
 class GymTask(Task):
-    """An environment without a task of its own: score is the return, success what its info says."""
+    """An environment without its own task: score is the return, success what its info says."""
 
     reporting = Reporting(score_note="Return: the sum of an episode's rewards.")
 

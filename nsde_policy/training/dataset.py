@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from nsde_policy.config import WindowConfig
+from nsde_policy.core.batches import Transitions, Windows
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import measure_state
-from nsde_policy.core.targets import Transitions, Windows
 from nsde_policy.data.action_columns import (
     describe_changes,
     find_binary,

@@ -1,6 +1,6 @@
 """Training of the encoder of camera frames, before the policy or together with it.
 
-An encoder with a loss of its own (`TrainedEncoderConfig`) is pretrained on the frames; its features then
+An encoder with its own loss (`TrainedEncoderConfig`) is pretrained on the frames; its features then
 replace them. Any other one is trained together with the policy, by the policy's loss (`PolicyWithEncoder`).
 
 With `occlusion_steps`, the encoder that was trained in either way is the teacher of another one, which sees
@@ -14,7 +14,7 @@ of all frames and of two partly occluded copies.
     encoder/codes.safetensors     features of all frames and of their mirror images; brightness, contrast and
                                   detail of each frame, and whether it is equal to the one before
     encoder/visibility.safetensors  how much of the frames is visible
-    encoder/teacher/              the same of the teacher; a run of its own if a policy trained it
+    encoder/teacher/              the same of the teacher; a separate run if a policy trained it
 
 All of it is in the run directory. A run that is resumed after pretraining needs no frames any more.
 """
@@ -32,8 +32,8 @@ import torch
 from torch import Tensor
 
 from nsde_policy.config import TrainConfig, TrainedEncoderConfig, WindowConfig
+from nsde_policy.core.batches import Windows
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.core.targets import Windows
 from nsde_policy.data.frames import FrameFile
 from nsde_policy.data.source import get_short_name
 from nsde_policy.data.types import Demonstrations, Floats, Ints
@@ -53,9 +53,9 @@ from nsde_policy.interface.calibration import CameraRange
 from nsde_policy.methods.base import PolicyModel
 from nsde_policy.methods.registry import get_method
 from nsde_policy.policy.loading import build_encoder
-from nsde_policy.policy.torch_threads import count_threads, use_threads
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import FEATURES_FILE, RunDirectory, check_encoder
+from nsde_policy.torch_threads import count_threads, use_threads
 
 from .dataset import TrainingSet, build_training_data, find_window_frames
 from .distributed import get_rank, split_batch

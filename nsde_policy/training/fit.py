@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nsde_policy.config import TrainConfig
-from nsde_policy.core.targets import TensorRows
+from nsde_policy.core.batches import TensorRows
 from nsde_policy.errors import CheckpointError, NsdePolicyError
 from nsde_policy.methods.base import TrainableModel
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nsde_policy.core.targets import TensorRows, Windows
+from nsde_policy.core.batches import TensorRows, Windows
 from nsde_policy.data.frames import FrameFile
 from nsde_policy.data.types import Ints
 from nsde_policy.encoders.encoder_model import EncoderModel

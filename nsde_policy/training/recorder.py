@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from nsde_policy.core.targets import TensorRows
+from nsde_policy.core.batches import TensorRows
 from nsde_policy.methods.base import TrainableModel
 from nsde_policy.run_directory import RunDirectory
 

@@ -9,7 +9,7 @@ import torch
 
 from nsde_policy.bounds import Fraction
 from nsde_policy.config import check_value
-from nsde_policy.core.targets import Transitions
+from nsde_policy.core.batches import Transitions
 from nsde_policy.data.angles import wrap_columns
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import ConfigError

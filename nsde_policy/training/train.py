@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 
 from nsde_policy.config import ImageEncoderConfig, SelectionConfig, TrainedEncoderConfig
-from nsde_policy.core.targets import TensorRows
+from nsde_policy.core.batches import TensorRows
 from nsde_policy.data.action_columns import NO_COLUMN, match_changes
 from nsde_policy.data.convert import check_output
 from nsde_policy.data.split import split_episodes
@@ -37,10 +37,10 @@ from nsde_policy.log import show_log
 from nsde_policy.methods.registry import get_method
 from nsde_policy.policy.loading import build_model, build_policy_spec
 from nsde_policy.policy.policy import Policy
-from nsde_policy.policy.torch_threads import count_threads, use_threads
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord
 from nsde_policy.tasks import NO_TASK
+from nsde_policy.torch_threads import count_threads, use_threads
 
 from .curves import describe_overfitting
 from .dataset import TrainingSet, build_states, build_training_data, infer_settings, measure_state_spec
@@ -249,9 +249,9 @@ def train_run(
 
 def _split(demos: Demonstrations, options: TrainOptions) -> Split:
     """Hold out episodes for the validation, and some of the others for the scale of σ."""
-    others, _, validation = split_episodes(demos, options.validation, seed=options.seed)
+    others, validation = split_episodes(demos, options.validation, seed=options.seed)
     rest = [i for i in range(len(demos)) if i not in validation]
-    _, _, places = split_episodes(others, options.scale_std, seed=options.seed, flag="--scale-std")
+    _, places = split_episodes(others, options.scale_std, seed=options.seed, flag="--scale-std")
     std_scale = tuple(rest[i] for i in places)
     return Split(tuple(i for i in rest if i not in std_scale), validation, std_scale)
 
@@ -275,7 +275,7 @@ def _train_encoder(
     if isinstance(settings, TrainedEncoderConfig):
         encoder.pretrain(teacher)
         train = settings.train
-    else:  # the teacher is trained together with a policy, in a run of its own
+    else:  # the teacher is trained together with a policy, in a separate run
         teacher_run, teacher = teacher, teacher.encoder
         if not encoder.is_finished(teacher):
             clean = replace(config, encoder=replace(settings, occlusion_steps=0), selection=SelectionConfig())

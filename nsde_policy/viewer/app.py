@@ -65,7 +65,7 @@ class App(abc.ABC):
         }
 
     def frame(self) -> messages.PageMessage:
-        """Return what is drawn: poses, forecasts, progress."""
+        """Return what all frames share; apps add their panels."""
         return {
             "type": "frame",
             "epoch": self._epoch,

@@ -9,10 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from importlib import resources
-from typing import Annotated
 from urllib.parse import parse_qs, quote
 
-from msgspec import Meta
 from websockets.asyncio.server import ServerConnection
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
@@ -37,8 +35,6 @@ _CONTENT_TYPES = {
 @dataclass(frozen=True)
 class ViewerSettings(ServerSettings):
     """Address of the server; the token is required in the address of the page, ?token=…."""
-
-    port: Annotated[int, Meta(ge=0, le=65535)] = 8000
 
     def urls(self, port: int) -> list[str]:
         """Return addresses for a browser: on this machine first, then from other machines."""

@@ -31,7 +31,7 @@ PageMessage = dict[str, object]
 """A message to clients, for JSON."""
 MAX_CLIENT_MESSAGE_BYTES = 16_384
 MAX_START_SEED = 2**32 - 1
-"""Largest seed of a start; that of the environment's generator."""
+"""Largest seed that an environment's generator takes."""
 
 Seed = Annotated[int, msgspec.Meta(ge=0, le=MAX_START_SEED)]
 Coordinate = Annotated[float, msgspec.Meta(ge=-1e4, le=1e4)]

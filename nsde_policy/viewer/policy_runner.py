@@ -17,7 +17,8 @@ from nsde_policy.config import Sampling
 from nsde_policy.control.worker import PlannerThread
 from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.errors import PlanError
-from nsde_policy.eval.rollouts.disturbances import Condition, Disturbances, PlanQueue, count_planned
+from nsde_policy.eval.rollouts.disturbances import Condition, Disturbances
+from nsde_policy.eval.rollouts.plan_queue import PlanQueue, count_planned
 from nsde_policy.interface.planner import History, Plan, check_plan
 from nsde_policy.methods.registry import get_method
 from nsde_policy.policy.policy import Policy
@@ -30,7 +31,7 @@ from .messages import Drag
 from .simulation import Simulation
 
 
-class TimedPlan(NamedTuple):
+class MeasuredPlan(NamedTuple):
     """A plan and how long it took."""
 
     plan: Plan
@@ -50,16 +51,16 @@ class PolicyRunner:
 
     def submit_plan(
         self, history: History, generator: torch.Generator, steps: int, sampling: Sampling
-    ) -> Future[TimedPlan]:
+    ) -> Future[MeasuredPlan]:
         """Queue a plan from a copy of `history`."""
         history = history.copy()
 
-        def plan_and_time() -> TimedPlan:
+        def plan_and_time() -> MeasuredPlan:
             started = time.perf_counter()
             plan = self.policy.plan(history, generator=generator, steps=steps, sampling=sampling)
             seconds = time.perf_counter() - started
             try:
-                return TimedPlan(check_plan(plan, self.policy.spec), seconds)
+                return MeasuredPlan(check_plan(plan, self.policy.spec), seconds)
             except PlanError as error:
                 raise PlanError(f"{self.title}: {error}") from None
 
@@ -94,7 +95,7 @@ class PolicyPanel:
     with the noise and the latency of the controls.
     """
 
-    _pending: Future[TimedPlan] | None = None
+    _pending: Future[MeasuredPlan] | None = None
     _plan: Plan | None
     _frame: np.ndarray | None = None
     """Last frame of the policy's camera, if it has one."""

@@ -103,7 +103,7 @@ def test_help_lists_all_settings_of_the_named_method(capsys):
         ("train --demos demos.zar", "did you mean demos.zarr"),
         ("eval runs/nothing", "runs/nothing does not exist; there are runs/first"),
         ("eval runs/first", "no environment to play in: give one with --env, or score recorded episodes"),
-        ("compare shipped runs/first", "the task 'none' has no environment to play in"),
+        ("compare shipped runs/first", "runs/first was trained without a task"),
         ("export runs", "runs is not a run directory.*there are runs/first"),
         ("collect --out new --policy my:Expert", "needs an environment: give one with --env"),
         ("data convert arm.npz new.zarr --obs-keys joints", "no array 'joints'.*use --obs-keys state"),
@@ -139,7 +139,7 @@ def test_a_bug_exits_with_code_1_and_names_the_exception(monkeypatch, capsys):
     def fail(*_):
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr("nsde_policy.diagnostics.diagnose", fail)
+    monkeypatch.setattr("nsde_policy.cli.diagnostics.diagnose", fail)
     assert main(["doctor"]) == 1
     assert "unexpected ZeroDivisionError: oh (a bug; --debug shows where)" in capsys.readouterr().err
 
@@ -154,7 +154,7 @@ def test_doctor_passes_all_checks_here_and_names_a_failed_one(monkeypatch, capsy
     def fail():
         raise OSError("no disk")
 
-    monkeypatch.setitem(sys.modules["nsde_policy.diagnostics"].CHECKS, "environment", fail)
+    monkeypatch.setitem(sys.modules["nsde_policy.cli.diagnostics"].CHECKS, "environment", fail)
     assert main(["doctor"]) == 2
     output = capsys.readouterr()
     assert "FAILED environment: OSError: no disk" in output.out

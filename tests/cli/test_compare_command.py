@@ -10,7 +10,8 @@ from nsde_policy.cli.main import main
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare import run as comparing
 from nsde_policy.eval.compare.result import read_comparison
-from nsde_policy.eval.compare.run import choose_names, load_records, read_training_time
+from nsde_policy.eval.compare.run import load_records, read_training_time
+from nsde_policy.eval.names import choose_names
 from nsde_policy.eval.rollouts.runner import RolloutConfig
 from nsde_policy.policy.loading import load_model
 from nsde_policy.run_directory import RunDirectory

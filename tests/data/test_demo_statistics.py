@@ -3,15 +3,16 @@
 import numpy as np
 import pytest
 
-from nsde_policy.data import Demonstrations, Episode
+from nsde_policy.data import Episode
 from nsde_policy.data.statistics import measure_statistics
+from tests.helpers.episodes import join_episodes
 
 
 def make_demos(make_path, episodes=40, length=60, **fields):
     """Record paths of a position-controlled point: each action is the next position."""
     rng = np.random.default_rng(0)
     paths = [make_path(np.linspace(0, 1, length), i, rng).astype(np.float32) for i in range(episodes)]
-    return Demonstrations.from_episodes([Episode(path[:-1], path[1:]) for path in paths], **fields)
+    return join_episodes([Episode(path[:-1], path[1:]) for path in paths], **fields)
 
 
 def circle(t, i, rng):

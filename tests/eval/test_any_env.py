@@ -98,8 +98,8 @@ FAULTS = {
     "reset": ["seed 100000, step 0", "reset raised ValueError: the arm is not homed"],
     "four_values": ["step 3", "not enough values to unpack (expected 5, got 4)"],
     "text_success": ["info['success'] is str 'yes', expected True or False"],
-    "nan_observation": ["step 3", "observation must be finite as float32, found [0.0, nan, 0.0, 0.0]"],
-    "nan_reward": ["reward must be finite as float32, found nan"],
+    "nan_observation": ["step 3", "observation must be finite as float32, got [0.0, nan, 0.0, 0.0]"],
+    "nan_reward": ["reward must be finite as float32, got nan"],
     "endless": ["has not ended after 50 steps", "max_episode_steps"],
 }
 
@@ -170,7 +170,7 @@ def test_an_environment_without_pictures_cannot_be_rendered(runs, tmp_path, caps
     out = tmp_path / "pictures"
     env = ["--env", f"{HERE}:DictEnv", "--episodes", "1", "--render", "--out", str(out)]
     assert evaluate(runs[5, 2], *env) == 2
-    assert "needs the render mode rgb_array in its metadata, found none" in capsys.readouterr().err
+    assert "needs the render mode rgb_array in its metadata, got none" in capsys.readouterr().err
     assert not out.exists()
 
 

@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsde_policy.errors import ComparisonError
-from nsde_policy.eval.compare.entries import Episodes
 from nsde_policy.eval.compare.result import Comparison, merge_comparisons, read_comparison
 from nsde_policy.eval.compare.row import Row
 from nsde_policy.eval.compare.table import format_comparison
-from nsde_policy.eval.rollouts.episode import EpisodeResult
+from nsde_policy.eval.rollouts.episode import EpisodeResult, tabulate_results
 from nsde_policy.eval.statistics import NO_DIFFERENCE, mean, paired_difference, proportion
 from tests.helpers.comparisons import (
     STARTS,
@@ -46,7 +45,7 @@ def test_any_episodes_survive_a_file(rows: list[tuple[float, bool, float, int, b
         replace(result, success_step=result.steps // 2) if goes_on else result
         for result, (*_, goes_on) in zip(results, rows, strict=True)
     ]
-    kept = Episodes.from_results(reversed(early))
+    kept = tabulate_results(reversed(early))
     assert kept.score == pytest.approx([row[0] for row in rows], abs=1e-5)
     assert kept.success == tuple(row[1] for row in rows)
     assert (kept.success_step or kept.steps)[0] in (None, early[0].steps_to_success, early[0].steps)
@@ -124,7 +123,7 @@ def cells(text: str, label: str, *, table: int = 0) -> list[str]:
 
 
 def find_row(name: str) -> Row:
-    return next(row for row in ALL.rows if row.name == name)
+    return next(row for row in ALL.rows if row.first.name == name)
 
 
 def test_tables_show_scores_costs_and_differences():

@@ -10,10 +10,10 @@ import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.errors import EnvError
-from nsde_policy.eval.compare.entries import Episodes
-from nsde_policy.eval.compare.modes import compare_modes, compute_entropy, estimate_modes
 from nsde_policy.eval.compare.result import read_comparison
 from nsde_policy.eval.compare.table import format_comparison
+from nsde_policy.eval.episodes import Episodes
+from nsde_policy.eval.modes import compare_modes, compute_entropy, estimate_modes
 from nsde_policy.eval.rollouts.pool import RolloutPool
 from nsde_policy.eval.rollouts.runner import RolloutConfig
 from nsde_policy.tasks import get_task
@@ -116,7 +116,7 @@ def test_compare_counts_modes_of_all_trainings(compared: Path):
     text = format_comparison(found)
     assert "| entropy | success × entropy | episodes | distinct modes |" in text
     assert "| 1, 1 of 3 |" in text
-    knn, sde = sorted(found.rows, key=lambda row: row.method)
+    knn, sde = sorted(found.rows, key=lambda row: row.first.method)
     assert (knn.episodes, sde.episodes) == (16, 8)
     assert knn.difference(sde, "product").value <= 0.0
 

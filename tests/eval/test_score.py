@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from nsde_policy.config import NetworkConfig, Sampling, TrainConfig
+from nsde_policy.core.batches import Transitions
 from nsde_policy.core.spec import StateSpec
-from nsde_policy.core.targets import Transitions
 from nsde_policy.data import Demonstrations, Episode
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.score.comparison import ScoreComparison
@@ -28,6 +28,7 @@ from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import DemoRecord, RunRecord
 from nsde_policy.training.dataset import build_states
 from nsde_policy.training.train import train_run
+from tests.helpers.episodes import join_episodes
 from tests.helpers.rng import make_rng
 from tests.helpers.toy_problems import UNIT_LINE, make_robot_demos
 
@@ -86,7 +87,7 @@ def make_linear_demos(episodes: int = 60, length: int = 50) -> Demonstrations:
             path[t] = np.array(DECAY) * path[t - 1] + noise[t]
         path[:, 1] %= 2 * np.pi  # a recorded angle jumps at the end of its range
         found.append(Episode(path[:, :2].astype(np.float32), path[:, 2:].astype(np.float32)))
-    return Demonstrations.from_episodes(found, angles=(1,))
+    return join_episodes(found, angles=(1,))
 
 
 def make_linear_policy(
@@ -203,7 +204,7 @@ def test_a_method_without_a_distribution_has_neither_likelihood_nor_coverage(lin
 
 def test_angles_of_actions_are_compared_on_the_circle():
     turn = np.linspace(0, 12, 40, dtype=np.float32)[:, None]
-    demos = Demonstrations.from_episodes([Episode(turn, turn % (2 * np.pi))] * 2, act_angles=(0,))
+    demos = join_episodes([Episode(turn, turn % (2 * np.pi))] * 2, act_angles=(0,))
 
     class Follow(LinearGaussian):
         reports_std = has_likelihood = False

@@ -78,7 +78,7 @@ def test_a_search_continues_its_study_and_its_trials_and_preset_can_be_repeated(
     assert (result["trial"], result["settings"]) == (best.number, best.params)
     assert len(best.intermediate_values) == 3
     is_better = result["best"]["value"] > result["default"]["value"]
-    assert ("not better than the given ones" in printed.err) != is_better
+    assert ("do not beat the starting settings" in printed.err) != is_better
 
     final = printed.err.splitlines()[-1]
     assert final.startswith(f"wrote {out / 'preset.json'}: train with --preset ")

@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from nsde_policy.eval.compare.entries import Entry, Episodes
+from nsde_policy.eval.compare.entries import Entry
 from nsde_policy.eval.compare.result import Comparison
+from nsde_policy.eval.episodes import Episodes
 from nsde_policy.eval.rollouts.disturbances import Condition
 from nsde_policy.methods.registry import METHODS
 

@@ -11,8 +11,8 @@ import onnx
 import torch
 
 from nsde_policy.config import ModelConfig, NetworkConfig, SelectionConfig
+from nsde_policy.core.batches import Windows
 from nsde_policy.core.spec import CameraSpec, StateSpec
-from nsde_policy.core.targets import Windows
 from nsde_policy.deploy.runtime.metadata import NO_CHECKSUM, RECORD_KEY, add_checksum
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.encoders.keypoints.model import KeypointModel

@@ -7,6 +7,7 @@ import numpy as np
 
 from nsde_policy.data import Demonstrations, Episode
 from nsde_policy.tasks import Reporting, Task, register_task
+from tests.helpers.episodes import join_episodes
 
 GATES = (-0.5, 0.0, 0.5)
 STEPS = 20
@@ -56,4 +57,4 @@ def demonstrate_gates(episodes: int = 30) -> Demonstrations:
         y = (GATES[i % 3] + rng.uniform(-0.1, 0.1)) * x
         path = np.stack([x, y, np.ones_like(x)], axis=1)
         found.append(Episode(path[:-1].astype(np.float32), np.diff(path[:, :2], axis=0).astype(np.float32)))
-    return Demonstrations.from_episodes(found)
+    return join_episodes(found)

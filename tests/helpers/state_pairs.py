@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from nsde_policy.core.targets import Transitions, stack_history
+from nsde_policy.core.batches import Transitions
+from nsde_policy.core.targets import stack_history
 
 
 def pair_states(path: Tensor, *, dt: float = 1.0, history: int = 1) -> Transitions:

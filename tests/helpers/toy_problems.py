@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from nsde_policy.config import WindowConfig
+from nsde_policy.core.batches import Windows
 from nsde_policy.core.spec import StateSpec
-from nsde_policy.core.targets import Windows
 from nsde_policy.data import Demonstrations
 from tests.helpers.rng import make_rng
 

@@ -43,8 +43,8 @@ def test_arrays_lists_tensors_and_mappings_give_the_same_plan(policy):
 @pytest.mark.parametrize(
     ("obs", "message"),
     [
-        ({"state": START}, "needs the key 'observation.state', found 'state'"),
-        ({}, "found nothing"),
+        ({"state": START}, "needs the key 'observation.state', got 'state'"),
+        ({}, "got nothing"),
         ({"observation.state": START[:2]}, r"\(5,\) or \(B, 5\), got \(2,\)"),
         (
             {"observation.state": START[None], "observation.environment_state": START},

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from nsde_policy.core.batches import Windows
 from nsde_policy.core.spec import StateSpec
-from nsde_policy.core.targets import Windows
 from nsde_policy.methods.baselines.diffusion import (
     LEVELS,
     Diffusion,

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from nsde_policy.config import ModelConfig, NetworkConfig, Sampling, TrainConfig, WindowConfig
-from nsde_policy.core.targets import Transitions, Windows
+from nsde_policy.core.batches import Transitions, Windows
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.base import PolicyModel
 from nsde_policy.methods.baselines.bet import BehaviourTransformerConfig

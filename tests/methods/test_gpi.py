@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from nsde_policy.core.batches import Windows
 from nsde_policy.core.spec import StateSpec
-from nsde_policy.core.targets import Windows
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.baselines.gpi import GPI, GPIConfig, GPISampling, rotate
 from nsde_policy.tasks import get_task

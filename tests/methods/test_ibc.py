@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from nsde_policy.core.targets import Windows
+from nsde_policy.core.batches import Windows
 from nsde_policy.methods.baselines.ibc import (
     ImplicitBC,
     ImplicitBCConfig,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nsde_policy.config import TrainConfig
+from nsde_policy.core.batches import Windows
 from nsde_policy.core.spec import StateSpec
-from nsde_policy.core.targets import Windows
 from nsde_policy.errors import CheckpointError
 from nsde_policy.methods.baselines.knn import (
     NearestNeighbours,

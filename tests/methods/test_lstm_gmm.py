@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import distributions
 
+from nsde_policy.core.batches import Windows
 from nsde_policy.core.spec import StateSpec
-from nsde_policy.core.targets import Windows
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.baselines.lstm_gmm import LSTMGMM, LSTMGMMConfig, LSTMGMMSampling, Mixture
 from tests.helpers.rng import make_batch_rng, make_rng

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nsde_policy.config import NetworkConfig, TrainConfig
-from nsde_policy.core.targets import Windows
+from nsde_policy.core.batches import Windows
 from nsde_policy.methods.baselines.l1_flow import L1FlowConfig, sample_times
 from nsde_policy.methods.baselines.mip import MIP, MIPConfig
 from nsde_policy.methods.registry import get_method

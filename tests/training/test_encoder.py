@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from nsde_policy.cli.main import main
 from nsde_policy.config import EncoderConfig, ModelConfig, NetworkConfig, TrainConfig
-from nsde_policy.core.targets import Windows
+from nsde_policy.core.batches import Windows
 from nsde_policy.data import Demonstrations
 from nsde_policy.data.frames import FrameFile
 from nsde_policy.encoders.keypoints.config import KeypointConfig

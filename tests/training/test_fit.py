@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from nsde_policy.config import NetworkConfig, TrainConfig
+from nsde_policy.core.batches import Transitions
 from nsde_policy.core.state import measure_state
-from nsde_policy.core.targets import Transitions
 from nsde_policy.methods.base import TrainableModel
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from nsde_policy.config import NetworkConfig, TrainConfig
+from nsde_policy.core.batches import TensorRows, Transitions
 from nsde_policy.core.state import measure_state
-from nsde_policy.core.targets import TensorRows, Transitions
 from nsde_policy.methods.base import TrainableModel
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE

@@ -36,19 +36,15 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 
 def test_split_is_by_episodes_seeded_and_leaves_one_on_each_side():
     demos = make_robot_demos(10, 7)
-    split = split_episodes(demos, 0.3, seed=1)
-    assert len(split.held_out) == 3
-    assert split.validation is not None
-    for i, episode in zip(split.held_out, split.validation, strict=True):
-        assert (episode.obs == demos[i].obs).all()
-    rest = [i for i in range(10) if i not in split.held_out]
-    assert (split.training.act == demos.select(rest).act).all()
-    assert split.training.angles == demos.angles
-    assert split_episodes(demos, 0.3, seed=1).held_out == split.held_out
-    assert {split_episodes(demos, 0.3, seed=s).held_out for s in range(5)} != {split.held_out}
-    assert len(split_episodes(demos, 0.001, seed=0).held_out) == 1
-    assert len(split_episodes(demos, 0.999, seed=0).held_out) == 9
-    assert split_episodes(demos, 0, seed=0) == (demos, None, ())
+    rest, held_out = split_episodes(demos, 0.3, seed=1)
+    assert len(held_out) == 3
+    assert (rest.act == demos.select([i for i in range(10) if i not in held_out]).act).all()
+    assert rest.angles == demos.angles
+    assert split_episodes(demos, 0.3, seed=1)[1] == held_out
+    assert {split_episodes(demos, 0.3, seed=s)[1] for s in range(5)} != {held_out}
+    assert len(split_episodes(demos, 0.001, seed=0)[1]) == 1
+    assert len(split_episodes(demos, 0.999, seed=0)[1]) == 9
+    assert split_episodes(demos, 0, seed=0) == (demos, ())
     with pytest.raises(ConfigError, match="at least 2 episodes"):
         split_episodes(make_robot_demos(1), 0.5, seed=0)
 

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
-from nsde_policy.data import Demonstrations, DemoWriter, Episode
+from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.data.oddities import find_flags
 from nsde_policy.viewer.episodes import group_columns
 from tests.helpers.browser import PHONE, check_layout, open_page, wait_until
 from tests.helpers.camera_robot import write_camera_store
+from tests.helpers.episodes import join_episodes
 from tests.helpers.lerobot_sets import write_v2
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def make_demos() -> list[Episode]:
 
 
 def test_what_stands_out_is_flagged() -> None:
-    flags = find_flags(Demonstrations.from_episodes(make_demos(), obs_names=("hip", "knee")))
+    flags = find_flags(join_episodes(make_demos(), obs_names=("hip", "knee")))
     assert flags[0] == flags[4] == flags[6] == []
     assert flags[1] == ["still: 20 frames at the start, 0 at the end"]
     assert "jump in hip at frame 30" in flags[2]

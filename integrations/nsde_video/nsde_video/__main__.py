@@ -73,7 +73,7 @@ class VideoTrain(VideoPresetFlags, DeviceCommand):
 
     def run(self) -> None:
         """Train with a progress bar and print the run directory."""
-        from nsde_policy.policy.torch_threads import count_threads, use_threads
+        from nsde_policy.torch_threads import count_threads, use_threads
 
         from .video_run import train_video
         from .videos import open_videos

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nsde_policy.core.targets import TensorRows
+from nsde_policy.core.batches import TensorRows
 from nsde_policy.data.frames import BLOCK_BYTES, check_frames, resize_frames
 from nsde_policy.data.images import LazyFrames
 from nsde_policy.data.readers import open_source

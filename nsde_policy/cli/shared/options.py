@@ -18,7 +18,7 @@ from nsde_policy.errors import CheckpointError, ConfigError, DemoError, import_o
 from nsde_policy.files import check_writable, parse_json, read_file, read_json, replace_file
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.ranks import is_launched
-from nsde_policy.tasks import NO_TASK, get_task
+from nsde_policy.tasks import NO_TASK
 
 from .foreign import refuse_foreign
 
@@ -54,7 +54,7 @@ def check_json_file(path: Path) -> None:
 
 
 def check_demos(path: Path) -> None:
-    """Raise `DemoError` if demonstrations do not exist; those of the Hub are found later."""
+    """Raise `DemoError` if demonstrations do not exist; the Hub is asked later."""
     if not path.exists() and path.parts[:1] != ("hf:",):
         raise DemoError(f"{path} does not exist{_suggest_demos(path)}")
 
@@ -183,7 +183,7 @@ def check_flags_and_pick_device(command: Command) -> Command:
 
 
 def _find_checks(hint: object) -> list[Check]:
-    """Return the checks in a type, also in those of its parts."""
+    """Return the checks in a type and in its parts."""
     checks = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Check)]
     return checks + [check for part in get_args(hint) for check in _find_checks(part)]
 
@@ -247,7 +247,10 @@ def check_environment(run: Path) -> None:
     """
     values = read_json(resolve_run(run) / "config.json", error=CheckpointError)
     if values.get("task") == NO_TASK:
-        get_task(NO_TASK).make_env()
+        raise ConfigError(
+            f"{run} was trained without a task, so it has no environment to play in: give one with --env, or "
+            f"score recorded episodes with `nsde-policy score {run} --demos STORE`"
+        )
 
 
 def _suggest_demos(path: Path) -> str:

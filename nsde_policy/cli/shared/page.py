@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from nsde_policy.deploy.server.settings import Address, is_loopback
+from nsde_policy.deploy.server.settings import Address, Port, is_loopback
 
 from .options import Command, JsonAddressFlag, TokenFileFlag, read_token
 
@@ -28,7 +28,7 @@ PageSeed = Annotated[int, Meta(ge=0, lt=2**32)]
 class PageFlags(Address, Command):
     """Flags of the commands that serve a web page."""
 
-    port: Annotated[int, Meta(ge=0, le=65535)] = 8000
+    port: Port = 8000
     """TCP port; 0 picks a free one."""
     token_file: TokenFileFlag = None
     json: JsonAddressFlag = False

@@ -41,7 +41,7 @@ MAX_DRAWS = 100
 
 
 class PlanModule(nn.Module):
-    """The plans of a method for given noise."""
+    """The plans of a method as a function of its noise."""
 
     def __init__(self, model: LoadedModel, steps: int, sampling: Sampling, obs_dim: int) -> None:
         super().__init__()

@@ -28,8 +28,8 @@ class RuntimePolicy(BasePolicy):
         policy.reset(seed=0)
         action = policy.select_action(obs)        # once per policy period
 
-    Noise comes from numpy's generators: plans are reproducible with a seed, but differ from those of torch
-    with the same seed. It is thread-safe.
+    Noise comes from numpy's generators: plans are reproducible with a seed, but differ from the plans of
+    `Policy` with the same seed. It is thread-safe.
     """
 
     def __init__(

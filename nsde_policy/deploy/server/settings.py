@@ -12,6 +12,8 @@ from nsde_policy.bounds import Count, Positive
 from nsde_policy.config import BaseConfig
 from nsde_policy.errors import ConfigError
 
+from ..tokens import check_token
+
 if TYPE_CHECKING:
     from nsde_policy.interface.planner import PolicySpec
 
@@ -21,7 +23,7 @@ FRAME_OVERHEAD = 1.01
 """Upper bound of the size of a compressed frame, as a multiple of the frame."""
 SESSION_SPARE = 2
 """Actions that the first plan of a control session has beyond its chunk."""
-MIN_TOKEN_LENGTH = 16
+Port = Annotated[int, Meta(ge=0, le=65535)]
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Address:
 
     host: str = "127.0.0.1"
     """Address to listen on; any address except loopback requires a token."""
-    port: Annotated[int, Meta(ge=0, le=65535)] = 8765
+    port: Port = 8765
     """TCP port; 0 picks a free one."""
 
 
@@ -90,18 +92,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def fits_header(token: str) -> bool:
-    """Return whether a token can stand in an HTTP header: printable ASCII characters, no blanks."""
-    return token.isascii() and token.isprintable() and " " not in token
-
-
-def check_token(token: str) -> str:
-    """Return the token, or raise `ConfigError` if it is short or cannot stand in an HTTP header."""
-    if len(token) < MIN_TOKEN_LENGTH or not fits_header(token):
-        raise ConfigError(
-            f"a token needs at least {MIN_TOKEN_LENGTH} ASCII characters and no blanks, got {len(token)}: "
-            "make one with python -c 'import secrets; print(secrets.token_urlsafe())'"
-        )
-    return token

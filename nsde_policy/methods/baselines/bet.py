@@ -14,10 +14,10 @@ from torch.nn import functional
 
 from nsde_policy.bounds import Fraction, Length, Size
 from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, require
+from nsde_policy.core.batches import Windows
 from nsde_policy.core.networks import Dropout, weights_from
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
-from nsde_policy.core.targets import Windows
 
 from ..base import BatchRng, PolicyModel
 from ..registry import register_method

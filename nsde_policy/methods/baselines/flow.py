@@ -17,10 +17,10 @@ from torch import Tensor
 
 from nsde_policy.bounds import Length, NonNegative, Positive, Size
 from nsde_policy.config import Sampling
+from nsde_policy.core.batches import Windows
 from nsde_policy.core.networks import MLP
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
-from nsde_policy.core.targets import Windows
 
 from ..base import BatchRng, ChunkConfig, PolicyModel, choose_sampling
 from ..registry import register_method

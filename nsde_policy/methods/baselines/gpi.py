@@ -22,9 +22,9 @@ from torch import Tensor
 
 from nsde_policy.bounds import Length, Natural, NonNegative, Size
 from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, require
+from nsde_policy.core.batches import Windows
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import wrap_circular
-from nsde_policy.core.targets import Windows
 
 from ..base import BatchRng, choose_sampling
 from ..registry import register_method

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from nsde_policy.bounds import Fraction, Length, Positive, Size
 from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig
+from nsde_policy.core.batches import Windows
 from nsde_policy.core.networks import Dropout, linear
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
-from nsde_policy.core.targets import Windows
 
 from ..base import BatchRng, PolicyModel, choose_sampling
 from ..registry import register_method

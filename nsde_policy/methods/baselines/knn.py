@@ -12,9 +12,9 @@ from torch import Tensor
 
 from nsde_policy.bounds import Length
 from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig
+from nsde_policy.core.batches import Windows
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
-from nsde_policy.core.targets import Windows
 
 from ..base import BatchRng, PolicyModel, choose_sampling
 from ..registry import register_method

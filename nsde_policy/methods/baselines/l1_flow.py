@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nsde_policy.bounds import Length
 from nsde_policy.config import Sampling
-from nsde_policy.core.targets import Windows
+from nsde_policy.core.batches import Windows
 
 from ..base import BatchRng
 from ..registry import register_method

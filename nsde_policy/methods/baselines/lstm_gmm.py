@@ -15,10 +15,11 @@ from torch.nn import functional
 
 from nsde_policy.bounds import Fraction, Length, NonNegative, Positive, Size
 from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, require
+from nsde_policy.core.batches import Windows
 from nsde_policy.core.networks import Dropout, linear, weights_from
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
-from nsde_policy.core.targets import Windows, add_noise
+from nsde_policy.core.targets import add_noise
 
 from ..base import BatchRng, PolicyModel, StepLogProb, choose_sampling
 from ..registry import register_method

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from nsde_policy.config import Sampling
+from nsde_policy.core.batches import Windows
 from nsde_policy.core.networks import MLP
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
-from nsde_policy.core.targets import Windows
 
 from ..base import BatchRng, ChunkConfig, PolicyModel
 from ..registry import register_method

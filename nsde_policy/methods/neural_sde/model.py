@@ -20,12 +20,12 @@ from torch import Tensor, nn
 
 from nsde_policy.config import Sampling
 from nsde_policy.core import losses
+from nsde_policy.core.batches import Transitions
 from nsde_policy.core.networks import MLP, Networks, Outputs
 from nsde_policy.core.sde import SDE, Coefficients, Terms, euler_maruyama, increment_log_prob
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import (
-    Transitions,
     noise_scale,
     sample_noise,
     sample_training_point,

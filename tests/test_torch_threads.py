@@ -1,4 +1,4 @@
-"""Tests for policy/torch_threads.py: a plan uses one torch thread, and the caller's settings stay."""
+"""Tests for nsde_policy/torch_threads.py: a plan uses one torch thread, and the caller's settings stay."""
 
 import threading
 
@@ -8,7 +8,7 @@ import torch
 
 from nsde_policy.core.networks import MLP
 from nsde_policy.policy.policy import Policy
-from nsde_policy.policy.torch_threads import count_cores, count_threads
+from nsde_policy.torch_threads import count_cores, count_threads
 
 START = np.array([235.0, 124.0, 299.6, 145.2, 5.378])
 STATES = np.tile([*START, 235.0, 124.0], (2, 1))

@@ -1,6 +1,6 @@
 """Modes of successful episodes: entropy, and success × entropy.
 
-Entropy is that of the observed frequencies p of the modes, in units of the number M of the task's modes:
+Entropy of the observed frequencies p of the modes, of which the task has M:
 
     H = −Σ p ln p / ln M
 
@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..statistics import Estimate, resample
-from .entries import Episodes
+from .episodes import Episodes
+from .statistics import Estimate, resample
 
 
 def compute_entropy(counts: np.ndarray) -> np.ndarray:
@@ -31,7 +31,7 @@ def compute_entropy(counts: np.ndarray) -> np.ndarray:
 def estimate_modes(trainings: Sequence[Episodes]) -> tuple[Estimate, Estimate]:
     """Estimate the means over trainings of entropy and of success × entropy.
 
-    Each training has an entropy of its own: several policies that take one mode each are not diverse.
+    The entropy is computed for each training: several policies that take one mode each are not diverse.
     """
     n = sum(map(len, trainings))
     weights = resample(n)

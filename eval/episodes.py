@@ -1,0 +1,51 @@
+"""Outcomes of the episodes of one policy, in columns."""
+
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+
+class Episodes(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Outcomes of one run in columns, one value per seed, in the order of the seeds."""
+
+    seed: tuple[int, ...]
+    score: tuple[float, ...]
+    """Score of each episode; `Task.score_name` says what it is."""
+    success: tuple[bool, ...] | None
+    """None if the environment does not report successes."""
+    metrics: Mapping[str, tuple[float, ...]]
+    """Further figures of the task, by name."""
+    steps: tuple[int, ...]
+    modes: int = 0
+    """Number of modes of the task; 0 if it has none."""
+    mode: tuple[int, ...] | None = None
+    """Mode of each episode from 0, -1 if unknown; None if the task has none."""
+    success_step: tuple[int | None, ...] | None = None
+    """Actions before the first success of each episode, None without; None if all end with their success."""
+
+    def __len__(self) -> int:
+        return len(self.seed)
+
+    @property
+    def succeeded(self) -> np.ndarray:
+        """Whether each episode succeeded, (episodes,) bool; all did if successes are not reported."""
+        return np.ones(len(self), bool) if self.success is None else np.array(self.success)
+
+    @property
+    def modes_taken(self) -> np.ndarray:
+        """Whether each episode succeeded in each mode, (episodes, modes) of 0 and 1."""
+        taken = np.array(self.mode)[:, None] == np.arange(self.modes)
+        counted: np.ndarray = taken * self.succeeded[:, None] * 1.0
+        return counted
+
+    @property
+    def successes_by_mode(self) -> np.ndarray:
+        """Number of successes in each mode, (modes,)."""
+        counts: np.ndarray = self.modes_taken.sum(axis=0).astype(int)
+        return counts
+
+    @property
+    def distinct_modes(self) -> int:
+        """Number of modes with at least one success."""
+        return int((self.successes_by_mode > 0).sum())
