@@ -1,5 +1,6 @@
 """Environments as policies see them: one flat observation, one flat action, every value checked."""
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,8 +17,13 @@ from nsde_policy.errors import EnvError
 from .base import Info, Task, open_env
 from .environments import AnyEnv, close_env, run_env_code
 
+logger = logging.getLogger(__name__)
+
 MAX_STEPS = 20_000
 """An episode that takes longer is an error: most likely the environment never ends it."""
+LONG_EPISODE = 1_000
+"""Steps after which an episode without a limit is mentioned."""
+LIMIT_HINT = """set a limit, --env-kwargs '{"max_episode_steps": 500}'"""
 LARGEST_NUMBER = float(np.finfo(np.float32).max)
 """Largest observation and reward: policies and stores hold float32."""
 RENDER_HINT = (
@@ -109,6 +115,10 @@ class EnvAdapter:
             obs, info = self.env.reset(seed=seed)
             return self._flatten(obs), info
 
+    @property
+    def _has_limit(self) -> bool:
+        return self.env.spec is not None and self.env.spec.max_episode_steps is not None
+
     def clip(self, action: np.ndarray) -> np.ndarray:
         """Return an action, (act_dim,), inside the action space; rounded if that holds integers."""
         clipped: np.ndarray = np.clip(action, self.low, self.high)
@@ -127,9 +137,11 @@ class EnvAdapter:
                 self._fail(f"the reward must be finite as float32, got {reward}")
             ended = bool(terminated) or bool(truncated)
             if not ended and self._step >= MAX_STEPS:
-                self._fail(
-                    f"the episode has not ended after {MAX_STEPS} steps: set a limit, "
-                    """--env-kwargs '{"max_episode_steps": 500}'"""
+                self._fail(f"the episode has not ended after {MAX_STEPS} steps: {LIMIT_HINT}")
+            if not ended and self._step == LONG_EPISODE and not self._has_limit:
+                logger.warning(
+                    "environment %s: an episode goes on after %d steps, and fails after %d: %s",
+                    *(self.name, LONG_EPISODE, MAX_STEPS, LIMIT_HINT),
                 )
             return self._flatten(obs), reward, ended, info
 

@@ -19,7 +19,7 @@ from nsde_policy.tasks import GymTask, Task, find_rate, get_task, get_task_of_ru
 from nsde_policy.tasks import adapter as adapters
 from nsde_policy.tasks.adapter import EnvAdapter
 from nsde_policy.training.train import train_run
-from tests.helpers.environments import DictEnv, MatrixEnv
+from tests.helpers.environments import BrokenEnv, DictEnv, MatrixEnv
 
 HERE = "tests.helpers.environments"
 
@@ -113,6 +113,17 @@ def test_a_broken_environment_gives_one_clear_error(runs, fault, monkeypatch, ca
     assert said.count("\n") == 1
     assert "BrokenEnv" in said
     assert [part for part in FAULTS[fault] if part not in said] == []
+
+
+def test_a_long_episode_without_a_limit_is_mentioned_before_it_fails(monkeypatch, caplog):
+    monkeypatch.setattr(adapters, "LONG_EPISODE", 5)
+    env = EnvAdapter(BrokenEnv("endless"), "mine")
+    env.reset(0)
+    for _ in range(6):
+        env.step(np.zeros(env.act_dim))
+    (record,) = caplog.records
+    assert "goes on after 5 steps, and fails after 20000: set a limit" in record.getMessage()
+    assert "max_episode_steps" in record.getMessage()
 
 
 @pytest.mark.parametrize(
