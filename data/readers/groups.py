@@ -22,7 +22,7 @@ EPISODE_ARRAYS: Mapping[str, tuple[str, ...]] = {
     "episode": ("episode", "episode_index", "episode_id", "traj_id", "trajectory_id", "demo_id"),
     "ends": ("episode_ends",),
     "lengths": ("episode_lengths", "traj_lengths"),
-    "starts": ("episode_starts",),
+    "starts": ("episode_starts", "is_first"),
     "dones": ("dones", "done", "terminals", "timeouts", "terminations", "truncations", "finished", "is_last"),
 }
 """Usual names of arrays that divide frames into episodes, by what they hold."""
@@ -162,7 +162,7 @@ def _read_ends(kind: str, parts: Sequence[SourceArray], frames: int) -> Ints:
             ends = np.append(ends, frames)
         last = int(ends[-1]) if len(ends) else 0  # a single frame behind the last end is left out
     elif kind == "starts":
-        starts = np.flatnonzero(values) if values.dtype.kind == "b" else values
+        starts = np.flatnonzero(values) if len(values) == frames else values
         if not len(starts) or starts[0] != 0:
             raise DemoError(f"{name}: the first episode has to start at frame 0")
         ends = np.append(starts[1:], frames)

@@ -38,6 +38,8 @@ KINDS = (".csv", ".npz")
 USUAL_NAMES = (("state", "states", "obs", "observations"), ("action", "actions"))
 """Names of observations and actions in a single npz file."""
 TIME_NAMES = {"t", "time", "timestamp", "stamp"}
+DIVIDERS = ("episode_ends", "episode_lengths", "episode_starts", "dones")
+"""Settings that name an array which divides frames into episodes; usual names of such arrays."""
 MOST_LOADED = 4
 """Arrays of npz files that stay in memory for the next read."""
 LoadMember = Callable[[Path, str], Numbers]
@@ -52,6 +54,11 @@ class TablesConfig(BaseConfig):
     actions: tuple[str, ...]
     angles: tuple[str, ...] = ()
     format: str = ""
+    episode_ends: str = ""
+    """Name of an array that divides frames into episodes, if it has none of the usual names."""
+    episode_lengths: str = ""
+    episode_starts: str = ""
+    dones: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -137,15 +144,18 @@ def _open_tables(path: Path, files: Sequence[Path], settings: TablesConfig) -> M
     """Open files of one or more episodes; the arrays of npz files are read on demand."""
     used = {*settings.observations, *settings.actions}
     flags = {name for names in EPISODE_ARRAYS.values() for name in names}
+    dividers = {key: getattr(settings, key) for key in DIVIDERS if getattr(settings, key)}
     groups, load = list[Group](), lru_cache(MOST_LOADED)(_load_member)
     for file in files:
-        arrays = _read_csv(file, used | flags) if file.suffix == ".csv" else open_npz(file, load)
-        if missing := used - arrays.keys():
+        named = {*used, *dividers.values()}
+        arrays = _read_csv(file, named | flags) if file.suffix == ".csv" else open_npz(file, load)
+        if missing := named - arrays.keys():
             raise DemoError(
                 f"{file} has no {', '.join(sorted(missing))}, it holds: {', '.join(arrays) or 'nothing'}; "
                 f"correct {DATASET_FILE} or the file"
             )
         frames = _count_frames(arrays[settings.actions[0]])
+        arrays |= {key: arrays.pop(name) for key, name in dividers.items()}
         ends = find_ends(arrays, frames, used)
         groups.append(Group(str(file), arrays, np.array([frames]) if ends is None else ends))
     if unknown := set(settings.angles) - set(settings.observations):

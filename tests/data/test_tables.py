@@ -128,8 +128,8 @@ DIVIDERS = {
 def test_an_array_divides_an_npz_file_into_episodes(tmp_path: Path, name: str) -> None:
     arrays = {"states": np.arange(30.0).reshape(15, 2), "actions": np.ones((15, 1))}
     divider = {name: DIVIDERS.get(name)}
-    if name == "flags of starts":  # as in files of Stable Baselines
-        divider = {"episode_starts": np.roll(FLAGS, 1)}
+    if name == "flags of starts":
+        divider = {"is_first": np.roll(FLAGS, 1)}
     if name == "cut off":
         divider = {"terminals": FLAGS & (np.arange(15) < 9), "timeouts": FLAGS & (np.arange(15) == 9)}
     np.savez(tmp_path / "alone.npz", **arrays, **divider)
@@ -139,6 +139,25 @@ def test_an_array_divides_an_npz_file_into_episodes(tmp_path: Path, name: str) -
     (tmp_path / "dataset.toml").write_text('rate_hz = 20\nobservations = ["states"]\nactions = ["actions"]\n')
     described = load_demonstrations(tmp_path)
     assert (described.fingerprint, described.rate_hz) == (demos.fingerprint, 20)
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("episode_ends", ENDS),
+        ("episode_lengths", [4, 6, 5]),
+        ("episode_starts", [0, 4, 10]),
+        ("dones", FLAGS),
+    ],
+)
+def test_dataset_toml_names_the_array_that_divides_an_npz_file(tmp_path: Path, key: str, values: Any) -> None:
+    np.savez(tmp_path / "all.npz", states=np.zeros((15, 2)), actions=np.ones((15, 1)), mine=values)
+    lines = 'rate_hz = 20\nobservations = ["states"]\nactions = ["actions"]\n'
+    (tmp_path / "dataset.toml").write_text(f'{lines}{key} = "mine"\n')
+    assert load_demonstrations(tmp_path).episode_ends.tolist() == ENDS
+    (tmp_path / "dataset.toml").write_text(f'{lines}{key} = "other"\n')
+    with pytest.raises(DemoError, match="has no other, it holds: states, actions, mine"):
+        load_demonstrations(tmp_path)
 
 
 @pytest.mark.parametrize(
