@@ -21,12 +21,12 @@ from nsde_policy.methods.base import BatchRng
 from nsde_policy.run_directory import RunDirectory, RunRecord
 from nsde_policy.selection.rule import SUPPORT_NOISE, Choice, SelectionRule
 from nsde_policy.selection.selector import PlanSelector
+from nsde_policy.torch_threads import use_threads
 
 from .base_policy import BasePolicy, require_int, require_seed
 from .graphs import NO_NOISE, Function, GraphCache
 from .loading import LoadedModel, build_policy_spec, load_encoder, load_model
 from .selection import load_selector
-from .torch_threads import use_threads
 
 CPU_ROWS, SMALL_NETWORK = 8, 2_000_000
 """Batch size on a CPU, and the largest network, in parameters, for which such a batch costs little more than

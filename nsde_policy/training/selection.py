@@ -59,22 +59,20 @@ def train_dynamics(
     config: RunConfig,
     options: TrainOptions,
     *,
+    kind: Kind,
     motions: RigidMotions | None,
 ) -> SelectionTraining | None:
-    """Choose the rule of plan selection and train the dynamics model; None if nothing needs it.
+    """Train the dynamics model for a rule of plan selection; None if nothing needs it.
 
     With `motions`, its predictions also align the ends of the demonstrations.
 
     Raises:
         CheckpointError: If the run was begun with other settings, another seed or other demonstrations.
     """
-    if config.selection.select == "none" and motions is None:
+    if kind == "none" and motions is None:
         return None
     demos = data.with_mirror_images
     goal = find_goal(demos, data.image_features)
-    kind = _choose_kind(data, config, goal)
-    if kind == "none" and motions is None:
-        return None
     settings = {"config": config.to_dict(), "seed": options.seed, "demos": data.demos.fingerprint}
     record_or_check_settings(run, run.selection, settings, resume=options.resume)
     history, spec = config.model.history, measure_state_spec(data, config)
@@ -87,15 +85,19 @@ def train_dynamics(
     return SelectionTraining(kind, goal, model, data, aligned)
 
 
-def _choose_kind(data: TrainingSet, config: RunConfig, goal: Goal | None) -> Kind:
-    """Return the rule that the settings name, or the one that suits the demonstrations."""
+def choose_kind(data: TrainingSet, config: RunConfig) -> Kind:
+    """Return the rule that the settings name, or the one that suits the demonstrations.
+
+    With held-out episodes among them, a run that is scored on these has the rule of the run on all episodes.
+    """
     choice = config.selection.select
-    if choice != "auto":
-        return SelectionRule(columns=() if goal is None else goal.columns).choose(choice).kind
-    statistics = measure_statistics(data.demos, data.image_features)
-    kind, reason = choose_rule(statistics, config.horizon)
-    logger.info("plan selection: %s (%s)", kind, reason)
-    return kind
+    if choice == "auto":
+        statistics = measure_statistics(data.demos, data.image_features)
+        kind, reason = choose_rule(statistics, config.horizon)
+        logger.info("plan selection: %s (%s)", kind, reason)
+        return kind
+    goal = find_goal(data.with_mirror_images, data.image_features) if choice == "goal" else None
+    return SelectionRule(columns=() if goal is None else goal.columns).choose(choice).kind
 
 
 def choose_rule(statistics: DemoStatistics, chunk: int) -> tuple[Kind, str]:
@@ -105,7 +107,7 @@ def choose_rule(statistics: DemoStatistics, chunk: int) -> tuple[Kind, str]:
     if statistics.goal_frames >= chunk:
         return (
             "goal",
-            f"the demonstrations end alike, after {statistics.goal_frames:g} frames near their goal",
+            f"the demonstrations end alike, after {statistics.goal_frames:.0f} frames near their goal",
         )
     if statistics.has_branches:
         return "support", "the demonstrations branch"

@@ -52,7 +52,7 @@ from .options import Monitor, TrainOptions
 from .presets import TrainingRequest, expand_names
 from .recorder import MAX_FRAME_ROWS, MAX_VALIDATION_ROWS, RunRecorder, sample_rows
 from .resume import check_files, check_record
-from .selection import train_dynamics, write_rule
+from .selection import choose_kind, train_dynamics, write_rule
 from .std_scale import check_std_scale, fit_std_scale
 
 logger = logging.getLogger(__name__)
@@ -300,7 +300,8 @@ def _train_policy(
     # Settings that depend on the demonstrations
     config = infer_settings(train_set.without_features, config)
     motions = find_motions(config.demos, context.task)
-    selection = train_dynamics(run, train_set, config, options, motions=motions)
+    kind = choose_kind(data, config)
+    selection = train_dynamics(run, train_set, config, options, kind=kind, motions=motions)
     config = config.replace_parts(selection={"select": "none" if selection is None else selection.kind})
     aligned = train_set if selection is None else selection.aligned
     demos = context.data.demos

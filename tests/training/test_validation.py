@@ -7,12 +7,15 @@ import pytest
 import torch
 
 from nsde_policy.config import NetworkConfig, TrainConfig
+from nsde_policy.data import Demonstrations
 from nsde_policy.data.split import split_episodes
+from nsde_policy.data.statistics import DemoStatistics, measure_statistics
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.policy.loading import load_model
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
+from nsde_policy.training import selection
 from nsde_policy.training.dataset import TrainingSet, build_training_data
 from nsde_policy.training.options import TrainOptions
 from nsde_policy.training.train import train_run
@@ -61,6 +64,20 @@ def test_held_out_episodes_do_not_influence_training_statistics_or_calibration(
     assert alone.read_record().spec == record.spec
     for file in ("model.safetensors", "training.safetensors", "calibration.json"):
         assert (alone.path / file).read_bytes() == (finished.path / file).read_bytes(), file
+
+
+def test_held_out_episodes_count_for_the_rule_of_plan_selection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    measured: list[int] = []
+
+    def measure(demos: Demonstrations, image_features: int) -> DemoStatistics:
+        measured.append(len(demos))
+        return measure_statistics(demos, image_features)
+
+    monkeypatch.setattr(selection, "measure_statistics", measure)
+    train(tmp_path / "run", TINY.change({"selection.select": "auto", "train.steps": 3}))
+    assert measured == [len(make_robot_demos())]
 
 
 def test_validation_losses_are_those_of_the_averaged_weights_with_fixed_noise(finished: RunDirectory):
