@@ -219,7 +219,8 @@ def read_columns(array: SourceArray, ends: Ints) -> Floats:
     """Read a low-dimensional array, flattened to (frames, columns), all finite."""
     if array.width > MAX_COLUMNS:
         raise DemoError(
-            f"{array.name} has {array.width} numbers a frame, too many to load; open_images reads it lazily"
+            f"{array.name} has {array.width} numbers a frame, expected at most {MAX_COLUMNS}; "
+            "correct its shape, or name it in --images if it holds pictures"
         )
     values = array.read_checked(int(ends[-1]))
     columns = convert_to_float32(values.reshape(-1, array.width), array.name)

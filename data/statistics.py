@@ -64,14 +64,14 @@ class DemoStatistics:
         """Describe the demonstrations in one line."""
         rate = "at an unknown rate" if self.rate_hz is None else f"at {self.rate_hz:g} Hz"
         size = f"{self.frames} frames of {self.dim} dimensions {rate}"
-        if self.unexplained_fraction == 1:
-            return f"{size}, not compared: few episodes, or camera frames decide what follows"
         kind = (
-            "are predictable" if self.is_predictable
-            else "branch" if self.has_branches
-            else "are neither predictable nor branch"
+            "predictable" if self.is_predictable
+            else "with a common goal" if self.goal_frames >= choose_chunk(self)
+            else "branching" if self.has_branches
+            else "not compared (few episodes, or camera frames)" if self.unexplained_fraction == 1
+            else "neither predictable nor branching, without a common goal"
         )  # fmt: skip
-        return f"{size} that {kind}"
+        return f"{size}, {kind}"
 
     def without_comparison(self) -> "DemoStatistics":
         """Return the statistics as if frames had not been compared."""

@@ -83,8 +83,8 @@ class Task(abc.ABC):
         """Make the environment; `kwargs` are passed to its constructor and override `env_kwargs`."""
         if self.env_id is None:
             raise ConfigError(
-                f"the task {self.name!r} has no environment to play in: give one with --env, or score "
-                "recorded episodes with `nsde-policy score RUN --demos STORE`"
+                "your own robot has no environment: give one with --env, or score recorded episodes with "
+                "`nsde-policy score RUN --demos STORE`"
             )
         return make_gym_env(self.env_id, {**self.env_kwargs, **kwargs})
 

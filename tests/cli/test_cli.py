@@ -102,7 +102,7 @@ def test_help_lists_all_settings_of_the_named_method(capsys):
         ("train --demos pusht.zarr", "data download pusht --out pusht.zarr"),
         ("train --demos demos.zar", "did you mean demos.zarr"),
         ("eval runs/nothing", "runs/nothing does not exist; there are runs/first"),
-        ("eval runs/first", "no environment to play in: give one with --env, or score recorded episodes"),
+        ("eval runs/first", "no environment: give one with --env, or score recorded episodes"),
         ("compare shipped runs/first", "runs/first was trained without a task"),
         ("export runs", "runs is not a run directory.*there are runs/first"),
         ("collect --out new --policy my:Expert", "needs an environment: give one with --env"),

@@ -125,5 +125,5 @@ def test_the_last_part_of_a_name_is_enough_if_it_is_unique() -> None:
 
 def test_columns_are_counted_before_they_are_named() -> None:
     wide = MemoryArray("wide", np.broadcast_to(np.zeros(1, bool), (2, 10**12)))
-    with pytest.raises(DemoError, match="1000000000000 numbers a frame, too many to load"):
+    with pytest.raises(DemoError, match="1000000000000 numbers a frame, expected at most"):
         join_columns([wide], np.array([2]))

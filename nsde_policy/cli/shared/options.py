@@ -248,7 +248,7 @@ def check_environment(run: Path) -> None:
     values = read_json(resolve_run(run) / "config.json", error=CheckpointError)
     if values.get("task") == NO_TASK:
         raise ConfigError(
-            f"{run} was trained without a task, so it has no environment to play in: give one with --env, or "
+            f"{run} was trained without a task, so it has no environment: give one with --env, or "
             f"score recorded episodes with `nsde-policy score {run} --demos STORE`"
         )
 
