@@ -101,7 +101,8 @@ class DataCheck(StoreFlags):
         )
         if problems:
             print("\n".join(problems))
-            raise DemoError(f"{self.path} is damaged, see above; do not train on it")
+            count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
+            raise DemoError(f"{self.path} has {count}, listed above; do not train on it")
         summary = summarize(self.path, accept_omitted_chunks=self.accept_omitted_chunks)
         print("\n".join([f"OK: {self.path}: every frame can be read", *summary.oddities]))
 
