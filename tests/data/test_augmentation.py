@@ -14,16 +14,11 @@ from tests.helpers.replay import replay_episodes
 MIRROR = get_task("pusht").training.mirror
 
 
-def make_demos(obs, act):
-    return Demonstrations(
-        obs=np.float32(obs), act=np.float32(act), episode_ends=np.array([len(obs)]), angles=(4,)
-    )
-
-
 def test_mirroring_keeps_coverage():
     rng = np.random.default_rng(0)
     obs = np.column_stack([rng.uniform(150, 350, (200, 4)), rng.uniform(0, 2 * math.pi, 200)])
-    both = add_mirror_images(make_demos(obs, obs[:, :2]), MIRROR)
+    demos = Demonstrations(np.float32(obs), np.float32(obs[:, :2]), np.array([200]), angles=(4,))
+    both = add_mirror_images(demos, MIRROR)
     for state, image in zip(both[0].obs.astype(float), both[1].obs.astype(float), strict=True):
         assert geometry.coverage(state[2:]) == pytest.approx(geometry.coverage(image[2:]), abs=1e-5)
 

@@ -42,16 +42,15 @@ def with_file(key: str, change: Callable[[bytes], bytes], **options: Any) -> Cal
     return after(lambda store: edit_bytes(store / key, change), **options)
 
 
-def with_metadata(key: str, **change: Any) -> Callable[[Path], Path]:
-    return with_file(key, lambda content: json.dumps({**json.loads(content), **change}).encode())
+def with_metadata(key: str, *, zarr_format: int = 2, **change: Any) -> Callable[[Path], Path]:
+    def edit(content: bytes) -> bytes:
+        return json.dumps({**json.loads(content), **change}).encode()
+
+    return with_file(key, edit, zarr_format=zarr_format)
 
 
-def without_file(key: str, **options: Any) -> Callable[[Path], Path]:
-    return after(lambda store: (store / key).unlink(), **options)
-
-
-def with_attributes(content: str) -> Callable[[Path], Path]:
-    return after(lambda store: (store / ATTRIBUTES).write_text(content))
+def with_attributes(key: str, content: str) -> Callable[[Path], Path]:
+    return after(lambda store: (store / key).write_text(content))
 
 
 def with_pipe(key: str) -> Callable[[Path], Path]:
@@ -103,17 +102,12 @@ def with_pickles(**metadata: Any) -> Callable[[Path], Path]:
     return make
 
 
-def with_text_attributes(metadata: bytes) -> bytes:
-    return json.dumps({**json.loads(metadata), "attributes": "text"}).encode()
-
-
 def half(content: bytes) -> bytes:
     return content[: len(content) // 2]
 
 
 CHUNK, V3_CHUNK = "data/state/1.0", "data/state/c/1/0"
 ZSTD = {"compressors": {"id": "zstd", "level": 1}}
-CHECKSUM = {"compressors": {"id": "zstd", "level": 1, "checksum": True}}
 BLOSC = {"compressors": numcodecs.Blosc()}
 META, ATTRIBUTES, V3_META = "data/state/.zarray", "data/state/.zattrs", "data/state/zarr.json"
 
@@ -128,12 +122,18 @@ DAMAGES = [
     Damage("no state", with_arrays(data__state=None), "'state'.*holds: action, img"),
     Damage("no ends", with_arrays(meta__episode_ends=None), "'meta/episode_ends'.*write one past the last"),
     Damage("v2 metadata cut off", with_file(META, half), ".zarray is not valid JSON"),
-    Damage("attributes as text", with_file(V3_META, with_text_attributes, zarr_format=3), "state is invalid"),
+    Damage(
+        "attributes as text", with_metadata(V3_META, zarr_format=3, attributes="text"), "state is invalid"
+    ),
     Damage("long metadata", with_metadata(META, filters=[[]] * 10**6), "bytes, expected at most 1048576"),
     Damage("huge shape", with_metadata(META, shape=[10**15, 5]), "differ in their number"),
     Damage("unknown v2 codec", with_metadata(META, compressor={"id": "foo"}), "foo"),
     # chunks
-    Damage("missing v2 chunk", without_file(CHUNK), "1.0 is missing .*--accept-omitted.*reads 0"),
+    Damage(
+        "missing v2 chunk",
+        after(lambda store: (store / CHUNK).unlink()),
+        "1.0 is missing .*--accept-omitted.*reads 0",
+    ),
     Damage("empty chunk", with_file(CHUNK, lambda _: b""), r"is empty \(0 bytes\)"),
     Damage(
         "20 GiB of zeros", after(lambda store: os.truncate(store / CHUNK, 20 * 2**30)), "21474836480 bytes"
@@ -153,10 +153,8 @@ DAMAGES = [
     Damage("no episodes", with_ends(), "holds 0 episodes"),
     Damage("uncovered frames", with_ends(15, 39), "ends at frame 39 of 40"),
     # angles and rates
-    Damage(
-        "half a character", after(lambda p: (p / ".zattrs").write_text('{"task": "\\ud800"}')), "not valid"
-    ),
-    Damage("angles are no list", with_attributes('{"angles": "four"}'), '"four"'),
+    Damage("half a character", with_attributes(".zattrs", '{"task": "\\ud800"}'), "not valid"),
+    Damage("angles are no list", with_attributes(ATTRIBUTES, '{"angles": "four"}'), '"four"'),
 ]
 
 

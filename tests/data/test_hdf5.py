@@ -6,6 +6,7 @@ import struct
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,29 +144,20 @@ def test_a_large_file_opens_without_reading_its_images(tmp_path: Path) -> None:
     assert peak < 50e6
 
 
-def robomimic(change: Callable[[h5py.File], object]) -> Callable[[Path], Path]:
-    def make(path: Path) -> Path:
+def robomimic(change: Callable[[h5py.File], object]) -> Callable[[Path], None]:
+    def make(path: Path) -> None:
         with h5py.File(write_robomimic(path), "a") as file:
             change(file)
-        return path
 
     return make
 
 
-def replace(name: str, values: Any) -> Callable[[Path], Path]:
+def replace(name: str, values: Any) -> Callable[[Path], None]:
     def change(file: h5py.File) -> None:
         del file[name]
         file[name] = values
 
     return robomimic(change)
-
-
-def on_bytes(change: Callable[[bytes], bytes]) -> Callable[[Path], Path]:
-    def make(path: Path) -> Path:
-        edit_bytes(write_robomimic(path), change)
-        return path
-
-    return make
 
 
 def aloha(change: Callable[[h5py.File], object], episode: int = 1) -> Callable[[Path], Path]:
@@ -176,10 +168,6 @@ def aloha(change: Callable[[h5py.File], object], episode: int = 1) -> Callable[[
         return folder
 
     return make
-
-
-def d4rl(**change: Any) -> Callable[[Path], Path]:
-    return lambda path: write_d4rl(path, **change)
 
 
 def add_external_link(file: h5py.File) -> None:
@@ -242,7 +230,9 @@ def read_everything(path: Path) -> None:
 DAMAGES = [
     # the file
     Damage("missing file", lambda path: path, "lift.hdf5 cannot be read: No such file"),
-    Damage("truncated", on_bytes(lambda content: content[: len(content) // 2]), "truncated file"),
+    Damage(
+        "truncated", lambda p: edit_bytes(write_robomimic(p), lambda b: b[: len(b) // 2]), "truncated file"
+    ),
     # episodes
     Damage(
         "no actions", robomimic(lambda f: f.pop("data/demo_10/actions")), "/data/demo_10 in .* has no actions"
@@ -263,9 +253,11 @@ DAMAGES = [
     Damage("nested groups", aloha(nest_groups), "groups in groups, g/g/g"),
     Damage("huge PNG", aloha(enlarge_image), "row 2, is not an undamaged .* exceeds limit"),
     # D4RL
-    Damage("no ends", d4rl(terminals=None, timeouts=None), "neither terminals nor timeouts"),
+    Damage("no ends", partial(write_d4rl, terminals=None, timeouts=None), "neither terminals nor timeouts"),
     Damage(
-        "too few flags", d4rl(terminals=np.zeros(19, bool)), r"terminals in .* \(19,\), expected bool \(20,\)"
+        "too few flags",
+        partial(write_d4rl, terminals=np.zeros(19, bool)),
+        r"terminals in .* \(19,\), expected bool \(20,\)",
     ),
 ]
 

@@ -15,8 +15,6 @@ from nsde_policy.data.source import MemoryArray, MemorySource
 from nsde_policy.errors import DemoError
 from tests.helpers.lerobot_sets import DATA, EPISODES, TOP, WRIST, check_frames, edit_info, write_v3
 
-DEMOS = Path(__file__).parents[2] / "nsde_policy/assets/pusht_demos.zarr.zip"
-
 
 def write_copy(tmp_path: Path, *, without: str = "") -> tuple[Path, Path]:
     """Write what LeRobot recorded once more, without one of its features; return both folders."""

@@ -45,10 +45,6 @@ def record(path: Path, rate_hz: float | None, *, rate: float, deltas: bool = Fal
     return path
 
 
-def wrap(angle: np.ndarray) -> np.ndarray:
-    return (angle + np.pi) % (2 * np.pi) - np.pi
-
-
 @pytest.mark.parametrize("deltas", [False, True])
 @pytest.mark.parametrize(("old", "new"), RATES)
 def test_resampled_demonstrations_are_those_recorded_at_that_rate(
@@ -64,7 +60,8 @@ def test_resampled_demonstrations_are_those_recorded_at_that_rate(
     np.testing.assert_array_equal(demos.episode_ends, expected.episode_ends)
     error = (0.7 / old) ** 2 / 8 + 1e-5  # at most, of linear interpolation between frames of a sine
     np.testing.assert_allclose(demos.obs[:, 0], expected.obs[:, 0], atol=error)
-    assert np.abs(wrap(demos.obs[:, ANGLE] - expected.obs[:, ANGLE])).max() < 1e-5
+    turn = demos.obs[:, ANGLE] - expected.obs[:, ANGLE]
+    assert np.abs((turn + np.pi) % (2 * np.pi) - np.pi).max() < 1e-5
     assert np.abs(demos.obs[:, ANGLE]).max() <= np.float32(np.pi)
     if not deltas:
         np.testing.assert_allclose(demos.act[:, 0], expected.act[:, 0], atol=error)

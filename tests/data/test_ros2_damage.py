@@ -15,6 +15,7 @@ from nsde_policy.data import load_demonstrations, open_images
 from nsde_policy.data.summary import summarize
 from nsde_policy.errors import DemoError
 from tests.helpers.damage import Damage, replace_by_pipe
+from tests.helpers.demo_stores import edit_bytes
 from tests.helpers.ros2_bags import (
     JOINTS,
     SETTINGS,
@@ -23,10 +24,6 @@ from tests.helpers.ros2_bags import (
     make_small,
     write_small,
 )
-
-
-def with_settings(change: str) -> Callable[[Path], Any]:
-    return lambda path: write_small(path, settings=SETTINGS + change)
 
 
 def with_messages(change: Callable[[list[Message]], Any], settings: str = "") -> Callable[[Path], Any]:
@@ -45,35 +42,15 @@ def with_camera(content: Any) -> Callable[[Path], Any]:
     return with_messages(lambda messages: messages + film, 'images = ["/cam"]\nstamps = "receive"\n')
 
 
-def with_file(
-    name: str, change: Callable[[bytes], bytes | None], storage: str = "mcap"
-) -> Callable[[Path], Any]:
-    """Write a valid bag, then change or remove one file."""
-
-    def write(path: Path) -> None:
-        (file,) = write_small(path, storage=storage).glob(name)
-        content = change(file.read_bytes())
-        file.unlink() if content is None else file.write_bytes(content)
-
-    return write
+def with_file(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], Any]:
+    """Write a valid bag, then change one file."""
+    return lambda path: edit_bytes(write_small(path) / name, change)
 
 
 def change_content(messages: list[Message], number: int = 40, **fields: Any) -> None:
     """Change some fields of a joint state."""
     for name, value in fields.items():
         setattr(messages[number].content, name, value)
-
-
-def cut(content: bytes) -> bytes:
-    return content[: len(content) // 2]
-
-
-def with_pipe(name: str, storage: str) -> Callable[[Path], Any]:
-    def write(path: Path) -> None:
-        (file,) = write_small(path, storage=storage).glob(name)
-        replace_by_pipe(file)
-
-    return write
 
 
 def with_computed(table: str, definition: str) -> Callable[[Path], Any]:
@@ -91,7 +68,7 @@ def with_computed(table: str, definition: str) -> Callable[[Path], Any]:
 ENDLESS = "(WITH RECURSIVE e AS (SELECT 1 AS schema_version UNION ALL SELECT 1 FROM e) SELECT * FROM e)"
 BLOBS = "CREATE TABLE messages(id INTEGER PRIMARY KEY, topic_id, timestamp, data AS (zeroblob(1000000000))"
 DAMAGES = [
-    Damage("truncated mcap", with_file("*.mcap", cut), "File end magic is invalid"),
+    Damage("truncated mcap", with_file("bag.mcap", lambda b: b[: len(b) // 2]), "File end magic is invalid"),
     Damage(
         "metadata that never end",
         with_file("metadata.yaml", lambda text: text + b"#" * 2**20),
@@ -129,7 +106,11 @@ DAMAGES = [
         with_camera(make_image(0, np.zeros((4, 5, 3), np.uint8))),
         "/cam at 1.00 s: an image of shape (4, 5, 3), expected (4, 4, 3)",
     ),
-    Damage("mcap that is a pipe", with_pipe("*.mcap", "mcap"), "bag.mcap is not a regular file"),
+    Damage(
+        "mcap that is a pipe",
+        lambda path: replace_by_pipe(write_small(path) / "bag.mcap"),
+        "bag.mcap is not a regular file",
+    ),
     Damage(
         "endless view",
         with_computed("schema", f"CREATE VIEW schema AS SELECT * FROM {ENDLESS}"),
@@ -139,7 +120,7 @@ DAMAGES = [
     Damage("stored blobs", with_computed("messages", f"{BLOBS} STORED)"), "computes messages instead"),
     Damage(
         "unknown field",
-        with_settings('[fields]\n"/command" = ["positions"]\n'),
+        lambda path: write_small(path, settings=SETTINGS + '[fields]\n"/command" = ["positions"]\n'),
         "0 numbers in 'positions', expected 6; sensor_msgs/msg/JointState has position[0], ",
     ),
 ]

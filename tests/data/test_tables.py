@@ -200,26 +200,20 @@ def with_toml(old: str, new: str) -> Callable[[Path], Path]:
     return lambda path: write_csv(path, CSV_TOML.replace(old, new))
 
 
-def with_line(line: str, number: int = 2) -> Callable[[Path], Path]:
+def on_file(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    write = write_csv if name.endswith("csv") else write_npz
+    return lambda path: edit_bytes(write(path) / name, change)
+
+
+def with_line(line: str, number: int = 2) -> Callable[[Path], None]:
     """Replace a line of the second csv file."""
 
-    def make(path: Path) -> Path:
-        file = write_csv(path) / "run_2.csv"
-        lines = file.read_text().splitlines()
-        lines[number] = line
-        file.write_text("\n".join(lines))
-        return path
+    def change(content: bytes) -> bytes:
+        lines = content.splitlines()
+        lines[number] = line.encode()
+        return b"\n".join(lines)
 
-    return make
-
-
-def on_file(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], Path]:
-    def make(path: Path) -> Path:
-        write = write_csv if name.endswith("csv") else write_npz
-        edit_bytes(write(path) / name, change)
-        return path
-
-    return make
+    return on_file("run_2.csv", change)
 
 
 def with_arrays(**change: Any) -> Callable[[Path], Path]:
@@ -242,11 +236,6 @@ def with_pickle(path: Path) -> Path:
     state = np.array([Payload(path.parent / "executed")] * 10, object)
     assert pickle.dumps(state)
     return single(state=state)(path)
-
-
-def make_pipe(path: Path) -> Path:
-    replace_by_pipe(write_csv(path) / "run_2.csv")
-    return path
 
 
 def promise(shape: str) -> Callable[[Path], Path]:
@@ -283,7 +272,9 @@ DAMAGES = [
     Damage("other columns", with_line("a,b,c,d,e", 0), "run_2.csv has no q0, q1, u0, it holds: a, b, c"),
     Damage("no rows", on_file("run_2.csv", lambda b: b.splitlines()[0]), "run_2.csv has no rows"),
     Damage("no UTF-8", on_file("run_2.csv", lambda b: b"\xff\xfe" + b), "run_2.csv cannot be .*utf-8"),
-    Damage("pipe", make_pipe, "run_2.csv is not a regular file"),
+    Damage(
+        "pipe", lambda path: replace_by_pipe(write_csv(path) / "run_2.csv"), "run_2.csv is not a regular file"
+    ),
     # npz
     Damage("missing array", with_arrays(grip=None), "run_2.npz has no grip, it holds: qpos"),
     Damage(
