@@ -2,10 +2,10 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
+from nsde_policy.data.readers import open_source
 
 ENV = "MountainCarContinuous-v0"
 EXPERT = '''
@@ -35,12 +35,6 @@ def test_policy_reaches_90_percent_of_the_return_of_a_scripted_expert(tmp_path, 
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["task"] == ENV
     assert config["config"]["model"]["sampling"]["diffusion"] == 0.0  # the demonstrations are predictable
-    expert = _read_returns(tmp_path / "car.zarr")
+    expert = open_source(tmp_path / "car.zarr").read_info()["episode_score"]
     assert len(expert) == 8
     assert scores["mean_return"]["value"] >= 0.9 * expert.mean()
-
-
-def _read_returns(store):
-    import zarr
-
-    return np.asarray(zarr.open_group(store, mode="r")["meta/episode_score"])
