@@ -81,18 +81,6 @@ def test_camera_is_disturbed_from_the_command_line(pixel_run: Path, tmp_path: Pa
     assert found["camera"] == CameraCondition(shift=2, occlusion=0.2).to_dict()
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("shipped-pixels --camera-occluder bar", "--camera-occluder needs --camera-occlusion"),
-        ("--camera-shift 2", "no cameras to disturb: leave out the flags --camera-"),
-    ],
-)
-def test_disturbances_without_an_effect_are_refused(flags, message, capsys: pytest.CaptureFixture[str]):
-    assert main(["eval", *flags.split(), "--episodes", "1", "--workers", "1"]) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_cached_episodes_depend_on_the_weights_of_the_encoder(pixel_run: Path, tmp_path: Path):
     run = Path(shutil.copytree(pixel_run, tmp_path / "run"))
     record, cache = RunDirectory(run).read_record(), EntryCache(tmp_path, RolloutConfig(episodes=1))

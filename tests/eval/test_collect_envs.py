@@ -191,8 +191,10 @@ def test_errors_of_experts_exit_with_code_2(
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--policy", f"{HERE}:Swing"], "needs an environment: give one with --env"),
-        (["--env", "Pendulum-v1"], "no live page: see episodes with eval --render"),
+        (["--chunk", "4"], "--chunk requires --policy RUN"),
+        (["--only-success"], "--only-success requires --policy RUN"),
+        (["--seed-start", "-1"], "need --seed-start >= 0, got -1"),
+        (["--env", "Pendulum-v1"], "Pendulum-v1 has no live page: see episodes with eval --render"),
         (["--env-kwargs", '{"reset_rule": "dice"}'], "dice"),
         (["--policy", "shipped", "--env", "Pendulum-v1"], "but the policy or the demonstrations have 5"),
     ],

@@ -90,19 +90,3 @@ def test_a_process_of_a_cluster_needs_no_run_directory(tmp_path, monkeypatch):
     (found,) = pools._run_in_worker([100_000], False)
     (expected,) = RolloutPool(None, config).run([100_000])
     assert found.to_dict("score") | {"planning_s": 0} == expected.to_dict("score") | {"planning_s": 0}
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--ray", "localhost:1"], "no Ray cluster at localhost:1: Connection refused; expected"),
-        (["--ray", "nowhere"], "no Ray cluster at nowhere: Invalid address format: nowhere; expected"),
-        (
-            ["--ray", "local", "--device", "cuda:1"],
-            "--device cuda:1 does not fit --ray, which chooses the GPU",
-        ),
-    ],
-)
-def test_unusable_addresses_are_refused(flags, message, capsys):
-    assert main(["eval", "--episodes", "1", *flags]) == 2
-    assert message in capsys.readouterr().err

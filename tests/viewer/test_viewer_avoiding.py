@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from nsde_policy.assets import SHIPPED_POLICY
-from nsde_policy.cli.main import main
 from nsde_policy.data import load_demonstrations
 from nsde_policy.envs.avoiding import geometry
 from nsde_policy.errors import ConfigError
@@ -103,13 +102,6 @@ def test_a_recorded_episode_ends_at_the_line_or_an_obstacle(way, success, tmp_pa
 def test_policies_of_different_tasks_do_not_play_side_by_side(runs: list[Path]):
     with pytest.raises(ConfigError, match="was trained for the task pusht and knn for avoiding"):
         PlayApp(load_runners([runs[0], SHIPPED_POLICY]), seed=3)
-
-
-def test_commands_refuse_tasks_without_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["collect", "--env", "Pendulum-v1", "--out", str(tmp_path / "d.zarr")]) == 2
-    assert "Pendulum-v1 has no live page: see episodes with eval --render" in capsys.readouterr().err
-    assert main(["collect", "--env", "avoiding", "--env-kwargs", '{"start": 3}', "--out", "d.zarr"]) == 2
-    assert "start must be one of 'fixed', 'varied'" in capsys.readouterr().err
 
 
 @pytest.mark.browser

@@ -151,12 +151,6 @@ def test_only_a_new_recording_of_some_steps_can_be_kept(tmp_path: Path):
         assert [kept.seed for kept in collection.episodes] == [2**32 - 1]
 
 
-@pytest.mark.parametrize("args", [["--chunk", "4"], ["--only-success"], ["--seed-start", "-1"]])
-def test_flags_for_policies_are_rejected_before_a_store_is_created(tmp_path: Path, args: list[str]):
-    assert main(["collect", "--out", str(tmp_path / "d.zarr"), *args]) == 2
-    assert not (tmp_path / "d.zarr").exists()
-
-
 @pytest.mark.slow
 def test_a_kept_episode_survives_a_kill_while_recording_the_next(tmp_path: Path):
     store = tmp_path / "d.zarr"

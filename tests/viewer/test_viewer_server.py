@@ -15,7 +15,6 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 
 from nsde_policy.assets import SHIPPED_POLICY
-from nsde_policy.cli.main import main
 from nsde_policy.cli.shared.page import PageFlags
 from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.tasks import get_task
@@ -264,13 +263,3 @@ def test_time_stands_still_while_nobody_watches():
         ticks = app.ticks
         time.sleep(20 * app.period_s)
         assert app.ticks <= ticks + 1, "one may have been in progress"
-
-
-# Command line
-
-
-def test_a_host_that_does_not_exist_is_an_error(capsys: Any):
-    assert main(["play", "--host", "no.such.host.invalid"]) == 2
-    error = capsys.readouterr().err
-    assert "try --host" in error
-    assert error.count("\n") == 1
