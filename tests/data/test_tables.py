@@ -111,27 +111,24 @@ ENDS = [4, 10, 15]
 """Last frames of three episodes, as 1 is added to them."""
 FLAGS = np.isin(np.arange(15), np.subtract(ENDS, 1))
 IDS = np.repeat([0, 1, 0], [4, 6, 5])
-DIVIDERS = {
-    "episode_ends": ENDS,
-    "traj_lengths": [4, 6, 5],
-    "episode_lengths": np.array([4, 6, 5], np.uint8),
-    "episode_starts": [0, 4, 10],
-    "dones": FLAGS,
-    "finished": FLAGS,
-    "terminals": FLAGS[:, None].astype(np.float32),
-    "episode_index": IDS,
-    "traj_id": IDS,
-}
+DIVIDERS: list[dict[str, Any]] = [
+    {"episode_ends": ENDS},
+    {"traj_lengths": [4, 6, 5]},
+    {"episode_lengths": np.array([4, 6, 5], np.uint8)},
+    {"episode_starts": [0, 4, 10]},
+    {"is_first": np.roll(FLAGS, 1)},
+    {"dones": FLAGS},
+    {"finished": FLAGS},
+    {"terminals": FLAGS[:, None].astype(np.float32)},
+    {"terminals": FLAGS & (np.arange(15) < 9), "timeouts": FLAGS & (np.arange(15) == 9)},
+    {"episode_index": IDS},
+    {"traj_id": IDS},
+]
 
 
-@pytest.mark.parametrize("name", [*DIVIDERS, "flags of starts", "cut off"])
-def test_an_array_divides_an_npz_file_into_episodes(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("divider", DIVIDERS, ids=" and ".join)
+def test_an_array_divides_an_npz_file_into_episodes(tmp_path: Path, divider: dict[str, Any]) -> None:
     arrays = {"states": np.arange(30.0).reshape(15, 2), "actions": np.ones((15, 1))}
-    divider = {name: DIVIDERS.get(name)}
-    if name == "flags of starts":
-        divider = {"is_first": np.roll(FLAGS, 1)}
-    if name == "cut off":
-        divider = {"terminals": FLAGS & (np.arange(15) < 9), "timeouts": FLAGS & (np.arange(15) == 9)}
     np.savez(tmp_path / "alone.npz", **arrays, **divider)
     demos = load_demonstrations(tmp_path / "alone.npz")
     assert demos.episode_ends.tolist() == ENDS

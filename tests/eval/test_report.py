@@ -110,25 +110,16 @@ def test_page_allows_only_its_own_style_and_script():
     assert all(value.startswith(("#", "data:")) for value in named if value)
 
 
-@pytest.fixture
-def runs(quick_runs: list[Path]) -> list[Path]:
-    """A Neural SDE and a regression."""
-    return [quick_runs[0], quick_runs[2]]
-
-
-STEPS = 60
-PLAY = ["--episodes", "2", "--workers", "1", "--env-kwargs", f'{{"max_episode_steps": {STEPS}}}']
-LENGTHS = [STEPS + 1, STEPS + 1]
-
-
-def test_page_holds_episodes_and_settings(runs: list[Path], tmp_path: Path):
-    assert main(["compare", *map(str, runs), "--out", str(tmp_path), *PLAY]) == 0
+def test_page_holds_episodes_and_settings(quick_runs: list[Path], tmp_path: Path):
+    runs, kwargs = [quick_runs[0], quick_runs[2]], {"max_episode_steps": 60}
+    play = ["--episodes", "2", "--workers", "1", "--env-kwargs", json.dumps(kwargs)]
+    assert main(["compare", *map(str, runs), "--out", str(tmp_path), *play]) == 0
     text = (tmp_path / "report.html").read_text()
     data = Page(text).data()
-    assert [run["lengths"] for run in data["runs"]] == [LENGTHS, LENGTHS]
+    assert [run["lengths"] for run in data["runs"]] == [[61, 61], [61, 61]]
     for words in ("demos.final_action_weight", "pymunk", str(runs[0]), "regression"):
         assert words in text
-    played = EnvRunner(runs[0], RolloutConfig(env_kwargs={"max_episode_steps": STEPS})).run_one(100_001)
+    played = EnvRunner(runs[0], RolloutConfig(env_kwargs=kwargs)).run_one(100_001)
     entry, _ = read_comparison(tmp_path / "comparison.json").entries
     assert entry.frames in text
     true = np.column_stack([played.trace.obs, played.trace.progress])
