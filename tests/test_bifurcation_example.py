@@ -22,17 +22,15 @@ from bifurcation import (
 )
 from bifurcation_road import Road, format_table, score_paths, thin
 
+from tests.helpers.rng import make_rng
+
 PUBLISHED = json.loads((Path(__file__).parents[1] / "benchmarks/results/bifurcation.json").read_text())
 ROAD = Road(1)
 
 
-def rng(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 def score(paths, road=ROAD):
     """Return the value of each score."""
-    return {name: found["value"] for name, found in score_paths(paths, road, rng()).items()}
+    return {name: found["value"] for name, found in score_paths(paths, road, make_rng()).items()}
 
 
 @pytest.mark.parametrize("density", [1, 10])

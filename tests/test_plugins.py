@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
-from nsde_policy.data import DemoWriter, Episode
+from tests.helpers.demo_stores import write_store
 from tests.helpers.doc_pages import code_blocks
 
 ROOT = Path(__file__).parents[1]
@@ -137,7 +137,7 @@ def test_broken_plug_ins_matter_only_to_those_who_ask_for_them(tmp_path: Path):
     write_package(site, "broken", "1.0", points)
     for group, content in BROKEN.items():
         (site / f"broken_{group}.py").write_text(content)
-    write_reaches(tmp_path / "demos.zarr")
+    write_store(tmp_path / "demos.zarr", attributes={"rate_hz": 10})
     good = [
         "data info demos.zarr",
         "train --policy knn --demos demos.zarr --out run --device cpu",
@@ -168,13 +168,3 @@ def test_a_name_belongs_to_the_module_that_registers_it_first(tmp_path: Path):
     """
     done = run_line(f"python -c {shlex.quote(textwrap.dedent(code))}", path=[ROOT], cwd=tmp_path)
     assert "the method 'diffusion', as mine.model has done: rename one" in done.stderr
-
-
-def write_reaches(path: Path) -> None:
-    starts = np.random.default_rng(0).uniform(0, 1, (40, 4)).astype("f4")
-    with DemoWriter(path, rate_hz=10) as writer:
-        for start in starts:
-            shares = 0.7 ** np.arange(16, dtype="f4")[:, None]
-            position = start[2:] + shares * (start[:2] - start[2:])
-            goal = np.broadcast_to(start[2:], position.shape)
-            writer.append(Episode(np.hstack([position, goal])[:-1], position[1:]))

@@ -1,6 +1,6 @@
 """Tests for nsde_policy/torch_threads.py: a plan uses one torch thread, and the caller's settings stay."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -30,14 +30,6 @@ def policy(monkeypatch):
     torch.set_num_threads(1)
 
 
-def count_in_new_thread() -> int:
-    found: list[int] = []
-    thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
-    thread.start()
-    thread.join()
-    return found[0]
-
-
 def test_a_plan_uses_one_thread_or_as_many_as_are_set_and_the_callers_settings_stay(policy):
     policy.select_action(START)
     alone = policy.plan_from(STATES, steps=8, seed=5)
@@ -47,7 +39,8 @@ def test_a_plan_uses_one_thread_or_as_many_as_are_set_and_the_callers_settings_s
     shared = policy.plan_from(STATES, steps=8, seed=5)
     assert policy.used == {2}
     assert np.array_equal(alone.actions, shared.actions)
-    assert (torch.get_num_threads(), count_in_new_thread()) == (3, 3)
+    with ThreadPoolExecutor() as new_thread:
+        assert new_thread.submit(torch.get_num_threads).result() == torch.get_num_threads() == 3
 
 
 @pytest.mark.parametrize(("value", "expected"), [("1", 1), ("3,2", 3), ("", None), ("many", None)])

@@ -23,14 +23,9 @@ PLAY = ["--episodes", "2", "--workers", "1", "--device", "cpu"]
 
 
 @pytest.fixture(scope="module")
-def runs(quick_runs: list[Path]) -> list[Path]:
-    return quick_runs
-
-
-@pytest.fixture(scope="module")
-def out(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def out(quick_runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("out")
-    assert compare(runs, "--out", str(out)) == 0
+    assert compare(quick_runs, "--out", str(out)) == 0
     return out
 
 
@@ -38,7 +33,7 @@ def compare(runs: Sequence[Path], *args: str) -> int:
     return main(["compare", *map(str, runs), *PLAY, *args])
 
 
-def test_runs_are_compared_on_the_same_starts(runs: list[Path], out: Path):
+def test_runs_are_compared_on_the_same_starts(quick_runs: list[Path], out: Path):
     found = read_comparison(out / "comparison.json")
     assert (found.task, found.seeds) == ("pusht", (100_000, 100_001))
     assert found.env_kwargs == {"reset_rule": "benchmark"}
@@ -51,7 +46,7 @@ def test_runs_are_compared_on_the_same_starts(runs: list[Path], out: Path):
         assert each.episodes.seed == (100_000, 100_001)
         assert each.train_s is not None
     assert [e.calls_per_chunk for e in found.entries] == [8, 8, 1]
-    _, model = load_model(RunDirectory(runs[0]))
+    _, model = load_model(RunDirectory(quick_runs[0]))
     assert found.entries[0].parameters == sum(p.numel() for p in model.parameters())
     text = (out / "report.html").read_text()
     assert "Neural SDE, ours" in text
@@ -59,27 +54,27 @@ def test_runs_are_compared_on_the_same_starts(runs: list[Path], out: Path):
 
 
 def test_the_same_command_resumes_without_new_episodes(
-    runs: list[Path], out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    quick_runs: list[Path], out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     before = read_comparison(out / "comparison.json")
     monkeypatch.setattr(comparing, "score_rollouts", None)
-    assert compare(runs, "--out", str(out)) == 0
+    assert compare(quick_runs, "--out", str(out)) == 0
     assert read_comparison(out / "comparison.json") == before
-    assert compare(runs[::-1], "--out", str(out)) == 0
+    assert compare(quick_runs[::-1], "--out", str(out)) == 0
     assert "**Regression, theirs**" in capsys.readouterr().out
 
 
-def test_what_is_new_or_damaged_is_evaluated_again(runs: list[Path], out: Path, tmp_path: Path):
+def test_what_is_new_or_damaged_is_evaluated_again(quick_runs: list[Path], out: Path, tmp_path: Path):
     kept = len(list((out / "entries").iterdir()))
     assert kept == 3
     other = ["--out", str(out), "--seed-start", "5"]
-    assert compare(runs[2:], *other) == 0
+    assert compare(quick_runs[2:], *other) == 0
     (added,) = sorted((out / "entries").iterdir(), key=lambda file: file.stat().st_mtime)[kept:]
     content = added.read_text()
     added.write_text(content[:100])
-    assert compare(runs[2:], *other) == 0
+    assert compare(quick_runs[2:], *other) == 0
     assert added.read_text() == content
-    for file in runs[2].iterdir():
+    for file in quick_runs[2].iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     weights = RunDirectory(tmp_path).read_weights()
     changed = {
@@ -100,13 +95,13 @@ def test_what_is_new_or_damaged_is_evaluated_again(runs: list[Path], out: Path, 
     ],
 )
 def test_bad_input_exits_with_code_2(
-    runs: list[Path],
+    quick_runs: list[Path],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     args: list[str],
     message: str,
 ):
-    names = {"RUN": runs[0]}
+    names = {"RUN": quick_runs[0]}
     out = [] if "--out" in args else ["--out", str(tmp_path / "out")]
     assert main(["compare", *(str(names.get(arg, arg)) for arg in args), "--episodes", "1", *out]) == 2
     said = capsys.readouterr().err
@@ -115,18 +110,18 @@ def test_bad_input_exits_with_code_2(
     assert not (tmp_path / "out").exists()
 
 
-def test_runs_with_equal_names_are_rejected(runs: list[Path], tmp_path: Path):
+def test_runs_with_equal_names_are_rejected(quick_runs: list[Path], tmp_path: Path):
     twin = tmp_path / "twin"
     twin.mkdir()
     for name in ("config.json", "model.safetensors"):
-        (twin / name).write_bytes((runs[0] / name).read_bytes())
+        (twin / name).write_bytes((quick_runs[0] / name).read_bytes())
     with pytest.raises(ComparisonError, match="cannot be told apart"):
-        choose_names(load_records([runs[0], twin], RolloutConfig()))
+        choose_names(load_records([quick_runs[0], twin], RolloutConfig()))
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_runs_on_other_demonstrations_are_not_pooled(seed: int, runs: list[Path]):
-    record = replace(RunDirectory(runs[0]).read_record(), config=get_task("pusht").preset("fast"))
+def test_runs_on_other_demonstrations_are_not_pooled(seed: int, quick_runs: list[Path]):
+    record = replace(RunDirectory(quick_runs[0]).read_record(), config=get_task("pusht").preset("fast"))
     other = replace(record, seed=seed, demos=replace(record.demos, fingerprint="f" * 64))
     names = choose_names({Path("a"): record, Path("b"): other, Path("c"): replace(record, seed=5)})
     assert names[Path("b")] != names[Path("a")]

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
-from nsde_policy.data import DemoWriter
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.score.comparison import ScoreComparison, compare_scores
 from nsde_policy.eval.score.result import Score
 from nsde_policy.eval.score.scorer import ScoreConfig
 from nsde_policy.eval.statistics import EpisodeSums
 from tests.helpers.demo_stores import write_store
+from tests.helpers.robot_arm import write_arm_store
 from tests.helpers.toy_problems import make_robot_demos
 
 
@@ -23,9 +23,7 @@ from tests.helpers.toy_problems import make_robot_demos
 def two_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     """Return two runs that held out the same episodes, and their store."""
     folder = tmp_path_factory.mktemp("two")
-    with DemoWriter(folder / "robot.zarr", rate_hz=20, angles=(2,)) as writer:
-        for episode in make_robot_demos(8, 15):
-            writer.append(episode)
+    write_arm_store(folder / "robot.zarr", replace(make_robot_demos(8, 15), rate_hz=20), angles=(2,))
     common = ["train", "--demos", str(folder / "robot.zarr"), "--task", "none", "--validation", "0.5"]
     common += ["--train.steps", "10", "--train.batch-size", "16", "--select", "none", "--device", "cpu"]
     sde = ["--model.network.width", "16", "--chunk", "4", "--out", str(folder / "sde")]
@@ -62,6 +60,7 @@ def test_command_prints_tables_and_writes_json(
         (["--demos", "missing.zarr"], "missing.zarr"),
         (["--demos", "OTHER"], "holds: ctrl; the run was trained on the observations state"),
         (["--demos", "WIDE"], "observations of 5 and actions of 3 numbers, the run was trained on 4 and 3"),
+        (["--demos", "FAST"], "recorded at 40 Hz, the run was trained at 20 Hz"),
     ],
 )
 def test_command_explains_flags_and_stores_that_do_not_fit(
@@ -72,26 +71,16 @@ def test_command_explains_flags_and_stores_that_do_not_fit(
     words: str,
 ):
     run, _, store = two_runs
-    with DemoWriter(tmp_path / "wide.zarr") as writer:
-        writer.append(make_robot_demos(1, obs_dim=5)[0])
+    places = {"STORE": store, "OTHER": tmp_path / "other.zarr"}
+    places["WIDE"] = write_arm_store(tmp_path / "wide.zarr", make_robot_demos(1, obs_dim=5))
+    fast = replace(make_robot_demos(3, 15), rate_hz=40)
+    places["FAST"] = write_arm_store(tmp_path / "fast.zarr", fast, angles=(2,))
     names = ("data/state", "data/action", "data/keypoint", "data/img")
     write_store(tmp_path / "other.zarr", {**dict.fromkeys(names), "data/ctrl": np.ones((40, 2))})
-    places = {"STORE": store, "WIDE": tmp_path / "wide.zarr", "OTHER": tmp_path / "other.zarr"}
     assert main(["score", str(run), *(str(places.get(flag, flag)) for flag in flags)]) == 2
     said = capsys.readouterr().err
     assert words in said
     assert "--obs-keys" not in said
-
-
-def test_store_of_another_rate_is_refused(
-    two_runs: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    with DemoWriter(tmp_path / "fast.zarr", rate_hz=40, angles=(2,)) as writer:
-        for episode in make_robot_demos(3, 15):
-            writer.append(episode)
-    flags = ["score", str(two_runs[0]), "--samples", "2", "--demos"]
-    assert main([*flags, str(tmp_path / "fast.zarr")]) == 2
-    assert "recorded at 40 Hz, the run was trained at 20 Hz" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

@@ -187,16 +187,8 @@ def test_cameras_on_a_cpu_get_a_small_encoder_and_fewer_steps_shorten_all_parts(
     [([], 5000), (["--steps", "250"], 50), (["--steps", "250", "--encoder.occlusion-steps", "7"], 7)],
 )
 def test_fewer_steps_also_shorten_the_training_on_occluded_frames(flags: list[str], steps: int):
-    args = [
-        "--demos",
-        str(DATA / "camera_demos.zarr.zip"),
-        "--task",
-        "pusht",
-        "--obs",
-        "pixels",
-        "--preset",
-        "pixels",
-    ]
+    args = ["--demos", str(DATA / "camera_demos.zarr.zip"), "--obs", "pixels", "--preset", "pixels"]
+    args += ["--task", "pusht"]
     config = Train.parse([*args, *flags], "train").resolve().config
     assert config.encoder.occlusion_steps == steps
 

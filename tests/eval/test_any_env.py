@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
-from nsde_policy.data import Demonstrations, Episode
-from nsde_policy.data.zarr_store.writer import DemoWriter
+from nsde_policy.data import Demonstrations
 from nsde_policy.errors import EnvError
 from nsde_policy.eval.render import video
 from nsde_policy.eval.rollouts.pool import RolloutPool
@@ -20,6 +19,8 @@ from nsde_policy.tasks import adapter as adapters
 from nsde_policy.tasks.adapter import EnvAdapter
 from nsde_policy.training.train import train_run
 from tests.helpers.environments import BrokenEnv, DictEnv, MatrixEnv
+from tests.helpers.robot_arm import write_arm_store
+from tests.helpers.toy_problems import make_robot_demos
 
 HERE = "tests.helpers.environments"
 
@@ -208,11 +209,8 @@ def test_a_named_environment_replaces_the_recorded_one(runs):
 
 
 def test_train_records_the_environment_and_eval_plays_in_it(tmp_path, capsys):
-    rng, store = np.random.default_rng(0), tmp_path / "demos.zarr"
-    with DemoWriter(store, rate_hz=20.0) as writer:
-        for _ in range(3):
-            episode = Episode(rng.uniform(-1, 1, (12, 3)), rng.uniform(-1, 1, (12, 1)))
-            writer.append(Episode(episode.obs.astype(np.float32), episode.act.astype(np.float32)))
+    demos = replace(make_robot_demos(3, 12, obs_dim=3, act_dim=1), rate_hz=20.0)
+    store = write_arm_store(tmp_path / "demos.zarr", demos)
     flags = ["--env", "Pendulum-v1", "--env-kwargs", '{"max_episode_steps": 9}']
     train = ["train", "--demos", str(store), "--policy", "regression", "--preset", "fast"]
     args = [*train, *flags, "--train.steps", "2", "--train.log-every", "1", "--train.batch-size", "4"]

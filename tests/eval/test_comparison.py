@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare.result import Comparison, merge_comparisons, read_comparison
-from nsde_policy.eval.compare.row import Row
 from nsde_policy.eval.compare.table import format_comparison
 from nsde_policy.eval.rollouts.episode import EpisodeResult, tabulate_results
 from nsde_policy.eval.statistics import NO_DIFFERENCE, mean, paired_difference, proportion
@@ -122,16 +121,13 @@ def cells(text: str, label: str, *, table: int = 0) -> list[str]:
     return [cell.strip() for cell in lines[table].strip("|").split("|")]
 
 
-def find_row(name: str) -> Row:
-    return next(row for row in ALL.rows if row.first.name == name)
-
-
 def test_tables_show_scores_costs_and_differences():
     text = format_comparison(ALL)
     ours, theirs = cells(text, "**Neural SDE**"), cells(text, "Diffusion Policy, DDPM-100")
     assert ours[5:] == ["8", "346 k", "61 s"]
     assert theirs[5:] == ["100", "65 M", "61 s"]
-    reference, row = ALL.reference, find_row("diffusion, DDPM-100")
+    reference = ALL.reference
+    (row,) = (row for row in ALL.rows if row.first.name == "diffusion, DDPM-100")
     assert theirs[1:4] == [str(row.success), str(row.score), "120"]
     assert theirs[4] == ", ".join(f"{share:.3f}" for share in row.means_by_seed("success").values())
     difference = row.difference(reference, "success")

@@ -16,9 +16,7 @@ from nsde_policy.eval.score.scorer import ScoreConfig, score_episodes
 from nsde_policy.methods.neural_sde.config import NetworkConfig, NeuralSDEConfig
 from nsde_policy.policy.policy import Policy
 from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.training.options import TrainOptions
-from nsde_policy.training.train import train_run
-from tests.helpers.camera_robot import EPISODES, SIZES, STEPS, write_camera_store
+from tests.helpers.camera_robot import EPISODES, SIZES, STEPS, train_camera_run, write_camera_store
 
 HELD_OUT = 2
 
@@ -36,8 +34,7 @@ def robot(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         model=NeuralSDEConfig(network=NetworkConfig(width=16, depth=2)),
         train=TrainConfig(steps=20, batch_size=16),
     )
-    options = TrainOptions(validation=HELD_OUT / EPISODES)
-    train_run(store, config, folder / "run", options=options)
+    train_camera_run(store, folder / "run", config, validation=HELD_OUT / EPISODES)
     return folder / "run", store
 
 
