@@ -102,25 +102,15 @@ def test_eval_counts_modes(runs: dict[str, Path], tmp_path: Path, capsys: pytest
     assert found["successes_by_mode"][found["episodes"][0]["mode"]] == 7
 
 
-@pytest.fixture(scope="module")
-def compared(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a comparison of three runs of `gates`, two of them of the same method."""
-    out = tmp_path_factory.mktemp("compared")
+def test_compare_counts_modes_of_all_trainings(runs: dict[str, Path], tmp_path: Path):
     flags = ["--episodes", "8", "--workers", "1", "--device", "cpu"]
-    assert main(["compare", *map(str, runs.values()), *flags, "--out", str(out)]) == 0
-    return out
-
-
-def test_compare_counts_modes_of_all_trainings(compared: Path):
-    found = read_comparison(compared / "comparison.json")
+    assert main(["compare", *map(str, runs.values()), *flags, "--out", str(tmp_path)]) == 0
+    found = read_comparison(tmp_path / "comparison.json")
     text = format_comparison(found)
     assert "| entropy | success × entropy | episodes | distinct modes |" in text
     assert "| 1, 1 of 3 |" in text
     knn, sde = sorted(found.rows, key=lambda row: row.first.method)
     assert (knn.episodes, sde.episodes) == (16, 8)
     assert knn.difference(sde, "product").value <= 0.0
-
-
-def test_report_shows_modes(compared: Path):
-    page = (compared / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text()
     assert '<td data-title="distinct modes">1, 1 of 3</td>' in page
