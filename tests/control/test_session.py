@@ -18,16 +18,12 @@ from tests.helpers.sessions import NO_LIMITS, OBS, PERIOD, make_session, run_ses
 from tests.helpers.simulated_time import DelayedPlanner
 
 
-def open_session(**settings):
-    return Session(Walker(), SessionConfig(**settings), calibration=CALIBRATION)
-
-
 def test_objects_are_frozen_while_a_session_is_open():
     before = gc.get_freeze_count()
-    with open_session():
+    with make_session(Sim()):
         assert gc.get_freeze_count() > 1000 + before
     assert gc.get_freeze_count() == 0
-    with open_session(freeze_gc=False):
+    with make_session(Sim(), freeze_gc=False):
         assert gc.get_freeze_count() == 0
 
 
