@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nsde_policy.control import Session, SessionConfig
 from nsde_policy.interface.planner import Plan, Planner, round_binary
-from tests.helpers.numpy_planner import CALIBRATION, SPEC, Sim
+from tests.helpers.numpy_planner import SPEC, Sim
+from tests.helpers.sessions import PERIOD, make_session, run_session
 
 BINARY = replace(SPEC, binary=((1, 0.0, 100.0),))
-OBS = np.array([50.0, 0.0, 1.0])
 
 
 class Gripper(Planner):
@@ -40,24 +39,16 @@ class SlowGripper(Gripper):
 
 def test_a_policy_is_told_what_it_planned_so_that_it_can_change_its_mind_slowly():
     sim = Sim()
-    session = Session(SlowGripper(), SessionConfig(chunk=1), calibration=CALIBRATION, clock=sim.clock)
-    commands = []
-    for _ in range(20):
-        commands.append(session.step(OBS, sim.now)[1])
-        sim.now += 0.1
-    assert set(commands) == {0.0, 100.0}
-    assert commands[-1] == 100.0
+    gripper = run_session(make_session(sim, SlowGripper(), chunk=1), sim, 20, follow=False)[:, 1]
+    assert set(gripper) == {0.0, 100.0}
+    assert gripper[-1] == 100.0
 
 
 @pytest.mark.parametrize("rate_hz", [10, 40])
 def test_a_session_sends_one_of_two_values_and_switches_at_once(rate_hz: float):
     sim = Sim()
-    session = Session(Gripper(), SessionConfig(rate_hz=rate_hz), calibration=CALIBRATION, clock=sim.clock)
-    commands = []
-    for _ in range(round(1.2 * rate_hz)):
-        commands.append(session.step(OBS, sim.now))
-        sim.now += 1 / rate_hz
-    gripper = np.stack(commands)[:, 1]
+    session, ticks = make_session(sim, Gripper(), rate_hz=rate_hz), round(1.2 * rate_hz)
+    gripper = run_session(session, sim, ticks, rate=rate_hz, follow=False)[:, 1]
     assert set(gripper) == {0.0, 100.0}
     switches = np.flatnonzero(np.diff(gripper))
     assert len(switches) == 5  # each plan of four periods closes after two and a half; the next one opens
@@ -67,10 +58,8 @@ def test_a_session_sends_one_of_two_values_and_switches_at_once(rate_hz: float):
 
 def test_a_fault_keeps_the_gripper_as_it_is():
     sim = Sim()
-    session = Session(Gripper(), SessionConfig(), calibration=CALIBRATION, clock=sim.clock)
-    for _ in range(4):
-        command = session.step(OBS, sim.now)
-        sim.now += 0.1
-    assert command[1] == 100.0
+    session = make_session(sim, Gripper())
+    assert run_session(session, sim, 4, follow=False)[-1, 1] == 100.0
+    sim.now += PERIOD
     held = session.step(np.full(3, np.nan), sim.now)
     assert held[1] == 100.0

@@ -34,7 +34,7 @@ class Deltas(Planner):
 class Robot:
     """A robot that adds up the changes of a session; `step` is what `hold`, `stop` and starts may change."""
 
-    def __init__(self, *, low=-5.0, high=5.0, step=12.0, worker=None, **settings) -> None:
+    def __init__(self, *, low=-5.0, high=5.0, step=12.0, **settings) -> None:
         self.sim, self.planner = Sim(), Deltas(low, high)
         self.broken: object = None
         calibration = Calibration(
@@ -48,8 +48,7 @@ class Robot:
             action_high=(high, high),
             delta_columns=(0, 1),
         )
-        if settings.get("plan_ahead"):
-            worker = SimulatedWorker(self.sim.clock, delay_s=0.15)
+        worker = SimulatedWorker(self.sim.clock, delay_s=0.15) if settings.get("plan_ahead") else None
         self.session = Session(
             self.planner, SessionConfig(**settings), calibration=calibration, clock=self.read, worker=worker
         )
@@ -67,17 +66,6 @@ class Robot:
         self.position += change
         return change
 
-    @property
-    def planned(self) -> np.ndarray:
-        return np.concatenate(self.planner.plans)
-
-
-def match_rows(rows: np.ndarray, planned: np.ndarray) -> list[int]:
-    """Return the number of the planned change that each row is; all of them differ."""
-    distance = np.abs(np.reshape(rows, (-1, 1, 2)) - planned).max(-1)
-    assert (distance.min(1) < 1e-9).all(), "a change that was not planned"
-    return distance.argmin(1).tolist()
-
 
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("calls", [1, 2, 3])
@@ -89,7 +77,9 @@ def test_each_change_is_sent_once_however_often_a_period_asks(ahead: bool, calls
             assert not sent[-1].any(), "nothing moves again, and nothing without a plan"
     sent = [change for change in sent if change.any()]
     assert len(sent) >= 20
-    rows = match_rows(sent, robot.planned)
+    distance = np.abs(np.reshape(sent, (-1, 1, 2)) - np.concatenate(robot.planner.plans)).max(-1)
+    assert (distance.min(1) < 1e-9).all(), "a change that was not planned"
+    rows = distance.argmin(1).tolist()
     assert len(rows) == len({*rows})
     assert robot.session.report().faults == {}
 

@@ -18,16 +18,12 @@ from tests.helpers.sessions import NO_LIMITS, OBS, PERIOD, make_session, run_ses
 from tests.helpers.simulated_time import DelayedPlanner
 
 
-def open_session(**settings):
-    return Session(Walker(), SessionConfig(**settings), calibration=CALIBRATION)
-
-
 def test_objects_are_frozen_while_a_session_is_open():
     before = gc.get_freeze_count()
-    with open_session():
+    with make_session(Sim()):
         assert gc.get_freeze_count() > 1000 + before
     assert gc.get_freeze_count() == 0
-    with open_session(freeze_gc=False):
+    with make_session(Sim(), freeze_gc=False):
         assert gc.get_freeze_count() == 0
 
 
@@ -79,13 +75,8 @@ def test_ticks_do_not_drift_and_skip_periods_that_have_passed():
 
 
 def test_a_loop_over_ticks_has_no_faults_also_after_a_pause_and_a_reset():
-    sim = Sim()
-
-    def sleep(seconds):
-        sim.now += seconds
-
-    config = SessionConfig()
-    with Session(Walker(), config, calibration=CALIBRATION, clock=sim.clock, sleep=sleep) as session:
+    sim, config = Sim(), SessionConfig()
+    with Session(Walker(), config, calibration=CALIBRATION, clock=sim.clock, sleep=sim.sleep) as session:
         for _ in range(2):
             for _, time in zip(range(5), session.ticks(), strict=False):
                 session.step(OBS, time)
@@ -107,11 +98,7 @@ def test_a_gap_of_three_policy_periods_or_five_control_periods_is_not_a_clock_ju
 
 def test_a_late_plan_is_held_once_and_its_past_commands_are_dropped():
     sim = Sim()
-
-    def sleep(seconds):
-        sim.now += seconds
-
-    session = make_session(sim, DelayedPlanner(Walker(), 0.2, sleep=sleep), limits=NO_LIMITS, blend=0.0)
+    session = make_session(sim, DelayedPlanner(Walker(), 0.2, sleep=sim.sleep), limits=NO_LIMITS, blend=0.0)
     session.step(OBS, sim.now)
     assert [fault.kind for fault in session.last.faults] == [FaultKind.LATE_PLAN]
     sim.now += PERIOD

@@ -187,10 +187,7 @@ def test_wrong_reply_raises_a_typed_error(name: str):
 
 
 def test_features_of_another_shape_raise_a_typed_error():
-    def encoded(_: Any) -> bytes:
-        return encode(EncodeReply(Array.pack(np.zeros((2, 1)))))
-
-    with serve_replies(encoded) as url:
+    with serve_replies(lambda _: encode(EncodeReply(Array.pack(np.zeros((2, 1)))))) as url:
         policy = RemotePolicy.connect(url, deadline_s=5, timeout_s=10)
         with pytest.raises(RemoteError, match=r"features of shape \(2, 1\), expected \(1, 1\)"):
             policy.encode_frames(np.zeros((1, policy.spec.obs_dim - 1)), [])

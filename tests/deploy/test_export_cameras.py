@@ -1,5 +1,6 @@
 """Tests for exports of policies with cameras: encoder and chunk as two graphs, loaded as one policy."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,6 @@ from tests.helpers.exported_policies import build_camera_policy, observe_robot
 @pytest.fixture(scope="module")
 def policy() -> Policy:
     made = build_camera_policy("top", "wrist", anchors=2, level=True)
-    assert made.encoder is not None
     made.encoder.visibility = VisibilityHead(2 * 6 * 8)
     return made
 
@@ -32,16 +32,15 @@ def exported(policy: Policy, tmp_path_factory: pytest.TempPathFactory, onnx_oper
     return out
 
 
-@pytest.fixture(scope="module")
-def runtime(exported: Path) -> RuntimePolicy:
-    return RuntimePolicy.load(exported)
-
-
-def assert_same_features(policy: Policy, graph: EncoderGraph, n: int) -> None:
-    features = []
-    for seed in range(n):
-        given = observe_robot(policy, seed)
-        state, *frames = given.values()
+@pytest.mark.slow
+def test_shift_of_two_cameras_is_undone_as_in_the_policy(
+    policy: Policy, exported: Path, monkeypatch: pytest.MonkeyPatch
+):
+    graph = EncoderGraph.load(exported.with_name("policy.encoder.onnx"))
+    run, runs, features = graph.run, list[int](), []
+    monkeypatch.setattr(graph, "run", lambda inputs: runs.append(1) or run(inputs))
+    for seed in range(20):
+        state, *frames = observe_robot(policy, seed).values()
         found, visible = graph.encode(state, frames)
         features.append(found)
         expected = policy.encode_frames(state[None], [frame[None] for frame in frames])
@@ -49,26 +48,11 @@ def assert_same_features(policy: Policy, graph: EncoderGraph, n: int) -> None:
         np.testing.assert_allclose(visible, expected[1], rtol=0, atol=5e-5)
         assert 0 <= visible <= 1
     assert np.ptp(features, axis=0).max() > 0.01, "features do not depend on the frames"
+    assert 22 <= len(runs) <= 38, "the network looks twice at a shifted picture only"
 
 
-@pytest.mark.slow
-def test_shift_of_two_cameras_is_undone_as_in_the_policy(
-    policy: Policy, exported: Path, monkeypatch: pytest.MonkeyPatch
-):
-    graph, count = EncoderGraph.load(exported.with_name("policy.encoder.onnx")), 0
-    run = graph.run
-
-    def count_runs(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        nonlocal count
-        count += 1
-        return run(inputs)
-
-    monkeypatch.setattr(graph, "run", count_runs)
-    assert_same_features(policy, graph, 20)
-    assert 22 <= count <= 38, "the network looks twice at a shifted picture only"
-
-
-def test_runtime_plans_from_frames_as_the_policy(policy: Policy, runtime: RuntimePolicy):
+def test_runtime_plans_from_frames_as_the_policy(policy: Policy, exported: Path):
+    runtime = RuntimePolicy.load(exported)
     rows = [observe_robot(policy, seed) for seed in range(3)]
     batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     np.testing.assert_allclose(runtime.encode(batch), policy.encode(batch), rtol=0, atol=1e-5)
@@ -78,7 +62,6 @@ def test_runtime_plans_from_frames_as_the_policy(policy: Policy, runtime: Runtim
 
 def test_outputs_of_another_encoder_fail_the_parity_check(exported: Path):
     other = build_camera_policy("top", "wrist", anchors=2)
-    assert other.encoder is not None
     other.encoder.visibility = VisibilityHead(2 * 6 * 8)
     graph = EncoderGraph.load(exported.with_name("policy.encoder.onnx"))
     with pytest.raises(
@@ -90,14 +73,8 @@ def test_outputs_of_another_encoder_fail_the_parity_check(exported: Path):
 # Hostile and incomplete files
 
 
-@pytest.fixture
-def folder(exported: Path, tmp_path: Path) -> Path:
-    for path in exported.parent.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    return tmp_path
-
-
-def test_missing_or_damaged_encoder_is_rejected(folder: Path):
+def test_missing_or_damaged_encoder_is_rejected(exported: Path, tmp_path: Path):
+    folder = Path(shutil.copytree(exported.parent, tmp_path / "copy"))
     path, chunk = folder / "policy.encoder.onnx", folder / "policy.onnx"
     content = path.read_bytes()
     with pytest.raises(CheckpointError, match="it is the encoder of a policy; load the policy"):

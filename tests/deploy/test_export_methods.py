@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from nsde_policy.deploy.export import export_policy
-from nsde_policy.deploy.runtime.metadata import GraphRecord
 from nsde_policy.methods.baselines.bet import BehaviourTransformerConfig
 from nsde_policy.methods.baselines.flow import StreamingFlowConfig, StreamingFlowSampling
 from nsde_policy.methods.baselines.gpi import GPIConfig, GPISampling
@@ -37,16 +36,6 @@ METHODS = {
 }
 
 
-def noise_for(record: GraphRecord, seed: int) -> list[np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return [
-        rng.standard_normal(given.shape, np.float32)
-        if given.kind == "normal"
-        else rng.random(given.shape, np.float32)
-        for given in record.inputs[1:]
-    ]
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_onnx_graph_equals_the_plan_of_each_method(method, tmp_path, onnx_operators):
     config, chunk = METHODS[method]
@@ -55,11 +44,13 @@ def test_onnx_graph_equals_the_plan_of_each_method(method, tmp_path, onnx_operat
     record = exported[0].record
     session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
     for seed in range(5):
-        states, noise = draw_states(config.history, seed=seed), noise_for(record, seed)
+        states, rng = draw_states(config.history, seed=seed), np.random.default_rng(seed)
+        draw = {"normal": rng.standard_normal, "uniform": rng.random}
+        noise = [draw[given.kind](given.shape, np.float32) for given in record.inputs[1:]]
         names = [given.name for given in record.inputs]
         answer = session.run(["actions"], dict(zip(names, [states, *noise], strict=True)))[0]
-        rng = BufferedNoise(1, "cpu", [torch.from_numpy(values)[None] for values in noise])
-        expected = policy.model.plan(torch.from_numpy(states)[None], steps=chunk, rng=rng)[0]
+        buffered = BufferedNoise(1, "cpu", [torch.from_numpy(values)[None] for values in noise])
+        expected = policy.model.plan(torch.from_numpy(states)[None], steps=chunk, rng=buffered)[0]
         np.testing.assert_allclose(answer, expected, rtol=0, atol=1e-4)
     assert record.spec.method == method
     assert record.fingerprint == fingerprint(policy.model.state_dict())

@@ -18,7 +18,6 @@ from nsde_policy.deploy.protocol import (
     PlanReply,
     PlanRequest,
     Refusal,
-    Welcome,
     decode,
     encode,
 )
@@ -26,13 +25,6 @@ from nsde_policy.errors import RemoteError
 from nsde_policy.interface.planner import Plan
 from tests.helpers.policy_servers import SPEC, WELCOME, encode_request
 
-MESSAGES = {
-    Hello: Hello(1, "0.1.0"),
-    Welcome: WELCOME,
-    PlanRequest: decode(encode_request(), PlanRequest),
-    PlanReply: PlanReply.pack(Plan(np.ones((2, 1)), np.ones((3, 3)), np.ones((2, 1)))),
-    Refusal: Refusal("late", "too late"),
-}
 TWO = struct.pack("<2d", 1.0, 2.0)
 
 finite = st.sampled_from([np.float32, np.float64]).flatmap(
@@ -78,7 +70,7 @@ def array(shape: Any = (1, 2), data: Any = TWO) -> dict[str, Any]:
     [
         ("text", "type str, expected bytes"),
         (b"", "truncated"),
-        (encode(MESSAGES[Hello]), r"Invalid value 'hello' - at `\$.kind`"),
+        (encode(Hello(1, "0.1.0")), r"Invalid value 'hello' - at `\$.kind`"),
         (changed(steps=0), r"Expected `int` >= 1 - at `\$.steps`"),
         (changed(deadline_s=float("nan")), r"> 0.0 - at `\$.deadline_s`"),
         (changed(states=array(shape=[2**40, 2**40])), "data has 16 bytes, expected"),

@@ -16,13 +16,8 @@ from nsde_policy.errors import CheckpointError, ConfigError, PlanError
 from tests.helpers.exported_policies import draw_states, sign_graph
 
 
-@pytest.fixture(scope="module")
-def policy(small_graph) -> RuntimePolicy:
-    return RuntimePolicy.load(small_graph)
-
-
-def test_plan_is_reproducible_with_a_seed(policy):
-    states = draw_states(2)
+def test_plan_is_reproducible_with_a_seed(small_graph):
+    policy, states = RuntimePolicy.load(small_graph), draw_states(2)
     plan = policy.plan_from(states, steps=4, seed=7)
     shorter, other = (policy.plan_from(states, steps=3, seed=seed) for seed in (7, 8))
     assert plan.actions.shape == (4, 2), "not overwritten by the next one"
@@ -72,16 +67,12 @@ def test_other_files_are_rejected():
         assert_rejected(content)
 
 
-def refer_to_file(model: onnx.ModelProto, location: str) -> None:
+def test_graph_that_refers_to_another_file_is_rejected(model):
+    Graph(sign_graph(onnx.ModelProto.FromString(model.SerializeToString())))  # unchanged, it loads
     weight = next(each for each in model.graph.initializer if "trunk.layers.1.weight" in each.name)
     weight.ClearField("raw_data")
     weight.data_location = TensorProto.EXTERNAL
-    weight.external_data.add(key="location", value=location)
-
-
-def test_graph_that_refers_to_another_file_is_rejected(model):
-    Graph(sign_graph(onnx.ModelProto.FromString(model.SerializeToString())))  # unchanged, it loads
-    refer_to_file(model, "../../../etc/passwd")
+    weight.external_data.add(key="location", value="../../../etc/passwd")
     assert_rejected(sign_graph(model), "onnxruntime cannot load the graph")
 
 

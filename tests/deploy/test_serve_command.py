@@ -31,7 +31,6 @@ def test_command_serves_the_plans_of_the_local_policy_until_an_interrupt(tmp_pat
     token.write_text(TOKEN + "\n")
     process = start("-m", "nsde_policy", "serve", "--port", "0", "--json", "--token-file", str(token))
     try:
-        assert process.stdout is not None
         facts = json.loads(process.stdout.readline())
         local = Policy.from_pretrained()
         memory = local.spec.new_history()
@@ -76,7 +75,6 @@ sys.exit(main(["serve", "--port", "0", "--json", *sys.argv[1:]]))
 def test_sigterm_does_not_wait_for_a_plan_that_hangs():
     process = start("-c", SLOW)
     try:
-        assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]
         remote = RemotePolicy.connect(url, deadline_s=1.0, timeout_s=20)
         memory = remote.spec.new_history()

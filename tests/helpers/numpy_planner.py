@@ -74,3 +74,6 @@ class Sim:
 
     def clock(self) -> float:
         return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds

@@ -23,18 +23,11 @@ def policy() -> Policy:
     return Policy.from_pretrained()
 
 
-def list_forms(obs):
-    yield obs
-    yield obs.tolist()
-    yield torch.from_numpy(obs)
-    yield torch.from_numpy(obs).requires_grad_()
-    yield {"observation.state": torch.from_numpy(obs)}
-    yield {"observation.state": obs[:2], "observation.environment_state": obs[2:], "task": "push"}
-
-
 def test_arrays_lists_tensors_and_mappings_give_the_same_plan(policy):
-    actions = []
-    for obs in list_forms(START):
+    tensor, actions = torch.from_numpy(START), []
+    whole = {"observation.state": tensor}
+    parts = {"observation.state": START[:2], "observation.environment_state": START[2:], "task": "push"}
+    for obs in (START, START.tolist(), tensor, tensor.clone().requires_grad_(), whole, parts):
         policy.reset(seed=3)
         actions.append(policy.select_action(obs))
     assert all(np.array_equal(action, actions[0]) for action in actions)

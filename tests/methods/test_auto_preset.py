@@ -11,11 +11,13 @@ import pytest
 
 from nsde_policy.assets import find_demos
 from nsde_policy.cli.train import Train
-from nsde_policy.data import DemoWriter, Episode, load_demonstrations
+from nsde_policy.data import Episode, load_demonstrations
 from nsde_policy.data.statistics import DemoStatistics, choose_chunk
 from nsde_policy.methods.registry import METHODS, get_method
 from nsde_policy.tasks import get_task
 from nsde_policy.training.presets import resolve_preset
+from tests.helpers.episodes import join_episodes
+from tests.helpers.robot_arm import write_arm_store
 
 ROOT = Path(__file__).parents[2]
 SCRIPTED = DemoStatistics(
@@ -59,18 +61,13 @@ def test_noise_width_and_steps_follow_the_demonstrations(statistics, setting, va
 
 def test_frames_are_not_compared_by_columns_alone_where_a_policy_sees_pictures(circles):
     task = get_task("none")
-    chosen = {
-        images: resolve_preset(
-            task,
-            "auto",
-            "neural_sde",
-            demos=circles,
-            demo_settings=replace(task.training.demos, images=images),
-        )[1]
-        for images in ((), ("top",))
-    }
-    assert [config.model.network.dropout for config in chosen.values()] == [0.0, 0.1]
-    assert chosen["top",].model.sampling.diffusion == 0
+    columns, pictures = (replace(task.training.demos, images=images) for images in ((), ("top",)))
+    plain, seeing = (
+        resolve_preset(task, "auto", "neural_sde", demos=circles, demo_settings=settings)[1].model
+        for settings in (columns, pictures)
+    )
+    assert (plain.network.dropout, seeing.network.dropout) == (0.0, 0.1)
+    assert seeing.sampling.diffusion == 0
 
 
 @pytest.mark.parametrize("task", ["avoiding", "avoiding_varied"])
@@ -103,13 +100,10 @@ def test_every_method_has_the_preset(method):
 @pytest.fixture(scope="module")
 def circles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a store of 20 episodes on a circle, which are predictable."""
-    path = tmp_path_factory.mktemp("demos") / "circles.zarr"
-    turn = np.linspace(0, 4, 60, dtype=np.float32)
-    with DemoWriter(path, rate_hz=20) as writer:
-        for i in range(20):
-            circle = np.stack([np.cos(turn + i), np.sin(turn + i)], axis=1)
-            writer.append(Episode(circle[:-1], circle[1:]))
-    return path
+    turns = np.linspace(0, 4, 60, dtype=np.float32) + np.arange(20)[:, None]
+    circles = np.stack([np.cos(turns), np.sin(turns)], axis=-1).astype(np.float32)
+    demos = join_episodes((Episode(circle[:-1], circle[1:]) for circle in circles), rate_hz=20)
+    return write_arm_store(tmp_path_factory.mktemp("demos") / "circles.zarr", demos)
 
 
 def test_the_log_shows_the_settings_with_those_of_flags(caplog, circles):
@@ -124,13 +118,8 @@ def test_the_log_shows_the_settings_with_those_of_flags(caplog, circles):
 
 
 def test_held_out_episodes_do_not_change_the_settings(circles, tmp_path):
-    twenty = tmp_path / "avoiding.zarr"
     demos = load_demonstrations(find_demos("avoiding")).take(20)
-    with DemoWriter(twenty, rate_hz=demos.rate_hz) as writer:
-        for obs, act in zip(
-            *(np.split(each, demos.starts[1:]) for each in (demos.obs, demos.act)), strict=True
-        ):
-            writer.append(Episode(obs, act))
+    twenty = write_arm_store(tmp_path / "avoiding.zarr", demos)
     for store, fraction in ((circles, 0.5), (twenty, 0.2)):
         whole, held_out = (
             Train(demos=store, task="none", validation=each).resolve().config for each in (0.0, fraction)

@@ -1,7 +1,6 @@
 """Tests for nsde_policy/methods/baselines/ibc.py."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -13,22 +12,12 @@ from nsde_policy.core.batches import Windows
 from nsde_policy.methods.baselines.ibc import (
     ImplicitBC,
     ImplicitBCConfig,
-    ImplicitBCSampling,
     info_nce,
     resample,
     search_derivative_free,
 )
 from tests.helpers.rng import make_rng
 from tests.helpers.toy_problems import LINE, make_states
-
-SMALL: dict[str, Any] = {"width": 32, "depth": 3, "negatives": 32, "dropout": 0.0}
-SEARCH = ImplicitBCSampling(samples=256)
-
-
-def build(**changes: Any) -> ImplicitBC:
-    return ImplicitBC(
-        ImplicitBCConfig(**{**SMALL, "sampling": SEARCH, **changes}), LINE, generator=make_rng()
-    )
 
 
 def test_info_nce_is_the_cross_entropy_of_the_demonstrated_action():
@@ -53,16 +42,19 @@ def test_candidates_with_zero_probability_are_not_resampled():
     assert resample(energy, uniform).tolist() == [[1, 1, 1]]
 
 
-def search(energy: Any, *, n: int = 512, iterations: int = 5, rows: int = 3, size: int = 2) -> Tensor:
-    candidates = 2 * torch.rand(rows, n, size, generator=make_rng()) - 1
-    noise = torch.randn(rows, iterations, n, size, generator=make_rng(1))
-    uniform = torch.rand(rows, iterations, n, generator=make_rng(2))
-    return search_derivative_free(energy, candidates, noise, uniform, spread=0.1, shrink=0.5)
-
-
 def test_derivative_free_search_finds_the_minimum_of_a_quadratic():
     centre = torch.tensor([[[0.3, -0.6]], [[-0.9, 0.2]], [[0.0, 0.0]]])
-    last = search(lambda a: (a - centre).square().sum(-1) / (2 * 0.05**2))
+    candidates = 2 * torch.rand(3, 512, 2, generator=make_rng()) - 1
+    noise = torch.randn(3, 5, 512, 2, generator=make_rng(1))
+    uniform = torch.rand(3, 5, 512, generator=make_rng(2))
+    last = search_derivative_free(
+        lambda a: (a - centre).square().sum(-1) / (2 * 0.05**2),
+        candidates,
+        noise,
+        uniform,
+        spread=0.1,
+        shrink=0.5,
+    )
     torch.testing.assert_close(last.mean(1), centre[:, 0], atol=0.02, rtol=0)
     assert last.std(1).max().item() < 0.06
     assert last.abs().max().item() <= 1
@@ -80,7 +72,8 @@ class GaussianEnergy(nn.Module):
 
 
 def test_the_loss_is_lowest_for_the_negative_log_density():
-    model, s, n = build(negatives=16), 0.2, 100_000
+    config, s, n = ImplicitBCConfig(width=32, depth=3, negatives=16, dropout=0.0), 0.2, 100_000
+    model = ImplicitBC(config, LINE, generator=make_rng())
     actions = 20 * s * torch.randn(n, 2, 1, generator=make_rng(3))
     data = Windows(make_states(torch.zeros(n), 2), actions)
     losses = []

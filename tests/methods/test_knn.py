@@ -20,7 +20,7 @@ from nsde_policy.methods.baselines.knn import (
     NearestNeighboursSampling,
 )
 from nsde_policy.policy.loading import load_model
-from nsde_policy.run_config import DemoConfig, RunConfig
+from nsde_policy.run_config import RunConfig
 from nsde_policy.training.train import train_run
 from tests.helpers.rng import make_batch_rng, make_rng
 from tests.helpers.toy_problems import make_robot_demos
@@ -70,12 +70,10 @@ def test_relative_actions_are_offsets_from_the_previous_action():
     torch.testing.assert_close(build().plan(moved, steps=4, rng=make_batch_rng(40)), data.actions[:, 1:])
 
 
-CONFIG = RunConfig(model=NearestNeighboursConfig(), train=TrainConfig(steps=7), demos=DemoConfig())
-
-
 def test_loaded_run_replays_a_demonstration_and_damaged_weights_raise(tmp_path: Path):
     demos = make_robot_demos()
-    saved = train_run(demos, CONFIG, tmp_path / "run")
+    config = RunConfig(model=NearestNeighboursConfig(), train=TrainConfig(steps=7))
+    saved = train_run(demos, config, tmp_path / "run")
     _, model = load_model(saved)
     states = np.concatenate([demos.obs[5:7], demos.act[4:6]], axis=-1)[::-1].copy()
     plan = model.plan(torch.from_numpy(states)[None], steps=8, rng=make_batch_rng(1))

@@ -8,37 +8,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import distributions
 
-from nsde_policy.core.batches import Windows
-from nsde_policy.core.spec import StateSpec
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.baselines.lstm_gmm import LSTMGMM, LSTMGMMConfig, LSTMGMMSampling, Mixture
 from tests.helpers.rng import make_batch_rng, make_rng
 from tests.helpers.toy_problems import WITH_ANGLE, make_random_windows
 
-SMALL = {"history": 4, "horizon": 4, "hidden": 12}
 
-
-def build(layout: StateSpec = WITH_ANGLE, **changes: Any) -> LSTMGMM:
-    return LSTMGMM(LSTMGMMConfig(**{**SMALL, **changes}), layout, generator=make_rng()).eval()
-
-
-def make_batch() -> Windows:
-    return make_random_windows(30, 4)
-
-
-def make_mixture(modes: int, dim: int, *shape: int, seed: int = 0) -> Mixture:
-    g = make_rng(seed)
-    return Mixture(
-        torch.randn(*shape, modes, generator=g),
-        torch.randn(*shape, modes, dim, generator=g),
-        torch.rand(*shape, modes, dim, generator=g) + 0.05,
-    )
+def build(**changes: Any) -> LSTMGMM:
+    config = LSTMGMMConfig(**{"history": 4, "horizon": 4, "hidden": 12, **changes})
+    return LSTMGMM(config, WITH_ANGLE, generator=make_rng()).eval()
 
 
 @settings(max_examples=25, deadline=None)
 @given(modes=st.integers(1, 6), dim=st.integers(1, 4), seed=st.integers(0, 1000))
 def test_likelihood_equals_that_of_a_mixture_of_independent_normals(modes: int, dim: int, seed: int):
-    ours, x = make_mixture(modes, dim, 7, 3, seed=seed), torch.randn(7, 3, dim, generator=make_rng(seed + 1))
+    g = make_rng(seed)
+    logits, mean = torch.randn(7, 3, modes, generator=g), torch.randn(7, 3, modes, dim, generator=g)
+    ours = Mixture(logits, mean, torch.rand(7, 3, modes, dim, generator=g) + 0.05)
+    x = torch.randn(7, 3, dim, generator=make_rng(seed + 1))
     theirs = distributions.MixtureSameFamily(
         distributions.Categorical(logits=ours.logits),
         distributions.Independent(distributions.Normal(ours.mean, ours.std), 1),
@@ -48,7 +35,7 @@ def test_likelihood_equals_that_of_a_mixture_of_independent_normals(modes: int, 
 
 def test_loss_is_the_mean_negative_log_likelihood_of_all_steps():
     """Compare with the LSTM applied to one state at a time, oldest first."""
-    model, batch = build(), make_batch()
+    model, batch = build(), make_random_windows(30, 4)
     memories: list[Any] = [None] * len(model.lstm)
     expected = []
     for age in (3, 2, 1, 0):
@@ -65,7 +52,7 @@ def test_means_stay_in_the_action_range_and_deviations_above_their_minimum():
     model = build(min_std=0.01)
     with torch.no_grad():
         model.head.weight.mul_(100)
-    predicted = model._predict(model._run_lstm(make_batch().states))
+    predicted = model._predict(model._run_lstm(make_random_windows(30, 4).states))
     assert predicted.mean.abs().max() <= 1
     assert predicted.std.min() >= 0.01
     assert predicted.std.min() < 0.05

@@ -50,10 +50,11 @@ def check_modes(plans: Tensor, share: float = 0.95) -> None:
         IBC,
         LSTMGMMConfig(history=2, horizon=2, hidden=16),
         BehaviourTransformerConfig(history=2, horizon=2, bins=4, width=24, depth=2, heads=2, dropout=0.0),
+        L1FlowConfig(history=1, horizon=2, network=NETWORK),
     ],
     ids=lambda config: config.method,
 )
-def test_single_actions_keep_both_modes(config: WindowConfig):
+def test_both_modes_are_kept(config: WindowConfig):
     check_modes(plan(config))
 
 
@@ -69,10 +70,6 @@ def test_random_starts_of_a_flow_reach_both_modes():
     sampling = StreamingFlowSampling(substeps=4, start=1.0)
     config = StreamingFlowConfig(horizon=6, noise=0.3, network=NETWORK, sampling=sampling)
     check_modes(plan(config, replace(FIT, steps=300, batch_size=128)), share=0.75)
-
-
-def test_l1_flow_keeps_both_modes():
-    check_modes(plan(L1FlowConfig(history=1, horizon=2, network=NETWORK)))
 
 
 def test_regression_averages_the_modes():

@@ -35,6 +35,13 @@ def policies(shipped_graph: Path) -> Iterator[dict[str, BasePolicy]]:
         yield {"local": local, "graph": RuntimePolicy.load(shipped_graph), "remote": remote}
 
 
+@pytest.fixture(scope="module")
+def states(policies) -> np.ndarray:
+    history = policies["local"].spec.new_history()
+    history.add_observation(START)
+    return history.states()
+
+
 def run_session(policy: BasePolicy, n: int, **settings) -> tuple[Session, list[np.ndarray]]:
     sim = Sim()
     session = Session(policy, SessionConfig(**settings), calibration=policy.calibration, clock=sim.clock)
@@ -80,36 +87,29 @@ def test_session_reports_the_std_of_its_commands(policies, kind):
     assert (theirs[2] > theirs[0]).all()
 
 
-def test_remote_plan_equals_a_local_row_exactly_and_the_local_plan_up_to_rounding(policies):
-    local, history = policies["local"], policies["local"].spec.new_history()
-    history.add_observation(START)
-    theirs = policies["remote"].plan_from(history.states(), steps=9, seed=3)
-    (row,) = local.plan_rows([history.states()], steps=9, seeds=[3])
-    alone = local.plan_from(history.states(), steps=9, seed=3)
+def test_remote_plan_equals_a_local_row_exactly_and_the_local_plan_up_to_rounding(policies, states):
+    local = policies["local"]
+    theirs = policies["remote"].plan_from(states, steps=9, seed=3)
+    (row,) = local.plan_rows([states], steps=9, seeds=[3])
+    alone = local.plan_from(states, steps=9, seed=3)
     for there, exact, near in zip(theirs, row, alone, strict=True):
         assert (there is None and exact is None) or there.tobytes() == exact.tobytes()
         assert near is None or there == pytest.approx(near, rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["graph", "remote"])
-def test_threads_can_share_a_policy_and_get_their_own_plans(policies, kind):
-    history = policies[kind].spec.new_history()
-    history.add_observation(START)
-
+def test_threads_can_share_a_policy_and_get_their_own_plans(policies, states, kind):
     def plan(seed: int) -> bytes:
-        return policies[kind].plan_from(history.states(), steps=4, seed=seed % 5).actions.tobytes()
+        return policies[kind].plan_from(states, steps=4, seed=seed % 5).actions.tobytes()
 
     with ThreadPoolExecutor(5) as threads:
         assert [*threads.map(plan, range(100))] == [plan(seed) for seed in range(5)] * 20
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_policy_has_the_same_interface_and_errors(policies, kind):
+def test_every_policy_has_the_same_interface_and_errors(policies, states, kind):
     policy = policies[kind]
     assert inspect.signature(type(policy).session) == inspect.signature(BasePolicy.session)
-    history = policy.spec.new_history()
-    history.add_observation(START)
-    states = history.states()
     assert policy.plan_from(states, steps=np.int64(3), seed=np.uint32(7)).actions.shape == (3, 2)
     for change, match in (
         ({"steps": 2.5}, "steps must be a whole number, got 2.5"),

@@ -9,7 +9,7 @@ import torch
 
 from nsde_policy.assets import find_demos
 from nsde_policy.data import load_demonstrations
-from nsde_policy.interface.planner import History, Plan
+from nsde_policy.interface.planner import Plan
 from nsde_policy.policy.policy import Policy
 from tests.helpers.rng import make_batch_rng, make_rng
 
@@ -23,12 +23,6 @@ def policy(goal_run: Path) -> Policy:
     return Policy.from_pretrained(goal_run)
 
 
-def make_history(policy: Policy, obs: np.ndarray) -> History:
-    history = policy.spec.new_history()
-    history.add_observation(obs)
-    return history
-
-
 def assert_equal(one: Plan, other: Plan) -> None:
     for a, b in zip(one, other, strict=True):
         assert (a is None) == (b is None)
@@ -37,8 +31,6 @@ def assert_equal(one: Plan, other: Plan) -> None:
 
 def test_near_the_goal_the_plan_that_ends_nearest_is_executed(policy: Policy):
     plan = policy.plan_from(NEAR, steps=16, seed=3)
-    assert plan.candidates is not None
-    assert plan.states is not None
     assert plan.candidates.shape == (16, 17, 7)
     assert plan.std is not None
     assert np.allclose(plan.candidates[:, 0], NEAR[0])
@@ -57,8 +49,9 @@ def test_far_from_the_goal_one_plan_is_sampled(policy: Policy):
 
 
 def test_a_plan_does_not_depend_on_other_rows_of_a_batch(policy: Policy):
-    observed = [DEMO.obs[-1], DEMO.obs[0], DEMO.obs[-2], DEMO.obs[-1]]
-    histories = [make_history(policy, obs) for obs in observed]
+    histories = [policy.spec.new_history() for _ in range(4)]
+    for history, frame in zip(histories, (-1, 0, -2, -1), strict=True):
+        history.add_observation(DEMO.obs[frame])
     together = policy.plan_batch(histories, generators=[make_rng(i) for i in range(4)])
     assert [plan.candidates is None for plan in together] == [False, True, False, False]
     for i, history in enumerate(histories):

@@ -30,17 +30,17 @@ def read_both(path: Path) -> list[str]:
     return [fingerprint(part.read_weights()) for part in (run, run.selection)]
 
 
-def interrupt_dynamics(progress: TrainingProgress) -> None:
-    if progress.title == "dynamics model" and progress.step == 10:
-        raise KeyboardInterrupt
-
-
 @pytest.fixture(scope="module")
 def begun_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a run that was interrupted in the dynamics model; do not change it."""
     path = tmp_path_factory.mktemp("begun") / "run"
+
+    def interrupt(progress: TrainingProgress) -> None:
+        if progress.title == "dynamics model" and progress.step == 10:
+            raise KeyboardInterrupt
+
     with pytest.raises(KeyboardInterrupt):
-        train_tiny(path, monitor=interrupt_dynamics)
+        train_tiny(path, monitor=interrupt)
     return path
 
 
@@ -48,7 +48,6 @@ def test_a_run_holds_the_goal_of_its_demonstrations(goal_run: Path):
     files = {"config.json", "model.safetensors", "rule.json", "training.safetensors", "metrics.jsonl"}
     assert files == {file.name for file in (goal_run / "selection").iterdir()}
     policy = Policy.from_pretrained(goal_run)
-    assert policy.selector is not None
     rule = policy.selector.rule
     assert (rule.kind, rule.columns) == ("goal", (2, 3, 4))  # the pose of the block
     assert rule.threshold > 0

@@ -2,26 +2,24 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
-from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.errors import ConfigError
 from nsde_policy.tasks.registry import get_recorded_task
 from tests.helpers import environments
+from tests.helpers.robot_arm import write_arm_store
+from tests.helpers.toy_problems import make_robot_demos
 
 HERE = environments.__name__
 CODE = "os:system"
 
 
-def write_store(path: Path, attributes: object, *, obs_dim: int = 5, act_dim: int = 2) -> Path:
-    rng = np.random.default_rng(0)
-    with DemoWriter(path, rate_hz=10) as writer:
-        for _ in range(3):
-            writer.append(Episode(*(rng.normal(size=(12, n)).astype("f4") for n in (obs_dim, act_dim))))
+def write_store(path: Path, attributes: object) -> Path:
+    write_arm_store(path, replace(make_robot_demos(3, 12, obs_dim=5, act_dim=2), rate_hz=10.0))
     (path / ".zattrs").write_text(json.dumps(attributes))
     return path
 
@@ -38,14 +36,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-@pytest.mark.parametrize(
-    "attributes",
-    [
-        {"env_id": CODE},
-        {"made_with": {"env": CODE}},
-    ],
-    ids=json.dumps,
-)
+@pytest.mark.parametrize("attributes", [{"env_id": CODE}, {"made_with": {"env": CODE}}], ids=json.dumps)
 def test_a_store_runs_no_code(attributes, tmp_path, capsys):
     marker = tmp_path / "pwned"
     made_with = {**attributes.get("made_with", {}), "env_kwargs": {"command": f"touch {marker}"}}

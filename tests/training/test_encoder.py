@@ -254,7 +254,6 @@ def test_joint_training_changes_the_encoder_and_calibrates_its_features(
     losses = [line["square"] for line in joint_run.read_metrics()]
     assert losses[-1] < losses[0]
     assert all("validation_square" in line for line in joint_run.read_metrics())
-    assert joint_policy.encoder is not None
     start, trained = start_training(store, joint_run).model.state_dict(), joint_policy.encoder.state_dict()
     assert all(not torch.equal(start[name], trained[name]) for name in start if "weight" in name)
     known = [frame for frame in range(72) if frame // 12 not in record.demos.held_out]
@@ -273,12 +272,10 @@ def test_joint_loss_is_that_of_the_encoded_windows(
     blank, full = (
         data.select(episodes) for data in (training.make_blank_features(), training.read_features(joint_run))
     )
-    assert joint_policy.encoder is not None
     model = PolicyWithEncoder(joint_policy.model, joint_policy.encoder).eval()
     rows = torch.arange(0, 24, 7)
     batch = training.build_windows(blank, JOINT, held_out=held_out)[rows]
     windows = build_training_data(full, JOINT)
-    assert isinstance(windows, Windows)
     generator = torch.Generator()
     found = model.loss(batch, generator)["square"]
     torch.testing.assert_close(found, joint_policy.model.loss(windows[rows], generator)["square"])
@@ -295,7 +292,6 @@ def test_windows_of_mirror_images_hold_mirrored_frames(store: Path, joint_policy
     assert batch.is_mirrored.tolist() == [[False, False], [True, True]]
     seen: list[torch.Tensor] = []
     encoder = copy.deepcopy(joint_policy.encoder).eval()
-    assert encoder is not None
     encoder.mirror = "left_right"
     encoder.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[1]))
     PolicyWithEncoder(joint_policy.model, encoder).eval().loss(batch, torch.Generator())

@@ -9,7 +9,6 @@ import torch
 
 from nsde_policy.cli.main import main
 from nsde_policy.config import NetworkConfig, TrainConfig
-from nsde_policy.data import Demonstrations
 from nsde_policy.data.split import split_episodes
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
@@ -31,13 +30,6 @@ CONFIG = RunConfig(
 def train(path: Path, *, resume: bool = False) -> RunDirectory:
     options = TrainOptions(seed=3, validation=0.2, scale_std=0.3, resume=resume)
     return train_run(make_robot_demos(), CONFIG, path, options=options)
-
-
-def fit(run: RunDirectory, demos: Demonstrations) -> np.ndarray:
-    """Return the factors that a run still needs."""
-    record, model = load_model(run)
-    pairs = build_transitions(demos, record.config.demos, history=2, final_action_weight=1.0)
-    return fit_factors(measure_errors(model, pairs, 2, record.spec.circular), (pairs.weight > 0).numpy())
 
 
 def test_factors_are_those_of_normal_errors():
@@ -74,8 +66,12 @@ def test_scaled_run_fits_the_held_out_episodes_and_resumes(tmp_path: Path):
     run = train(tmp_path / "run")
     known, held_out = split_episodes(make_robot_demos(), 0.2, seed=3)
     _, places = split_episodes(known, 0.3, seed=3)
-    assert run.read_record().demos.held_out == held_out
-    np.testing.assert_allclose(fit(run, known.select(places)), 1.0, rtol=0.02)
+    record, model = load_model(run)
+    assert record.demos.held_out == held_out
+    pairs = build_transitions(known.select(places), record.config.demos, history=2, final_action_weight=1.0)
+    errors = measure_errors(model, pairs, 2, record.spec.circular)
+    needed = fit_factors(errors, (pairs.weight > 0).numpy())
+    np.testing.assert_allclose(needed, 1.0, rtol=0.02)
     weights = run.read_weights()
     train(tmp_path / "run", resume=True)
     again = run.read_weights()

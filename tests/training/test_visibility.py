@@ -1,5 +1,7 @@
 """Tests of the visible fraction, which is fitted after the training of an encoder."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -11,16 +13,6 @@ from tests.encoders.test_keypoints import SMALL, make_scenes, train_model
 from tests.helpers.rng import make_rng
 
 
-class Scenes:
-    """Frames in memory, read like those of a file."""
-
-    def __init__(self, frames: torch.Tensor) -> None:
-        self._frames = frames.numpy()
-
-    def read(self, index: np.ndarray) -> list[np.ndarray]:
-        return [self._frames[index]]
-
-
 @pytest.mark.slow
 def test_visible_fraction_follows_the_errors_of_features_in_frames_of_other_scenes():
     model, (_, frames) = train_model(SMALL, is_measured=False).eval(), make_scenes(700, seed=7)
@@ -29,7 +21,8 @@ def test_visible_fraction_follows_the_errors_of_features_in_frames_of_other_scen
         features = model(values, frames)
     seen = values[:500].numpy()
     demos = Demonstrations(seen, seen, np.array([400, 500]))
-    model.visibility = fit_visibility(model, Scenes(frames), demos, features, [1], seed=0)
+    file = SimpleNamespace(read=lambda index: [frames.numpy()[index]])
+    model.visibility = fit_visibility(model, file, demos, features, [1], seed=0)
     occluded = occlude_frames(frames[unseen], [RandomOccluder(0.5, (0.05, 0.3))], make_rng(1))
     with torch.no_grad():
         found, summary = model.summarize(values[unseen], occluded)
