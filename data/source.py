@@ -159,7 +159,7 @@ class Source(abc.ABC):
     attributes: Mapping[str, Any] = {}
     """What the files say about themselves, JSON: provenance, task, licence."""
     accept_omitted_chunks: bool = False
-    """Whether parts of arrays that a zarr store leaves out are read as the fill value, not as damage."""
+    """Read the fill value where a zarr store leaves out a part of an array; otherwise that is damage."""
     ignores_rest: bool = False
     """Whether frames behind the last episode end are left out; otherwise they are an error."""
     notes: tuple[str, ...] = ()

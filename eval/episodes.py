@@ -29,23 +29,23 @@ class Episodes(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def succeeded(self) -> np.ndarray:
-        """Whether each episode succeeded, (episodes,) bool; all did if successes are not reported."""
+        """Return which episodes succeeded, (episodes,) bool: all, if successes are not reported."""
         return np.ones(len(self), bool) if self.success is None else np.array(self.success)
 
     @property
     def modes_taken(self) -> np.ndarray:
-        """Whether each episode succeeded in each mode, (episodes, modes) of 0 and 1."""
+        """Return 1 where an episode succeeded in a mode, and 0 elsewhere, (episodes, modes)."""
         taken = np.array(self.mode)[:, None] == np.arange(self.modes)
         counted: np.ndarray = taken * self.succeeded[:, None] * 1.0
         return counted
 
     @property
     def successes_by_mode(self) -> np.ndarray:
-        """Number of successes in each mode, (modes,)."""
+        """Count the successes in each mode, (modes,)."""
         counts: np.ndarray = self.modes_taken.sum(axis=0).astype(int)
         return counts
 
     @property
     def distinct_modes(self) -> int:
-        """Number of modes with at least one success."""
+        """Count the modes with at least one success."""
         return int((self.successes_by_mode > 0).sum())

@@ -39,7 +39,7 @@ USUAL_NAMES = (("state", "states", "obs", "observations"), ("action", "actions")
 """Names of observations and actions in a single npz file."""
 TIME_NAMES = {"t", "time", "timestamp", "stamp"}
 DIVIDERS = ("episode_ends", "episode_lengths", "episode_starts", "dones")
-"""Settings that name an array which divides frames into episodes; usual names of such arrays."""
+"""Settings that name the array which divides frames into episodes; also usual names of such arrays."""
 MOST_LOADED = 4
 """Arrays of npz files that stay in memory for the next read."""
 LoadMember = Callable[[Path, str], Numbers]

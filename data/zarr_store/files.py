@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from zarr.abc.store import Store as ZarrStore
 
 MAX_ARRAY_METADATA_BYTES = 2**20
+"""The metadata of an array are read several times, so damage must not make them long."""
 ROOT_KEYS = (".zgroup", "zarr.json")
 """Files that mark the root group of a store, formats 2 and 3."""
 OTHER_FORMATS = (

@@ -136,8 +136,8 @@ def compare_scores(
         )
         scores.append(replace(score, name=label))
     trained = [label for label, each in zip(labels, scored, strict=True) if each.seen]
-    known = f"; {', '.join(trained)} TRAINED on them" if trained else ", unseen in training"
-    note = f"{len(scored[0].demos)} episodes of {demos}{known}"
+    knowledge = f"; {', '.join(trained)} TRAINED on them" if trained else ", unseen in training"
+    note = f"{len(scored[0].demos)} episodes of {demos}{knowledge}"
     return ScoreComparison(tuple(scores), scored[0].note if len(runs) == 1 else note)
 
 

@@ -1,5 +1,6 @@
 """`nsde-policy train`: fit a policy to demonstrations."""
 
+import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass, replace
 from functools import reduce
@@ -141,9 +142,9 @@ class TrainingCommand(DeviceCommand):
         else:
             self.start()
 
+    @abc.abstractmethod
     def start(self) -> None:
-        """Train."""
-        raise NotImplementedError
+        """Do what --dry-run leaves out."""
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,8 @@ class SessionConfig(BaseConfig):
     chunk: Count | None = None
     """Commands executed before planning again; None for the policy's default."""
     candidates: Count | None = None
-    """Most plans that plan selection compares, for a computer without time for more; None for the policy's
-    number."""
+    """Most plans that plan selection compares; None for the policy's number. A slow computer needs fewer, so
+    that plans are not late."""
     initial_command: np.ndarray | None = None
     """Command at which the robot rests before the first one, (act_dim,); changes per period rest at zero,
     whatever is given. None for the policy's default, which needs an observation: until the first valid one,

@@ -106,8 +106,8 @@ def import_named(name: str, what: str) -> Callable[..., object] | None:
     with run_env_code(f"importing the module of the {what} {name!r}", advice):
         if not {"", os.getcwd()} & {*sys.path}:
             sys.path.insert(0, os.getcwd())  # a console script does not look there
-        found: object = getattr(importlib.import_module(module_name), attribute, None)
-    return found if callable(found) else None
+        maker: object = getattr(importlib.import_module(module_name), attribute, None)
+    return maker if callable(maker) else None
 
 
 def choose_mujoco_renderer() -> None:

@@ -166,7 +166,7 @@ def _describe_first_action(settings: DemoConfig) -> str:
 def build_training_data(data: TrainingSet, config: RunConfig) -> Transitions | Windows:
     """Build what the method is trained on: demonstrations, their copies, and mirror images of both.
 
-    The settings are those that `infer_settings` returns.
+    `config` comes from `infer_settings`.
     """
     model, settings, demos = config.model, config.demos, data.join()
     if get_method(config.method).model_class().training_view == "transitions":
@@ -187,8 +187,8 @@ def build_training_data(data: TrainingSet, config: RunConfig) -> Transitions | W
 def measure_state_spec(data: TrainingSet, config: RunConfig, *, scale_features: bool = True) -> StateSpec:
     """Measure ranges and increments on recorded pairs of states, with mirror images as in training.
 
-    The settings are those that `infer_settings` returns. Without `scale_features`, features reach the
-    policy's network as the encoder computes them.
+    `config` comes from `infer_settings`. Without `scale_features`, features reach the policy's network as the
+    encoder computes them.
     """
     demos = data.with_mirror_images
     pairs = build_transitions(demos, config.demos)

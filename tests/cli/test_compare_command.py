@@ -34,20 +34,20 @@ def compare(runs: Sequence[Path], *args: str) -> int:
 
 
 def test_runs_are_compared_on_the_same_starts(quick_runs: list[Path], out: Path):
-    found = read_comparison(out / "comparison.json")
-    assert (found.task, found.seeds) == ("pusht", (100_000, 100_001))
-    assert found.env_kwargs == {"reset_rule": "benchmark"}
-    assert [(e.name, e.train_seed) for e in found.entries] == [
+    comparison = read_comparison(out / "comparison.json")
+    assert (comparison.task, comparison.seeds) == ("pusht", (100_000, 100_001))
+    assert comparison.env_kwargs == {"reset_rule": "benchmark"}
+    assert [(e.name, e.train_seed) for e in comparison.entries] == [
         ("neural_sde, ours", 0),
         ("neural_sde, ours", 1),
         ("regression, theirs", 0),
     ]
-    for each in found.entries:
+    for each in comparison.entries:
         assert each.episodes.seed == (100_000, 100_001)
         assert each.train_s is not None
-    assert [e.calls_per_chunk for e in found.entries] == [8, 8, 1]
+    assert [e.calls_per_chunk for e in comparison.entries] == [8, 8, 1]
     _, model = load_model(RunDirectory(quick_runs[0]))
-    assert found.entries[0].parameters == sum(p.numel() for p in model.parameters())
+    assert comparison.entries[0].parameters == sum(p.numel() for p in model.parameters())
     text = (out / "report.html").read_text()
     assert "Neural SDE, ours" in text
     assert "Regression, theirs" in text

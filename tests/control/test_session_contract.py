@@ -44,8 +44,8 @@ class SessionMachine(RuleBasedStateMachine):
     )
     def open(self, rate, blend, ahead, on_fault, start, cameras, deltas):
         rate = 10.0 if deltas else rate
-        chosen = hostile.Settings(rate, blend, ahead, on_fault, start, cameras, deltas)
-        self.attack = hostile.HostileSession(chosen)
+        settings = hostile.Settings(rate, blend, ahead, on_fault, start, cameras, deltas)
+        self.attack = hostile.HostileSession(settings)
 
     @rule(plan=st.one_of(st.none(), index(hostile.PLANS)), worker=st.sampled_from(hostile.WORKERS))
     def choose_plans(self, plan, worker):

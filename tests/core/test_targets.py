@@ -30,8 +30,8 @@ def test_regression_finds_a_drift_only_without_interpolation(interpolation: Inte
         unit_noise=torch.zeros(n, 1, dtype=torch.float64),
         generator=make_rng(2),
     )
-    found = (target.noisy_x * target.velocity).sum() / target.noisy_x.square().sum()
-    assert found.item() == pytest.approx(slope, abs=0.05)
+    fitted_slope = (target.noisy_x * target.velocity).sum() / target.noisy_x.square().sum()
+    assert fitted_slope.item() == pytest.approx(slope, abs=0.05)
 
 
 def test_interpolated_points_lie_between_the_two_states():

@@ -44,12 +44,12 @@ def test_any_episodes_survive_a_file(rows: list[tuple[float, bool, float, int, b
         replace(result, success_step=result.steps // 2) if goes_on else result
         for result, (*_, goes_on) in zip(results, rows, strict=True)
     ]
-    kept = tabulate_results(reversed(early))
-    assert kept.score == pytest.approx([row[0] for row in rows], abs=1e-5)
-    assert kept.success == tuple(row[1] for row in rows)
-    assert (kept.success_step or kept.steps)[0] in (None, early[0].steps_to_success, early[0].steps)
-    seeds = (kept.seed[0], kept.seed[-1])
-    there = msgspec.structs.replace(ALL, seeds=seeds, entries=(make_entry(episodes=kept),))
+    columns = tabulate_results(reversed(early))
+    assert columns.score == pytest.approx([row[0] for row in rows], abs=1e-5)
+    assert columns.success == tuple(row[1] for row in rows)
+    assert (columns.success_step or columns.steps)[0] in (None, early[0].steps_to_success, early[0].steps)
+    seeds = (columns.seed[0], columns.seed[-1])
+    there = msgspec.structs.replace(ALL, seeds=seeds, entries=(make_entry(episodes=columns),))
     assert msgspec.json.decode(there.to_json(), type=Comparison) == there
 
 

@@ -105,11 +105,11 @@ def test_eval_counts_modes(runs: dict[str, Path], tmp_path: Path, capsys: pytest
 def test_compare_counts_modes_of_all_trainings(runs: dict[str, Path], tmp_path: Path):
     flags = ["--episodes", "8", "--workers", "1", "--device", "cpu"]
     assert main(["compare", *map(str, runs.values()), *flags, "--out", str(tmp_path)]) == 0
-    found = read_comparison(tmp_path / "comparison.json")
-    text = format_comparison(found)
+    comparison = read_comparison(tmp_path / "comparison.json")
+    text = format_comparison(comparison)
     assert "| entropy | success × entropy | episodes | distinct modes |" in text
     assert "| 1, 1 of 3 |" in text
-    knn, sde = sorted(found.rows, key=lambda row: row.first.method)
+    knn, sde = sorted(comparison.rows, key=lambda row: row.first.method)
     assert (knn.episodes, sde.episodes) == (16, 8)
     assert knn.difference(sde, "product").value <= 0.0
     page = (tmp_path / "report.html").read_text()

@@ -243,8 +243,8 @@ def test_an_interrupted_run_ends_with_the_weights_of_a_whole_one(method: str, tm
     )
 
     def train(name: str, **options: Any) -> Any:
-        chosen = TrainOptions(seed=3, **options)
-        return train_run(make_robot_demos(5), config, tmp_path / name, options=chosen)
+        train_options = TrainOptions(seed=3, **options)
+        return train_run(make_robot_demos(5), config, tmp_path / name, options=train_options)
 
     def stop(progress: Any) -> None:
         if progress.step == 4:

@@ -39,8 +39,8 @@ TINY = RunConfig(
 
 
 def train(path: Path, config: RunConfig = TINY, **options: Any) -> RunDirectory:
-    chosen = TrainOptions(**{"seed": 1, "save_every_s": 0.0, **options})
-    return train_run(make_robot_demos(), config, path, options=chosen)
+    train_options = TrainOptions(**{"seed": 1, "save_every_s": 0.0, **options})
+    return train_run(make_robot_demos(), config, path, options=train_options)
 
 
 @pytest.fixture(scope="module")

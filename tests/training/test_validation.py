@@ -28,8 +28,8 @@ TINY = RunConfig(
 
 
 def train(path: Path, config: RunConfig = TINY, **options: Any) -> RunDirectory:
-    chosen = TrainOptions(**{"seed": 3, "validation": 0.2, **options})
-    return train_run(make_robot_demos(), config, path, options=chosen)
+    train_options = TrainOptions(**{"seed": 3, "validation": 0.2, **options})
+    return train_run(make_robot_demos(), config, path, options=train_options)
 
 
 @pytest.fixture(scope="module")

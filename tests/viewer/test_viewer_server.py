@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 
 from nsde_policy.assets import SHIPPED_POLICY
-from nsde_policy.cli.shared.page import PageFlags
+from nsde_policy.cli.play import Play
 from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.tasks import get_task
 from nsde_policy.viewer.app import App
@@ -151,13 +151,13 @@ def test_token_is_required_if_set():
 def test_public_address_requires_a_token_and_generates_one():
     with pytest.raises(ConfigError, match="token"):
         ViewerSettings(host="0.0.0.0")
-    made = PageFlags(host="0.0.0.0").make_settings()
-    assert made.token is not None
-    here, elsewhere = made.urls(8000)
-    assert here == f"http://localhost:8000/?token={made.token}"
+    settings = Play(host="0.0.0.0").make_settings()
+    assert settings.token is not None
+    here, elsewhere = settings.urls(8000)
+    assert here == f"http://localhost:8000/?token={settings.token}"
     assert "0.0.0.0" not in elsewhere
-    assert made.token not in repr(made)
-    assert PageFlags().make_settings().urls(8000) == ["http://127.0.0.1:8000/"]
+    assert settings.token not in repr(settings)
+    assert Play().make_settings().urls(8000) == ["http://127.0.0.1:8000/"]
     odd = ViewerSettings("::1", token="+&/=%#?;'\"<a>+&/=").urls(8000)
     assert odd == ["http://[::1]:8000/?token=%2B%26%2F%3D%25%23%3F%3B%27%22%3Ca%3E%2B%26%2F%3D"]
 

@@ -1,5 +1,6 @@
 """Flags that several commands share, with their help texts, and checks before anything heavy is imported."""
 
+import abc
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -99,7 +100,7 @@ JsonFileFlag = Annotated[
 JsonAddressFlag = Annotated[bool, arg(help="Print the address as one line of JSON.")]
 
 
-class Command:
+class Command(abc.ABC):
     """Flags of a command as fields of a frozen dataclass."""
 
     uses_ranks: ClassVar[bool] = False
@@ -113,16 +114,16 @@ class Command:
             args = ["--help"]
         return tyro.cli(cls, args=args, prog=prog)
 
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027  # not abstract: most commands have nothing to refuse
         """Refuse flags that do not fit together, before torch is imported."""
 
     def resolve_device(self) -> Self:
         """Return the command with a device that torch can use."""
         return self
 
+    @abc.abstractmethod
     def run(self) -> None:
         """Do what the command is for."""
-        raise NotImplementedError
 
 
 class DeviceCommand(Command):
