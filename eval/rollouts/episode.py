@@ -164,9 +164,9 @@ class EpisodeLog:
         self._observe(obs, info)
         return obs
 
-    def step(self, action: np.ndarray) -> np.ndarray:
-        """Execute an action and return the next observation."""
-        obs, reward, self.ended, info = self._env.step(action)
+    def step(self, action: np.ndarray, *, draw: bool = True) -> np.ndarray:
+        """Execute an action and return the next observation, see `EnvAdapter.step`."""
+        obs, reward, self.ended, info = self._env.step(action, draw=draw)
         self._rewards.append(reward)
         self.trace.actions.append(action)
         self._observe(obs, info)

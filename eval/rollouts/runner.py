@@ -6,7 +6,6 @@ batch, matrix products round differently with the number of rows.
 """
 
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -28,7 +27,7 @@ from nsde_policy.run_directory import RunRecord
 from nsde_policy.selection.rule import Choice
 from nsde_policy.tasks import Task, find_rate, get_task_of_run, with_env_kwargs
 from nsde_policy.tasks.adapter import EnvAdapter
-from nsde_policy.tasks.environments import choose_mujoco_renderer
+from nsde_policy.tasks.environments import choose_mujoco_renderer, has_display
 
 from .disturbances import CameraCondition, CameraDisturbances, Condition, Disturbances
 from .episode import EpisodeLog, EpisodeResult
@@ -104,6 +103,7 @@ class RunningEpisode:
         std = np.array(policy.record.spec.increment_std[: policy.spec.plain_dim])
         self._disturbances = Disturbances(config.condition, seed, std)
         self._camera = CameraDisturbances(config.camera, seed)
+        self._always_draw = frames or bool(config.images) or config.camera != CameraCondition()
         self._latency = config.condition.latency_steps
         self._chunk = config.chunk or policy.chunk
         self._queue = PlanQueue()
@@ -114,8 +114,9 @@ class RunningEpisode:
         now = self.log.steps
         self.log.trace.histories.append((now, self.history.copy()))
         self._queue.add(planned, now, latency=self._latency, chunk=self._chunk)
-        for _ in range(self._chunk):
-            self._step(self._queue.pop(self.log.steps, self.history.last_action))
+        for left in reversed(range(self._chunk)):
+            command = self._queue.pop(self.log.steps, self.history.last_action)
+            self._step(command, draw=self._always_draw or left < self._policy.spec.history)
             if self.log.ended or self._is_jump:
                 break
         while self._is_jump and not self.log.ended:  # a faulty sensor: hold, then plan again
@@ -124,22 +125,25 @@ class RunningEpisode:
             deltas = self._policy.calibration.delta_columns
             self._step(hold_action(self.history.last_action, deltas))
 
-    def _step(self, planned: np.ndarray) -> None:
+    def _step(self, planned: np.ndarray, *, draw: bool = True) -> None:
+        """Execute an action; draw frames unless another observation comes before the next plan."""
         now = self.log.steps
         if (rng := self._disturbances.push_rng(now)) is not None:
             with self._env.guard("push"):
                 self._env.env.unwrapped.push(self._push, rng)  # type: ignore[attr-defined]
-        obs = self.log.step(self._env.clip(round_binary(planned, self._policy.spec)))
+        obs = self.log.step(self._env.clip(round_binary(planned, self._policy.spec)), draw=draw)
         self.history.add_action(self._env.clip(planned))
-        self._observe(obs)
+        self._observe(obs, drawn=draw)
 
-    def _observe(self, obs: np.ndarray) -> None:
+    def _observe(self, obs: np.ndarray, *, drawn: bool = True) -> None:
         """Add an observation to the history as the policy sees it, unless its sensor is faulty."""
         obs = self._disturbances.add_noise(obs)
         compared = self._monitor.check(obs, self.log.steps)
         self.log.outside += compared.outside is not None and not self.log.ended
         self._is_jump = compared.is_jump
-        encoded = self._encode(obs)  # also then, because a camera counts its frames
+        if not drawn:
+            return
+        encoded = self._encode(obs)  # also after a jump, because a camera counts its frames
         if not self._is_jump:
             self.history.add_observation(encoded)
         if self._frames:
@@ -198,10 +202,9 @@ class EnvRunner:
                 f"environment {name} cannot be rendered: it needs the render mode rgb_array in its metadata, "
                 f"got {', '.join(modes) or 'none'}; leave out --render, or add that mode"
             )
-        has_display = any(os.environ.get(variable) for variable in ("DISPLAY", "WAYLAND_DISPLAY"))
-        if not has_display and sys.platform == "linux":
+        if not has_display():
             os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # SDL would print that it finds no display
-            choose_mujoco_renderer()
+        choose_mujoco_renderer()
         return make_adapter(with_env_kwargs(self.task, {"render_mode": "rgb_array"}), self.policy.record)
 
     def run(self, seeds: Sequence[int]) -> list[EpisodeResult]:

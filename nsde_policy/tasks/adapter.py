@@ -63,11 +63,14 @@ class EnvAdapter:
         self.env, self.name = env, name
         self._seed: int | None = None
         self._step = 0
+        self._draw = True
         self.last_obs: Any = None
         self.last_frames: dict[str, np.ndarray] = {}
-        """Frames of the last observation by the name of the camera, (height, width, 3) uint8."""
+        """Frames of the last observation by the name of the camera, (height, width, 3) uint8; empty if they
+        were not to be drawn."""
         with self.guard("its observation_space or action_space"):
             self._read_spaces(env.observation_space, env.action_space, obs_keys, obs_dim)
+            self._can_skip_frames = bool(self.images) and env.has_wrapper_attr("draws_frames")
         self.cameras = self._find_cameras(cameras)
         """Part of the observation that is the frame of each camera, by the camera's name."""
 
@@ -112,6 +115,7 @@ class EnvAdapter:
         """Start an episode; return observation and info."""
         self._seed, self._step = seed, 0
         with self.guard("reset"):
+            self._set_drawing(True)
             obs, info = self.env.reset(seed=seed)
             return self._flatten(obs), info
 
@@ -126,11 +130,15 @@ class EnvAdapter:
             np.rint(clipped, out=clipped)
         return clipped
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, Info]:
-        """Execute an action that `clip` returned; return observation, reward, end and info."""
+    def step(self, action: np.ndarray, *, draw: bool = True) -> tuple[np.ndarray, float, bool, Info]:
+        """Execute an action that `clip` returned; return observation, reward, end and info.
+
+        Without `draw`, no frames are read, and an environment with the attribute `draws_frames` draws none.
+        """
         self._step += 1
         shaped = action.astype(self._action.dtype).reshape(self._action.shape)
         with self.guard("step"):
+            self._set_drawing(draw)
             obs, reward, terminated, truncated, info = self.env.step(shaped)
             reward = float(reward)
             if not abs(reward) <= LARGEST_NUMBER:
@@ -144,6 +152,11 @@ class EnvAdapter:
                     *(self.name, LONG_EPISODE, MAX_STEPS, LIMIT_HINT),
                 )
             return self._flatten(obs), reward, ended, info
+
+    def _set_drawing(self, draw: bool) -> None:
+        self._draw = draw
+        if self._can_skip_frames:
+            self.env.set_wrapper_attr("draws_frames", draw)
 
     def render(self) -> np.ndarray:
         """Return the picture of the present state, (height, width, 3) uint8."""
@@ -211,7 +224,8 @@ class EnvAdapter:
     def _flatten(self, obs: Any) -> np.ndarray:
         """Return the parts of an observation as one vector of finite numbers, and keep its frames."""
         self.last_obs = obs
-        self.last_frames = {name: self.read_image(key) for name, key in self.cameras.items()}
+        cameras = self.cameras if self._draw else {}
+        self.last_frames = {name: self.read_image(key) for name, key in cameras.items()}
         values = []
         for key, part in self._observed.items():
             what = "observation" if key is None else f"observation {key!r}"

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from ctypes.util import find_library
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 AnyEnv: TypeAlias = "gym.Env[Any, Any]"
 """An environment with any observations and actions; `EnvAdapter` turns them into vectors."""
+RENDERER_HINT = (
+    "; without a display set MUJOCO_GL=egl and run: apt-get install libegl1 libgl1-mesa-dri libopengl0, or "
+    "set MUJOCO_GL=osmesa and run: apt-get install libosmesa6"
+)
 _ENV_ID = re.compile(r"[\w./-]+-v\d+|[\w.]+:[\w./-]+")
 
 
@@ -110,7 +114,26 @@ def import_named(name: str, what: str) -> Callable[..., object] | None:
     return maker if callable(maker) else None
 
 
+def has_display() -> bool:
+    """Return whether pictures can be shown; on Linux, variables name the display."""
+    return sys.platform != "linux" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+
+
 def choose_mujoco_renderer() -> None:
     """Let MuJoCo draw pictures without a display, with EGL or else OSMesa, unless MUJOCO_GL chooses one."""
-    if "mujoco" in sys.modules and not os.environ.get("MUJOCO_GL"):
+    if "mujoco" in sys.modules and not has_display() and not os.environ.get("MUJOCO_GL"):
         os.environ["MUJOCO_GL"] = "egl" if find_library("EGL") else "osmesa"
+
+
+def check_mujoco_renderer() -> None:
+    """Raise `EnvError` if MuJoCo cannot draw with the renderer that MUJOCO_GL names."""
+    choose_mujoco_renderer()
+    if name := os.environ.get("MUJOCO_GL"):
+        with guard_mujoco():
+            importlib.import_module(f"mujoco.{name}").GLContext(16, 16).free()
+
+
+def guard_mujoco() -> AbstractContextManager[None]:
+    """Return a context for code that fails without the libraries of the renderer that MUJOCO_GL names."""
+    name = os.environ.get("MUJOCO_GL") or "(not set)"
+    return run_env_code(f"MuJoCo with MUJOCO_GL={name}", RENDERER_HINT)

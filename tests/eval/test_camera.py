@@ -6,13 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
+from nsde_policy.assets import SHIPPED_POLICIES
 from nsde_policy.bounds import Occluder
 from nsde_policy.cli.main import main
 from nsde_policy.data import load_demonstrations
 from nsde_policy.envs.pusht.drawing import benchmark_frame
+from nsde_policy.envs.pusht.env import PushTEnv
 from nsde_policy.eval.compare.run import EntryCache
 from nsde_policy.eval.rollouts.disturbances import OCCLUDER, YELLOW, CameraCondition, CameraDisturbances
 from nsde_policy.eval.rollouts.episode import CompressedFrames
@@ -133,3 +136,27 @@ def test_frames_of_several_episodes_are_encoded_together(pixel_run: Path, monkey
     assert batches == [3 * player.policy.spec.history] * 2, "the first frames are encoded at the start"
     for one, other in zip(alone, together, strict=True):
         np.testing.assert_allclose(other, one, atol=0.05)  # of a table of 512
+
+
+class SelectivePushT(gym.Wrapper[Any, Any, Any, Any]):
+    """Push-T whose frame is black while it is not to be drawn."""
+
+    def __init__(self) -> None:
+        super().__init__(PushTEnv("pixels_agent_pos"))
+        self.draws_frames = True
+        self.drawn: list[bool] = []
+
+    def step(self, action: np.ndarray) -> Any:
+        obs, *rest = self.env.step(action)
+        self.drawn.append(self.draws_frames)
+        return {**obs, "pixels": obs["pixels"] * self.draws_frames}, *rest
+
+
+def test_only_frames_that_a_plan_from_two_observations_needs_are_drawn():
+    config = RolloutConfig(f"{__name__}:SelectivePushT", {"max_episode_steps": 12}, chunk=4)
+    runner = EnvRunner(SHIPPED_POLICIES["shipped-pixels"], config)
+    played = {frames: runner.run_one(7, frames=frames).trace for frames in (False, True)}
+    np.testing.assert_array_equal(played[False].actions, played[True].actions)
+    assert len(played[True].frames) == 13
+    drawn = runner._envs[0].env.get_wrapper_attr("drawn")
+    assert drawn == [False, False, True, True] * 3 + [True] * 12
