@@ -24,8 +24,9 @@ class ExpertRunner:
 
     The class is called with the environment if its constructor has a required positional argument or one
     named `env`, else without arguments; a function is used as it is. Actions come from `select_action(obs)`,
-    `get_action(obs)` or a call, with the environment's own observation. `reset()` is called before each
-    episode if there is one, with `seed=` if it takes that.
+    `get_action(obs)` or a call, with the environment's own observation; with the task's usual one if the
+    environment gives more of it only to record it. `reset()` is called before each episode if there is one,
+    with `seed=` if it takes that.
     """
 
     def __init__(self, name: str, config: RolloutConfig) -> None:
@@ -33,6 +34,8 @@ class ExpertRunner:
         self.task, self._images = config.env, config.images
         self.env = EnvAdapter.open(self.task, config.env_kwargs)
         self._name = name
+        recorded = [choice.recorded_with for choice in self.task.training.observations.values()]
+        self._sees_usual = any(each and each.items() <= self.task.env_kwargs.items() for each in recorded)
         expert = import_named(name, "expert")
         if expert is None:
             raise ConfigError(f"the module of the expert {name} has no such class (--policy module:Class)")
@@ -54,13 +57,13 @@ class ExpertRunner:
 
     def _run(self, seed: int) -> EpisodeResult:
         log = EpisodeLog(self.task, self.env, self._images)
-        log.reset(seed)
+        obs = log.reset(seed)
         self._prepare(seed)
         while not log.ended:
             started = time.perf_counter()
-            action = self._choose_action()
+            action = self._choose_action(obs if self._sees_usual else self.env.last_obs)
             log.add_plan(time.perf_counter() - started, planned=1)
-            log.step(action)
+            obs = log.step(action)
         return log.score()
 
     def _prepare(self, seed: int) -> None:
@@ -71,11 +74,11 @@ class ExpertRunner:
                 takes_seed = any(each.name == "seed" or each.kind is each.VAR_KEYWORD for each in parameters)
                 self._reset(**({"seed": seed} if takes_seed else {}))
 
-    def _choose_action(self) -> np.ndarray:
-        """Return the action for the last observation, (act_dim,), inside the action space."""
+    def _choose_action(self, obs: object) -> np.ndarray:
+        """Return the action for an observation, (act_dim,), inside the action space."""
         shape = self.env.env.action_space.shape
         with self._guard(self._method):
-            action = np.asarray(self._act(self.env.last_obs), np.float64)
+            action = np.asarray(self._act(obs), np.float64)
             if action.shape != shape or not np.isfinite(action).all():
                 raise ValueError(f"it returned {action!r:.80}, expected finite numbers of shape {shape}")
         return self.env.clip(action.reshape(-1))

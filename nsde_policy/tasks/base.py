@@ -129,18 +129,18 @@ class Task(abc.ABC):
     def preset(
         self, name: str, method: str = "neural_sde", *, statistics: DemoStatistics | None = None
     ) -> RunConfig:
-        """Return the settings of a preset by its name; `auto` needs statistics of demonstrations."""
+        """Return the settings of a preset by its name, or those that `auto` chooses by statistics."""
         defaults = self.training
         presets = defaults.presets(method)
-        if name == AUTO_PRESET and statistics is not None:
+        if statistics is not None:
             preset = defaults.adapt(get_method(method).auto_preset(statistics))
-            return RunConfig.from_preset(preset, defaults.demos)
-        if name not in presets:
+        elif name in presets:
+            preset = presets[name]
+        else:
             raise ConfigError(
                 f"{method} has no preset {name!r}; available: {', '.join(presets)}, "
                 f"and {AUTO_PRESET} for given demonstrations"
             )
-        preset = presets[name]
         encoder = preset.encoder or defaults.encoders.get(name)
         return RunConfig.from_preset(replace(preset, encoder=encoder), defaults.demos)
 

@@ -193,7 +193,7 @@ def resolve_preset(
     if settings.images:
         statistics = statistics.without_comparison()  # the pictures decide what follows
     logger.info("preset %s: %s", name, statistics.describe())
-    return name, task.preset(AUTO_PRESET, method, statistics=statistics)
+    return name, task.preset(name, method, statistics=statistics)
 
 
 def read_preset(preset: str | None, method: str) -> RunConfig | None:
