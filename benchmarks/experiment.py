@@ -3,10 +3,14 @@
 tasks = ["pusht"]                   # or a table: settings of each task, which override those below
 demos = "pusht_cchi_v7_replay.zarr" # in the folder --demos; without it, the demonstrations of the package
 episodes = 200                      # rolled out per row; seeds start at 100000
+table = "metaworld_camera"          # one table of all tasks, in place of one per task
 examples = 12.8e6                   # training examples of each method; without it, the steps of the presets
 
-[trainings.NAME]                    # all optional: method (default: the name), preset, seeds, change
+[trainings.NAME]                    # all optional: method (default: the name), preset, seeds, tasks, change
 seeds = 3                           # training seeds: how many, or a list of them
+tasks = "few"                       # list of this file with the tasks; default: tasks
+obs = "state"                       # observations, if they differ from those of the experiment
+encoder = "resnet"                  # encoder of camera frames, if it differs from that of the preset
 change.train.steps = 25000          # settings that differ from the preset
 large = true                        # trained alone on the device
 encoder_of = "NAME"                 # uses the encoder of camera frames of another training, which comes first
@@ -30,19 +34,19 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from nsde_policy.assets import find_demos
+from nsde_policy.assets import USUAL_OBSERVATIONS, find_demos
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.rollouts.disturbances import CameraCondition, Condition
 from nsde_policy.run_config import RunConfig
 from nsde_policy.selection.rule import Choice
 from nsde_policy.tasks import Task, get_task, with_observations
-from nsde_policy.training.presets import resolve_preset
+from nsde_policy.training.presets import add_cameras, resolve_preset
 
 FOLDER = Path(__file__).with_name("experiments")
 MAIN = "main"
 """Part of rows without variations."""
-SMOKE = {"steps": 3, "episodes": 1, "periods": 12}
-"""Sizes of `--smoke`: training steps, rollouts per row, control periods per rollout."""
+SMOKE = {"steps": 3, "demonstrations": 5, "episodes": 1, "periods": 12}
+"""Sizes of `--smoke`: training steps, demonstrations, rollouts per row, control periods per rollout."""
 
 
 def list_experiments() -> list[str]:
@@ -61,7 +65,7 @@ class TaskSetting:
 
     name: str
     demos: str = ""
-    """Store in the folder of demonstrations; empty for the one in the package."""
+    """Store in the folder of demonstrations; empty for the one in the package, or that of an expert."""
     episodes: int = 100
     examples: float = 0.0
     expert: str = ""
@@ -69,21 +73,17 @@ class TaskSetting:
     demonstrations: int = 50
     """Successful episodes of the expert."""
     only_success: bool = True
-    obs: str = ""
-    """Observations other than the usual ones, such as "pixels"."""
-
-    def make_task(self) -> Task:
-        """Return the task, with the observations of the experiment."""
-        task = get_task(self.name)
-        return with_observations(task, self.obs) if self.obs else task
+    obs: str = USUAL_OBSERVATIONS
+    """Observations such as "pixels", which the store of an expert holds in addition to the usual ones."""
 
     def find_store(self, folder: Path | None) -> Path:
         """Return the path of the demonstrations."""
-        if not self.demos:
+        demos = self.demos or (f"{self.name.rpartition(':')[2]}.zarr" if self.expert else "")
+        if not demos:
             return find_demos(self.name)
         if folder is None:
-            raise ConfigError(f"{self.name} needs {self.demos}: give the folder that holds it with --demos")
-        return folder / self.demos
+            raise ConfigError(f"{self.name} needs {demos}: give the folder that holds it with --demos")
+        return folder / demos
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,20 @@ class Training:
     """Training examples; None for those of the task, 0 for the steps of the preset."""
     encoder_of: str = ""
     """Row whose encoder of camera frames it uses; empty to train its own."""
+    obs: str = ""
+    """Observations of the policy; empty for those of the task."""
+    encoder: str = ""
+    """Encoder of camera frames; empty for that of the preset."""
     smoke: bool = False
+
+    @property
+    def observations(self) -> str:
+        """Name of the observations of the policy."""
+        return self.obs or self.task.obs
+
+    def make_task(self) -> Task:
+        """Return the task, with the observations of the policy."""
+        return with_observations(get_task(self.task.name), self.observations)
 
     @property
     def folder(self) -> str:
@@ -111,8 +124,9 @@ class Training:
 
     def make_config(self, demos: Path) -> RunConfig:
         """Return the settings: those of the preset, changed as the file says."""
-        task, method = self.task.make_task(), self.method
-        _, config = resolve_preset(task, self.preset, method, demos=demos)
+        _, config = resolve_preset(self.make_task(), self.preset, self.method, demos=demos)
+        if self.encoder:
+            config = add_cameras(config, replace(config.demos, encoder=self.encoder))
         config = change_config(config, self.change)
         steps = config.train.steps
         examples = self.task.examples if self.examples is None else self.examples
@@ -121,11 +135,11 @@ class Training:
         if not self.smoke:
             return config.replace_parts(train={"steps": steps})
         tiny = {"steps": min(steps, SMOKE["steps"]), "batch_size": min(config.train.batch_size, 32)}
-        if self.task.obs:
+        if config.demos.images:
             encoder: dict[str, Any] = {"occlusion_steps": 2 * bool(config.encoder.occlusion_steps)}
             if hasattr(config.encoder, "train"):
                 encoder["train"] = replace(config.encoder.train, **tiny)
-            config = config.replace_parts(encoder=encoder, demos={"episodes": SMOKE["episodes"] + 4})
+            config = config.replace_parts(encoder=encoder, demos={"episodes": SMOKE["demonstrations"]})
         selection = {"train": replace(config.selection.train, **tiny)}
         return config.replace_parts(train=tiny, selection=selection)
 
@@ -169,6 +183,8 @@ def list_trainings(values: Mapping[str, Any], *, smoke: bool = False) -> Iterato
             settings = {"row": name, "method": name, **each}
             seeds = settings.pop("seeds", 1)
             numbers = range(seeds) if isinstance(seeds, int) else seeds
+            if task not in values[settings.pop("tasks", "tasks")]:
+                continue
             for seed in numbers[:1] if smoke else numbers:
                 yield Training(setting, seed=seed, smoke=smoke, **settings)
 

@@ -27,7 +27,7 @@ def train_policy(training: Training, path: Path, demos: Path, device: str, stop_
         device: Torch device.
         stop_at: Wall-clock time, `time.time`, at which the training is saved and ends.
     """
-    config, task = training.make_config(demos), training.task.make_task()
+    config, task = training.make_config(demos), training.make_task()
     if training.encoder_of:
         other = RunDirectory(path.parent / Path(replace(training, row=training.encoder_of).folder).name)
         trained = other.read_record().config
@@ -40,7 +40,7 @@ def train_policy(training: Training, path: Path, demos: Path, device: str, stop_
         if progress.step < progress.steps and time.time() > stop_at:
             raise KeyboardInterrupt
 
-    observations = task.training.observations[training.task.obs].env_kwargs if training.task.obs else {}
+    choice = task.training.observations.get(training.observations)
     options = TrainOptions(seed=training.seed, device=pick_device(device), resume=path.exists(), monitor=stop)
     try:
         train_run(
@@ -48,7 +48,7 @@ def train_policy(training: Training, path: Path, demos: Path, device: str, stop_
             config,
             path,
             task=task.name,
-            env_kwargs=dict(observations),
+            env_kwargs=dict(choice.env_kwargs) if choice else {},
             options=options,
         )
     except KeyboardInterrupt:

@@ -6,21 +6,27 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
-from experiment import SMOKE, Rollouts, Training, list_rollouts
+from experiment import SMOKE, Rollouts, TaskSetting, Training, list_rollouts
 from policy_training import DEVICE_FILE, train_policy
+from result_tables.metaworld_camera import tabulate_tasks
 
-from nsde_policy.errors import ConfigError, MissingDependencyError
+from nsde_policy.assets import USUAL_OBSERVATIONS
+from nsde_policy.data.readers import open_source
+from nsde_policy.errors import ConfigError, DemoError, MissingDependencyError
 from nsde_policy.eval.compare.result import Comparison, merge_comparisons, read_comparison
 from nsde_policy.eval.compare.run import EntryCache
 from nsde_policy.eval.compare.table import format_comparison
 from nsde_policy.eval.demonstrator import CollectConfig, collect_demonstrations
+from nsde_policy.eval.rollouts.executors import open_pool
 from nsde_policy.eval.rollouts.runner import RolloutConfig
 from nsde_policy.files import replace_file
 from nsde_policy.run_directory import RunDirectory
@@ -76,17 +82,28 @@ class Suite:
         """Return the file of a row: a comparison with one entry."""
         return self.entry_folder(row.training) / row.file
 
-    def collect(self) -> None:
-        """Make the stores of tasks whose demonstrations come from a scripted expert."""
+    def collect(self) -> bool:
+        """Make the stores of scripted experts, several at once; return whether all was done in time."""
         tasks = {each.task.name: each for each in self.trainings.values() if each.task.expert}
-        for training in tasks.values():
-            task, store = training.task, self.demos(training)
-            if not store.exists():
-                count = 4 if self.args.smoke else task.demonstrations
-                config = CollectConfig(episodes=count, env=task.name, only_success=task.only_success)
-                kept = collect_demonstrations(task.expert, store, config, workers=self.args.workers)
-                tried = kept[-1].seed + 1 - config.seed_start
-                print(f"{task.name}: {len(kept)} of {tried} episodes of the expert are kept", flush=True)
+        with open_pool(self.args.players) as processes:
+            jobs = []
+            for training in tasks.values():
+                task = training.task
+                config = CollectConfig(
+                    episodes=SMOKE["demonstrations"] if self.args.smoke else task.demonstrations,
+                    env=task.name,
+                    only_success=task.only_success,
+                    obs=task.obs,
+                )
+                store = self.demos(training)
+                if count_episodes(store) < config.episodes:
+                    jobs.append(processes.submit(collect_store, task, store, config))
+            done, unfinished = wait(jobs, timeout=max(self.stop_at - time.time(), 0))
+        for job in done:
+            job.result()
+        if unfinished:
+            print(f"{len(unfinished)} stores are left for the next call", flush=True)
+        return not unfinished
 
     def train(self) -> Iterator[str]:
         """Yield the folders of trained runs: finished, small, large ones, then ones with cameras.
@@ -99,15 +116,20 @@ class Suite:
         todo = [folder for folder in found if folder not in done] if "train" in args.only else []
         later = [folder for folder in todo if found[folder].encoder_of]  # need an encoder of the others
         todo = [folder for folder in todo if folder not in later]
-        cameras = [folder for folder in todo if found[folder].task.obs]
+        cameras = [folder for folder in todo if found[folder].observations != USUAL_OBSERVATIONS]
         states = [folder for folder in todo if folder not in cameras]
         yield from self._train_group([f for f in states if not found[f].large], args.parallel)
         yield from self._train_group([f for f in states if found[f].large], 1)
         yield from self._train_group(cameras, args.parallel_cameras)
-        yield from self._train_group(later, args.parallel_cameras)
+        bases = {folder: replace(found[folder], row=found[folder].encoder_of) for folder in later}
+        ready = [folder for folder in later if (self.run_path(bases[folder]) / DEVICE_FILE).exists()]
+        yield from self._train_group(ready, args.parallel_cameras)
 
     def _train_group(self, folders: list[str], count: int) -> Iterator[str]:
-        """Train runs, `count` at a time, each in its own process; yield each run when it is finished."""
+        """Train runs, `count` at a time, each in its own process; yield each run when it is finished.
+
+        When the time is up, running trainings stop by themselves, and no other one begins.
+        """
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(count, context, max_tasks_per_child=1) as processes:
             jobs = {}
@@ -116,10 +138,15 @@ class Suite:
                 paths = self.run_path(each), self.demos(each)
                 job = processes.submit(train_policy, each, *paths, self.args.device, self.stop_at)
                 jobs[job] = folder
-            for job in as_completed(jobs):
-                if job.result():
-                    print(f"{jobs[job]} is trained", flush=True)
-                    yield jobs[job]
+            pending = {*jobs}
+            while pending:
+                done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                for job in done:
+                    if job.result():
+                        print(f"{jobs[job]} is trained", flush=True)
+                        yield jobs[job]
+                if time.time() > self.stop_at:
+                    pending = {job for job in pending if not job.cancel()}
 
     def train_and_play(self) -> bool:
         """Train what is missing and roll out what is trained; return whether all was done in time."""
@@ -145,7 +172,7 @@ class Suite:
 
     def make_cache(self, row: Rollouts) -> tuple[EntryCache, Path]:
         """Return what rolls out a row, and its run directory."""
-        seeds, task = self.seeds(row.training), row.training.task.make_task()
+        seeds, task = self.seeds(row.training), row.training.make_task()
         config = RolloutConfig(
             row.training.task.name,
             {**task.env_kwargs, **self.env_kwargs},
@@ -190,6 +217,20 @@ class Suite:
         return msgspec.structs.replace(merged, entries=tuple(entries), machine=machine)
 
 
+def count_episodes(store: Path) -> int:
+    """Return the number of episodes of a store, 0 if it does not exist or holds none."""
+    with suppress(DemoError), open_source(store) as source:
+        return len(source.read_ends())
+    return 0
+
+
+def collect_store(task: TaskSetting, store: Path, config: CollectConfig) -> None:
+    """Make or complete the store of a scripted expert."""
+    episodes = collect_demonstrations(task.expert, store, config, workers=1)
+    tried = episodes[-1].seed + 1 - config.seed_start
+    print(f"{task.name}: {len(episodes)} of {tried} episodes of the expert are kept", flush=True)
+
+
 def play_row(row: Rollouts, how: tuple[EntryCache, Path], file: Path) -> None:
     """Roll out a row and write its comparison."""
     torch.set_num_threads(1)
@@ -218,9 +259,13 @@ def run_rollouts(values: dict[str, Any], args: argparse.Namespace) -> None:
     if not suite.rows:
         raise ConfigError(f"no row is chosen by --rows, --parts, --tasks; rows: {'; '.join(suite.order)}")
     if not args.table:
-        if "collect" in args.only:
-            suite.collect()
+        if "collect" in args.only and not suite.collect():
+            return
         if {"train", "play"} & {*args.only} and not suite.train_and_play():
             os._exit(0)  # do not wait for unfinished rollouts
-    for comparison in suite.write().values():
+    comparisons = suite.write()
+    if values.get("table") == "metaworld_camera":
+        print(tabulate_tasks(comparisons))
+        return
+    for comparison in comparisons.values():
         print(f"{format_comparison(comparison)}\n")

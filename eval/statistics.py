@@ -8,6 +8,7 @@ suggest.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, NamedTuple
@@ -93,6 +94,19 @@ def mean(values: ArrayLike) -> Estimate:
     array = np.asarray(values, dtype=float)
     low, high = np.quantile(resample(len(array)) @ array / len(array), [0.025, 0.975])
     return Estimate(float(array.mean()), float(low), float(high), len(array))
+
+
+def mean_proportion(successes: Sequence[int], n: Sequence[int]) -> Estimate:
+    """Estimate the mean over tasks of the proportion of successes in the `n` episodes of each.
+
+    Tasks are resampled, and then the episodes of each.
+    """
+    counts, proportions = np.asarray(n), np.divide(successes, n)
+    rng = np.random.default_rng(0)
+    tasks = rng.integers(len(counts), size=(RESAMPLES, len(counts)))
+    means = (rng.binomial(counts[tasks], proportions[tasks]) / counts[tasks]).mean(axis=1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return Estimate(float(proportions.mean()), float(low), float(high), len(counts))
 
 
 def paired_difference(a: ArrayLike, b: ArrayLike) -> Difference:

@@ -1,6 +1,7 @@
 """Tests of benchmarks: pages of results, declared experiments, documented commands, and tiny runs."""
 
 import argparse
+import json
 import re
 import runpy
 import shlex
@@ -12,7 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
+
+from nsde_policy.eval.compare.result import Comparison
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
@@ -70,7 +75,7 @@ def test_experiments_declare_valid_settings(file: Path, run_script: RunScript):
         assert {row.training.row for row in rows} == {*values["trainings"]}
         trained = {row.training.folder: row.training for row in rows if row.training.seed == 0}
         for training in trained.values():
-            if "auto" not in (training.preset, training.task.make_task().training.default_preset):
+            if "auto" not in (training.preset, training.make_task().training.default_preset):
                 training.make_config(Path())  # raises if a name or a value is invalid
 
 
@@ -85,6 +90,24 @@ def test_an_experiment_is_trained_rolled_out_and_resumed(
     for more in ([], ["--table"]):
         run_script("suite.py", *flags, *more)
         assert capsys.readouterr().out == first[first.index("avoiding, start=") :]
+
+
+def test_table_of_metaworld_has_means_over_the_tasks_that_were_rolled_out(run_script: RunScript):
+    stored = json.loads((BENCHMARKS / "results/metaworld.json").read_text())
+    comparisons = {task: msgspec.convert(each, Comparison) for task, each in stored.items()}
+    names = run_script("result_tables/metaworld_camera.py", name="x")
+    text = names["tabulate_tasks"](comparisons).replace("\N{NO-BREAK SPACE}", " ")
+    rows = {line.split(" | ")[0].strip("| *"): line.split(" | ")[1:] for line in text.splitlines()}
+    means = {
+        task.split(":")[1].removesuffix("-v3"): np.mean([entry.episodes.success for entry in each.entries])
+        for task, each in comparisons.items()
+    }
+    assert float(rows["all (10)"][0].split()[0]) == pytest.approx(np.mean(list(means.values())), abs=6e-4)
+    easy = [means[name] for name in ("door-open", "drawer-open", "reach")]
+    assert float(rows["easy (3)"][0].split()[0]) == pytest.approx(np.mean(easy), abs=6e-4)
+    assert rows["easy (3)"][1:] == ["0.697", "0.743 |"], "the mean of 98, 93, 18 and of 99, 100, 24"
+    assert rows["push"][1:] == ["0.300", "0.510 |"]
+    assert "button-press" not in rows
 
 
 @pytest.mark.parametrize("script", sorted(path.name for path in BENCHMARKS.glob("*.py")))

@@ -7,8 +7,10 @@ import pytest
 
 from nsde_policy.eval.statistics import (
     NO_DIFFERENCE,
+    Z95,
     Difference,
     Estimate,
+    mean_proportion,
     paired_difference,
     proportion,
     verdict,
@@ -62,3 +64,12 @@ def test_differences_have_signs_and_need_enough_pairs():
 )
 def test_ahead_requires_an_interval_without_zero_and_enough_pairs(low, high, n, expected):
     assert verdict(Difference((low + high) / 2, low, high, n), a="ours", b="theirs") == expected
+
+
+def test_mean_over_tasks_varies_with_tasks_and_episodes():
+    alike = mean_proportion([30, 30, 30, 30], [60, 60, 60, 60])
+    assert alike.value == 0.5
+    assert alike.high - alike.low == pytest.approx(2 * Z95 * (0.25 / 240) ** 0.5, rel=0.05), "episodes alone"
+    apart = mean_proportion([60, 0, 60, 0], [60, 60, 60, 60])
+    assert (apart.value, apart.low, apart.high) == (0.5, 0.0, 1.0), "tasks alone"
+    assert mean_proportion([1, 0], [1, 100]).value == 0.5, "tasks count alike"
