@@ -80,7 +80,7 @@ class MetaWorldEnv(gym.Wrapper[Observation, np.ndarray, np.ndarray, np.ndarray])
         if obs_type != "state":
             self.observation_space = self._prepare_camera(inner)
 
-    def _prepare_camera(self, inner: Any) -> gym.spaces.Dict:
+    def _prepare_camera(self, inner: Any) -> gym.spaces.Space[Any]:
         """Set up the camera for frames, and return the space of observations with frames."""
         quality = inner.model.vis.quality
         quality.shadowsize = quality.offsamples = 0

@@ -12,6 +12,7 @@ import pytest
 from nsde_policy.cli.main import main
 from nsde_policy.data import load_demonstrations
 from nsde_policy.data.check import check_store
+from nsde_policy.data.images import open_images
 from nsde_policy.eval.rollouts.pool import RolloutPool
 from nsde_policy.eval.rollouts.runner import RolloutConfig
 from nsde_policy.tasks import get_task
@@ -39,6 +40,14 @@ class Noisy:
 
     def __call__(self, obs: np.ndarray) -> np.ndarray:
         return self.scale * self.rng.standard_normal(self.shape)
+
+
+class Pusher:
+    """Expert on Push-T: it sees the state, also while frames are recorded."""
+
+    def select_action(self, obs: np.ndarray) -> np.ndarray:
+        assert obs.shape == (5,)
+        return obs[2:4]
 
 
 class Gripper:
@@ -205,3 +214,10 @@ def test_what_cannot_be_collected_is_said(
     assert main(["collect", "--out", str(tmp_path / "demos.zarr"), "--port", "0", *args]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "demos.zarr").exists()
+
+
+def test_expert_sees_the_usual_observation_while_frames_are_recorded(tmp_path: Path):
+    limit = ["--env-kwargs", '{"max_episode_steps": 5}']
+    assert collect(tmp_path / "a.zarr", "Pusher", "--obs", "pixels", *limit, env="pusht", episodes=1) == 0
+    assert load_demonstrations(tmp_path / "a.zarr").obs.shape == (5, 5)
+    assert open_images(tmp_path / "a.zarr", key="img").shape == (5, 96, 96, 3)
