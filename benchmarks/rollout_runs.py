@@ -3,7 +3,6 @@
 import argparse
 import json
 import multiprocessing
-import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -151,21 +150,16 @@ class Suite:
     def train_and_play(self) -> bool:
         """Train what is missing and roll out what is trained; return whether all was done in time."""
         args, jobs = self.args, list[Future[None]]()
-        players = ProcessPoolExecutor(args.players, multiprocessing.get_context("spawn"))
-        try:
+        with open_pool(args.players) as players:
             for folder in self.train():
                 for row in self.rows if "play" in args.only else ():
                     if row.training.folder == folder and not self.entry_file(row).exists():
                         job = players.submit(play_row, row, self.make_cache(row), self.entry_file(row))
                         job.add_done_callback(lambda _: self.write())
                         jobs.append(job)
-            _, unfinished = wait(jobs, timeout=max(self.stop_at - time.time(), 0))
-        finally:
-            players.shutdown(wait=False, cancel_futures=True)
-            self.write()
-        for job in jobs:
-            if job.done() and not job.cancelled():
-                job.result()
+            done, unfinished = wait(jobs, timeout=max(self.stop_at - time.time(), 0))
+        for job in done:
+            job.result()
         if unfinished:
             print(f"{len(unfinished)} rows are left for the next call", flush=True)
         return not unfinished
@@ -262,7 +256,7 @@ def run_rollouts(values: dict[str, Any], args: argparse.Namespace) -> None:
         if "collect" in args.only and not suite.collect():
             return
         if {"train", "play"} & {*args.only} and not suite.train_and_play():
-            os._exit(0)  # do not wait for unfinished rollouts
+            return
     comparisons = suite.write()
     if values.get("table") == "metaworld_camera":
         print(tabulate_tasks(comparisons))
