@@ -5,12 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nsde_policy.core.batches import TensorRows
 from nsde_policy.data.augmentation import FrameMirror
+from nsde_policy.data.frames import FrameFile
+from nsde_policy.data.types import Floats
 from nsde_policy.methods.base import TrainableModel
 
 from .occlusion import disturb_frames
@@ -34,7 +37,24 @@ class CameraBatch(TensorRows):
     frames: tuple[Tensor, ...]
     """Frames of each camera, (n, size, size, 3) uint8."""
     targets: tuple[Tensor, ...] = ()
-    """Later observations for the frames and for their mirror images, or features of a teacher."""
+    """What `EncoderModel.study` returned for the frames, or features of a teacher."""
+
+
+@dataclass(frozen=True)
+class RecordedFrames:
+    """All frames of some demonstrations, and the episodes of them that an encoder is trained on."""
+
+    values: Floats
+    """Low-dimensional observations, (frames, plain_dim)."""
+    mirrored_values: Floats
+    """The same for the mirrored scene."""
+    episodes: tuple[range, ...]
+    """Rows of each episode."""
+    file: FrameFile
+
+    def read(self, camera: int, rows: Sequence[int]) -> Tensor:
+        """Read frames of one camera, (n, size, size, 3) uint8."""
+        return torch.from_numpy(self.file.read(np.asarray(rows))[camera])
 
 
 class VisibilityHead(nn.Linear):
@@ -131,8 +151,9 @@ class EncoderModel(TrainableModel[CameraBatch]):
         features, summary = self.summarize(values, *frames)
         return features, values.new_zeros(len(values), len(frames), 2), summary
 
-    def set_scene(self, low: Tensor, high: Tensor, backgrounds: Sequence[Tensor]) -> None:
-        """Store the range (plain_dim,) of the observations and a typical picture of each camera."""
+    def study(self, recorded: RecordedFrames) -> tuple[Tensor, ...]:
+        """Learn what all frames tell at once, before training; return targets of each frame, (frames, n)."""
+        return ()
 
     def learn_from_teacher(self, std: Tensor) -> None:
         """Learn a teacher's features of clean frames from now on; `std` scales them, (feature_dim,)."""

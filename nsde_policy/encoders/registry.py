@@ -11,7 +11,7 @@ from nsde_policy.registry import Registry
 
 from .encoder import Encoder
 
-HELPERS = ("encoder", "encoder_model", "image_norm", "occlusion", "registry")
+HELPERS = ("encoder", "encoder_model", "image_norm", "layers", "occlusion", "registry")
 """Modules of this folder that are no encoders."""
 ENCODERS: Registry[Encoder] = Registry("encoder", "nsde_policy.encoders", helpers=HELPERS)
 

@@ -36,17 +36,17 @@ from nsde_policy.core.batches import Windows
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.data.frames import FrameFile
 from nsde_policy.data.source import get_short_name
-from nsde_policy.data.types import Demonstrations, Floats, Ints
+from nsde_policy.data.types import Demonstrations, Ints
 from nsde_policy.encoders.encoder import IMAGE_KEY
 from nsde_policy.encoders.encoder_model import (
     MIN_STD,
     VISIBILITY_FILE,
     CameraBatch,
     EncoderModel,
+    RecordedFrames,
     VisibilityHead,
     mirror_frames,
 )
-from nsde_policy.encoders.keypoints.config import FORESEEN
 from nsde_policy.encoders.occlusion import EpisodeOcclusion, RandomOccluder, disturb_frames
 from nsde_policy.errors import ConfigError
 from nsde_policy.interface.calibration import CameraRange
@@ -72,8 +72,6 @@ logger = logging.getLogger(__name__)
 
 FEATURES, MIRRORED = "codes", "mirrored"
 """Names of the tensors in the file of features; those of copies have a prefix."""
-BACKGROUND_FRAMES = 500
-"""Most first frames of episodes whose median is the background."""
 COPIES, COPY_OCCLUDER, COPY_GAIN = 2, RandomOccluder(1.0, (0.03, 0.15)), 0.15
 """Copies of each demonstration with partly occluded frames, what occludes them, and the largest change of
 their brightness; both stay the same in an episode."""
@@ -171,8 +169,11 @@ class EncoderTraining:
         """Train the encoder by its own loss into a directory, and write the features of all frames."""
         assert isinstance(self._config.encoder, TrainedEncoderConfig)
         if not self.is_finished(directory):
-            self._set_scene()
-            targets = [self._look_ahead(values) for values in (self._values, self._mirrored_values)]
+            demos = self._data.demos
+            spans = zip(demos.starts[self._episodes], demos.episode_ends[self._episodes], strict=True)
+            episodes = tuple(range(start, end) for start, end in spans)
+            frames = RecordedFrames(self._values, self._mirrored_values, episodes, self._frames)
+            targets = self.model.study(frames)
             self._fit(directory, self._config.encoder.train, targets, title="encoder")
             self.write_features(directory)
 
@@ -181,41 +182,28 @@ class EncoderTraining:
         if not self.is_finished(directory):
             self.model.load_state_dict(teacher.read_weights())
             features = teacher.read_tensors(teacher.path / FEATURES_FILE)
-            targets = [features[FEATURES].numpy(), features.get(MIRRORED, features[FEATURES]).numpy()]
-            self.model.learn_from_teacher(torch.from_numpy(np.concatenate(targets).std(axis=0)))
-            self._set_scene()
+            targets = [features[FEATURES], features.get(MIRRORED, features[FEATURES])]
+            self.model.learn_from_teacher(torch.cat(targets).std(0, correction=0))
             self._fit(directory, config, targets, title="occlusion")
             self.write_features(directory, occluded_copies=COPIES)
 
-    def _set_scene(self) -> None:
-        """Tell the model the range of measured values, and what the cameras usually see."""
-        both = np.concatenate([self._values, self._mirrored_values])
-        first = self._frames.read(self._data.demos.starts[self._episodes][:BACKGROUND_FRAMES])
-        backgrounds = [torch.from_numpy(np.median(camera, axis=0).astype(np.uint8)) for camera in first]
-        self.model.set_scene(torch.from_numpy(both.min(0)), torch.from_numpy(both.max(0)), backgrounds)
-
-    def _look_ahead(self, values: Floats) -> Floats:
-        """Return the values `FORESEEN` of each frame, or at the end of its episode, side by side."""
-        ends = self._data.demos.episode_ends
-        last = np.repeat(ends - 1, np.diff(ends, prepend=0))
-        rows = np.arange(len(values))
-        return np.concatenate([values[np.minimum(rows + ahead, last)] for ahead in FORESEEN], axis=1)
-
     def _fit(
-        self, directory: RunDirectory, config: TrainConfig, targets: Sequence[Floats], *, title: str
+        self, directory: RunDirectory, config: TrainConfig, targets: Sequence[Tensor], *, title: str
     ) -> None:
-        """Train the model on random frames; `targets` belong to each frame, and to its mirror image."""
+        """Train the model on random frames; each of the `targets` has a row for every frame."""
         rows, batch_size = self._data.demos.find_rows(self._episodes), split_batch(config.batch_size)
 
         def load(step: int) -> CameraBatch:
             """Load the frames of a step, sampled by the seed, the step and the rank."""
             rng = np.random.default_rng([self._options.seed, step, get_rank()])
             index = rows[rng.integers(len(rows), size=batch_size)]
-            values, mirrored_values, *both = (
-                torch.from_numpy(table[index]) for table in (self._values, self._mirrored_values, *targets)
+            values, mirrored_values = (
+                torch.from_numpy(table[index]) for table in (self._values, self._mirrored_values)
             )
             frames = map(torch.from_numpy, self._frames.read(index))
-            return CameraBatch(values, mirrored_values, tuple(frames), tuple(both))
+            return CameraBatch(
+                values, mirrored_values, tuple(frames), tuple(target[index] for target in targets)
+            )
 
         with (
             use_threads(count_threads()),

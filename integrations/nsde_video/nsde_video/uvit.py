@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from nsde_policy.encoders.keypoints.networks import NormedConv
+from nsde_policy.encoders.layers import NormedConv
 
 from .settings import STRIDE, UViTConfig
 

@@ -3,17 +3,20 @@
 from collections.abc import Sequence
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nsde_policy.core.spec import CameraSpec
 
-from ..encoder_model import CameraBatch, DisturbedFeatures, EncoderModel, to_unit_rgb
+from ..encoder_model import CameraBatch, DisturbedFeatures, EncoderModel, RecordedFrames, to_unit_rgb
 from ..occlusion import disturb_frames, shift_frames
 from .config import FORESEEN, KeypointConfig
 from .networks import CameraAutoencoder
 
+BACKGROUND_FRAMES = 500
+"""Most first frames of episodes whose median is the background."""
 ERROR_UNIT = 20.0
 """The squared error of a frame is divided by this number, which makes its gradients about as large as 1."""
 SHIFTED, UNDONE = 0.6, 0.65
@@ -62,6 +65,26 @@ class KeypointModel(EncoderModel):
         self.high.copy_(torch.where(high > low, high, low + 1))
         for camera, background in zip(self.autoencoders(), backgrounds, strict=True):
             camera.background.copy_(background)
+
+    def study(self, recorded: RecordedFrames) -> tuple[Tensor, ...]:
+        """Store the range of the measured values and the background, the median of first frames.
+
+        Return the measured values at `FORESEEN` of each frame, or at the end of its episode, side by side,
+        and those of the mirrored scene.
+        """
+        both = torch.from_numpy(np.concatenate([recorded.values, recorded.mirrored_values]))
+        starts = [rows[0] for rows in recorded.episodes[:BACKGROUND_FRAMES]]
+        first = [recorded.read(camera, starts).numpy() for camera in range(len(self.cameras))]
+        backgrounds = [torch.from_numpy(np.median(frames, axis=0).astype(np.uint8)) for frames in first]
+        self.set_scene(both.amin(0), both.amax(0), backgrounds)
+        targets = []
+        for values in map(torch.from_numpy, (recorded.values, recorded.mirrored_values)):
+            target = values.repeat(1, len(FORESEEN))
+            for rows in recorded.episodes:
+                later = [values[[min(row + ahead, rows[-1]) for row in rows]] for ahead in FORESEEN]
+                target[rows[0] : rows[-1] + 1] = torch.cat(later, dim=1)
+            targets.append(target)
+        return tuple(targets)
 
     def summarize(self, values: Tensor, *frames: Tensor) -> tuple[Tensor, Tensor]:
         """Return the keypoints of all cameras, camera by camera, x and y interleaved, and the means of maps.

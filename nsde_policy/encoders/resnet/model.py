@@ -15,7 +15,7 @@ from nsde_policy.core.spec import CameraSpec
 
 from ..encoder_model import EncoderModel, to_unit_rgb
 from ..image_norm import ImageNorm
-from ..keypoints.networks import average_maps, locate_peaks
+from ..layers import average_maps, locate_peaks
 from .config import CHANNELS_PER_GROUP, ResNetConfig
 
 

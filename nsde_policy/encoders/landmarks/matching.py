@@ -1,0 +1,198 @@
+"""Find landmarks: small patches that stand elsewhere in the first frame of each episode, and follow them.
+
+The robot begins its episodes alike, so that first frames differ where things are that it will have to look
+at. A patch of such a place is compared with all first frames. It is a landmark if one place of each frame is
+clearly more similar than all others.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+RADII = (2, 4, 7)
+"""Radii of the patches, pixels of the resized frame."""
+EXAMPLES = 4
+"""First frames whose patches are tried."""
+COMPARED = 12
+"""Most first frames that patches are compared with to find landmarks."""
+PATCHES = 10
+"""Most patches of one radius and one frame that are tried, where the frame differs most."""
+DIFFERENT, PEAK = 0.06, 0.03
+"""Pixels differ from the median of the first frames by at least this much, of 1; and the smoothed difference
+of a patch's centre."""
+SIMILAR = 0.7
+"""The best match of a patch has at most this fraction of the error of the second best one."""
+MATCHED = 0.7
+"""A landmark is found in at least this fraction of the first frames."""
+STEADY = 0.5
+"""What moves less between episodes is no landmark, standard deviation in pixels."""
+CLOSE, RIGID, TWINS = 2.5, 1.0, 2
+"""Landmarks are farther apart than `CLOSE` pixels. At most `TWINS` others move like one: their distance
+changes by less than `RIGID` pixels."""
+REACH = 4
+"""Pixels that a landmark moves between two frames at most, to be followed."""
+LOST = 0.5
+"""A landmark is lost while its error is above this fraction of that of the second best match."""
+
+
+class Template(NamedTuple):
+    """A patch and how much each pixel counts, both (3, height, width)."""
+
+    patch: Tensor
+    weight: Tensor
+
+    @property
+    def radius(self) -> int:
+        """Pixels on each side of the centre."""
+        return self.patch.shape[1] // 2
+
+    def compare(self, frames: Tensor) -> Tensor:
+        """Return the mean squared error of the patch at all places of frames, (n, 3, h, w) to (n, h', w')."""
+        error = F.conv2d(frames.square(), self.weight[None])
+        error -= 2 * F.conv2d(frames, (self.weight * self.patch)[None])
+        return (error[:, 0] + (self.weight * self.patch.square()).sum()).clamp(min=0)
+
+
+@dataclass(frozen=True)
+class Match:
+    """Where a template was found in frames."""
+
+    places: Tensor
+    """Best places (x, y) in pixels, (n, 2)."""
+    error: Tensor
+    """Errors there, (n,)."""
+    second: Tensor
+    """Smallest errors elsewhere, (n,)."""
+
+    @property
+    def is_clear(self) -> Tensor:
+        """Whether no other place is nearly as similar, (n,)."""
+        return self.error < SIMILAR * self.second
+
+
+@dataclass(frozen=True)
+class Landmark:
+    """A template with its matches in the compared first frames."""
+
+    template: Template
+    match: Match
+
+    @property
+    def ambiguity(self) -> float:
+        """Mean error of the matches, relative to the second best ones."""
+        return float((self.match.error / self.match.second.clamp(min=1e-6)).clamp(max=1).mean())
+
+    def moves_like(self, other: "Landmark") -> tuple[float, float]:
+        """Return the usual distance to another landmark, and how much it changes, in pixels."""
+        apart = self.match.places - other.match.places
+        usual = apart.median(0).values
+        return float(usual.norm()), float((apart - usual).norm(dim=1).median())
+
+
+def find_landmarks(first: Tensor, most: int) -> list[Landmark]:
+    """Find landmarks in the first frames (n, 3, h, w) of episodes, values from 0 to 1; the clearest first."""
+    if len(first) < 2:
+        return []
+    first = first[torch.linspace(0, len(first) - 1, min(len(first), COMPARED)).round().long().unique()]
+    usual = first.median(0).values
+    landmarks = []
+    for example in first[:EXAMPLES]:
+        for radius in RADII:
+            for template in _cut_patches(example, usual, radius):
+                match = match_template(template, first)
+                spread = match.places[match.is_clear].std(0, correction=0).max()
+                if match.is_clear.float().mean() >= MATCHED and spread > STEADY:
+                    landmarks.append(Landmark(template, match))
+    return _choose(landmarks, most)
+
+
+def _cut_patches(frame: Tensor, usual: Tensor, radius: int) -> list[Template]:
+    """Return patches where a frame (3, h, w) differs most from what is usual there."""
+    difference = (frame - usual).abs().amax(0)[None, None]
+    kernel = 3 if radius == RADII[0] else 5
+    smooth = F.avg_pool2d(difference, kernel, 1, kernel // 2)
+    is_peak = (smooth == F.max_pool2d(smooth, 5, 1, 2)) & (smooth > PEAK)
+    inside = F.pad(torch.ones_like(smooth[..., radius:-radius, radius:-radius]), (radius,) * 4) > 0
+    rows, columns = torch.where((is_peak & inside)[0, 0])
+    order = smooth[0, 0, rows, columns].argsort(descending=True)[:PATCHES]
+    counts = 0.1 + F.max_pool2d((difference > DIFFERENT).float(), 3, 1, 1)[0, 0]
+    axis = torch.arange(-radius, radius + 1, device=frame.device) / (0.7 * radius)
+    bell = (-0.5 * axis.square()).exp()
+    templates = []
+    for row, column in zip(rows[order].tolist(), columns[order].tolist(), strict=True):
+        area = (slice(row - radius, row + radius + 1), slice(column - radius, column + radius + 1))
+        weight = counts[area] * bell[:, None] * bell
+        weight = (weight / (3 * weight.sum())).expand(3, -1, -1)
+        templates.append(Template(frame[(slice(None), *area)], weight))
+    return templates
+
+
+def match_template(template: Template, frames: Tensor) -> Match:
+    """Find the best and the second best place of a template in frames, (n, 3, h, w)."""
+    error = template.compare(frames)
+    height, width = error.shape[1:]
+    best, index = error.flatten(1).min(1)
+    row, column = index // width, index % width
+    rows, columns = (torch.arange(length, device=error.device) for length in (height, width))
+    near_row = (rows - row[:, None]).abs() <= 2
+    near_column = (columns - column[:, None]).abs() <= 2
+    elsewhere = error.masked_fill(near_row[:, :, None] & near_column[:, None, :], torch.inf)
+    places = torch.stack([column, row], -1) + _find_minimum(error, row, column) + template.radius
+    return Match(places, best, elsewhere.flatten(1).min(1).values)
+
+
+def _find_minimum(error: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """Return the minimum (x, y) of a parabola through each smallest error and its neighbours, (n, 2)."""
+    padded = F.pad(error[:, None], (1, 1, 1, 1), mode="replicate")[:, 0]
+    n, row, column = torch.arange(len(error), device=error.device), row + 1, column + 1
+    middle = padded[n, row, column]
+    offsets = []
+    for before, after in (
+        (padded[n, row, column - 1], padded[n, row, column + 1]),
+        (padded[n, row - 1, column], padded[n, row + 1, column]),
+    ):
+        curvature = (before - 2 * middle + after).clamp(min=1e-6)
+        offsets.append(((before - after) / (2 * curvature)).clamp(-0.5, 0.5))
+    return torch.stack(offsets, -1)
+
+
+def _choose(landmarks: Sequence[Landmark], most: int) -> list[Landmark]:
+    """Choose the clearest landmarks that are apart, and of which few move alike."""
+    chosen: list[Landmark] = []
+    for landmark in sorted(landmarks, key=lambda each: each.ambiguity):
+        pairs = [landmark.moves_like(other) for other in chosen]
+        twins = sum(change < RIGID for _, change in pairs)
+        if twins < TWINS and all(distance > CLOSE or change > 2 * RIGID for distance, change in pairs):
+            chosen.append(landmark)
+        if len(chosen) == most:
+            break
+    return chosen
+
+
+def follow(template: Template, episodes: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Follow a template through episodes, each frames (length, 3, h, w), from its place in the first frame.
+
+    Returns its places (x, y) in pixels, (frames, 2), and whether it was seen there, (frames,). While it is
+    hidden, its place stays, and it is found again near that place only.
+    """
+    first = match_template(template, torch.stack([frames[0] for frames in episodes]))
+    limit = LOST * first.second.median()
+    reach = template.radius + REACH
+    places, seen = [], []
+    for frames, start, is_clear in zip(episodes, first.places, first.is_clear, strict=True):
+        padded = F.pad(frames, (reach,) * 4, mode="replicate")
+        place, corner = start, start.new_tensor([frames.shape[3] - 1, frames.shape[2] - 1])
+        for frame in padded:
+            column, row = place.round().long().tolist()
+            window = frame[None, :, row : row + 2 * reach + 1, column : column + 2 * reach + 1]
+            match = match_template(template, window)
+            is_seen = is_clear & (match.error[0] < limit)
+            place = torch.where(is_seen, match.places[0] - reach + place.round(), place)
+            place = place.clamp(min=torch.zeros_like(corner), max=corner)
+            places.append(place)
+            seen.append(is_seen)
+    return torch.stack(places), torch.stack(seen)
