@@ -28,19 +28,21 @@ settings = [{ push = 50.0 }, { push = 100.0 }]
 """
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from nsde_policy.assets import USUAL_OBSERVATIONS, find_demos
+from nsde_policy.config import TrainedEncoderConfig
+from nsde_policy.data import Demonstrations
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.rollouts.disturbances import CameraCondition, Condition
 from nsde_policy.run_config import RunConfig
 from nsde_policy.selection.rule import Choice
 from nsde_policy.tasks import Task, get_task, with_observations
-from nsde_policy.training.presets import add_cameras, resolve_preset
+from nsde_policy.training.presets import adapt_to_features, add_cameras, is_measured, resolve_preset
 
 FOLDER = Path(__file__).with_name("experiments")
 MAIN = "main"
@@ -125,6 +127,17 @@ class Training:
     def make_config(self, demos: Path) -> RunConfig:
         """Return the settings: those of the preset, changed as the file says."""
         _, config = resolve_preset(self.make_task(), self.preset, self.method, demos=demos)
+        return self._change(config)
+
+    def find_adaptation(self, config: RunConfig) -> Callable[[Demonstrations], RunConfig] | None:
+        """Return what chooses the settings again by features of camera frames, if the preset does that."""
+        task, encoder = self.make_task(), config.encoder
+        if not (is_measured(task, self.preset, self.method) and isinstance(encoder, TrainedEncoderConfig)):
+            return None
+        return lambda demos: self._change(adapt_to_features(config, task, self.preset, demos))
+
+    def _change(self, config: RunConfig) -> RunConfig:
+        """Return settings of a preset, changed as the file says."""
         if self.encoder:
             config = add_cameras(config, replace(config.demos, encoder=self.encoder))
         config = change_config(config, self.change)

@@ -50,6 +50,7 @@ def train_policy(training: Training, path: Path, demos: Path, device: str, stop_
             task=task.name,
             env_kwargs=dict(choice.env_kwargs) if choice else {},
             options=options,
+            adapt=training.find_adaptation(config),
         )
     except KeyboardInterrupt:
         return False

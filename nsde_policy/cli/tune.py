@@ -94,7 +94,7 @@ class Tune(TrainingCommand):
         from nsde_policy.eval.tune.search import STUDY_FILE, Search
 
         request = self._make_request()
-        task, env_kwargs, _, config = request.resolve()
+        task, env_kwargs, _, config, _ = request.resolve()
         if self.demos is not None:
             check_recorded_task(get_task(task), self.demos)  # before the study is created
         has_env, out = get_task(task).env_id is not None, self.out.resolve()

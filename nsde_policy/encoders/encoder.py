@@ -36,6 +36,8 @@ class Encoder(abc.ABC):
     """Class of its settings; an `ImageEncoderConfig` if it encodes images."""
     model: ClassVar[str] = ""
     """Class of its model if it encodes images, `module:class`, imported on first use."""
+    small: ClassVar[EncoderConfig | None] = None
+    """Settings with which a CPU trains it, if they differ from the defaults of `config`."""
     features_are_positions: ClassVar[bool] = False
     """Whether the features of a camera are positions in its frame, x and y interleaved, from -1 to 1."""
 

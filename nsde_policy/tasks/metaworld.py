@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import gymnasium as gym
 import numpy as np
 
-from nsde_policy.encoders.keypoints.config import SMALL_ENCODER
+from nsde_policy.encoders.landmarks.config import SMALL_ENCODER
 from nsde_policy.envs.inputs import require_one_of
 from nsde_policy.errors import ConfigError, import_optional
 
@@ -150,7 +150,7 @@ class MetaWorldTraining(TrainingDefaults):
                 demos={
                     "obs_columns": tuple(range(HAND.stop)),
                     "images": ("camera",),
-                    "encoder": "keypoints",
+                    "encoder": "landmarks",
                 },
                 env_kwargs={"obs_type": "pixels_agent_pos"},
                 recorded_with={"obs_type": "pixels_state"},

@@ -1,14 +1,13 @@
 """Settings of a run: a preset by its name, changed by some settings; `auto` measures the demonstrations."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsde_policy.assets import USUAL_OBSERVATIONS, find_demos
 from nsde_policy.config import ImageEncoderConfig, TrainedEncoderConfig
-from nsde_policy.encoders.keypoints.config import SMALL_ENCODER
 from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import read_json
@@ -25,8 +24,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CAMERA_ENCODER = "keypoints"
-"""Encoder of camera frames if --images names some and no other encoder is given."""
+CAMERA_ENCODER, OTHER_CAMERA_ENCODER = "landmarks", "keypoints"
+"""Encoder of camera frames if --images names some and no other encoder is given; and what `auto` takes
+instead if no camera shows landmarks."""
 PRESET_FILE = "preset.json"
 """File that `tune` writes into its folder."""
 DESCRIBED_SETTINGS = (
@@ -76,6 +76,8 @@ class ResolvedTraining(NamedTuple):
     preset: str
     """Name of the preset."""
     config: RunConfig
+    adapt: "Callable[[Demonstrations], RunConfig] | None" = None
+    """Chooses the settings again, when the demonstrations have the features of their camera frames."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,10 +112,12 @@ class TrainingRequest:
             return ResolvedTraining(name, env_kwargs, "settings", self.preset.change(self.settings))
         return ResolvedTraining(name, env_kwargs, *self._resolve_settings(task, self.preset))
 
-    def _resolve_settings(self, task: Task, preset: str | None) -> tuple[str, RunConfig]:
-        """Return the name of the preset, and its settings with the changes; cameras get an encoder.
+    def _resolve_settings(
+        self, task: Task, preset: str | None
+    ) -> tuple[str, RunConfig, "Callable[[Demonstrations], RunConfig] | None"]:
+        """Return the name of the preset, its settings with the changes, and what adapts them to features.
 
-        Fewer steps shorten the training of the encoder and of plan selection in proportion.
+        Cameras get an encoder. Fewer steps shorten its training and that of plan selection in proportion.
         """
         prefix = "demos."
         changes = {
@@ -136,11 +140,20 @@ class TrainingRequest:
             demos=self.demos,
             demo_settings=demo_settings,
         )
-        config = add_cameras(config, config.demos.change(changes), small=name == CAMERA_PRESET)
-        changed = config.change(self.settings)
-        config = shorten_parts(changed, changed.train.steps / config.train.steps, self.settings)
-        logger.info("settings: %s", describe_settings(config))
-        return name, config
+
+        def change(config: RunConfig) -> RunConfig:
+            config = add_cameras(config, config.demos.change(changes), small=name == CAMERA_PRESET)
+            changed = config.change(self.settings)
+            changed = shorten_parts(changed, changed.train.steps / config.train.steps, self.settings)
+            logger.info("settings: %s", describe_settings(changed))
+            return changed
+
+        def adapt(demos: "Demonstrations") -> RunConfig:
+            return change(adapt_to_features(config, task, name, demos))
+
+        changed = change(config)
+        is_open = is_measured(task, name, self.method) and isinstance(changed.encoder, TrainedEncoderConfig)
+        return name, changed, adapt if is_open else None
 
     def _choose_task(self) -> tuple[str, dict[str, Any]]:
         """Return the name of the task, and the keyword arguments of its environment that the run records."""
@@ -177,23 +190,62 @@ def resolve_preset(
     name = preset or choose_preset(task, method)
     if (config := read_preset(name, method)) is not None:
         return Path(name).stem, config
-    if name != AUTO_PRESET and (name != CAMERA_PRESET or name in task.training.presets(method)):
+    if not is_measured(task, name, method):
         return name, task.preset(name, method)
     from nsde_policy.data.statistics import measure_statistics
 
     from .demos import find_env_rate, load_training_demos
 
-    settings = demo_settings or task.training.demos
+    settings, store = demo_settings or task.training.demos, None
     if demos is None or isinstance(demos, Path):
-        every_column = replace(settings, obs_columns=())
-        demos = load_training_demos(every_column, demos or find_demos(task.name))
+        store = demos or find_demos(task.name)
+        every_column = settings if settings.images else replace(settings, obs_columns=())
+        demos = load_training_demos(every_column, store)
     demos = replace(demos, rate_hz=demos.rate_hz or find_env_rate(task))
     # Held-out episodes count too: a run that is scored on them has the settings of the run on all episodes.
     statistics = measure_statistics(demos)
     if settings.images:
         statistics = statistics.without_comparison()  # the pictures decide what follows
     logger.info("preset %s: %s", name, statistics.describe())
-    return name, task.preset(name, method, statistics=statistics)
+    config = task.preset(name, method, statistics=statistics)
+    if settings.images and store is not None:
+        encoder = find_encoder(settings, store, demos)
+        named = replace(config.demos, images=settings.images, encoder=encoder)
+        config = add_cameras(config, named, small=name == CAMERA_PRESET)
+    return name, config
+
+
+def is_measured(task: Task, preset: str, method: str) -> bool:
+    """Return whether a preset measures the demonstrations."""
+    return preset == AUTO_PRESET or (preset == CAMERA_PRESET and preset not in task.training.presets(method))
+
+
+def find_encoder(settings: DemoConfig, store: Path, demos: "Demonstrations") -> str:
+    """Return the encoder that the settings name, but keypoints instead of landmarks if there are none."""
+    from nsde_policy.encoders.landmarks.matching import count_landmarks
+
+    from .demos import open_training_images
+
+    encoder = get_encoder(settings.encoder)
+    name = encoder.name if encoder.takes_images else CAMERA_ENCODER
+    if name != CAMERA_ENCODER:
+        return name
+    images = open_training_images(settings, store)
+    numbers = {camera: count_landmarks(frames, demos.starts) for camera, frames in images.items()}
+    what = ", ".join(f"{number} in {camera}" for camera, number in numbers.items())
+    logger.info("landmarks in the first frames of episodes: %s", what)
+    return name if any(numbers.values()) else OTHER_CAMERA_ENCODER
+
+
+def adapt_to_features(config: RunConfig, task: Task, preset: str, demos: "Demonstrations") -> RunConfig:
+    """Choose the settings of a policy again, by demonstrations with features of camera frames."""
+    from nsde_policy.data.statistics import measure_statistics
+
+    statistics = measure_statistics(demos)
+    logger.info("preset %s, with features of the frames: %s", preset, statistics.describe())
+    adapted = task.preset(preset, config.method, statistics=statistics)
+    demo_settings = replace(adapted.demos, images=config.demos.images, encoder=config.demos.encoder)
+    return replace(adapted, demos=demo_settings, encoder=config.encoder)
 
 
 def read_preset(preset: str | None, method: str) -> RunConfig | None:
@@ -225,7 +277,7 @@ def add_cameras(config: RunConfig, demos: DemoConfig, *, small: bool = False) ->
     if demos.images and not config.demos.images and name == config.demos.encoder:
         name = CAMERA_ENCODER
     encoder = get_encoder(name).config
-    usual = SMALL_ENCODER if small and isinstance(SMALL_ENCODER, encoder) else encoder()
+    usual = (get_encoder(name).small if small else None) or encoder()
     settings = config.encoder if isinstance(config.encoder, encoder) else usual
     return replace(config, demos=replace(config.demos, images=demos.images, encoder=name), encoder=settings)
 

@@ -15,7 +15,7 @@ While `fit` runs, `recorder.RunRecorder` writes losses and checkpoints.
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -163,7 +163,7 @@ def train_into_run_folder(request: TrainingRequest, out: Path | None) -> RunDire
     options = request.options
     if out is not None and not options.resume:
         check_files(RunDirectory(out), resume=False)  # before demonstrations are measured
-    task, env_kwargs, preset, config = request.resolve()
+    task, env_kwargs, preset, config, adapt = request.resolve()
     smaller = SMALLER_PRESETS.get(preset)
     if smaller and options.device == "cpu":
         logger.info("preset %s is made for GPUs; on a CPU, --preset %s is much quicker", preset, smaller)
@@ -175,7 +175,9 @@ def train_into_run_folder(request: TrainingRequest, out: Path | None) -> RunDire
             refuse_other_store(RunDirectory(out), request.demos)
     if isinstance(request.demos, Path):
         check_output(request.demos, out)
-    run = train_run(request.demos, config, out, task=task, env_kwargs=env_kwargs, options=options)
+    run = train_run(
+        request.demos, config, out, task=task, env_kwargs=env_kwargs, options=options, adapt=adapt
+    )
     if overfitting := describe_overfitting(run):
         logger.warning(overfitting)
     return run
@@ -202,6 +204,7 @@ def train_run(
     task: str = "none",
     env_kwargs: Mapping[str, object] | None = None,
     options: TrainOptions | None = None,
+    adapt: Callable[[Demonstrations], RunConfig] | None = None,
 ) -> RunDirectory:
     """Train a policy, or resume its training, with a progress bar.
 
@@ -215,6 +218,7 @@ def train_run(
         task: Name of the task, or its environment, see `get_task`.
         env_kwargs: Keyword arguments of the environment, recorded in the run.
         options: Seed, device, resuming and episodes to hold out.
+        adapt: Chooses the settings of the policy again, by demonstrations with features of camera frames.
 
     Raises:
         CheckpointError: If `out` holds another run or other files, or another process is training into it.
@@ -243,6 +247,7 @@ def train_run(
         encoder = EncoderTraining(context.data, images, config, run, options, held_out=held_out)
         with closing(encoder):
             features = _train_encoder(run, config, context, encoder)
+            config = config if adapt is None else adapt(features.demos)
             _train_policy(run, features, config, context, encoder)
     return run
 

@@ -174,7 +174,7 @@ def test_cameras_on_a_cpu_get_a_small_encoder_and_fewer_steps_shorten_all_parts(
 ):
     store = write_camera_store(tmp_path / "arm.zarr", arm=True)
     args = ["--demos", str(store), "--task", "none", "--images", "top", "wrist", "--device", device, *flags]
-    _, _, name, config = Train.parse(args, "train").resolve()
+    _, _, name, config, _ = Train.parse(args, "train").resolve()
     assert name == preset
     if size is not None:
         assert config.encoder.size == size

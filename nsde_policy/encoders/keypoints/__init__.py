@@ -2,7 +2,7 @@
 
 from ..identity import IdentityEncoder
 from ..registry import register_encoder
-from .config import KeypointConfig
+from .config import SMALL_ENCODER, KeypointConfig
 
 
 @register_encoder
@@ -11,5 +11,6 @@ class KeypointEncoder(IdentityEncoder):
 
     name = "keypoints"
     config = KeypointConfig
+    small = SMALL_ENCODER
     model = "nsde_policy.encoders.keypoints.model:KeypointModel"
     features_are_positions = True

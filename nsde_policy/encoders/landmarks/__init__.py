@@ -2,7 +2,7 @@
 
 from ..identity import IdentityEncoder
 from ..registry import register_encoder
-from .config import LandmarkConfig
+from .config import SMALL_ENCODER, LandmarkConfig
 
 
 @register_encoder
@@ -11,5 +11,6 @@ class LandmarkEncoder(IdentityEncoder):
 
     name = "landmarks"
     config = LandmarkConfig
+    small = SMALL_ENCODER
     model = "nsde_policy.encoders.landmarks.model:LandmarkModel"
     features_are_positions = True

@@ -7,11 +7,20 @@ clearly more similar than all others.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from nsde_policy.data.frames import resize_frames
+from nsde_policy.data.types import Ints
+
+from .config import LandmarkConfig
+
+if TYPE_CHECKING:
+    from nsde_policy.data.images import LazyFrames
 
 RADII = (2, 4, 7)
 """Radii of the patches, pixels of the resized frame."""
@@ -108,6 +117,15 @@ def find_landmarks(first: Tensor, most: int) -> list[Landmark]:
                 if match.is_clear.float().mean() >= MATCHED and spread > STEADY:
                     landmarks.append(Landmark(template, match))
     return _choose(landmarks, most)
+
+
+def count_landmarks(frames: "LazyFrames", starts: Ints) -> int:
+    """Return how many landmarks the first frames of episodes show, whose rows are `starts`."""
+    usual = LandmarkConfig()
+    rows = starts[np.linspace(0, len(starts) - 1, min(len(starts), COMPARED)).round().astype(int)]
+    first = [resize_frames(frames[row : row + 1], usual.size) for row in rows.tolist()]
+    rgb = torch.from_numpy(np.concatenate(first)).permute(0, 3, 1, 2).float() / 255
+    return len(find_landmarks(rgb, usual.landmarks))
 
 
 def _cut_patches(frame: Tensor, usual: Tensor, radius: int) -> list[Template]:
