@@ -10,6 +10,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.data import Demonstrations
 from nsde_policy.data.angles import wrap_columns
 from nsde_policy.data.goal import circular_mean
+from nsde_policy.interface.roughness import compare_roughness, describe_roughness
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_directory import RunRecord
 
@@ -85,8 +86,8 @@ class Score:
     """Run, store, episodes and settings, for JSON."""
     scale: ActionScale
     sums: Mapping[str, EpisodeSums]
-    """Sums by figure: log-likelihoods (episodes,), squared errors (episodes, horizon, act_dim) and coverages
-    (episodes, levels, dimensions)."""
+    """Sums by figure: log-likelihoods (episodes,), squared errors (episodes, horizon, act_dim), coverages
+    (episodes, levels, dimensions) and squared second differences (episodes,)."""
 
     def __repr__(self) -> str:
         return "\n".join([*describe_score(self), f"Scored: {self.context['selection']}"])
@@ -116,6 +117,14 @@ class Score:
         coverage = self.sums.get(name)
         return None if coverage is None or not coverage.count.any() else coverage.pool(-1)
 
+    @property
+    def roughness(self) -> float | None:
+        """How many times as rough as the recorded commands the planned ones are; None if it is unknown."""
+        planned, recorded = (self.sums.get(f"roughness_{name}") for name in ("planned", "recorded"))
+        if planned is None or recorded is None or not recorded.count.any():
+            return None
+        return compare_roughness(float(planned.compute()), float(recorded.compute()))
+
     def to_dict(self) -> dict[str, object]:
         """Return context and figures as plain lists and numbers, None for unknown ones."""
         sums = self.sums
@@ -130,6 +139,7 @@ class Score:
             },
             "error_in_std": {name: self.error(name).intervals.to_dict() for name in PREDICTORS},
             "error_per_action": {name: sums[f"error_{name}"].intervals.to_dict() for name in PREDICTORS},
+            "roughness": self.roughness,
             "coverage": {
                 name.removeprefix("coverage_"): {
                     "levels": list(COVERAGE_LEVELS),
@@ -179,6 +189,8 @@ def describe_score(score: Score) -> list[str]:
         lines.append(
             f"σ {fit}: {fraction:.0%} of recorded actions in its {COVERAGE_LEVELS[-1]:.0%} interval{advice}"
         )
+    if score.roughness is not None:
+        lines.append(describe_roughness(score.roughness))
     episodes = len(score.error("sample").total)
     if episodes < MIN_PAIRS:
         few = f"{episodes} episodes are too few to tell: hold out at least {MIN_PAIRS}"

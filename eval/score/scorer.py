@@ -17,6 +17,7 @@ from nsde_policy.data import Demonstrations
 from nsde_policy.data.angles import wrap_columns
 from nsde_policy.errors import ConfigError
 from nsde_policy.interface.planner import round_binary
+from nsde_policy.interface.roughness import square_second_differences
 from nsde_policy.methods.base import BatchRng
 from nsde_policy.policy.policy import Policy
 
@@ -98,6 +99,7 @@ def score_episodes(
         for batch in batches:
             scorer.add(batch)
             bar.update(len(batch.episode))
+    scorer.add_roughness(demos)
     context = {
         "run": name,
         "method": policy.record.config.method,
@@ -150,6 +152,7 @@ class FrameScorer:
     ) -> None:
         self.scale = ActionScale.measure(demos, policy.spec)
         self._model, self._spec, self._history = policy.model, policy.spec, policy.spec.history
+        self._record, self._chunk = policy.record, policy.chunk
         self._learned = policy.model.learned_sampling(sampling)
         self._samples, self._horizon, self._sampling = config.samples, horizon, sampling
         self._device, self._episodes = policy.device, len(demos)
@@ -158,7 +161,8 @@ class FrameScorer:
 
     def sums(self) -> dict[str, EpisodeSums]:
         """Return the sums by figure."""
-        return {name: EpisodeSums(*pair, root=name.startswith("error")) for name, pair in self._sums.items()}
+        squares = ("error", "roughness")
+        return {name: EpisodeSums(*pair, root=name.startswith(squares)) for name, pair in self._sums.items()}
 
     def add(self, batch: FrameBatch) -> None:
         """Score a batch of frames."""
@@ -196,17 +200,41 @@ class FrameScorer:
     def _add_errors(self, batch: FrameBatch, states: Tensor) -> None:
         recorded, actions, n = batch.recorded[..., None], batch.actions, len(states)
         rows = states.repeat_interleave(self._samples, 0)
-        rng = SharedRng(len(rows), self._generator, self._device)
-        with torch.no_grad():
-            planned = self._model.plan(rows, steps=self._horizon, rng=rng, sampling=self._sampling)
-        plans = planned.double().cpu().numpy().reshape(n, self._samples, self._horizon, -1)
-        plans = round_binary(plans, self._spec)
+        plans = self._plan(rows, self._horizon, self._generator)
+        plans = plans.reshape(n, self._samples, self._horizon, -1)
         middle = plans[:, 0] + self._wrap(plans - plans[:, :1]).mean(1)
         last = states[:, :1, self._spec.obs_dim :].double().cpu().numpy()
         errors = self._wrap(plans - actions[:, None])
         self._add(batch, "error_sample", np.square(errors).mean(1), recorded)
         for name, guess in {"mean_plan": middle, "repeat": last}.items():
             self._add(batch, f"error_{name}", np.square(self._wrap(guess - actions)), recorded)
+
+    def add_roughness(self, demos: Demonstrations) -> None:
+        """Add the roughness of the recorded commands, and of one plan every chunk, executed in full."""
+        commands, generator = np.zeros(demos.act.shape), torch.Generator().manual_seed(0)
+        planned = (np.arange(len(commands)) - np.repeat(demos.starts, demos.lengths)) % self._chunk == 0
+        first = 0  # frame of the next command
+        for batch in iterate_frames(demos, self._record, planned, horizon=self._chunk, batch=ROWS):
+            states = batch.pairs.x.reshape(len(batch.episode), self._history, -1).to(self._device)
+            followed = self._plan(states, self._chunk, generator)[batch.recorded]
+            commands[first : first + len(followed)] = followed
+            first += len(followed)
+        for name, actions in {"planned": commands, "recorded": demos.act}.items():
+            squares = [
+                square_second_differences(part, self._spec)
+                for part in np.split(actions, demos.episode_ends[:-1])
+            ]
+            self._sums[f"roughness_{name}"] = (
+                np.array([each.sum() for each in squares]),
+                np.array([float(len(each)) for each in squares]),
+            )
+
+    def _plan(self, states: Tensor, steps: int, generator: torch.Generator) -> FloatArray:
+        """Sample a plan for each row of states, (rows, steps, act_dim), with the commands of switches."""
+        rng = SharedRng(len(states), generator, self._device)
+        with torch.no_grad():
+            plans = self._model.plan(states, steps=steps, rng=rng, sampling=self._sampling)
+        return round_binary(plans.double().cpu().numpy(), self._spec)
 
     def _wrap(self, difference: FloatArray) -> FloatArray:
         return wrap_columns(difference, self.scale.angles)
