@@ -105,9 +105,11 @@ class ScoreComparison:
             cells += [EMPTY_CELL if each is None else each.at(len(COVERAGE_LEVELS) - 1) for each in coverage]
             cells.append(EMPTY_CELL if run.roughness is None else f"{run.roughness:.2f}")
             lines.append([run.label, *cells])
-        baseline = [self.reference.error("repeat").at(h - 1) for h in periods]
         empty = [EMPTY_CELL] * len(LOG_PROBS), [EMPTY_CELL] * (len(COVERAGES) + 1)
-        lines.append([PREDICTORS["repeat"], *empty[0], *baseline, *empty[1]])
+        for name in ("repeat", "linear"):
+            if f"error_{name}" in self.reference.sums:
+                errors = [self.reference.error(name).at(h - 1) for h in periods]
+                lines.append([PREDICTORS[name], *empty[0], *errors, *empty[1]])
         return Table("offline", head, lines, reference=self.reference.label if len(self.runs) > 1 else "")
 
 

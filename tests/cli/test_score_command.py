@@ -139,7 +139,7 @@ def test_command_compares_several_runs(
     flags = ["--demos", store, "--samples", "2"]
     assert main(["score", *runs, *flags, "--json", str(file)]) == 0
     assert "| minus Neural SDE, sde | error |" in capsys.readouterr().out
-    assert [len(values["error_in_std"]) for values in json.loads(file.read_text())["runs"]] == [3, 3]
+    assert [len(values["error_in_std"]) for values in json.loads(file.read_text())["runs"]] == [4, 4]
     assert main(["score", *runs, *flags, "--report", str(tmp_path / "page.html")]) == 2
     assert "--report shows the plans of one run" in capsys.readouterr().err
     assert main(["compare", *runs, "--out", str(tmp_path)]) == 2
