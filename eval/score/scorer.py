@@ -245,7 +245,8 @@ class FrameScorer:
             followed = self._plan(states, self._chunk, generator)[batch.recorded]
             commands[first : first + len(followed)] = followed
             first += len(followed)
-        for name, actions in {"planned": commands, "recorded": demos.act}.items():
+        streams: dict[str, np.ndarray] = {"planned": commands, "recorded": demos.act}
+        for name, actions in streams.items():
             squares = [
                 square_second_differences(part, self._spec)
                 for part in np.split(actions, demos.episode_ends[:-1])
