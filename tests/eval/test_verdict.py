@@ -38,16 +38,16 @@ def make_score(errors: dict[str, list[list[float]]], coverage: float, *, episode
 def make_judged(ours: float, linear: float, training: float) -> Score:
     """Make a score with errors relative to that of repeating the last action."""
     errors = {"sample": ours, "repeat": 1.0, "linear": linear}
-    score = make_score({name: [[error, error]] for name, error in errors.items()}, 0.95)
-    known = make_score({"sample": [[training, training]], "repeat": [[1.0, 1.0]]}, 0.95)
+    score = make_score({name: [[error, error]] * 2 for name, error in errors.items()}, 0.95)
+    known = make_score({"sample": [[training, training]] * 2, "repeat": [[1.0, 1.0]] * 2}, 0.95)
     return replace(score, training=known.sums)
 
 
 @pytest.mark.parametrize(
     ("errors", "outlook", "advice"),
     [
-        ((0.3, 0.4, 0.3), "expect it to work", "train on all episodes for the robot"),
-        ((0.5, 0.5, 0.45), "cannot tell", "train longer"),
+        ((0.25, 0.4, 0.25), "expect it to work", "train on all episodes for the robot"),
+        ((0.4, 0.45, 0.38), "cannot tell", "train longer"),
         ((0.8, 0.5, 0.8), "expect it to fail", "train longer"),
         ((0.8, 0.6, 0.4), "expect it to fail", "record more episodes like number 13"),
         ((0.9, 0.95, 0.4), "expect it to fail", "such as another camera"),
@@ -69,6 +69,15 @@ def test_a_run_is_judged_by_repeating_and_by_a_linear_model(
 def test_the_number_of_a_verdict_counts_halvings_of_the_error():
     assert judge(make_judged(0.25, 0.5, 0.25)).score == pytest.approx(2 + 1)
     assert judge(make_judged(1.0, 0.5, 1.0)).score == pytest.approx(0 - 1)
+
+
+def test_the_last_period_that_an_episode_reaches_counts():
+    short = make_judged(0.25, 0.5, 0.25)
+    for name in ("mean_plan", "repeat", "linear"):
+        short.sums[f"error_{name}"].total[:, 1] = 0.0
+        short.sums[f"error_{name}"].count[:, 1] = 0.0
+    assert judge(short).score == pytest.approx(2 + 1)
+    assert judge(short).because.startswith("1 periods ahead")
 
 
 def test_a_verdict_needs_held_out_episodes_and_those_of_the_training():
