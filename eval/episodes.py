@@ -5,6 +5,9 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
+ROUGHNESS = "roughness"
+"""Name of the metric that says how many times as rough as the demonstrations the commands were."""
+
 
 class Episodes(msgspec.Struct, frozen=True, omit_defaults=True):
     """Outcomes of one run in columns, one value per seed, in the order of the seeds."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import chain
 
-from .episodes import Episodes
+from .episodes import ROUGHNESS, Episodes
 from .modes import estimate_modes
 from .statistics import Estimate, mean, proportion
 
@@ -39,6 +39,12 @@ class Summary(abc.ABC):
         if len(columns) < len(self.trainings):
             return None
         return proportion(sum(map(sum, columns)), sum(map(len, columns)))
+
+    @cached_property
+    def roughness(self) -> Estimate | None:
+        """Mean roughness of the commands of all episodes; None if it is not known of all trainings."""
+        columns = [episodes.metrics.get(ROUGHNESS, ()) for episodes in self.trainings]
+        return self._mean(columns) if all(columns) else None
 
     @cached_property
     def _mode_estimates(self) -> tuple[Estimate, Estimate] | None:

@@ -167,3 +167,27 @@ def test_documented_commands_parse(command: str, run_script: RunScript, monkeypa
     script, *flags = shlex.split(command)
     with pytest.raises(ParsedError):
         run_script(Path(script).name, *flags)
+
+
+def test_verdicts_are_ranked_with_ties_and_counted(
+    run_script: RunScript, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    script = run_script("verdicts.py", name="verdicts")
+    assert script["rank"]([3.0, 1.0, 3.0, 2.0]).tolist() == [3.0, 0.5, 3.0, 1.5]
+    runs = [*script["list_runs"]()]
+    assert len(runs) >= 40
+    for (task, name, _), success, number in zip(runs, (1.0, 0.0, 0.5), (2.0, -1.0, 1.5), strict=False):
+        outlook = "expect it to work" if number > 1 else "expect it to fail"
+        result = {
+            "task": task.name,
+            "run": name,
+            "success": success,
+            "verdict": {"score": number, "outlook": outlook},
+            "roughness": 1.0,
+        }
+        script["find_result"](tmp_path, task.name, name).write_text(json.dumps(result))
+    run_script("verdicts.py", "--table", "--out", str(tmp_path))
+    printed = capsys.readouterr().out
+    assert "all tasks: 3 runs, Spearman's correlation 1.00" in printed
+    assert "expect it to work: 2 runs, 1 of them with a success of at least 0.7" in printed
+    assert "expect it to fail: 1 runs, 0 of them" in printed

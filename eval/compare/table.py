@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from nsde_policy.interface.roughness import ROUGH
+
 from ..statistics import MIN_PAIRS
 from ..tables import EMPTY_CELL, Cell, Table, format_mean, tabulate_differences
 from .result import ACTIONS, Comparison
@@ -15,6 +17,10 @@ PAIRED_NOTE = (
 MODES_NOTE = (
     "Entropy: of the modes of successful episodes, the mean over trainings; 1 if all modes are equally "
     "frequent. Its bootstrap interval does not know of modes that no episode took."
+)
+ROUGHNESS_NOTE = (
+    "Roughness: root mean square of the second difference of the commands, as a multiple of that of the "
+    f"demonstrations; above {ROUGH:g}, sample with less noise or execute longer chunks."
 )
 
 
@@ -43,6 +49,9 @@ def _tabulate_scores(comparison: Comparison, reference: Row) -> Table:
     for column in (*shown, *comparison.mode_columns):
         estimates = [getattr(row, column) for row in rows]
         columns[comparison.column_title(column)] = [estimate or EMPTY_CELL for estimate in estimates]
+    roughness = [row.roughness for row in rows]
+    if any(roughness):
+        columns["roughness"] = [estimate or EMPTY_CELL for estimate in roughness]
     columns["episodes"] = [str(row.episodes) for row in rows]
     if comparison.mode_columns:
         counts = (", ".join(str(each.distinct_modes) for each in row.trainings) for row in rows)
@@ -70,6 +79,7 @@ def _tabulate_scores(comparison: Comparison, reference: Row) -> Table:
         f"other, are for {ACTIONS} actions. Intervals: 95 %, over all episodes (bootstrap of the "
         f"mean{wilson}).",
         MODES_NOTE if comparison.mode_columns else "",
+        ROUGHNESS_NOTE if any(roughness) else "",
     ]
     note = " ".join(filter(None, notes))
     lines = list(zip(*columns.values(), strict=True))

@@ -187,8 +187,8 @@ class EpisodeLog:
         for name, value in {"plans": 1, **costs}.items():
             self._costs[name] += value
 
-    def score(self) -> EpisodeResult:
-        """Return the result of the episode."""
+    def score(self, metrics: Mapping[str, float] | None = None) -> EpisodeResult:
+        """Return the result of the episode, with further figures if any are given."""
         with self._env.guard("scoring the episode"):
             outcome = self._task.outcome(self._rewards, self._infos)
             mode = read_episode_mode(self._task, self._infos[-1])
@@ -196,7 +196,7 @@ class EpisodeLog:
             seed=self._seed,
             success=outcome.success,
             score=outcome.score,
-            metrics=outcome.metrics,
+            metrics={**outcome.metrics, **(metrics or {})},
             steps=self.steps,
             outside=self.outside,
             **self._costs,

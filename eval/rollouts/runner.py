@@ -22,6 +22,7 @@ from nsde_policy.errors import ConfigError, EnvError
 from nsde_policy.files import decode_json
 from nsde_policy.interface.observation import ObservationMonitor
 from nsde_policy.interface.planner import hold_action, round_binary
+from nsde_policy.interface.roughness import compare_roughness, measure_roughness
 from nsde_policy.policy.policy import Policy
 from nsde_policy.run_directory import RunRecord
 from nsde_policy.selection.rule import Choice
@@ -29,6 +30,7 @@ from nsde_policy.tasks import Task, find_rate, get_task_of_run, with_env_kwargs
 from nsde_policy.tasks.adapter import EnvAdapter
 from nsde_policy.tasks.environments import choose_mujoco_renderer, has_display
 
+from ..episodes import ROUGHNESS
 from .disturbances import CameraCondition, CameraDisturbances, Condition, Disturbances
 from .episode import EpisodeLog, EpisodeResult
 from .plan_queue import PlanQueue, count_planned
@@ -124,6 +126,12 @@ class RunningEpisode:
             self.history.forget_observations()
             deltas = self._policy.calibration.delta_columns
             self._step(hold_action(self.history.last_action, deltas))
+
+    def score(self) -> EpisodeResult:
+        """Return the result of the episode, with the roughness of its commands if it is known."""
+        roughness = measure_roughness([np.array(self.log.trace.actions)], self._policy.spec)
+        ratio = compare_roughness(roughness, self._policy.calibration.roughness)
+        return self.log.score({} if ratio is None else {ROUGHNESS: ratio})
 
     def _step(self, planned: np.ndarray, *, draw: bool = True) -> None:
         """Execute an action; draw frames unless another observation comes before the next plan."""
@@ -232,7 +240,7 @@ class EnvRunner:
                 calls = policy.count_calls(plan, self.sampling)
                 episode.log.add_plan(seconds, planned=steps, network_calls=calls)
                 episode.run(plan.actions)
-        return [episode.log.score() for episode in episodes]
+        return [episode.score() for episode in episodes]
 
     def _encode(self, observations: Sequence[FrameObservation]) -> None:
         """Encode the frames of several episodes in one batch, unless that was done before."""

@@ -10,11 +10,12 @@ import numpy as np
 from tqdm import tqdm
 
 from nsde_policy.assets import get_shipped_name, resolve_run
+from nsde_policy.interface.roughness import describe_roughness
 from nsde_policy.policy.policy import Policy
 from nsde_policy.tasks import Task
 from nsde_policy.torch_threads import count_cores
 
-from ..episodes import Episodes
+from ..episodes import ROUGHNESS, Episodes
 from ..statistics import Estimate
 from ..summary import Summary
 from ..tables import EMPTY_CELL
@@ -95,6 +96,8 @@ class RolloutScores(Summary):
         """Return a table for a terminal, one line per figure."""
         rows: dict[str, object] = {"episodes": len(self.episodes)}
         rows |= self._list_figures()
+        if ROUGHNESS in self.metrics:
+            rows[ROUGHNESS] = describe_roughness(self.metrics[ROUGHNESS].value)
         if self.outside_share:
             rows["out of distribution"] = f"{100 * self.outside_share:.2g} % of the observations"
         if self.columns.modes:

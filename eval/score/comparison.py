@@ -84,7 +84,8 @@ class ScoreComparison:
             f"Recorded episodes: {self.note}. Log-likelihood in nats per control period, with the learned "
             "spread. Error: root mean square of one sampled plan in standard deviations of each action, h "
             "control periods ahead, and as far as both runs plan for differences. Coverage: fraction of "
-            f"recorded steps in the central {COVERAGE_LEVELS[-1]:.0%} interval of σ. Intervals: 95 %, "
+            f"recorded steps in the central {COVERAGE_LEVELS[-1]:.0%} interval of σ. Roughness: of one plan "
+            "every chunk, executed in full, as a multiple of the recorded commands. Intervals: 95 %, "
             "bootstrap over episodes; differences are paired by episode. Ahead: the interval of the error's "
             f"difference excludes 0, on at least {MIN_PAIRS} episodes; fewer give no verdict. {EMPTY_CELL}: "
             "the method has no such figure."
@@ -94,7 +95,7 @@ class ScoreComparison:
         periods = sorted({1, self.horizon})
         head = ["run", *(f"log-likelihood, {title}" for title in LOG_PROBS.values())]
         head += [f"error, h = {h}" for h in periods]
-        head += [f"coverage, {title}" for title in COVERAGES.values()]
+        head += [f"coverage, {title}" for title in COVERAGES.values()] + ["roughness"]
         lines: list[list[Cell]] = []
         for run in self.runs:
             likelihood = [run.sums.get(name) for name in LOG_PROBS]
@@ -102,10 +103,13 @@ class ScoreComparison:
             cells = [EMPTY_CELL if each is None else each.at() for each in likelihood]
             cells += [run.error("sample").at(h - 1) for h in periods]
             cells += [EMPTY_CELL if each is None else each.at(len(COVERAGE_LEVELS) - 1) for each in coverage]
+            cells.append(EMPTY_CELL if run.roughness is None else f"{run.roughness:.2f}")
             lines.append([run.label, *cells])
-        baseline = [self.reference.error("repeat").at(h - 1) for h in periods]
-        empty = [EMPTY_CELL] * len(LOG_PROBS), [EMPTY_CELL] * len(COVERAGES)
-        lines.append([PREDICTORS["repeat"], *empty[0], *baseline, *empty[1]])
+        empty = [EMPTY_CELL] * len(LOG_PROBS), [EMPTY_CELL] * (len(COVERAGES) + 1)
+        for name in ("repeat", "linear"):
+            if f"error_{name}" in self.reference.sums:
+                errors = [self.reference.error(name).at(h - 1) for h in periods]
+                lines.append([PREDICTORS[name], *empty[0], *errors, *empty[1]])
         return Table("offline", head, lines, reference=self.reference.label if len(self.runs) > 1 else "")
 
 

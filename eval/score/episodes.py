@@ -48,6 +48,8 @@ class ScoredEpisodes:
     """Frames of each camera of the policy, for all episodes of the store."""
     first_frames: tuple[int, ...] = ()
     """Position of the first frame of each scored episode in them."""
+    training: "ScoredEpisodes | None" = None
+    """Episodes that the run was trained on, to compare with; None if they are not in the store."""
 
     def select(self, episodes: Sequence[int]) -> "ScoredEpisodes":
         """Return some of the episodes, by their position among these."""
@@ -89,7 +91,9 @@ def select_episodes(policy: Policy, path: Path) -> ScoredEpisodes:
     demos = replace(demos, angles=obs_angles, act_angles=act_angles)
     first = tuple(demos.starts.tolist())
     scored = ScoredEpisodes(demos, everything, not unseen, note, cameras, first)
-    return scored.select(unseen) if unseen and trained else scored
+    if not (unseen and trained):
+        return scored
+    return replace(scored.select(unseen), training=scored.select(sorted(trained)))
 
 
 def _find_trained(record: DemoRecord, demos: Demonstrations) -> set[int]:
@@ -176,11 +180,23 @@ def iterate_frames(
     episode = np.repeat(np.arange(len(demos)), demos.lengths)
     frames = np.flatnonzero(scored)
     for rows in np.split(frames, range(batch, len(frames), batch)):
-        ahead = rows[:, None] + np.arange(horizon)
-        recorded = ahead < demos.episode_ends[episode[rows]][:, None]
-        ahead = np.where(recorded, ahead, rows[:, None])
+        ahead, ends = rows[:, None] + np.arange(horizon), demos.episode_ends[episode[rows]][:, None]
+        recorded = ahead < ends
+        ahead = np.minimum(ahead, ends - 1)
         actions = demos.act[ahead].astype(np.float64)
         yield FrameBatch(pairs[torch.from_numpy(rows)], actions, recorded, episode[rows])
+
+
+def thin_out(scored: ScoredEpisodes, frames: int) -> ScoredEpisodes:
+    """Return every n-th episode, so that they have at most about so many frames."""
+    return scored.select(range(0, len(scored.episodes), -(-len(scored.demos.obs) // frames)))
+
+
+def load_features(scored: ScoredEpisodes, policy: Policy) -> Demonstrations:
+    """Return the episodes as the policy sees them, with the features of camera frames if there are any."""
+    if not scored.cameras:
+        return scored.demos
+    return add_features(scored.demos, scored.cameras, scored.first_frames, policy)
 
 
 def open_recorded_images(

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.data import Demonstrations
 from nsde_policy.data.angles import wrap_columns
 from nsde_policy.data.goal import circular_mean
+from nsde_policy.interface.roughness import compare_roughness, describe_roughness
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_directory import RunRecord
 
@@ -23,6 +24,7 @@ from ..statistics import (
     verdict,
 )
 from ..tables import EMPTY_CELL, format_label
+from .verdict import Verdict, judge
 
 COVERAGE_LEVELS = (0.5, 0.68, 0.95)
 """Probabilities of the central intervals whose coverage is measured."""
@@ -34,8 +36,9 @@ PREDICTORS = {
     "sample": "one sampled plan",
     "mean_plan": "mean of the plans",
     "repeat": "repeat the last action",
+    "linear": "linear model",
 }
-"""What is compared with recorded actions, and its titles; the last one is the baseline."""
+"""What is compared with recorded actions, and its titles."""
 COVERAGES = {"coverage_actions": "action", "coverage_observations": "observation"}
 """Parts of the next state in the intervals of σ, and their titles."""
 SMALLEST_SPREAD = 1e-6
@@ -85,8 +88,10 @@ class Score:
     """Run, store, episodes and settings, for JSON."""
     scale: ActionScale
     sums: Mapping[str, EpisodeSums]
-    """Sums by figure: log-likelihoods (episodes,), squared errors (episodes, horizon, act_dim) and coverages
-    (episodes, levels, dimensions)."""
+    """Sums by figure: log-likelihoods (episodes,), squared errors (episodes, horizon, act_dim), coverages
+    (episodes, levels, dimensions) and squared second differences (episodes,)."""
+    training: Mapping[str, EpisodeSums] = field(default_factory=dict)
+    """The same sums over some frames of the training episodes; empty if they are not known."""
 
     def __repr__(self) -> str:
         return "\n".join([*describe_score(self), f"Scored: {self.context['selection']}"])
@@ -108,7 +113,14 @@ class Score:
 
     def error(self, predictor: str) -> EpisodeSums:
         """Return the error by horizon in standard deviations of each action, (episodes, horizon)."""
-        squared = self.sums[f"error_{predictor}"]
+        return self._scale_error(self.sums[f"error_{predictor}"])
+
+    @property
+    def training_error(self) -> EpisodeSums:
+        """The same error of the mean plan in the training episodes, (episodes, horizon)."""
+        return self._scale_error(self.training["error_mean_plan"])
+
+    def _scale_error(self, squared: EpisodeSums) -> EpisodeSums:
         return EpisodeSums(squared.total / self.scale.std**2, squared.count, root=True).pool(-1)
 
     def coverage(self, name: str) -> EpisodeSums | None:
@@ -116,11 +128,26 @@ class Score:
         coverage = self.sums.get(name)
         return None if coverage is None or not coverage.count.any() else coverage.pool(-1)
 
+    @property
+    def roughness(self) -> float | None:
+        """How many times as rough as the recorded commands the planned ones are; None if it is unknown."""
+        planned, recorded = (self.sums.get(f"roughness_{name}") for name in ("planned", "recorded"))
+        if planned is None or recorded is None or not recorded.count.any():
+            return None
+        return compare_roughness(float(planned.compute()), float(recorded.compute()))
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether to expect the run to work, why, and what to do."""
+        return judge(self)
+
     def to_dict(self) -> dict[str, object]:
         """Return context and figures as plain lists and numbers, None for unknown ones."""
         sums = self.sums
+        predictors = [name for name in PREDICTORS if f"error_{name}" in sums]
         return {
             **self.context,
+            "verdict": self.verdict.to_dict(),
             "action_mean": self.scale.mean.tolist(),
             "action_std": self.scale.std.tolist(),
             "log_prob": {
@@ -128,8 +155,9 @@ class Score:
                 for name in LOG_PROBS
                 if name in sums
             },
-            "error_in_std": {name: self.error(name).intervals.to_dict() for name in PREDICTORS},
-            "error_per_action": {name: sums[f"error_{name}"].intervals.to_dict() for name in PREDICTORS},
+            "error_in_std": {name: self.error(name).intervals.to_dict() for name in predictors},
+            "error_per_action": {name: sums[f"error_{name}"].intervals.to_dict() for name in predictors},
+            "roughness": self.roughness,
             "coverage": {
                 name.removeprefix("coverage_"): {
                     "levels": list(COVERAGE_LEVELS),
@@ -168,7 +196,8 @@ class Score:
 def describe_score(score: Score) -> list[str]:
     """Return the verdict on a run: its error against repeating the last action, σ, and how sure this is."""
     last = score.horizon - 1
-    lines = [f"{_compare_errors(score, last)}; {_compare_errors(score, 0)}{_blame(score)}"]
+    errors = f"{_compare_errors(score, last)}; {_compare_errors(score, 0)}{_blame(score)}"
+    lines = [str(score.verdict), errors]
     coverage = _cover(score)
     if coverage is not None:
         fraction = float(coverage.compute()[-1])
@@ -179,10 +208,8 @@ def describe_score(score: Score) -> list[str]:
         lines.append(
             f"σ {fit}: {fraction:.0%} of recorded actions in its {COVERAGE_LEVELS[-1]:.0%} interval{advice}"
         )
-    episodes = len(score.error("sample").total)
-    if episodes < MIN_PAIRS:
-        few = f"{episodes} episodes are too few to tell: hold out at least {MIN_PAIRS}"
-        lines.append(few.replace("episodes are", "episode is") if episodes == 1 else few)
+    if score.roughness is not None:
+        lines.append(describe_roughness(score.roughness))
     return lines
 
 

@@ -6,6 +6,7 @@ from statistics import NormalDist
 from typing import Annotated
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from msgspec import Meta
 from torch import Tensor
@@ -17,6 +18,7 @@ from nsde_policy.data import Demonstrations
 from nsde_policy.data.angles import wrap_columns
 from nsde_policy.errors import ConfigError
 from nsde_policy.interface.planner import round_binary
+from nsde_policy.interface.roughness import square_second_differences
 from nsde_policy.methods.base import BatchRng
 from nsde_policy.policy.policy import Policy
 
@@ -24,16 +26,20 @@ from ..statistics import EpisodeSums, FloatArray
 from .episodes import (
     FrameBatch,
     ScoredEpisodes,
-    add_features,
     choose_frames,
     choose_stride,
     iterate_frames,
+    load_features,
     select_episodes,
+    thin_out,
 )
+from .linear_model import Predictor, fit_linear_model
 from .result import COVERAGE_LEVELS, ActionScale, Score
 
 FEWEST_ACTIONS = 8
 """Actions that are compared if the chunk is shorter, as far as the method plans, to show how errors grow."""
+KNOWN_FRAMES, FITTED_FRAMES = 300, 20_000
+"""Training frames that are scored for comparison, and those that the linear model is fitted to, about."""
 ROWS = 8192
 """Plans sampled in one batch. Random numbers depend on it, therefore it is the same on every device."""
 
@@ -88,16 +94,16 @@ def score_episodes(
     stride = config.stride or choose_stride(demos)
     scorer = FrameScorer(policy, demos, config, horizon, sampling)
     frames = choose_frames(demos, stride)
-    total = int(frames.sum())
-    if scored.cameras:
-        demos = add_features(demos, scored.cameras, scored.first_frames, policy)
-    batches = iterate_frames(
-        demos, policy.record, frames, horizon=horizon, batch=max(1, ROWS // config.samples)
-    )
-    with tqdm(total=total, desc="scoring", unit="frame", leave=False, disable=None) as bar:
-        for batch in batches:
-            scorer.add(batch)
-            bar.update(len(batch.episode))
+    demos = load_features(scored, policy)
+    training: dict[str, EpisodeSums] = {}
+    if scored.training is not None:
+        known = load_features(thin_out(scored.training, FITTED_FRAMES), policy)
+        scorer.linear_model = _fit_linear_model(known, policy, horizon)
+        on_known = FrameScorer(policy, known, config, horizon, sampling)
+        on_known.add_all(known, choose_frames(known, max(1, len(known.obs) // KNOWN_FRAMES)))
+        training = on_known.sums()
+    scorer.add_all(demos, frames)
+    scorer.add_roughness(demos)
     context = {
         "run": name,
         "method": policy.record.config.method,
@@ -107,7 +113,7 @@ def score_episodes(
         "seen_in_training": scored.seen,
         "episodes": list(scored.episodes),
         "frames": len(demos.obs),
-        "scored_frames": total,
+        "scored_frames": int(frames.sum()),
         "chunk": policy.chunk,
         "horizon": horizon,
         "samples": config.samples,
@@ -115,7 +121,15 @@ def score_episodes(
         "sampling": (sampling or policy.model.config.sampling).to_dict(),
         "learned_sampling": policy.model.learned_sampling(sampling).to_dict(),
     }
-    return Score(name, policy.record, context, scorer.scale, scorer.sums())
+    return Score(name, policy.record, context, scorer.scale, scorer.sums(), training)
+
+
+def _fit_linear_model(demos: Demonstrations, policy: Policy, horizon: int) -> Predictor:
+    """Fit the linear model to all frames of training episodes."""
+    whole = np.ones(len(demos.obs), bool)
+    (batch,) = iterate_frames(demos, policy.record, whole, horizon=horizon, batch=len(whole))
+    states = batch.pairs.x.double().numpy().reshape(len(whole), policy.spec.history, -1)
+    return fit_linear_model(states, batch.actions, policy.spec)
 
 
 class SharedRng(BatchRng):
@@ -150,15 +164,28 @@ class FrameScorer:
     ) -> None:
         self.scale = ActionScale.measure(demos, policy.spec)
         self._model, self._spec, self._history = policy.model, policy.spec, policy.spec.history
+        self._record, self._chunk = policy.record, policy.chunk
         self._learned = policy.model.learned_sampling(sampling)
         self._samples, self._horizon, self._sampling = config.samples, horizon, sampling
         self._device, self._episodes = policy.device, len(demos)
         self._generator = torch.Generator().manual_seed(0)  # the only randomness of a score
         self._sums: dict[str, tuple[FloatArray, FloatArray]] = {}
+        self.linear_model: Predictor | None = None
+        """Linear model of the training episodes, to compare with."""
 
     def sums(self) -> dict[str, EpisodeSums]:
         """Return the sums by figure."""
-        return {name: EpisodeSums(*pair, root=name.startswith("error")) for name, pair in self._sums.items()}
+        squares = ("error", "roughness")
+        return {name: EpisodeSums(*pair, root=name.startswith(squares)) for name, pair in self._sums.items()}
+
+    def add_all(self, demos: Demonstrations, frames: npt.NDArray[np.bool_]) -> None:
+        """Score the chosen frames of the demonstrations in batches."""
+        rows = max(1, ROWS // self._samples)
+        batches = iterate_frames(demos, self._record, frames, horizon=self._horizon, batch=rows)
+        with tqdm(total=int(frames.sum()), desc="scoring", unit="frame", leave=False, disable=None) as bar:
+            for batch in batches:
+                self.add(batch)
+                bar.update(len(batch.episode))
 
     def add(self, batch: FrameBatch) -> None:
         """Score a batch of frames."""
@@ -196,17 +223,45 @@ class FrameScorer:
     def _add_errors(self, batch: FrameBatch, states: Tensor) -> None:
         recorded, actions, n = batch.recorded[..., None], batch.actions, len(states)
         rows = states.repeat_interleave(self._samples, 0)
-        rng = SharedRng(len(rows), self._generator, self._device)
-        with torch.no_grad():
-            planned = self._model.plan(rows, steps=self._horizon, rng=rng, sampling=self._sampling)
-        plans = planned.double().cpu().numpy().reshape(n, self._samples, self._horizon, -1)
-        plans = round_binary(plans, self._spec)
+        plans = self._plan(rows, self._horizon, self._generator)
+        plans = plans.reshape(n, self._samples, self._horizon, -1)
         middle = plans[:, 0] + self._wrap(plans - plans[:, :1]).mean(1)
         last = states[:, :1, self._spec.obs_dim :].double().cpu().numpy()
         errors = self._wrap(plans - actions[:, None])
         self._add(batch, "error_sample", np.square(errors).mean(1), recorded)
-        for name, guess in {"mean_plan": middle, "repeat": last}.items():
+        guesses = {"mean_plan": middle, "repeat": last}
+        if self.linear_model is not None:
+            guesses["linear"] = self.linear_model(states.double().cpu().numpy())
+        for name, guess in guesses.items():
             self._add(batch, f"error_{name}", np.square(self._wrap(guess - actions)), recorded)
+
+    def add_roughness(self, demos: Demonstrations) -> None:
+        """Add the roughness of the recorded commands, and of one plan every chunk, executed in full."""
+        commands, generator = np.zeros(demos.act.shape), torch.Generator().manual_seed(0)
+        planned = (np.arange(len(commands)) - np.repeat(demos.starts, demos.lengths)) % self._chunk == 0
+        first = 0  # frame of the next command
+        for batch in iterate_frames(demos, self._record, planned, horizon=self._chunk, batch=ROWS):
+            states = batch.pairs.x.reshape(len(batch.episode), self._history, -1).to(self._device)
+            followed = self._plan(states, self._chunk, generator)[batch.recorded]
+            commands[first : first + len(followed)] = followed
+            first += len(followed)
+        streams: dict[str, np.ndarray] = {"planned": commands, "recorded": demos.act}
+        for name, actions in streams.items():
+            squares = [
+                square_second_differences(part, self._spec)
+                for part in np.split(actions, demos.episode_ends[:-1])
+            ]
+            self._sums[f"roughness_{name}"] = (
+                np.array([each.sum() for each in squares]),
+                np.array([float(len(each)) for each in squares]),
+            )
+
+    def _plan(self, states: Tensor, steps: int, generator: torch.Generator) -> FloatArray:
+        """Sample a plan for each row of states, (rows, steps, act_dim), with the commands of switches."""
+        rng = SharedRng(len(states), generator, self._device)
+        with torch.no_grad():
+            plans = self._model.plan(states, steps=steps, rng=rng, sampling=self._sampling)
+        return round_binary(plans.double().cpu().numpy(), self._spec)
 
     def _wrap(self, difference: FloatArray) -> FloatArray:
         return wrap_columns(difference, self.scale.angles)

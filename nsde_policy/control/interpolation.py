@@ -196,20 +196,21 @@ class PeriodCommands:
         self._grid, self._deltas, self._binary = grid, list(delta_columns), list(binary)
         self.command: np.ndarray | None = None
         """Command of the newest period, (act_dim,)."""
-        self._period: int | None = None
+        self.period: int | None = None
+        """Number of that period; None before the first command."""
 
     def restart(self) -> None:
         """Forget the period: periods are counted from zero again."""
-        self._period = None
+        self.period = None
 
     def update(self, command: np.ndarray, time: float, plan: TimedPlan | None) -> None:
         """Register a command (act_dim,) that was sent for a time, and the plan that it followed."""
         period, position = self._grid.find_period(time), self._grid.midpoint(time)
-        is_same, action = self._period == period, command.copy()
+        is_same, action = self.period == period, command.copy()
         if plan is not None:
             action[self._binary] = plan.interpolate(position)[self._binary]
         if is_same and self.command is not None:
             action[self._deltas] += self.command[self._deltas]
         half_tick = 0.5 * self._grid.policy_hz / self._grid.rate_hz
         if not is_same or position <= period + half_tick + 1e-9:
-            self._period, self.command = period, action
+            self.period, self.command = period, action

@@ -7,6 +7,10 @@ from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
+from nsde_policy.interface.calibration import Calibration
+from nsde_policy.interface.planner import PolicySpec
+from nsde_policy.interface.roughness import RoughnessMeter, compare_roughness, describe_roughness
+
 from .faults import Fault, FaultKind
 
 MAX_SAMPLES = 100_000
@@ -75,6 +79,9 @@ class SessionReport:
     """Smallest fraction of what the policy relies on that was visible; None if it is not reported."""
     lost_cameras: dict[str, int] = field(default_factory=dict)
     """Number of commands that were computed without a camera, by its name."""
+    roughness: float | None = None
+    """How many times as rough as the demonstrations the commands were, at the rate of the policy; None if it
+    is unknown, as for a run that an earlier version trained."""
 
     def to_text(self) -> str:
         """Format as a few lines of text."""
@@ -86,6 +93,7 @@ class SessionReport:
                 f"{self.out_of_distribution} out of distribution",
                 f"{self.plans} plans: latency {1e3 * self.latency_p50_s:.2f} ms median, "
                 f"{1e3 * self.latency_p99_s:.2f} p99; {self.missed_deadlines} missed deadlines",
+                *([] if self.roughness is None else [describe_roughness(self.roughness)]),
                 *([] if self.least_visible is None else [f"visible: at least {self.least_visible:.0%}"]),
                 *([] if self.outside is None else [f"far outside the demonstrations: {self.outside}"]),
                 f"faults: {faults}",
@@ -97,7 +105,9 @@ class SessionReport:
 class SessionRecorder:
     """Counts events while a session runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, spec: PolicySpec, calibration: Calibration) -> None:
+        self._demonstrated = calibration.roughness
+        self._meter = RoughnessMeter(spec)
         self._latencies: deque[float] = deque(maxlen=MAX_SAMPLES)
         self._faults: Counter[str] = Counter()
         self.counts = SessionReport()
@@ -124,6 +134,10 @@ class SessionRecorder:
         for camera in {fault.camera for fault in command.lost if fault.camera is not None}:
             self.counts.lost_cameras[camera] = self.counts.lost_cameras.get(camera, 0) + 1
 
+    def record_period(self, period: int, command: np.ndarray) -> None:
+        """Add the command of a finished policy period to the roughness."""
+        self._meter.add(period, command)
+
     def record_fault(self, fault: Fault) -> None:
         """Count a fault, also one without a command."""
         self._faults[fault.kind.value] += 1
@@ -138,5 +152,6 @@ class SessionRecorder:
             latency_p50_s=float(np.quantile(latency, 0.5)),
             latency_p99_s=float(np.quantile(latency, 0.99)),
             lost_cameras=dict(counts.lost_cameras),
+            roughness=compare_roughness(self._meter.roughness, self._demonstrated),
             faults={kind.value: self._faults[kind.value] for kind in FaultKind if self._faults[kind.value]},
         )

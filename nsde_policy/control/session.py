@@ -78,7 +78,7 @@ class Session:
         self._tick_s = 1 / config.rate_hz
         self._increment_std = np.array(spec.increment_std[spec.obs_dim :])
         self._increment_std.setflags(write=False)  # session.last refers to it
-        self._recorder = SessionRecorder()
+        self._recorder = SessionRecorder(spec, calibration)
         worker = PlannerThread() if worker is None else worker
         self._scheduler = PlanScheduler(
             planner, config, resolved, clock=self._clock, worker=worker, recorder=self._recorder
@@ -387,6 +387,9 @@ class Session:
         self._recorder.record_command(self.last, since=0.0 if self._is_first else since)
         self._is_first = False
         if is_timed:
+            finished, command = self._periods.period, self._periods.command
+            if command is not None and finished is not None and finished != period:
+                self._recorder.record_period(finished, command)
             self._periods.update(action, time, plan)
             self._last_time = time if self._last_time is None else max(self._last_time, time)
         return action.copy()

@@ -21,6 +21,7 @@ from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json
 
 from .planner import PolicySpec
+from .roughness import measure_roughness
 
 CALIBRATION_FILE = "calibration.json"
 QUANTILE = 0.999
@@ -118,6 +119,8 @@ class Calibration(BaseConfig):
     usually_visible: Annotated[float, Meta(ge=0, le=1)] | None = None
     """Fraction of what the policy relies on that is visible in 99 % of undisturbed frames of held-out
     episodes, or without any of every fifth training episode; None if the policy does not report it."""
+    roughness: NonNegative | None = None
+    """Roughness of the recorded commands, see `measure_roughness`; None if not measured."""
 
     @classmethod
     def measure(
@@ -150,6 +153,7 @@ class Calibration(BaseConfig):
         step, acceleration = _measure_limits(np.concatenate(steps), np.concatenate(turns), spec, actions)
         features = _compute_features(states.astype(np.float64), spec)
         low, high = find_action_limits(spec, actions, action_limits)
+        roughness = measure_roughness(np.split(actions, episode_ends), spec)
         mean: np.ndarray = np.empty(0)
         precision: np.ndarray = np.empty((0, 0))
         threshold = 0.0
@@ -167,6 +171,7 @@ class Calibration(BaseConfig):
             action_low=_round_digits(low),
             action_high=_round_digits(high),
             delta_columns=delta_columns,
+            roughness=None if roughness is None else _round_digits(np.array([roughness]))[0],
         )
 
     @classmethod

@@ -41,10 +41,14 @@ def test_command_prints_tables_and_writes_json(
     flags = ["--samples", "5", "--horizon", "5", "--verbose", "--json", str(file)]
     assert main(["score", str(run), "--demos", str(store), *flags]) == 0
     text = capsys.readouterr().out
-    for words in ("the 4 of 8 episodes", "in nats", "repeat the last action", "h = 5", "coverage"):
+    assert text.startswith("cannot tell, because only 4 of these episodes were held out of the training")
+    titles = "in nats", "repeat the last action", "linear model", "h = 5", "coverage", "roughness"
+    for words in ("the 4 of 8 episodes", *titles):
         assert words in text
     values = json.loads(file.read_text())
     assert len(values["episodes"]) == 4
+    assert values["verdict"]["outlook"] == "cannot tell"
+    assert values["roughness"] > 0
     assert not values["seen_in_training"]
     assert np.shape(values["error_per_action"]["sample"]["value"]) == (5, 3)
     assert np.shape(values["coverage"]["observations"]["low"]) == (3,)
@@ -139,7 +143,7 @@ def test_command_compares_several_runs(
     flags = ["--demos", store, "--samples", "2"]
     assert main(["score", *runs, *flags, "--json", str(file)]) == 0
     assert "| minus Neural SDE, sde | error |" in capsys.readouterr().out
-    assert [len(values["error_in_std"]) for values in json.loads(file.read_text())["runs"]] == [3, 3]
+    assert [len(values["error_in_std"]) for values in json.loads(file.read_text())["runs"]] == [4, 4]
     assert main(["score", *runs, *flags, "--report", str(tmp_path / "page.html")]) == 2
     assert "--report shows the plans of one run" in capsys.readouterr().err
     assert main(["compare", *runs, "--out", str(tmp_path)]) == 2

@@ -13,6 +13,7 @@ from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.clock import TimeGrid
 from nsde_policy.control.faults import FaultKind
 from nsde_policy.errors import ConfigError, PolicyInputError, SessionStoppedError
+from nsde_policy.interface.roughness import describe_roughness, measure_roughness
 from tests.helpers.numpy_planner import CALIBRATION, SPEC, FailingWalker, Sim, Walker
 from tests.helpers.sessions import NO_LIMITS, OBS, PERIOD, make_session, run_session
 from tests.helpers.simulated_time import DelayedPlanner
@@ -172,3 +173,17 @@ def test_a_chunk_may_be_as_long_as_a_plan():
 def test_unknown_and_invalid_settings_raise(settings, message):
     with pytest.raises(ConfigError, match=message):
         SessionConfig(**settings)
+
+
+def test_report_compares_the_commands_of_policy_periods_with_the_demonstrations():
+    sim, calibration = Sim(), replace(CALIBRATION, roughness=0.01)
+    session = Session(Walker(), SessionConfig(rate_hz=20), calibration=calibration, clock=sim.clock)
+    sent = run_session(session, sim, 41, rate=20)
+    expected = measure_roughness([sent[1::2]], SPEC)  # the others are between two actions
+    report = session.report()
+    assert expected is not None
+    assert report.roughness == pytest.approx(expected / 0.01)
+    assert describe_roughness(report.roughness) in report.to_text()
+    old = make_session(Sim())
+    assert old.report().roughness is None
+    assert "rough" not in old.report().to_text()

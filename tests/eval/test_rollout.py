@@ -14,6 +14,7 @@ from nsde_policy.eval.rollouts.episode import EpisodeResult, Trace
 from nsde_policy.eval.rollouts.pool import RolloutPool
 from nsde_policy.eval.rollouts.runner import EnvRunner, RolloutConfig
 from nsde_policy.eval.rollouts.scores import RolloutScores, rollout, score_rollouts
+from nsde_policy.interface.roughness import describe_roughness, measure_roughness
 from nsde_policy.policy.policy import Policy
 from nsde_policy.tasks import get_task
 from tests.helpers.selecting_runs import make_selecting_run
@@ -53,6 +54,19 @@ def test_trace_matches_the_result(alone):
     assert max(trace.progress) / 0.95 >= result.score
     assert len(trace.histories) == result.plans
     assert (result.network_calls - 8 * result.plans) % (32 - 8) == 0, "some plans were selected"
+
+
+def test_roughness_compares_the_commands_sent_with_the_calibration():
+    policy = Policy.from_pretrained()
+    policy.calibration = replace(policy.calibration, roughness=0.001)
+    scores = rollout(policy, episodes=1, seed_start=SEEDS[0])
+    trace = EnvRunner(policy, CONFIG).run_one(SEEDS[0]).trace
+    expected = measure_roughness([np.array(trace.actions)], policy.spec)
+    assert expected is not None
+    assert scores.metrics["roughness"].value == pytest.approx(expected / 0.001)
+    assert describe_roughness(expected / 0.001) in repr(scores)
+    policy.calibration = replace(policy.calibration, roughness=None)
+    assert "rough" not in repr(rollout(policy, episodes=1, seed_start=SEEDS[0]))
 
 
 def test_batched_episodes_have_similar_scores(alone):

@@ -275,3 +275,22 @@ def test_density_of_lstm_gmm_integrates_to_one_in_native_units():
     found = model.log_prob_step(states, x_next, sampling=model.learned_sampling())
     assert found.state is None
     assert float(found.action.exp().sum() * 0.01) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_roughness_compares_plans_executed_in_full_with_the_recorded_commands(
+    linear_demos: Demonstrations, linear_score: Score
+):
+    def score_whole_plans(factor: float) -> Score:
+        policy = make_linear_policy(LinearGaussian(factor), linear_demos)
+        policy.chunk = int(linear_demos.lengths[0])
+        scored = ScoredEpisodes(linear_demos, tuple(range(len(linear_demos))), False, "toy episodes")
+        return score_episodes(policy, scored, ScoreConfig(samples=1), name="toy")
+
+    same, rough = score_whole_plans(1.0), score_whole_plans(2.5)
+    assert same.roughness == pytest.approx(1.0, abs=0.05)  # plans have the noise of the process
+    assert rough.roughness == pytest.approx(2.5, abs=0.15)
+    assert same.to_dict()["roughness"] == same.roughness
+    assert "commands are 1.0 × as rough as the demonstrations" in repr(same)
+    assert "commands are 2.5 × as rough as the demonstrations: sample with less noise" in repr(rough)
+    assert linear_score.roughness is not None
+    assert linear_score.roughness > 1.2  # of short plans, which do not continue each other

@@ -58,7 +58,8 @@ def test_scores_equal_those_of_frames_that_are_encoded_one_by_one(robot: tuple[P
     expected = score_episodes(policy, ScoredEpisodes(demos, scored.episodes, False, ""), config, name="run")
     found = score_episodes(policy, scored, config, name="run")
     for name, values in found.sums.items():
-        assert np.allclose(values.total, expected.sums[name].total, rtol=1e-4, atol=1e-5), name
+        if name != "error_linear":  # which needs the training episodes
+            assert np.allclose(values.total, expected.sums[name].total, rtol=1e-4, atol=1e-5), name
 
 
 def test_commands_score_runs_with_cameras(

@@ -128,6 +128,7 @@ def test_shipped_calibration_matches_the_human_demonstrations(human_demos):
     assert (shipped.step, shipped.acceleration) == (found.step, found.acceleration)
     assert np.allclose(shipped.precision, found.precision, rtol=1e-4)
     assert shipped.threshold == pytest.approx(found.threshold, rel=1e-5)
+    assert shipped.roughness == pytest.approx(found.roughness, rel=1e-5)
 
 
 def find_limits(actions: np.ndarray, known=None, columns=(-1, -1)):

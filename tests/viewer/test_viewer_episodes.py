@@ -188,7 +188,7 @@ def test_a_report_shows_plans_over_recorded_episodes(
     wait_until(seen.page, "document.querySelector('#cameras canvas').width > 30")
     seen.page.evaluate("seek(5)")
     assert "planned from frame 5, with a band of ± 2 σ" in seen.page.inner_text("#planned")
-    assert "2 episodes are too few to tell" in seen.page.inner_text("#verdict")
+    assert "only 2 of these episodes were held out" in seen.page.inner_text("#verdict")
     assert seen.page.is_hidden("#drop")
     seen.page.click("#act .legend button:nth-child(2)")
     group = "document.querySelector('#act .legend').querySelectorAll('[aria-pressed=true]').length"
