@@ -1,6 +1,6 @@
 """Train a policy of a simulated arm as a new user does, and count the blocks that it delivers.
 
-    python benchmarks/arms.py simulated                       # two cores: an hour for each training
+    python benchmarks/arms.py simulated                       # two cores: half an hour per row, or more
     python benchmarks/arms.py teleoperated --device cuda
     python benchmarks/arms.py simulated --seed-start 200000   # while settings are chosen
     python benchmarks/arms.py simulated --smoke               # all of it, tiny, to see that it works
