@@ -10,7 +10,7 @@ find the block in the pictures, unless its place is recorded too (`--cameras` wi
 
 import argparse
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -35,23 +35,37 @@ EXPERT_SPEED = 0.012
 """Largest movement of the gripper per period."""
 TREMOR = 0.004
 """Standard deviation of the noise on the expert's commands, radians."""
+MAX_SECONDS = 15.0
+"""Time in which the block has to be delivered."""
 
 
 class SimulatedArm:
     """Position-controlled arm on a table that reaches from -1 to 1; joints follow commands with a lag.
 
-    Frames are 96 × 96, unless `sizes` gives another width and height for a camera.
+    Frames are 96 × 96, unless `sizes` gives another width and height for a camera. `noise` multiplies the
+    noise of the expert.
     """
 
-    def __init__(self, seed: int = 0, sizes: Mapping[str, tuple[int, int]] | None = None) -> None:
-        self.sizes = sizes or {}
+    rate_hz = RATE_HZ
+    """Commands per second."""
+    home, goal = HOME, GOAL
+    """Joint angles at which an episode begins, and the place to which the block is carried."""
+    low, high = np.array([0.3, -0.4]), np.array([0.8, 0.4])
+    """Corners of the area in which the block lies at first."""
+    colour = (200, 60, 40)
+    """Colour of the block."""
+
+    def __init__(
+        self, seed: int = 0, sizes: Mapping[str, tuple[int, int]] | None = None, noise: float = 1.0
+    ) -> None:
+        self.sizes, self.noise = sizes or {}, noise
         self.reset(seed=seed)
 
     def reset(self, *, seed: int) -> None:
         """Put the arm near its home position, and the block at a random place."""
         rng = np.random.default_rng(seed)
-        self.joints = HOME + rng.uniform(-0.1, 0.1, JOINTS)
-        self.block = np.array([rng.uniform(0.3, 0.8), rng.uniform(-0.4, 0.4)])
+        self.joints = self.home + rng.uniform(-0.1, 0.1, JOINTS)
+        self.block = rng.uniform(self.low, self.high)
         self.opening, self.holds = 1.0, False
         self.rng = rng
 
@@ -63,7 +77,7 @@ class SimulatedArm:
         """Return the state and a frame of each camera by name; without cameras, the state holds the block."""
         if not cameras:
             return {"observation.state": np.append(self.state(), self.block)}
-        frames = {f"observation.images.{name}": self.look(name) for name in cameras}
+        frames = {f"observation.images.{name}": self.read_frame(name) for name in cameras}
         return {"observation.state": self.state(), **frames}
 
     def send(self, command: np.ndarray) -> None:
@@ -76,10 +90,21 @@ class SimulatedArm:
         if self.holds:
             self.block = place
 
+    def find_expert_command(self) -> np.ndarray:
+        """Return the command of an expert that knows where the block is."""
+        carried = self.holds and np.linalg.norm(self.block - self.goal) < REACH / 2
+        near = np.linalg.norm(find_points(self.joints)[-1] - self.block) < REACH / 2
+        target = self.goal if self.holds else self.block
+        return find_command(self, target, closed=(self.holds or bool(near)) and not carried)
+
     @property
     def delivered(self) -> bool:
         """Whether the block lies at the goal and was let go."""
-        return not self.holds and bool(np.linalg.norm(self.block - GOAL) < 2 * REACH)
+        return not self.holds and bool(np.linalg.norm(self.block - self.goal) < 2 * REACH)
+
+    def read_frame(self, camera: str) -> np.ndarray:
+        """Return the newest frame of a camera."""
+        return self.look(camera)
 
     def look(self, camera: str) -> np.ndarray:
         """Draw a frame, (height, width, 3) uint8: `top` sees the table, `wrist` what is near the gripper."""
@@ -93,8 +118,8 @@ class SimulatedArm:
         x, y = centre[0] + right[None], centre[1] - down[:, None]
         frame = np.full((height, width, 3), 225, np.uint8)
         frame[np.maximum(abs(x), abs(y)) > 0.95] = 120
-        frame[abs(np.hypot(x - GOAL[0], y - GOAL[1]) - 0.09) < 0.015] = (40, 160, 40)
-        frame[np.maximum(abs(x - self.block[0]), abs(y - self.block[1])) < 0.05] = (200, 60, 40)
+        frame[abs(np.hypot(x - self.goal[0], y - self.goal[1]) - 0.09) < 0.015] = (40, 160, 40)
+        frame[np.maximum(abs(x - self.block[0]), abs(y - self.block[1])) < 0.05] = self.colour
         for (start_x, start_y), (way_x, way_y) in zip(points, np.diff(points, axis=0), strict=False):
             along = ((x - start_x) * way_x + (y - start_y) * way_y) / (way_x**2 + way_y**2)
             along = along.clip(0, 1)
@@ -111,42 +136,51 @@ def find_points(joints: np.ndarray) -> np.ndarray:
     return np.concatenate([np.zeros((1, 2)), np.cumsum(steps, axis=0)])
 
 
-def find_command(arm: SimulatedArm, target: np.ndarray, closed: bool) -> np.ndarray:
-    """Return the command that moves the gripper a step towards a target."""
-    points = find_points(arm.joints)
-    way = target - points[-1]
-    way = way * min(1.0, EXPERT_SPEED / max(np.linalg.norm(way), 1e-9))
+def find_turn(joints: np.ndarray, way: np.ndarray) -> np.ndarray:
+    """Return the change of the joints that moves the gripper a short way."""
+    points = find_points(joints)
     arms = points[-1] - points[:-1]
     jacobian = np.stack([-arms[:, 1], arms[:, 0]])
-    turn = jacobian.T @ np.linalg.solve(jacobian @ jacobian.T + 1e-3 * np.eye(2), way)
-    tremor = arm.rng.normal(0, TREMOR, JOINTS)
-    return np.append(arm.joints + turn / LAG + tremor, float(closed)).astype(np.float32)
+    turn: np.ndarray = jacobian.T @ np.linalg.solve(jacobian @ jacobian.T + 1e-3 * np.eye(2), way)
+    return turn
+
+
+def find_command(arm: SimulatedArm, target: np.ndarray, closed: bool) -> np.ndarray:
+    """Return the command that moves the gripper a step towards a target."""
+    way = target - find_points(arm.joints)[-1]
+    way = way * min(1.0, EXPERT_SPEED / max(np.linalg.norm(way), 1e-9))
+    tremor = arm.rng.normal(0, arm.noise * TREMOR, JOINTS)
+    return np.append(arm.joints + find_turn(arm.joints, way) / LAG + tremor, float(closed)).astype(np.float32)
 
 
 def play_expert(arm: SimulatedArm, *cameras: str) -> tuple[Episode, dict[str, np.ndarray]]:
     """Carry the block to the goal; return observations and actions, and the block and frames as extras."""
     rows: dict[str, list[np.ndarray]] = {name: [] for name in ("obs", "act", "block", *cameras)}
-    while not arm.delivered and len(rows["obs"]) < 300:
-        carried = arm.holds and np.linalg.norm(arm.block - GOAL) < REACH / 2
-        target = GOAL if arm.holds else arm.block
-        near = np.linalg.norm(find_points(arm.joints)[-1] - arm.block) < REACH / 2
-        command = find_command(arm, target, closed=(arm.holds or bool(near)) and not carried)
+    while not arm.delivered and len(rows["obs"]) < MAX_SECONDS * arm.rate_hz:
+        command = arm.find_expert_command()
         rows["obs"].append(arm.state())
         rows["act"].append(command)
         rows["block"].append(arm.block.astype(np.float32))
         for name in cameras:
-            rows[name].append(arm.look(name))
+            rows[name].append(arm.read_frame(name))
         arm.send(command)
     found = {name: np.stack(values) for name, values in rows.items()}
     return Episode(found.pop("obs"), found.pop("act")), found
 
 
-def record(path: Path, *cameras: str, episodes: int = 20, seed: int = 0) -> Path:
+def record(
+    path: Path,
+    *cameras: str,
+    episodes: int = 20,
+    seed: int = 0,
+    make_arm: Callable[[int], SimulatedArm] = SimulatedArm,
+) -> Path:
     """Write episodes of the expert; without cameras, the place of the block is part of the observation."""
     columns = {"state": [*NAMES, *(() if cameras else ("block_x", "block_y"))], "action": NAMES}
-    with DemoWriter(path, rate_hz=RATE_HZ, attributes={"columns": columns}) as writer:
+    rate_hz = make_arm(seed).rate_hz
+    with DemoWriter(path, rate_hz=rate_hz, attributes={"columns": columns}) as writer:
         for k in range(episodes):
-            episode, extras = play_expert(SimulatedArm(seed + k), *cameras)
+            episode, extras = play_expert(make_arm(seed + k), *cameras)
             block = extras.pop("block")
             obs = episode.obs if cameras else np.concatenate([episode.obs, block], axis=1)
             writer.append(Episode(obs, episode.act), extras)
@@ -172,17 +206,17 @@ def parse_arguments(text: str | None) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def drive(policy: BasePolicy, arm: SimulatedArm, *cameras: str, seconds: float = 15.0) -> bool:
+def drive(policy: BasePolicy, arm: SimulatedArm, *cameras: str, seconds: float = MAX_SECONDS) -> bool:
     """Let a policy drive the arm in simulated time; return whether the block was delivered.
 
     With a real robot: `with policy.session() as session: for tick in session.ticks(): …`
     """
     now = 0.0
-    config = SessionConfig(rate_hz=RATE_HZ)
+    config = SessionConfig(rate_hz=arm.rate_hz)
     with Session(policy, config, calibration=policy.calibration, clock=lambda: now) as session:
         while now < seconds and not arm.delivered:
             arm.send(session.step(arm.observe(*cameras), now))
-            now += 1 / RATE_HZ
+            now += 1 / arm.rate_hz
     return arm.delivered
 
 

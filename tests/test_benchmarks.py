@@ -110,6 +110,20 @@ def test_table_of_metaworld_has_means_over_the_tasks_that_were_rolled_out(run_sc
     assert "button-press" not in rows
 
 
+@pytest.mark.slow
+def test_a_policy_of_an_arm_is_trained_driven_and_resumed(
+    run_script: RunScript, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    flags = ["teleoperated", "--smoke", "--out", str(tmp_path)]
+    run_script("arms.py", *flags)
+    first = capsys.readouterr().out
+    assert re.findall(r"^\| (as recorded|noise doubled) \| \d of 1", first, re.MULTILINE)
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    run_script("arms.py", *flags)
+    assert capsys.readouterr().out == first
+    assert {path: path.stat().st_mtime_ns for path in files} == files
+
+
 @pytest.mark.parametrize("script", sorted(path.name for path in BENCHMARKS.glob("*.py")))
 def test_every_script_can_be_imported(script: str, run_script: RunScript):
     assert run_script(script, name="imported")

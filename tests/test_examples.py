@@ -11,9 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from simulated_arm import play_expert
+from teleoperated_arm import CLOSED, TeleoperatedArm
 
 from nsde_policy.data import load_demonstrations
+from nsde_policy.data.readers import open_source
 
 ROOT = Path(__file__).parents[1]
 
@@ -100,6 +104,26 @@ def test_robots_of_each_kind_are_recorded_trained_and_driven(
         run_here("remote_gpu.py", "--run", tmp_path / "out/run", "--trials", 1)
         printed = capsys.readouterr().out
         assert printed.startswith("RemotePolicy(neural_sde, 9 → 7, 20 Hz, chunk 8)\ndelivered the block in")
+
+
+def test_a_person_delivers_the_block_and_corrects_near_misses():
+    arms = [TeleoperatedArm(seed) for seed in range(40)]
+    misses = np.array([arm.person.error.any() for arm in arms])
+    closed = [play_expert(arm)[0].act[:, -1] <= CLOSED for arm in arms]
+    closings = np.array([(is_closed[1:] > is_closed[:-1]).sum() for is_closed in closed])
+    assert sum(arm.delivered for arm in arms) >= 38
+    assert 5 < misses.sum() < 20
+    assert (closings == 1 + misses).mean() > 0.9
+
+
+def test_a_frame_of_the_teleoperated_arm_repeats_once(run_here: Callable[..., None], tmp_path: Path):
+    run_here("teleoperated_arm.py", tmp_path / "arm.zarr", "--episodes", 1, "--cameras", "wrist")
+    with open_source(tmp_path / "arm.zarr") as source:
+        frames = source.open_array("wrist")[:60]
+        assert source.rate_hz == 30
+    is_new = (frames[1:] != frames[:-1]).any((1, 2, 3))
+    assert not is_new[::2].any()
+    assert is_new[1::2].mean() > 0.9
 
 
 @pytest.mark.slow
