@@ -33,15 +33,19 @@ PATCHES = 10
 DIFFERENT, PEAK = 0.06, 0.03
 """Pixels differ from the median of the first frames by at least this much, of 1; and the smoothed difference
 of a patch's centre."""
+FORBIDDEN = 9.0
+"""Error of a place where no landmark is looked for, above that of all others."""
 SIMILAR = 0.7
 """The best match of a patch has at most this fraction of the error of the second best one."""
 MATCHED = 0.7
 """A landmark is found in at least this fraction of the first frames."""
 STEADY = 0.5
 """What moves less between episodes is no landmark, standard deviation in pixels."""
-CLOSE, RIGID, TWINS = 2.5, 1.0, 2
-"""Landmarks are farther apart than `CLOSE` pixels. At most `TWINS` others move like one: their distance
-changes by less than `RIGID` pixels."""
+CLOSE, RIGID = 2.5, 1.0
+"""Landmarks are farther apart than `CLOSE` pixels. Two move alike if their distance changes by less than
+`RIGID` pixels."""
+MOST_OF_ONE = 3
+"""Most landmarks of one thing."""
 REACH = 4
 """Pixels that a landmark moves between two frames at most, to be followed."""
 LOST = 0.5
@@ -89,6 +93,8 @@ class Landmark:
 
     template: Template
     match: Match
+    example: int
+    """Index of the frame that the patch is from."""
 
     @property
     def ambiguity(self) -> float:
@@ -108,15 +114,23 @@ def find_landmarks(first: Tensor, most: int) -> list[Landmark]:
         return []
     first = first[torch.linspace(0, len(first) - 1, min(len(first), COMPARED)).round().long().unique()]
     usual = first.median(0).values
+    differs = find_differences(first)
     landmarks = []
-    for example in first[:EXAMPLES]:
+    for example, frame in enumerate(first[:EXAMPLES]):
         for radius in RADII:
-            for template in _cut_patches(example, usual, radius):
-                match = match_template(template, first)
-                spread = match.places[match.is_clear].std(0, correction=0).max()
-                if match.is_clear.float().mean() >= MATCHED and spread > STEADY:
-                    landmarks.append(Landmark(template, match))
+            for template in _cut_patches(frame, usual, radius):
+                match = match_template(template, first, differs)
+                if match.is_clear.float().mean() < MATCHED:
+                    continue
+                if match.places[match.is_clear].std(0, correction=0).max() > STEADY:
+                    landmarks.append(Landmark(template, match, example))
     return _choose(landmarks, most)
+
+
+def find_differences(first: Tensor) -> Tensor:
+    """Return where first frames (n, 3, h, w) differ, and next to it, (h, w)."""
+    differs = ((first - first.median(0).values).abs() > DIFFERENT).any(0).any(0)
+    return F.max_pool2d(differs[None].float(), 3, 1, 1)[0] > 0
 
 
 def count_landmarks(frames: "LazyFrames", starts: Ints) -> int:
@@ -149,16 +163,19 @@ def _cut_patches(frame: Tensor, usual: Tensor, radius: int) -> list[Template]:
     return templates
 
 
-def match_template(template: Template, frames: Tensor) -> Match:
-    """Find the best and the second best place of a template in frames, (n, 3, h, w)."""
+def match_template(template: Template, frames: Tensor, allowed: Tensor | None = None) -> Match:
+    """Find the two best places of a template in frames, (n, 3, h, w), where they are allowed, (h, w)."""
     error = template.compare(frames)
+    if allowed is not None:
+        inside = slice(template.radius, -template.radius)
+        error = error.masked_fill(~allowed[inside, inside], FORBIDDEN)
     height, width = error.shape[1:]
     best, index = error.flatten(1).min(1)
     row, column = index // width, index % width
     rows, columns = (torch.arange(length, device=error.device) for length in (height, width))
     near_row = (rows - row[:, None]).abs() <= 2
     near_column = (columns - column[:, None]).abs() <= 2
-    elsewhere = error.masked_fill(near_row[:, :, None] & near_column[:, None, :], torch.inf)
+    elsewhere = error.masked_fill(near_row[:, :, None] & near_column[:, None, :], FORBIDDEN)
     places = torch.stack([column, row], -1) + _find_minimum(error, row, column) + template.radius
     return Match(places, best, elsewhere.flatten(1).min(1).values)
 
@@ -179,15 +196,24 @@ def _find_minimum(error: Tensor, row: Tensor, column: Tensor) -> Tensor:
 
 
 def _choose(landmarks: Sequence[Landmark], most: int) -> list[Landmark]:
-    """Choose the clearest landmarks that are apart, and of which few move alike."""
-    chosen: list[Landmark] = []
+    """Choose the clearest landmarks of each thing, in turns, until there are enough.
+
+    A thing is what several patches of different frames found: these move alike between episodes.
+    """
+    things: list[list[Landmark]] = []
     for landmark in sorted(landmarks, key=lambda each: each.ambiguity):
-        pairs = [landmark.moves_like(other) for other in chosen]
-        twins = sum(change < RIGID for _, change in pairs)
-        if twins < TWINS and all(distance > CLOSE or change > 2 * RIGID for distance, change in pairs):
-            chosen.append(landmark)
-        if len(chosen) == most:
-            break
+        thing = next((each for each in things if landmark.moves_like(each[0])[1] < RIGID), None)
+        if thing is None:
+            things.append([landmark])
+        else:
+            thing.append(landmark)
+    chosen: list[Landmark] = []
+    queues = [thing for thing in things if len({each.example for each in thing}) > 1]
+    for _ in range(MOST_OF_ONE):
+        for thing in queues:
+            free = [each for each in thing if all(each.moves_like(other)[0] > CLOSE for other in chosen)]
+            if free and len(chosen) < most:
+                chosen.append(free[0])
     return chosen
 
 
@@ -197,20 +223,26 @@ def follow(template: Template, episodes: Sequence[Tensor]) -> tuple[Tensor, Tens
     Returns its places (x, y) in pixels, (frames, 2), and whether it was seen there, (frames,). While it is
     hidden, its place stays, and it is found again near that place only.
     """
-    first = match_template(template, torch.stack([frames[0] for frames in episodes]))
-    limit = LOST * first.second.median()
+    first = torch.stack([frames[0] for frames in episodes])
+    start = match_template(template, first, find_differences(first))
+    limit = LOST * match_template(template, first).second.median()
     reach = template.radius + REACH
-    places, seen = [], []
-    for frames, start, is_clear in zip(episodes, first.places, first.is_clear, strict=True):
-        padded = F.pad(frames, (reach,) * 4, mode="replicate")
-        place, corner = start, start.new_tensor([frames.shape[3] - 1, frames.shape[2] - 1])
-        for frame in padded:
-            column, row = place.round().long().tolist()
-            window = frame[None, :, row : row + 2 * reach + 1, column : column + 2 * reach + 1]
-            match = match_template(template, window)
-            is_seen = is_clear & (match.error[0] < limit)
-            place = torch.where(is_seen, match.places[0] - reach + place.round(), place)
-            place = place.clamp(min=torch.zeros_like(corner), max=corner)
-            places.append(place)
-            seen.append(is_seen)
-    return torch.stack(places), torch.stack(seen)
+    padded = [F.pad(frames, (reach,) * 4, mode="replicate") for frames in episodes]
+    corner = start.places.new_tensor([first.shape[3] - 1, first.shape[2] - 1])
+    place, is_clear = start.places.clone(), start.is_clear
+    places = [torch.zeros(len(frames), 2) for frames in episodes]
+    seen = [torch.zeros(len(frames), dtype=torch.bool) for frames in episodes]
+    for step in range(max(map(len, episodes))):
+        going = [i for i, frames in enumerate(episodes) if step < len(frames)]
+        centre = place[going].round()
+        windows = [
+            padded[i][step, :, row : row + 2 * reach + 1, column : column + 2 * reach + 1]
+            for i, (column, row) in zip(going, centre.long().tolist(), strict=True)
+        ]
+        match = match_template(template, torch.stack(windows))
+        is_seen = is_clear[going] & (match.error < limit)
+        moved = (match.places - reach + centre).clamp(min=torch.zeros_like(corner), max=corner)
+        place[going] = torch.where(is_seen[:, None], moved, place[going])
+        for k, i in enumerate(going):
+            places[i][step], seen[i][step] = place[i], is_seen[k]
+    return torch.cat(places), torch.cat(seen)
