@@ -231,7 +231,7 @@ def find_encoder(settings: DemoConfig, store: Path, demos: "Demonstrations") -> 
     if name != CAMERA_ENCODER:
         return name
     images = open_training_images(settings, store)
-    numbers = {camera: count_landmarks(frames, demos.starts) for camera, frames in images.items()}
+    numbers = {camera: count_landmarks(frames, demos) for camera, frames in images.items()}
     what = ", ".join(f"{number} in {camera}" for camera, number in numbers.items())
     logger.info("landmarks in the first frames of episodes: %s", what)
     return name if any(numbers.values()) else OTHER_CAMERA_ENCODER

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nsde_policy.data.frames import resize_frames
-from nsde_policy.data.types import Ints
+from nsde_policy.data.types import Demonstrations
 
 from .config import LandmarkConfig
 
@@ -46,6 +46,9 @@ CLOSE, RIGID = 2.5, 1.0
 `RIGID` pixels."""
 MOST_OF_ONE = 3
 """Most landmarks of one thing."""
+EXPLAINED, SMOOTHING = 0.5, 0.1
+"""Fraction of the variance of its places that measured values explain if a patch is a part of the robot, and
+the weight of the penalty of that ridge regression."""
 REACH = 4
 """Pixels that a landmark moves between two frames at most, to be followed."""
 LOST = 0.5
@@ -108,11 +111,15 @@ class Landmark:
         return float(usual.norm()), float((apart - usual).norm(dim=1).median())
 
 
-def find_landmarks(first: Tensor, most: int) -> list[Landmark]:
-    """Find landmarks in the first frames (n, 3, h, w) of episodes, values from 0 to 1; the clearest first."""
+def find_landmarks(first: Tensor, values: Tensor, most: int) -> list[Landmark]:
+    """Find landmarks in the first frames (n, 3, h, w) of episodes, from 0 to 1; the clearest first.
+
+    Places that follow from the measured values, (n, d), are parts of the robot, and no landmarks.
+    """
     if len(first) < 2:
         return []
-    first = first[torch.linspace(0, len(first) - 1, min(len(first), COMPARED)).round().long().unique()]
+    rows = spread_rows(len(first))
+    first, values = first[rows], values[rows]
     usual = first.median(0).values
     differs = find_differences(first)
     landmarks = []
@@ -122,9 +129,29 @@ def find_landmarks(first: Tensor, most: int) -> list[Landmark]:
                 match = match_template(template, first, differs)
                 if match.is_clear.float().mean() < MATCHED:
                     continue
-                if match.places[match.is_clear].std(0, correction=0).max() > STEADY:
+                places = match.places[match.is_clear]
+                is_still = places.std(0, correction=0).max() < STEADY
+                if not is_still and explain(places, values[match.is_clear]) < EXPLAINED:
                     landmarks.append(Landmark(template, match, example))
     return _choose(landmarks, most)
+
+
+def spread_rows(count: int) -> Tensor:
+    """Return at most `COMPARED` indices below a count, evenly spaced."""
+    return torch.linspace(0, count - 1, min(count, COMPARED)).round().long()
+
+
+def explain(places: Tensor, values: Tensor) -> float:
+    """Return what fraction of the variance of places (n, 2) values (n, d) explain: ridge, leave one out."""
+    centred = places.double() - places.double().mean(0)
+    scaled = values.double() - values.double().mean(0)
+    scaled = scaled / scaled.std(0).clamp(min=1e-6)
+    n, d = scaled.shape
+    gram = scaled @ torch.linalg.solve(
+        scaled.mT @ scaled + SMOOTHING * torch.eye(d, dtype=torch.float64), scaled.mT
+    )
+    error = (centred - gram @ centred) / (1 - 1 / n - gram.diagonal()[:, None]).clamp(min=1e-6)
+    return 1 - float(error.square().sum() / centred.square().sum())
 
 
 def find_differences(first: Tensor) -> Tensor:
@@ -133,13 +160,13 @@ def find_differences(first: Tensor) -> Tensor:
     return F.max_pool2d(differs[None].float(), 3, 1, 1)[0] > 0
 
 
-def count_landmarks(frames: "LazyFrames", starts: Ints) -> int:
-    """Return how many landmarks the first frames of episodes show, whose rows are `starts`."""
+def count_landmarks(frames: "LazyFrames", demos: Demonstrations) -> int:
+    """Return how many landmarks the first frames of the episodes show."""
     usual = LandmarkConfig()
-    rows = starts[np.linspace(0, len(starts) - 1, min(len(starts), COMPARED)).round().astype(int)]
+    rows = demos.starts[spread_rows(len(demos)).numpy()]
     first = [resize_frames(frames[row : row + 1], usual.size) for row in rows.tolist()]
     rgb = torch.from_numpy(np.concatenate(first)).permute(0, 3, 1, 2).float() / 255
-    return len(find_landmarks(rgb, usual.landmarks))
+    return len(find_landmarks(rgb, torch.from_numpy(demos.obs[rows]), usual.landmarks))
 
 
 def _cut_patches(frame: Tensor, usual: Tensor, radius: int) -> list[Template]:

@@ -122,7 +122,9 @@ class LandmarkModel(EncoderModel):
         """Find and follow the landmarks of one camera; return their labels in all frames."""
         episodes = [_to_rgb(recorded.read(camera, rows)) for rows in recorded.episodes]
         first = torch.stack([frames[0] for frames in episodes])
-        landmarks = find_landmarks(first, self.config.landmarks)
+        starts = [rows[0] for rows in recorded.episodes]
+        values = torch.from_numpy(recorded.values[starts])
+        landmarks = find_landmarks(first, values, self.config.landmarks)
         self.is_found[camera, : len(landmarks)] = 1
         labels = torch.zeros(len(recorded.values), self.config.landmarks, 3)
         rows = torch.cat([torch.as_tensor(rows) for rows in recorded.episodes])

@@ -1,0 +1,155 @@
+"""Tests of the landmark encoder: what it finds in first frames, how it follows it, and what it learns."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from nsde_policy.core.spec import CameraSpec
+from nsde_policy.data.frames import FrameFile
+from nsde_policy.encoders.encoder_model import CameraBatch, RecordedFrames
+from nsde_policy.encoders.landmarks.config import LandmarkConfig
+from nsde_policy.encoders.landmarks.matching import find_landmarks, follow
+from nsde_policy.encoders.landmarks.model import LandmarkModel, find_peaks
+from nsde_policy.errors import ConfigError
+from nsde_policy.training.fit import BatchSource, fit
+from tests.helpers.rng import make_rng
+
+SIZE, LENGTH = 48, 12
+SMALL = LandmarkConfig(size=SIZE, landmarks=4, width=8)
+TINY = replace(SMALL, train=replace(SMALL.train, steps=150, batch_size=8))
+CAMERA = CameraSpec("observation.images.top", SIZE, SIZE)
+PIECES = {"red": (200, 30, 30), "green": (40, 180, 60)}
+
+
+class Table:
+    """Episodes on a patterned table: two pieces stand elsewhere in each, and an arm comes down over one."""
+
+    def __init__(self, episodes: int, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        pattern = np.random.default_rng(0).integers(90, 120, (SIZE, SIZE, 1)).astype(np.uint8).repeat(3, 2)
+        self.places = rng.uniform(8, SIZE - 9, (episodes, len(PIECES), 2)).round().astype(int)
+        frames = np.tile(pattern, (episodes, LENGTH, 1, 1, 1))
+        for episode, places in enumerate(self.places):
+            for (column, row), colour in zip(places, PIECES.values(), strict=True):
+                frames[episode, :, row - 1 : row + 2, column - 1 : column + 2] = colour
+            for step in range(LENGTH):
+                tip = int(places[0, 1] * step / (LENGTH - 1))
+                frames[episode, step, : tip + 2, places[0, 0] - 2 : places[0, 0] + 3] = 250
+            frames[episode, :, :3, :6] = 250  # the robot's base, the same in every episode
+        self.frames = frames
+        self.rgb = torch.from_numpy(frames).permute(0, 1, 4, 2, 3).float() / 255
+
+        self.values = torch.from_numpy(rng.normal(size=(episodes, 2)))
+
+    @property
+    def first(self) -> torch.Tensor:
+        return self.rgb[:, 0]
+
+
+def find_error(places: torch.Tensor, wanted: np.ndarray) -> float:
+    """Return the largest distance of places (n, 2) to places that are wanted, except a constant offset."""
+    difference = places.numpy() - wanted
+    return float(np.linalg.norm(difference - np.median(difference, axis=0), axis=1).max())
+
+
+def test_both_pieces_are_found_and_nothing_else():
+    table = Table(8, seed=1)
+    landmarks = find_landmarks(table.first, table.values, most=10)
+    nearest = [
+        min(range(len(PIECES)), key=lambda k: find_error(each.match.places, table.places[:, k]))
+        for each in landmarks
+    ]
+    assert {*nearest} == {*range(len(PIECES))}
+    for landmark, piece in zip(landmarks, nearest, strict=True):
+        assert find_error(landmark.match.places, table.places[:, piece]) < 0.5
+
+
+def test_nothing_is_found_where_all_episodes_begin_alike():
+    table = Table(1, seed=1)
+    assert find_landmarks(table.first.expand(6, -1, -1, -1), torch.zeros(6, 1), most=10) == []
+    assert find_landmarks(table.first, table.values, most=10) == [], "one episode shows no differences"
+
+
+def test_parts_of_the_robot_are_no_landmarks():
+    table = Table(8, seed=1)
+    measured = torch.from_numpy(table.places[:, 0]) * 0.01
+    landmarks = find_landmarks(table.first, measured, most=10)
+    assert landmarks
+    assert all(find_error(each.match.places, table.places[:, 1]) < 0.5 for each in landmarks)
+
+
+def test_a_landmark_is_followed_until_the_arm_covers_it():
+    table = Table(6, seed=2)
+    landmarks = find_landmarks(table.first, table.values, most=10)
+    covered = min(landmarks, key=lambda each: find_error(each.match.places, table.places[:, 0]))
+    places, seen = follow(covered.template, [*table.rgb])
+    places, seen = places.view(6, LENGTH, 2), seen.view(6, LENGTH)
+    is_clear = seen[:, 0]
+    assert is_clear.sum() >= 5
+    assert seen[is_clear, :4].all()
+    assert not seen[:, -1].any()
+    assert find_error(places[is_clear, 3], table.places[is_clear.numpy(), 0]) < 0.5
+    assert torch.equal(places[:, -1], places[:, -2]), "its place stays while it is hidden"
+
+
+def test_places_are_means_around_the_highest_peak():
+    maps = torch.full((1, 2, 20, 20), -20.0)
+    maps[0, 0, 5, 7] = maps[0, 0, 5, 8] = 0.0
+    maps[0, 1, 5, 7], maps[0, 1, 18, 2] = 0.0, -0.5
+    places, mass = find_peaks(maps)
+    assert torch.allclose((places[0, 0] + 1) * 10 - 0.5, torch.tensor([7.5, 5.0]), atol=1e-3)
+    assert torch.allclose((places[0, 1] + 1) * 10 - 0.5, torch.tensor([7.0, 5.0]), atol=1e-3)
+    assert mass[0, 0] > 0.99
+    assert 0.6 < mass[0, 1] < 0.65, "the other peak has the rest"
+
+
+class Frames(BatchSource[CameraBatch]):
+    """Random frames of a table, with the targets of a model."""
+
+    def __init__(self, table: Table, targets: tuple[torch.Tensor, ...]) -> None:
+        self._frames = torch.from_numpy(table.frames).flatten(0, 1)
+        self._targets = targets
+
+    def sample(self, generator: torch.Generator) -> CameraBatch:
+        rows = torch.randint(len(self._frames), (TINY.train.batch_size,), generator=generator)
+        values = torch.zeros(len(rows), 1)
+        return CameraBatch(values, values, (self._frames[rows],), tuple(each[rows] for each in self._targets))
+
+
+def record(table: Table, folder: Path) -> RecordedFrames:
+    episodes = len(table.frames)
+    values = np.zeros((episodes * LENGTH, 1), np.float32)
+    spans = tuple(range(i * LENGTH, (i + 1) * LENGTH) for i in range(episodes))
+    file = FrameFile([table.frames.reshape(-1, SIZE, SIZE, 3)], len(values), size=SIZE, folder=folder)
+    return RecordedFrames(values, values, spans, file)
+
+
+@pytest.mark.slow
+def test_pieces_are_located_in_unseen_episodes(tmp_path: Path):
+    table, unseen = Table(10, seed=3), Table(20, seed=4)
+    model = LandmarkModel(TINY, [CAMERA], plain_dim=1, generator=make_rng(0))
+    fit(model, Frames(table, model.study(record(table, tmp_path))), TINY.train, seed=0)
+    found = int(model.is_found.sum())
+    assert 2 <= found < TINY.landmarks
+    with torch.no_grad():
+        features = model(torch.zeros(20, 1), torch.from_numpy(unseen.frames[:, 0]))
+    places = (features.view(20, -1, 2) + 1) * (SIZE / 2) - 0.5
+    assert (features.view(20, -1, 2)[:, found:] == 0).all(), "landmarks that are not found are 0"
+    for piece in range(len(PIECES)):
+        offsets = places[:, :found] - torch.from_numpy(unseen.places[:, None, piece])
+        spread = (offsets - offsets.median(0).values).norm(dim=-1).median(0).values
+        assert spread.min() < 0.7
+
+
+def test_a_scene_without_landmarks_is_refused(tmp_path: Path):
+    table = Table(4, seed=5)
+    table.frames[:] = table.frames[:1]
+    model = LandmarkModel(SMALL, [CAMERA], plain_dim=1, generator=make_rng(0))
+    with pytest.raises(ConfigError, match=r"no landmarks: .* use --encoder keypoints"):
+        model.study(record(table, tmp_path))
+    model.mirror = "left_right"
+    with pytest.raises(ConfigError, match="not mirrored"):
+        model.study(record(table, tmp_path))
