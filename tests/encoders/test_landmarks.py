@@ -11,7 +11,7 @@ from nsde_policy.core.spec import CameraSpec
 from nsde_policy.data.frames import FrameFile
 from nsde_policy.encoders.encoder_model import CameraBatch, RecordedFrames
 from nsde_policy.encoders.landmarks.config import LandmarkConfig
-from nsde_policy.encoders.landmarks.matching import find_landmarks, follow
+from nsde_policy.encoders.landmarks.matching import find_landmarks, follow, to_rgb
 from nsde_policy.encoders.landmarks.model import LandmarkModel, find_peaks
 from nsde_policy.errors import ConfigError
 from nsde_policy.training.fit import BatchSource, fit
@@ -40,13 +40,12 @@ class Table:
                 frames[episode, step, : tip + 2, places[0, 0] - 2 : places[0, 0] + 3] = 250
             frames[episode, :, :3, :6] = 250  # the robot's base, the same in every episode
         self.frames = frames
-        self.rgb = torch.from_numpy(frames).permute(0, 1, 4, 2, 3).float() / 255
 
         self.values = torch.from_numpy(rng.normal(size=(episodes, 2)))
 
     @property
     def first(self) -> torch.Tensor:
-        return self.rgb[:, 0]
+        return to_rgb(torch.from_numpy(self.frames[:, 0]))
 
 
 def find_error(places: torch.Tensor, wanted: np.ndarray) -> float:
@@ -85,12 +84,13 @@ def test_a_landmark_is_followed_until_the_arm_covers_it():
     table = Table(6, seed=2)
     landmarks = find_landmarks(table.first, table.values, most=10)
     covered = min(landmarks, key=lambda each: find_error(each.match.places, table.places[:, 0]))
-    places, seen = follow(covered.template, [*table.rgb])
-    places, seen = places.view(6, LENGTH, 2), seen.view(6, LENGTH)
-    is_clear = seen[:, 0]
+    places, age = follow(covered.template, [*torch.from_numpy(table.frames)])
+    places, age = places.view(6, LENGTH, 2), age.view(6, LENGTH)
+    is_clear = age[:, 0] == 0
     assert is_clear.sum() >= 5
-    assert seen[is_clear, :4].all()
-    assert not seen[:, -1].any()
+    assert (age[is_clear, :4] == 0).all()
+    assert (age[:, -1] > 0).all()
+    assert age[~is_clear].isinf().all()
     assert find_error(places[is_clear, 3], table.places[is_clear.numpy(), 0]) < 0.5
     assert torch.equal(places[:, -1], places[:, -2]), "its place stays while it is hidden"
 

@@ -61,7 +61,8 @@ def test_noise_width_and_steps_follow_the_demonstrations(statistics, setting, va
 
 def test_frames_are_not_compared_by_columns_alone_where_a_policy_sees_pictures(circles):
     task = get_task("none")
-    columns, pictures = (replace(task.training.demos, images=images) for images in ((), ("top",)))
+    columns = task.training.demos
+    pictures = replace(columns, images=("top",), encoder="keypoints")
     plain, seeing = (
         resolve_preset(task, "auto", "neural_sde", demos=circles, demo_settings=settings)[1].model
         for settings in (columns, pictures)

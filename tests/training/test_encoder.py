@@ -316,7 +316,15 @@ def test_methods_that_cannot_train_an_encoder_are_refused(
 @pytest.mark.parametrize(
     ("camera", "settings"),
     [
-        ("wrist", {"encoder.train.steps": 1, "encoder.train.batch-size": 2, "encoder.keypoints": 1}),
+        (
+            "wrist",
+            {
+                "encoder": "keypoints",
+                "encoder.train.steps": 1,
+                "encoder.train.batch-size": 2,
+                "encoder.keypoints": 1,
+            },
+        ),
         ("top", {"encoder": "resnet", "policy": "diffusion", "encoder.crop": 36, "encoder.features": 4}),
     ],
 )

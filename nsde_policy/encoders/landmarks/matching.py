@@ -165,7 +165,7 @@ def count_landmarks(frames: "LazyFrames", demos: Demonstrations) -> int:
     usual = LandmarkConfig()
     rows = demos.starts[spread_rows(len(demos)).numpy()]
     first = [resize_frames(frames[row : row + 1], usual.size) for row in rows.tolist()]
-    rgb = torch.from_numpy(np.concatenate(first)).permute(0, 3, 1, 2).float() / 255
+    rgb = to_rgb(torch.from_numpy(np.concatenate(first)))
     return len(find_landmarks(rgb, torch.from_numpy(demos.obs[rows]), usual.landmarks))
 
 
@@ -245,31 +245,40 @@ def _choose(landmarks: Sequence[Landmark], most: int) -> list[Landmark]:
 
 
 def follow(template: Template, episodes: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Follow a template through episodes, each frames (length, 3, h, w), from its place in the first frame.
+    """Follow a template through episodes, each frames (length, h, w, 3) uint8, from its first frame.
 
-    Returns its places (x, y) in pixels, (frames, 2), and whether it was seen there, (frames,). While it is
-    hidden, its place stays, and it is found again near that place only.
+    Returns its places (x, y) in pixels, (frames, 2), and how many frames ago it was seen, (frames,): infinite
+    in episodes where it is not clear. While it is hidden, its place stays, and it is found again near that
+    place only.
     """
-    first = torch.stack([frames[0] for frames in episodes])
+    first = to_rgb(torch.stack([frames[0] for frames in episodes]))
     start = match_template(template, first, find_differences(first))
     limit = LOST * match_template(template, first).second.median()
     reach = template.radius + REACH
-    padded = [F.pad(frames, (reach,) * 4, mode="replicate") for frames in episodes]
-    corner = start.places.new_tensor([first.shape[3] - 1, first.shape[2] - 1])
-    place, is_clear = start.places.clone(), start.is_clear
+    size = 2 * reach + 1
+    last_corner = torch.tensor([first.shape[3] - size, first.shape[2] - size])
+    place = start.places.clone()
+    age = torch.where(start.is_clear, 0.0, torch.inf)
     places = [torch.zeros(len(frames), 2) for frames in episodes]
-    seen = [torch.zeros(len(frames), dtype=torch.bool) for frames in episodes]
+    ages = [torch.zeros(len(frames)) for frames in episodes]
     for step in range(max(map(len, episodes))):
         going = [i for i, frames in enumerate(episodes) if step < len(frames)]
-        centre = place[going].round()
+        corner = (place[going].round().long() - reach).clamp(
+            min=torch.zeros_like(last_corner), max=last_corner
+        )
         windows = [
-            padded[i][step, :, row : row + 2 * reach + 1, column : column + 2 * reach + 1]
-            for i, (column, row) in zip(going, centre.long().tolist(), strict=True)
+            episodes[i][step, row : row + size, column : column + size]
+            for i, (column, row) in zip(going, corner.tolist(), strict=True)
         ]
-        match = match_template(template, torch.stack(windows))
-        is_seen = is_clear[going] & (match.error < limit)
-        moved = (match.places - reach + centre).clamp(min=torch.zeros_like(corner), max=corner)
-        place[going] = torch.where(is_seen[:, None], moved, place[going])
-        for k, i in enumerate(going):
-            places[i][step], seen[i][step] = place[i], is_seen[k]
-    return torch.cat(places), torch.cat(seen)
+        match = match_template(template, to_rgb(torch.stack(windows)))
+        is_seen = start.is_clear[going] & (match.error < limit)
+        place[going] = torch.where(is_seen[:, None], match.places + corner, place[going])
+        age[going] = torch.where(is_seen, 0.0, age[going] + 1)
+        for i in going:
+            places[i][step], ages[i][step] = place[i], age[i]
+    return torch.cat(places), torch.cat(ages)
+
+
+def to_rgb(frames: Tensor) -> Tensor:
+    """Convert frames (n, h, w, 3) uint8 to (n, 3, h, w) from 0 to 1."""
+    return frames.permute(0, 3, 1, 2).float() / 255

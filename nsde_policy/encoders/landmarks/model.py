@@ -16,7 +16,7 @@ from ..encoder_model import CameraBatch, EncoderModel, RecordedFrames, to_unit_r
 from ..layers import NormedConv, ResidualBlock, average_maps, make_axis
 from ..occlusion import change_light
 from .config import LandmarkConfig
-from .matching import find_landmarks, follow
+from .matching import find_landmarks, follow, to_rgb
 
 logger = logging.getLogger(__name__)
 
@@ -29,9 +29,11 @@ PEAK_CELLS = 2.5
 """The place of a landmark is the mean of its heat map within this many cells of the largest value."""
 TARGET_CELLS = 0.8
 """Standard deviation of the heat map that a label asks for."""
-SURE, SURE_WEIGHT = 0.7, 0.5
-"""Where a landmark has no label, its place in the undisturbed frame is one if this much of its heat map is at
-the peak; and the weight of that label."""
+LABELLED_EPISODES = 100
+"""Most episodes whose frames are labelled."""
+HELD, HELD_WEIGHT = 10, 0.5
+"""Frames for which a hidden landmark is expected to stay where it was seen last, and how much they count: the
+gripper hides a thing before it moves it."""
 
 
 class LandmarkNetwork(nn.Module):
@@ -63,8 +65,7 @@ class LandmarkModel(EncoderModel):
 
     Landmarks are found by comparing the first frames of the episodes, and followed from there as long as
     they are seen (`matching`). That labels a part of the frames. The network learns the labels in frames that
-    are turned, zoomed, shifted and in another light. In the other frames it learns what it is sure of in the
-    undisturbed frame.
+    are turned, zoomed, shifted and in another light.
     """
 
     is_found: Tensor
@@ -101,7 +102,7 @@ class LandmarkModel(EncoderModel):
     def study(self, recorded: RecordedFrames) -> tuple[Tensor, ...]:
         """Find landmarks and follow them; return their labels in the frames of each camera.
 
-        Labels are (x, y) from -1 to 1 and whether the landmark is seen, (frames, landmarks · 3).
+        Labels are (x, y) from -1 to 1 and how much they count, (frames, landmarks · 3).
 
         Raises:
             ConfigError: If no camera shows landmarks, or the scene is mirrored.
@@ -120,23 +121,24 @@ class LandmarkModel(EncoderModel):
 
     def _label(self, recorded: RecordedFrames, camera: int) -> Tensor:
         """Find and follow the landmarks of one camera; return their labels in all frames."""
-        episodes = [_to_rgb(recorded.read(camera, rows)) for rows in recorded.episodes]
-        first = torch.stack([frames[0] for frames in episodes])
-        starts = [rows[0] for rows in recorded.episodes]
+        spans = recorded.episodes[:LABELLED_EPISODES]
+        episodes = [recorded.read(camera, rows) for rows in spans]
+        first = to_rgb(torch.stack([frames[0] for frames in episodes]))
+        starts = [rows[0] for rows in spans]
         values = torch.from_numpy(recorded.values[starts])
         landmarks = find_landmarks(first, values, self.config.landmarks)
         self.is_found[camera, : len(landmarks)] = 1
         labels = torch.zeros(len(recorded.values), self.config.landmarks, 3)
-        rows = torch.cat([torch.as_tensor(rows) for rows in recorded.episodes])
+        rows = torch.cat([torch.as_tensor(rows) for rows in spans])
         for i, landmark in enumerate(landmarks):
-            places, is_seen = follow(landmark.template, episodes)
+            places, age = follow(landmark.template, episodes)
             labels[rows, i, :2] = (places + 0.5) * (2 / self.size) - 1
-            labels[rows, i, 2] = is_seen.float()
+            labels[rows, i, 2] = (age == 0) + HELD_WEIGHT * ((age > 0) & (age <= HELD))
         logger.info(
             "%s: %d landmarks, seen in %.0f %% of the frames",
             self._names[camera],
             len(landmarks),
-            100 * labels[rows, : len(landmarks), 2].mean().nan_to_num(),
+            100 * (labels[rows, : len(landmarks), 2] == 1).float().mean().nan_to_num(),
         )
         return labels.flatten(1)
 
@@ -145,18 +147,10 @@ class LandmarkModel(EncoderModel):
         if self.teacher_std is not None:
             return super().loss(batch, generator)
         losses = []
-        for network, is_found, frames, targets in zip(
-            self._networks(), self.is_found, batch.frames, batch.targets, strict=True
-        ):
+        for network, frames, targets in zip(self._networks(), batch.frames, batch.targets, strict=True):
             labels = targets.view(len(frames), -1, 3)
-            with torch.no_grad():
-                places, sureness = find_peaks(network(to_unit_rgb(frames))[0])
-                is_labelled = labels[..., 2] > 0
-                guessed = SURE_WEIGHT * (sureness > SURE) * is_found
-                weight = torch.where(is_labelled, 1.0, guessed)
-                places = torch.where(is_labelled[..., None], labels[..., :2], places)
-                rgb, places = _disturb(frames, places, generator)
-                weight = weight * (places.abs() < 1).all(-1)
+            rgb, places = _disturb(frames, labels[..., :2], generator)
+            weight = labels[..., 2] * (places.abs() < 1).all(-1)
             maps, _ = network(rgb)
             divergence = _measure_divergence(maps, places)
             losses.append((divergence * weight).sum() / weight.sum().clamp(min=1))
@@ -182,11 +176,6 @@ def find_peaks(maps: Tensor) -> tuple[Tensor, Tensor]:
     mass = weight.sum((2, 3))
     places = torch.stack([(weight.sum(2) * x).sum(-1), (weight.sum(3) * y).sum(-1)], -1)
     return places / mass[..., None], mass
-
-
-def _to_rgb(frames: Tensor) -> Tensor:
-    """Convert frames (n, h, w, 3) uint8 to (n, 3, h, w) from 0 to 1."""
-    return frames.permute(0, 3, 1, 2).float() / 255
 
 
 def _disturb(frames: Tensor, places: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
