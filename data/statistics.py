@@ -77,6 +77,10 @@ class DemoStatistics:
         """Return the statistics as if frames had not been compared."""
         return replace(self, unexplained_fraction=1.0, branching_fraction=0.0)
 
+    def as_estimated(self) -> "DemoStatistics":
+        """Return the statistics as if frames were not predictable: features of pictures are not exact."""
+        return replace(self, unexplained_fraction=max(self.unexplained_fraction, PREDICTABLE))
+
     @property
     def is_predictable(self) -> bool:
         """Whether similar frames are followed by similar ones, as with a deterministic demonstrator."""

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 CAMERA_ENCODER, OTHER_CAMERA_ENCODER = "landmarks", "keypoints"
 """Encoder of camera frames if --images names some and no other encoder is given; and what `auto` takes
-instead if no camera shows landmarks."""
+instead unless every camera shows landmarks."""
 PRESET_FILE = "preset.json"
 """File that `tune` writes into its folder."""
 DESCRIBED_SETTINGS = (
@@ -221,7 +221,7 @@ def is_measured(task: Task, preset: str, method: str) -> bool:
 
 
 def find_encoder(settings: DemoConfig, store: Path, demos: "Demonstrations") -> str:
-    """Return the encoder that the settings name, but keypoints instead of landmarks if there are none."""
+    """Return the encoder of the settings, but keypoints in place of landmarks if a camera shows none."""
     from nsde_policy.encoders.landmarks.matching import count_landmarks
 
     from .demos import open_training_images
@@ -234,14 +234,14 @@ def find_encoder(settings: DemoConfig, store: Path, demos: "Demonstrations") -> 
     numbers = {camera: count_landmarks(frames, demos) for camera, frames in images.items()}
     what = ", ".join(f"{number} in {camera}" for camera, number in numbers.items())
     logger.info("landmarks in the first frames of episodes: %s", what)
-    return name if any(numbers.values()) else OTHER_CAMERA_ENCODER
+    return name if all(numbers.values()) else OTHER_CAMERA_ENCODER
 
 
 def adapt_to_features(config: RunConfig, task: Task, preset: str, demos: "Demonstrations") -> RunConfig:
     """Choose the settings of a policy again, by demonstrations with features of camera frames."""
     from nsde_policy.data.statistics import measure_statistics
 
-    statistics = measure_statistics(demos)
+    statistics = measure_statistics(demos).as_estimated()
     logger.info("preset %s, with features of the frames: %s", preset, statistics.describe())
     adapted = task.preset(preset, config.method, statistics=statistics)
     demo_settings = replace(adapted.demos, images=config.demos.images, encoder=config.demos.encoder)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nsde_policy.data.frames import resize_frames
-from nsde_policy.data.types import Demonstrations
+from nsde_policy.data.types import Demonstrations, Ints
 
 from .config import LandmarkConfig
 
@@ -49,6 +49,8 @@ MOST_OF_ONE = 3
 EXPLAINED, SMOOTHING = 0.5, 0.1
 """Fraction of the variance of its places that measured values explain if a patch is a part of the robot, and
 the weight of the penalty of that ridge regression."""
+LATER = 5
+"""Frames after which a thing is still where it was, but parts of the robot are not."""
 REACH = 4
 """Pixels that a landmark moves between two frames at most, to be followed."""
 LOST = 0.5
@@ -111,15 +113,16 @@ class Landmark:
         return float(usual.norm()), float((apart - usual).norm(dim=1).median())
 
 
-def find_landmarks(first: Tensor, values: Tensor, most: int) -> list[Landmark]:
+def find_landmarks(first: Tensor, later: Tensor, values: Tensor, most: int) -> list[Landmark]:
     """Find landmarks in the first frames (n, 3, h, w) of episodes, from 0 to 1; the clearest first.
 
-    Places that follow from the measured values, (n, d), are parts of the robot, and no landmarks.
+    Places that follow from the measured values, (n, d), or that are no longer there in `later` frames, are
+    parts of the robot, and no landmarks.
     """
     if len(first) < 2:
         return []
     rows = spread_rows(len(first))
-    first, values = first[rows], values[rows]
+    first, later, values = first[rows], later[rows], values[rows]
     usual = first.median(0).values
     differs = find_differences(first)
     landmarks = []
@@ -131,7 +134,9 @@ def find_landmarks(first: Tensor, values: Tensor, most: int) -> list[Landmark]:
                     continue
                 places = match.places[match.is_clear]
                 is_still = places.std(0, correction=0).max() < STEADY
-                if not is_still and explain(places, values[match.is_clear]) < EXPLAINED:
+                if is_still or explain(places, values[match.is_clear]) > EXPLAINED:
+                    continue
+                if is_there(template, match, first, later)[match.is_clear].float().mean() >= MATCHED:
                     landmarks.append(Landmark(template, match, example))
     return _choose(landmarks, most)
 
@@ -139,6 +144,17 @@ def find_landmarks(first: Tensor, values: Tensor, most: int) -> list[Landmark]:
 def spread_rows(count: int) -> Tensor:
     """Return at most `COMPARED` indices below a count, evenly spaced."""
     return torch.linspace(0, count - 1, min(count, COMPARED)).round().long()
+
+
+def is_there(template: Template, match: Match, first: Tensor, later: Tensor) -> Tensor:
+    """Return whether what was found in first frames is still near its place in later ones, (n,)."""
+    limit = SIMILAR * match_template(template, first).second.median()
+    error = template.compare(later)
+    rows, columns = (torch.arange(length) + template.radius for length in error.shape[1:])
+    near_row = (rows - match.places[:, 1:]).abs() <= REACH
+    near_column = (columns - match.places[:, :1]).abs() <= REACH
+    near = near_row[:, :, None] & near_column[:, None, :]
+    return error.masked_fill(~near, FORBIDDEN).flatten(1).amin(1) < limit
 
 
 def explain(places: Tensor, values: Tensor) -> float:
@@ -163,10 +179,15 @@ def find_differences(first: Tensor) -> Tensor:
 def count_landmarks(frames: "LazyFrames", demos: Demonstrations) -> int:
     """Return how many landmarks the first frames of the episodes show."""
     usual = LandmarkConfig()
-    rows = demos.starts[spread_rows(len(demos)).numpy()]
-    first = [resize_frames(frames[row : row + 1], usual.size) for row in rows.tolist()]
-    rgb = to_rgb(torch.from_numpy(np.concatenate(first)))
-    return len(find_landmarks(rgb, torch.from_numpy(demos.obs[rows]), usual.landmarks))
+    episodes = spread_rows(len(demos)).numpy()
+    starts, lengths = demos.starts[episodes], demos.lengths[episodes]
+
+    def read(rows: Ints) -> Tensor:
+        pictures = [resize_frames(frames[row : row + 1], usual.size) for row in rows.tolist()]
+        return to_rgb(torch.from_numpy(np.concatenate(pictures)))
+
+    later = read(starts + np.minimum(LATER, lengths - 1))
+    return len(find_landmarks(read(starts), later, torch.from_numpy(demos.obs[starts]), usual.landmarks))
 
 
 def _cut_patches(frame: Tensor, usual: Tensor, radius: int) -> list[Template]:
