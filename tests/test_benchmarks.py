@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 import re
 import runpy
 import shlex
@@ -9,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ RunScript = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def run_script(monkeypatch: pytest.MonkeyPatch) -> RunScript:
+def run_script(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunScript]:
     """Return a function that runs a benchmark as a program, in this process, and returns its names."""
 
     def run(script: str, *flags: str, name: str = "__main__") -> dict[str, Any]:
@@ -35,7 +36,8 @@ def run_script(monkeypatch: pytest.MonkeyPatch) -> RunScript:
         monkeypatch.setattr(sys, "argv", [script, *flags])
         return runpy.run_path(str(BENCHMARKS / script), run_name=name)
 
-    return run
+    yield run
+    logging.disable(logging.NOTSET)  # programs may silence warnings
 
 
 def list_video_jobs(run_script: RunScript, values: dict[str, Any]) -> list[Any]:

@@ -155,13 +155,13 @@ def test_bad_input_exits_with_code_2(
 @pytest.mark.parametrize(
     ("flags", "device", "preset", "size", "encoder_steps", "selection_steps"),
     [
-        ([], "cpu", "pixels-fast", 96, 800, 666),
-        (["--preset", "auto"], "cpu", "pixels-fast", 96, 800, 666),
-        ([], "cuda", "auto", 96, 1200, 666),
-        (["--encoder", "keypoints"], "cpu", "pixels-fast", 64, 1000, 666),
-        (["--encoder", "keypoints"], "cuda", "auto", 96, 2430, 666),
-        (["--steps", "500"], "cpu", "pixels-fast", 96, 200, 166),
-        (["--steps", "500", "--encoder.train.steps", "7"], "cpu", "pixels-fast", 96, 7, 166),
+        ([], "cpu", "pixels-fast", 64, 1000, 666),
+        (["--preset", "auto"], "cpu", "pixels-fast", 64, 1000, 666),
+        ([], "cuda", "auto", 96, 2430, 666),
+        (["--encoder", "landmarks"], "cpu", "pixels-fast", 96, 800, 666),
+        (["--encoder", "landmarks"], "cuda", "auto", 96, 1200, 666),
+        (["--steps", "500"], "cpu", "pixels-fast", 64, 250, 166),
+        (["--steps", "500", "--encoder.train.steps", "7"], "cpu", "pixels-fast", 64, 7, 166),
         (["--encoder", "resnet", "--policy", "regression"], "cpu", "pixels-fast", None, None, 15_000),
     ],
 )

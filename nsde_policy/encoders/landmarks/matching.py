@@ -255,14 +255,14 @@ def _choose(landmarks: Sequence[Landmark], most: int) -> list[Landmark]:
             things.append([landmark])
         else:
             thing.append(landmark)
-    chosen: list[Landmark] = []
+    apart: list[Landmark] = []
     queues = [thing for thing in things if len({each.example for each in thing}) > 1]
     for _ in range(MOST_OF_ONE):
         for thing in queues:
-            free = [each for each in thing if all(each.moves_like(other)[0] > CLOSE for other in chosen)]
-            if free and len(chosen) < most:
-                chosen.append(free[0])
-    return chosen
+            free = [each for each in thing if all(each.moves_like(other)[0] > CLOSE for other in apart)]
+            if free and len(apart) < most:
+                apart.append(free[0])
+    return apart
 
 
 def follow(template: Template, episodes: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
