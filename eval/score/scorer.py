@@ -38,7 +38,7 @@ from .result import COVERAGE_LEVELS, ActionScale, Score
 
 FEWEST_ACTIONS = 8
 """Actions that are compared if the chunk is shorter, as far as the method plans, to show how errors grow."""
-KNOWN_FRAMES, FITTED_FRAMES = 300, 20_000
+TRAINING_FRAMES, FITTED_FRAMES = 300, 20_000
 """Training frames that are scored for comparison, and those that the linear model is fitted to, about."""
 ROWS = 8192
 """Plans sampled in one batch. Random numbers depend on it, therefore it is the same on every device."""
@@ -97,11 +97,11 @@ def score_episodes(
     demos = load_features(scored, policy)
     training: dict[str, EpisodeSums] = {}
     if scored.training is not None:
-        known = load_features(thin_out(scored.training, FITTED_FRAMES), policy)
-        scorer.linear_model = _fit_linear_model(known, policy, horizon)
-        on_known = FrameScorer(policy, known, config, horizon, sampling)
-        on_known.add_all(known, choose_frames(known, max(1, len(known.obs) // KNOWN_FRAMES)))
-        training = on_known.sums()
+        trained = load_features(thin_out(scored.training, FITTED_FRAMES), policy)
+        scorer.linear_model = _fit_linear_model(trained, policy, horizon)
+        on_training = FrameScorer(policy, trained, config, horizon, sampling)
+        on_training.add_all(trained, choose_frames(trained, max(1, len(trained.obs) // TRAINING_FRAMES)))
+        training = on_training.sums()
     scorer.add_all(demos, frames)
     scorer.add_roughness(demos)
     context = {

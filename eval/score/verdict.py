@@ -65,7 +65,7 @@ def judge(score: "Score") -> Verdict:
     last = int(np.flatnonzero(score.error("repeat").count.sum(0))[-1])  # that any episode reaches
     ours = score.error("mean_plan")[:, last]
     others = (score.error("repeat"), score.error("linear"), score.training_error)
-    error, repeated, linear, known = (
+    error, repeated, linear, trained = (
         max(float(sums.compute()), 1e-12) for sums in (ours, *(each[:, last] for each in others))
     )
     number = math.log2(repeated / error) + math.log2(linear / error)
@@ -76,7 +76,7 @@ def judge(score: "Score") -> Verdict:
         advice = "train on all episodes for the robot, without --validation"
     elif linear > UNINFORMED * repeated:
         advice = "record what the demonstrator looked at, such as another camera"
-    elif error > OVERFIT * known:
+    elif error > OVERFIT * trained:
         numbers = cast("Sequence[int]", score.context["episodes"])
         worst = numbers[int(np.nanargmax(ours.compute(np.eye(episodes))))]
         advice = f"record more episodes like number {worst}, the worst one"

@@ -65,8 +65,8 @@ def test_an_arm_with_two_cameras_is_trained_scored_and_exported(
     shown = capsys.readouterr().out
     run = str(tmp_path / "run")
     flags = ["--validation", "0.2", "--steps", "3", "--width", "16", "--select", "none"]
-    flags += ["--encoder.train.steps", "3", "--encoder.width", "8", "--encoder.keypoints", "4"]
-    flags += ["--encoder.size", "32"]
+    flags += ["--encoder", "keypoints", "--encoder.keypoints", "4", "--encoder.width", "8"]
+    flags += ["--encoder.train.steps", "3", "--encoder.size", "32"]
     train = shown.splitlines()[-1].removeprefix("with cameras: nsde-policy ").split()
     assert main([*train, *flags, "--out", run]) == 0
     cameras_of_policy = [camera.name for camera in Policy.from_pretrained(run).spec.cameras]
