@@ -162,7 +162,7 @@ def arm_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Return a barely trained policy of an arm with two cameras, and its demonstrations."""
     folder = tmp_path_factory.mktemp("arm")
     store, run = write_camera_store(folder / "arm.zarr", arm=True), folder / "run"
-    few = ["--steps=3", "--width=16", "--select=none", "--encoder.size=32", "--encoder.keypoints=4"]
+    few = ["--steps=3", "--width=16", "--select=none", "--encoder=keypoints", "--encoder.size=32"]
     flags = ["--images", "top", "wrist", *few, "--validation=0.4", "--device=cpu", "--out", str(run)]
     assert main(["train", "--demos", str(store), *flags]) == 0
     return run, store
