@@ -7,8 +7,8 @@
 
 The arms are those of examples/simulated_arm.py and examples/teleoperated_arm.py. 20 episodes with two cameras
 of 96 × 96 are recorded, and 20 with twice the expert's noise. `auto` chooses every setting. The policy then
-drives the arm 50 times. Roughness is the RMS second difference of the joint commands, divided by that of the
-demonstrations: as planned, and as sent after the limits of the session.
+drives the arm 50 times. Commands are compared with the demonstrations by their roughness: as planned, and as
+sent after the limits of the session.
 
 Run it again to resume: everything that is finished is kept in --out.
 """
@@ -30,9 +30,10 @@ from nsde_policy.eval.machine import device_name
 from nsde_policy.eval.statistics import proportion
 from nsde_policy.files import replace_file
 from nsde_policy.interface.planner import Plan
+from nsde_policy.interface.roughness import compare_roughness, measure_roughness
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-from simulated_arm import JOINTS, MAX_SECONDS, SimulatedArm, drive, record
+from simulated_arm import MAX_SECONDS, SimulatedArm, drive, record
 from teleoperated_arm import TeleoperatedArm
 
 ARMS = {"simulated": SimulatedArm, "teleoperated": TeleoperatedArm}
@@ -73,12 +74,6 @@ class RecordingArm:
         return getattr(self.arm, name)
 
 
-def measure_roughness(episodes: Sequence[np.ndarray]) -> float:
-    """Return the RMS second difference of the joint commands of all episodes, each (n, act_dim)."""
-    bends = [np.diff(commands[:, :JOINTS], n=2, axis=0).ravel() for commands in episodes]
-    return float(np.sqrt(np.mean(np.concatenate(bends) ** 2)))
-
-
 def train(store: Path, run: Path, device: str, steps: int | None) -> dict[str, Any]:
     """Train with the settings that `auto` chooses; return seconds, unknown after a pause, and the machine."""
     file = run.with_suffix(".json")
@@ -104,15 +99,21 @@ def deliver(
             played[str(seed)] = {
                 "delivered": delivered,
                 "gripped": arm.gripped,
-                "planned": measure_roughness([np.stack(policy.planned)]),
-                "sent": measure_roughness([np.stack(arm.commands)]),
+                "planned": compare(policy, policy.planned),
+                "sent": compare(policy, arm.commands),
             }
             replace_file(file, json.dumps(played))
     return [played[str(seed)] for seed, _ in arms]
 
 
+def compare(policy: nsde_policy.Policy, commands: Sequence[np.ndarray]) -> float | None:
+    """Return how many times as rough as the demonstrations commands are."""
+    roughness = measure_roughness([np.stack(commands)], policy.spec)
+    return compare_roughness(roughness, policy.calibration.roughness)
+
+
 def measure_row(name: str, args: argparse.Namespace) -> str:
-    """Record, train and deliver, as far as that is not done; return a row of the table."""
+    """Record, train and deliver what is missing; return a row of the table."""
     make_arm, noise = ARMS[args.arm], NOISE[name]
     folder = args.out / args.arm / name.replace(" ", "_")
     store, steps, episodes, trials, seconds = folder / "demos.zarr", args.steps, 20, 50, MAX_SECONDS
@@ -128,11 +129,7 @@ def measure_row(name: str, args: argparse.Namespace) -> str:
     file = folder / f"played_{args.seed_start}.json"
     arms = [(seed, make_arm(seed)) for seed in seeds]
     played = deliver(folder / "run", file, arms, args.device, seconds)
-    demos = nsde_policy.load_demonstrations(store)
-    rough = measure_roughness(np.split(demos.act, demos.episode_ends[:-1]))
-    planned, sent = (
-        np.sqrt(np.mean([each[key] ** 2 for each in played])) / rough for key in ("planned", "sent")
-    )
+    planned, sent = (np.sqrt(np.mean([each[key] ** 2 for each in played])) for key in ("planned", "sent"))
     delivered, gripped = (sum(each[key] for each in played) for key in ("delivered", "gripped"))
     time_taken = "–" if trained["seconds"] is None else f"{trained['seconds'] / 60:.0f} min"
     share = f"{delivered} of {trials}, {proportion(delivered, trials)}"

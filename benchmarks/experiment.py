@@ -10,7 +10,7 @@ examples = 12.8e6                   # training examples of each method; without 
 seeds = 3                           # training seeds: how many, or a list of them
 tasks = "few"                       # list of this file with the tasks; default: tasks
 obs = "state"                       # observations, if they differ from those of the experiment
-encoder = "resnet"                  # encoder of camera frames, if it differs from that of the preset
+encoder = "resnet"                  # encoder of camera frames, in place of the preset's
 change.train.steps = 25000          # settings that differ from the preset
 large = true                        # trained alone on the device
 encoder_of = "NAME"                 # uses the encoder of camera frames of another training, which comes first
@@ -35,14 +35,13 @@ from pathlib import Path
 from typing import Any
 
 from nsde_policy.assets import USUAL_OBSERVATIONS, find_demos
-from nsde_policy.config import TrainedEncoderConfig
 from nsde_policy.data import Demonstrations
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.rollouts.disturbances import CameraCondition, Condition
 from nsde_policy.run_config import RunConfig
 from nsde_policy.selection.rule import Choice
 from nsde_policy.tasks import Task, get_task, with_observations
-from nsde_policy.training.presets import adapt_to_features, add_cameras, is_measured, resolve_preset
+from nsde_policy.training.presets import adapt_to_features, add_cameras, is_adapted, resolve_preset
 
 FOLDER = Path(__file__).with_name("experiments")
 MAIN = "main"
@@ -107,7 +106,7 @@ class Training:
     obs: str = ""
     """Observations of the policy; empty for those of the task."""
     encoder: str = ""
-    """Encoder of camera frames; empty for that of the preset."""
+    """Encoder of camera frames; empty for the preset's."""
     smoke: bool = False
 
     @property
@@ -131,8 +130,8 @@ class Training:
 
     def find_adaptation(self, config: RunConfig) -> Callable[[Demonstrations], RunConfig] | None:
         """Return what chooses the settings again by features of camera frames, if the preset does that."""
-        task, encoder = self.make_task(), config.encoder
-        if not (is_measured(task, self.preset, self.method) and isinstance(encoder, TrainedEncoderConfig)):
+        task = self.make_task()
+        if not is_adapted(config, task, self.preset):
             return None
         return lambda demos: self._change(adapt_to_features(config, task, self.preset, demos))
 

@@ -19,7 +19,7 @@ MODES_NOTE = (
     "frequent. Its bootstrap interval does not know of modes that no episode took."
 )
 ROUGHNESS_NOTE = (
-    "Roughness: root mean square of the second difference of the commands, as a multiple of that of the "
+    "Roughness: root mean square of the second difference of the commands, divided by the same of the "
     f"demonstrations; above {ROUGH:g}, sample with less noise or execute longer chunks."
 )
 

@@ -38,7 +38,7 @@ PREDICTORS = {
     "repeat": "repeat the last action",
     "linear": "linear model",
 }
-"""What is compared with recorded actions, and its titles."""
+"""Titles of what is compared with recorded actions."""
 COVERAGES = {"coverage_actions": "action", "coverage_observations": "observation"}
 """Parts of the next state in the intervals of σ, and their titles."""
 SMALLEST_SPREAD = 1e-6

@@ -39,7 +39,7 @@ from .result import COVERAGE_LEVELS, ActionScale, Score
 FEWEST_ACTIONS = 8
 """Actions that are compared if the chunk is shorter, as far as the method plans, to show how errors grow."""
 TRAINING_FRAMES, FITTED_FRAMES = 300, 20_000
-"""Training frames that are scored for comparison, and those that the linear model is fitted to, about."""
+"""About how many training frames are scored for comparison, and how many the linear model is fitted to."""
 ROWS = 8192
 """Plans sampled in one batch. Random numbers depend on it, therefore it is the same on every device."""
 

@@ -26,7 +26,8 @@ runs of benchmarks/verdicts.py."""
 OVERFIT = 1.5
 """Training episodes are too few if the error in held-out ones is this many times the error in them."""
 UNINFORMED = 0.9
-"""Observations tell little if the linear model's error is more than this fraction of that of repeating."""
+"""Observations tell little if the linear model's error is more than this fraction of the error of
+repeating."""
 
 
 @dataclass(frozen=True)

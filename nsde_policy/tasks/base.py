@@ -129,7 +129,7 @@ class Task(abc.ABC):
     def preset(
         self, name: str, method: str = "neural_sde", *, statistics: DemoStatistics | None = None
     ) -> RunConfig:
-        """Return the settings of a preset by its name, or those that `auto` chooses by statistics."""
+        """Return the settings of a preset by its name; with statistics, `auto` chooses them."""
         defaults = self.training
         presets = defaults.presets(method)
         if statistics is not None:

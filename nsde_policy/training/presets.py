@@ -152,8 +152,7 @@ class TrainingRequest:
             return change(adapt_to_features(config, task, name, demos))
 
         changed = change(config)
-        is_open = is_measured(task, name, self.method) and isinstance(changed.encoder, TrainedEncoderConfig)
-        return name, changed, adapt if is_open else None
+        return name, changed, adapt if is_adapted(changed, task, name) else None
 
     def _choose_task(self) -> tuple[str, dict[str, Any]]:
         """Return the name of the task, and the keyword arguments of its environment that the run records."""
@@ -218,6 +217,11 @@ def resolve_preset(
 def is_measured(task: Task, preset: str, method: str) -> bool:
     """Return whether a preset measures the demonstrations."""
     return preset == AUTO_PRESET or (preset == CAMERA_PRESET and preset not in task.training.presets(method))
+
+
+def is_adapted(config: RunConfig, task: Task, preset: str) -> bool:
+    """Return whether a preset chooses the settings again when the encoder of camera frames is trained."""
+    return is_measured(task, preset, config.method) and isinstance(config.encoder, TrainedEncoderConfig)
 
 
 def find_encoder(settings: DemoConfig, store: Path, demos: "Demonstrations") -> str:

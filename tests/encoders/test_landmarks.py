@@ -145,14 +145,14 @@ def test_pieces_are_located_in_unseen_episodes(tmp_path: Path):
     table, unseen = Table(10, seed=3), Table(20, seed=4)
     model = LandmarkModel(TINY, [CAMERA], plain_dim=1, generator=make_rng(0))
     fit(model, Frames(table, model.study(record(table, tmp_path))), TINY.train, seed=0)
-    found = int(model.is_found.sum())
-    assert 2 <= found < TINY.landmarks
+    count = int(model.is_found.sum())
+    assert 2 <= count < TINY.landmarks
     with torch.no_grad():
         features = model(torch.zeros(20, 1), torch.from_numpy(unseen.frames[:, 0]))
     places = (features.view(20, -1, 2) + 1) * (SIZE / 2) - 0.5
-    assert (features.view(20, -1, 2)[:, found:] == 0).all(), "landmarks that are not found are 0"
+    assert (features.view(20, -1, 2)[:, count:] == 0).all(), "landmarks that are not found are 0"
     for piece in range(len(PIECES)):
-        offsets = places[:, :found] - torch.from_numpy(unseen.places[:, None, piece])
+        offsets = places[:, :count] - torch.from_numpy(unseen.places[:, None, piece])
         spread = (offsets - offsets.median(0).values).norm(dim=-1).median(0).values
         assert spread.min() < 0.7
 

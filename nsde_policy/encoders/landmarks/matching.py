@@ -54,7 +54,7 @@ LATER = 5
 REACH = 4
 """Pixels that a landmark moves between two frames at most, to be followed."""
 LOST = 0.5
-"""A landmark is lost while its error is above this fraction of that of the second best match."""
+"""A landmark is lost while its error is above this fraction of the second best match's error."""
 
 
 class Template(NamedTuple):

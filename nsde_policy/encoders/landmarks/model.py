@@ -144,7 +144,7 @@ class LandmarkModel(EncoderModel):
         return labels.flatten(1)
 
     def loss(self, batch: CameraBatch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return the divergence of the heat maps from those that the labels ask for, mean over cameras."""
+        """Return how far the heat maps are from bumps at the labels (divergence, mean over cameras)."""
         if self.teacher_std is not None:
             return super().loss(batch, generator)
         losses = []
@@ -203,5 +203,5 @@ def _measure_divergence(maps: Tensor, places: Tensor) -> Tensor:
     for length, place in zip(maps.shape[2:], (places[..., 1:], places[..., :1]), strict=True):
         cells = (make_axis(length, maps) - place) * (length / 2 / TARGET_CELLS)
         logs.append((-0.5 * cells.square()).log_softmax(-1))
-    wanted = (logs[0][..., :, None] + logs[1][..., None, :]).flatten(2)
-    return (wanted.exp() * (wanted - maps.flatten(2).log_softmax(-1))).sum(-1)
+    bump = (logs[0][..., :, None] + logs[1][..., None, :]).flatten(2)
+    return (bump.exp() * (bump - maps.flatten(2).log_softmax(-1))).sum(-1)
