@@ -4,6 +4,7 @@ tasks = ["pusht"]                   # or a table: settings of each task, which o
 demos = "pusht_cchi_v7_replay.zarr" # in the folder --demos; without it, the demonstrations of the package
 episodes = 200                      # rolled out per row; seeds start at 100000
 table = "metaworld_camera"          # one table of all tasks, in place of one per task
+trained_on = [3, 10]                # train on the first 3 and on the first 10 demonstrations; default: all
 examples = 12.8e6                   # training examples of each method; without it, the steps of the presets
 
 [trainings.NAME]                    # all optional: method (default: the name), preset, seeds, tasks, change
@@ -31,6 +32,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +109,8 @@ class Training:
     """Observations of the policy; empty for those of the task."""
     encoder: str = ""
     """Encoder of camera frames; empty for the preset's."""
+    demonstrations: int = 0
+    """Number of demonstrations, from the first of the store on; 0 for all."""
     smoke: bool = False
 
     @property
@@ -121,11 +125,15 @@ class Training:
     @property
     def folder(self) -> str:
         """Folder below the runs of the suite."""
-        return f"{make_name(self.task.name)}/{make_name(f'{self.row}-{self.seed}')}"
+        demonstrations = f", {self.demonstrations} demonstrations" if self.demonstrations else ""
+        name = make_name(f"{self.row}{demonstrations}-{self.seed}")
+        return f"{make_name(self.task.name)}/{name}"
 
     def make_config(self, demos: Path) -> RunConfig:
         """Return the settings: those of the preset, changed as the file says."""
-        _, config = resolve_preset(self.make_task(), self.preset, self.method, demos=demos)
+        task = self.make_task()
+        used = replace(task.training.demos, episodes=self.demonstrations)
+        _, config = resolve_preset(task, self.preset, self.method, demos=demos, demo_settings=used)
         return self._change(config)
 
     def find_adaptation(self, config: RunConfig) -> Callable[[Demonstrations], RunConfig] | None:
@@ -137,6 +145,7 @@ class Training:
 
     def _change(self, config: RunConfig) -> RunConfig:
         """Return settings of a preset, changed as the file says."""
+        config = config.replace_parts(demos={"episodes": self.demonstrations})
         if self.encoder:
             config = add_cameras(config, replace(config.demos, encoder=self.encoder))
         config = change_config(config, self.change)
@@ -151,7 +160,8 @@ class Training:
             encoder: dict[str, Any] = {"occlusion_steps": 2 * bool(config.encoder.occlusion_steps)}
             if hasattr(config.encoder, "train"):
                 encoder["train"] = replace(config.encoder.train, **tiny)
-            config = config.replace_parts(encoder=encoder, demos={"episodes": SMOKE["demonstrations"]})
+            few = config.demos.episodes or SMOKE["demonstrations"]
+            config = config.replace_parts(encoder=encoder, demos={"episodes": few})
         selection = {"train": replace(config.selection.train, **tiny)}
         return config.replace_parts(train=tiny, selection=selection)
 
@@ -186,7 +196,9 @@ class Rollouts:
 def list_trainings(values: Mapping[str, Any], *, smoke: bool = False) -> Iterator[Training]:
     """List every training of an experiment: all tasks and seeds."""
     shared = {key: values[key] for key in TaskSetting.__dataclass_fields__ if key in values}
-    tasks = values["tasks"]
+    tasks, counts = values["tasks"], values.get("trained_on", [0])
+    if smoke:
+        counts = [count for count in counts if count <= SMOKE["demonstrations"]]
     if not isinstance(tasks, dict):
         tasks = {name: {} for name in tasks}
     for task, own in tasks.items():
@@ -197,8 +209,8 @@ def list_trainings(values: Mapping[str, Any], *, smoke: bool = False) -> Iterato
             numbers = range(seeds) if isinstance(seeds, int) else seeds
             if task not in values[settings.pop("tasks", "tasks")]:
                 continue
-            for seed in numbers[:1] if smoke else numbers:
-                yield Training(setting, seed=seed, smoke=smoke, **settings)
+            for count, seed in product(counts, numbers[:1] if smoke else numbers):
+                yield Training(setting, seed=seed, smoke=smoke, demonstrations=count, **settings)
 
 
 def list_rollouts(values: Mapping[str, Any], *, smoke: bool = False) -> list[Rollouts]:

@@ -16,6 +16,7 @@ import msgspec
 import torch
 from experiment import SMOKE, Rollouts, TaskSetting, Training, list_rollouts
 from policy_training import DEVICE_FILE, train_policy
+from result_tables.demonstrations import tabulate_demonstrations
 from result_tables.metaworld_camera import tabulate_tasks
 
 from nsde_policy.assets import USUAL_OBSERVATIONS
@@ -29,6 +30,9 @@ from nsde_policy.eval.rollouts.executors import open_pool
 from nsde_policy.eval.rollouts.runner import RolloutConfig
 from nsde_policy.files import replace_file
 from nsde_policy.run_directory import RunDirectory
+
+TABLES = {"metaworld_camera": tabulate_tasks, "demonstrations": tabulate_demonstrations}
+"""Tables of all tasks."""
 
 
 class Suite:
@@ -258,8 +262,8 @@ def run_rollouts(values: dict[str, Any], args: argparse.Namespace) -> None:
         if {"train", "play"} & {*args.only} and not suite.train_and_play():
             return
     comparisons = suite.write()
-    if values.get("table") == "metaworld_camera":
-        print(tabulate_tasks(comparisons))
+    if "table" in values:
+        print(TABLES[values["table"]](comparisons))
         return
     for comparison in comparisons.values():
         print(f"{format_comparison(comparison)}\n")

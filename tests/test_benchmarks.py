@@ -17,8 +17,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from PIL import Image
 
+from nsde_policy.assets import find_demos
 from nsde_policy.eval.compare.result import Comparison
+from nsde_policy.tasks import get_task
+from nsde_policy.training.demos import load_training_demos
+from nsde_policy.training.presets import resolve_preset
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
@@ -110,6 +115,66 @@ def test_table_of_metaworld_has_means_over_the_tasks_that_were_rolled_out(run_sc
     assert rows["easy (3)"][1:] == ["0.697", "0.743 |"], "the mean of 98, 93, 18 and of 99, 100, 24"
     assert rows["push"][1:] == ["0.300", "0.510 |"]
     assert "button-press" not in rows
+
+
+def test_settings_are_measured_on_the_demonstrations_that_a_training_uses(run_script: RunScript):
+    values = {"tasks": ["avoiding"], "trained_on": [10, 60], "trainings": {"neural_sde": {"preset": "auto"}}}
+    trainings = list(run_script("experiment.py", name="experiment")["list_trainings"](values))
+    store, task = find_demos("avoiding"), get_task("avoiding")
+    assert len({training.folder for training in trainings}) == 2
+    for training, count in zip(trainings, (10, 60), strict=True):
+        config = training.make_config(store)
+        few = load_training_demos(task.training.demos, store).take(count)
+        _, expected = resolve_preset(task, "auto", "neural_sde", demos=few)
+        assert config.demos.episodes == count
+        assert config.train == expected.train
+        assert config.model == expected.model
+
+
+@pytest.fixture
+def demonstration_curves() -> dict[str, Any]:
+    """Results of two tasks over 3 and 10 demonstrations: all fail with 3, and one result is missing."""
+    stored = json.loads((BENCHMARKS / "results/metaworld.json").read_text())
+    curves = {}
+    for task in ("metaworld:push-v3", "metaworld:reach-v3"):
+        entries = [{**entry, "name": "neural_sde"} for entry in stored[task]["entries"][:1]]
+        failed = {**entries[0]["episodes"], "success": [False] * 100}
+        entries.append({**entries[0], "demos": 3, "episodes": failed})
+        entries += [{**entry, "name": "neural_sde, full state"} for entry in entries]
+        curves[task] = {**stored[task], "entries": entries}
+    curves["metaworld:reach-v3"]["entries"].pop()
+    return curves
+
+
+def test_table_over_demonstrations_has_means_of_what_every_task_has(
+    run_script: RunScript, demonstration_curves: dict[str, Any]
+):
+    comparisons = {task: msgspec.convert(each, Comparison) for task, each in demonstration_curves.items()}
+    text = run_script("result_tables/demonstrations.py", name="x")["tabulate_demonstrations"](comparisons)
+    rows = [[cell.split("[")[0].strip(" |") for cell in line.split(" | ")] for line in text.splitlines()]
+    assert rows[0] == ["task", "method", "3", "10"]
+    push, reach = (f"{np.mean(each.entries[0].episodes.success):.3f}" for each in comparisons.values())
+    mean = f"{(float(push) + float(reach)) / 2:.3f}"
+    assert rows[2:8] == [
+        ["**mean of 2**", "Neural SDE", "0.000", mean],
+        ["**mean of 2**", "Neural SDE, full state", "–", mean],
+        ["push", "Neural SDE", "0.000", push],
+        ["push", "Neural SDE, full state", "0.000", push],
+        ["reach", "Neural SDE", "0.000", reach],
+        ["reach", "Neural SDE, full state", "–", reach],
+    ]
+
+
+def test_picture_over_demonstrations_is_drawn(
+    run_script: RunScript, demonstration_curves: dict[str, Any], tmp_path: Path
+):
+    results = tmp_path / "results.json"
+    results.write_text(json.dumps(demonstration_curves))
+    run_script("demonstration_curve.py", str(results), "--out", str(tmp_path))
+    with Image.open(tmp_path / "demonstrations.png") as picture:
+        assert picture.size == (1036, 364)
+        blue = np.asarray(picture.convert("RGB")) == (0x00, 0x72, 0xB2)
+    assert blue.all(-1).sum() > 100, "the curve of the Neural SDE"
 
 
 @pytest.mark.slow
