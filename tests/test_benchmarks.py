@@ -177,6 +177,15 @@ def test_picture_over_demonstrations_is_drawn(
     assert blue.all(-1).sum() > 100, "the curve of the Neural SDE"
 
 
+def test_places_that_the_frame_shows_are_found_and_others_are_not(run_script: RunScript):
+    script = run_script("seen_places.py", name="x")
+    seen = np.random.default_rng(0).normal(size=(400, 8))
+    places = 0.1 * seen[:, 4:7] + [0.0, 0.6, 0.02]  # in metres, told by three of the features
+    parts = [script["Frames"](seen[rows], places[rows]) for rows in (slice(300), slice(300, 400))]
+    assert script["measure_errors"](*parts, slice(None)).max() < 0.3
+    assert script["measure_errors"](*parts, slice(4)).mean() == pytest.approx(16, rel=0.2), "10 √3 · 0.92 cm"
+
+
 @pytest.mark.slow
 def test_a_policy_of_an_arm_is_trained_driven_and_resumed(
     run_script: RunScript, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -210,6 +219,10 @@ def test_damaged_inputs_reveal_no_fault(tmp_path: Path):
         (["suite.py", "nosuch"], "invalid choice: 'nosuch'"),
         (["suite.py", "adroit"], "adroit-door needs adroit_door_expert.zarr: give the folder"),
         (["suite.py", "g1"], "the experiment needs g1_real.zarr: give its folder with --demos"),
+        (
+            ["seen_places.py", "shipped"],
+            "shipped is a run of pusht: give one of metaworld:NAME, --obs pixels",
+        ),
         (["tables.py", "nosuch"], "no table is called 'nosuch'; tables: pusht_methods, "),
     ],
 )
