@@ -11,7 +11,7 @@ from nsde_policy.core.spec import CameraSpec
 from nsde_policy.data.frames import FrameFile
 from nsde_policy.encoders.encoder_model import CameraBatch, RecordedFrames
 from nsde_policy.encoders.landmarks.config import LandmarkConfig
-from nsde_policy.encoders.landmarks.matching import find_landmarks, follow, to_rgb
+from nsde_policy.encoders.landmarks.matching import Landmark, find_landmarks, follow
 from nsde_policy.encoders.landmarks.model import LandmarkModel, find_peaks
 from nsde_policy.errors import ConfigError
 from nsde_policy.training.fit import BatchSource, fit
@@ -40,16 +40,10 @@ class Table:
                 frames[episode, step, : tip + 2, places[0, 0] - 2 : places[0, 0] + 3] = 250
             frames[episode, :, :3, :6] = 250  # the robot's base, the same in every episode
         self.frames = frames
-
         self.values = torch.from_numpy(rng.normal(size=(episodes, 2)))
 
-    @property
-    def first(self) -> torch.Tensor:
-        return to_rgb(torch.from_numpy(self.frames[:, 0]))
-
-    @property
-    def later(self) -> torch.Tensor:
-        return to_rgb(torch.from_numpy(self.frames[:, 2]))
+    def find(self, most: int = 10) -> list[Landmark]:
+        return find_landmarks([*torch.from_numpy(self.frames)], self.values, most)
 
 
 def find_error(places: torch.Tensor, wanted: np.ndarray) -> float:
@@ -60,7 +54,7 @@ def find_error(places: torch.Tensor, wanted: np.ndarray) -> float:
 
 def test_both_pieces_are_found_and_nothing_else():
     table = Table(8, seed=1)
-    landmarks = find_landmarks(table.first, table.later, table.values, most=10)
+    landmarks = table.find()
     nearest = [
         min(range(len(PIECES)), key=lambda k: find_error(each.match.places, table.places[:, k]))
         for each in landmarks
@@ -72,30 +66,37 @@ def test_both_pieces_are_found_and_nothing_else():
 
 def test_nothing_is_found_where_all_episodes_begin_alike():
     table = Table(1, seed=1)
-    alike = table.first.expand(6, -1, -1, -1)
-    assert find_landmarks(alike, alike, torch.zeros(6, 1), most=10) == []
-    assert find_landmarks(table.first, table.later, table.values, most=10) == [], (
-        "one episode shows no differences"
-    )
+    alike = [torch.from_numpy(table.frames[0])] * 6
+    assert find_landmarks(alike, torch.zeros(6, 1), most=10) == []
+    assert table.find() == [], "one episode shows no differences"
 
 
 def test_parts_of_the_robot_are_no_landmarks():
     table = Table(8, seed=1)
-    measured = torch.from_numpy(table.places[:, 0]) * 0.01
-    landmarks = find_landmarks(table.first, table.later, measured, most=10)
+    table.values = torch.from_numpy(table.places[:, 0]) * 0.01
+    landmarks = table.find()
     assert landmarks
     assert all(find_error(each.match.places, table.places[:, 1]) < 0.5 for each in landmarks)
 
 
 def test_what_moves_at_once_is_no_landmark():
     table = Table(8, seed=1)
-    landmarks = find_landmarks(table.first, table.first.roll(1, dims=0), table.values, most=10)
-    assert landmarks == []
+    table.frames[:, 5:] = np.roll(table.frames[:, 5:], 1, axis=0)
+    assert table.find() == []
+
+
+def test_what_is_hardly_ever_seen_is_no_landmark():
+    table = Table(8, seed=1)
+    gone = np.median(table.frames[:, :1], axis=0, keepdims=True).astype(np.uint8)
+    table.frames = np.concatenate(
+        [table.frames[:, :6], np.broadcast_to(gone, (8, 40, SIZE, SIZE, 3))], axis=1
+    )
+    assert table.find() == []
 
 
 def test_a_landmark_is_followed_until_the_arm_covers_it():
     table = Table(6, seed=2)
-    landmarks = find_landmarks(table.first, table.later, table.values, most=10)
+    landmarks = table.find()
     covered = min(landmarks, key=lambda each: find_error(each.match.places, table.places[:, 0]))
     places, age = follow(covered.template, [*torch.from_numpy(table.frames)])
     places, age = places.view(6, LENGTH, 2), age.view(6, LENGTH)

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from nsde_policy.data.frames import resize_frames
-from nsde_policy.data.types import Demonstrations, Ints
+from nsde_policy.data.types import Demonstrations
 
 from .config import LandmarkConfig
 
@@ -53,6 +52,8 @@ LATER = 5
 """Frames after which a thing is still where it was, but parts of the robot are not."""
 REACH = 4
 """Pixels that a landmark moves between two frames at most, to be followed."""
+SEEN = 0.2
+"""A landmark is seen in at least this fraction of the frames."""
 LOST = 0.5
 """A landmark is lost while its error is above this fraction of the second best match's error."""
 
@@ -113,16 +114,18 @@ class Landmark:
         return float(usual.norm()), float((apart - usual).norm(dim=1).median())
 
 
-def find_landmarks(first: Tensor, later: Tensor, values: Tensor, most: int) -> list[Landmark]:
-    """Find landmarks in the first frames (n, 3, h, w) of episodes, from 0 to 1; the clearest first.
+def find_landmarks(episodes: Sequence[Tensor], values: Tensor, most: int) -> list[Landmark]:
+    """Find landmarks in the first frames of episodes, each (length, h, w, 3) uint8; the clearest first.
 
-    Places that follow from the measured values, (n, d), or that are no longer there in `later` frames, are
-    parts of the robot, and no landmarks.
+    Places that follow from what is measured in first frames, (n, d), or that are no longer there in later
+    ones, are parts of the robot, and no landmarks. Neither is what can hardly be followed.
     """
-    if len(first) < 2:
+    if len(episodes) < 2:
         return []
-    rows = spread_rows(len(first))
-    first, later, values = first[rows], later[rows], values[rows]
+    rows = spread_rows(len(episodes))
+    episodes, values = [episodes[row] for row in rows], values[rows]
+    first = to_rgb(torch.stack([frames[0] for frames in episodes]))
+    later = to_rgb(torch.stack([frames[min(LATER, len(frames) - 1)] for frames in episodes]))
     usual = first.median(0).values
     differs = find_differences(first)
     landmarks = []
@@ -138,7 +141,11 @@ def find_landmarks(first: Tensor, later: Tensor, values: Tensor, most: int) -> l
                     continue
                 if is_there(template, match, first, later)[match.is_clear].float().mean() >= MATCHED:
                     landmarks.append(Landmark(template, match, example))
-    return _choose(landmarks, most)
+    return [
+        landmark
+        for landmark in _choose(landmarks, most)
+        if (follow(landmark.template, episodes)[1] == 0).float().mean() >= SEEN
+    ]
 
 
 def spread_rows(count: int) -> Tensor:
@@ -177,17 +184,15 @@ def find_differences(first: Tensor) -> Tensor:
 
 
 def count_landmarks(frames: "LazyFrames", demos: Demonstrations) -> int:
-    """Return how many landmarks the first frames of the episodes show."""
+    """Return how many landmarks the frames of the episodes show."""
     usual = LandmarkConfig()
     episodes = spread_rows(len(demos)).numpy()
-    starts, lengths = demos.starts[episodes], demos.lengths[episodes]
-
-    def read(rows: Ints) -> Tensor:
-        pictures = [resize_frames(frames[row : row + 1], usual.size) for row in rows.tolist()]
-        return to_rgb(torch.from_numpy(np.concatenate(pictures)))
-
-    later = read(starts + np.minimum(LATER, lengths - 1))
-    return len(find_landmarks(read(starts), later, torch.from_numpy(demos.obs[starts]), usual.landmarks))
+    starts, ends = demos.starts[episodes], demos.episode_ends[episodes]
+    pictures = [
+        torch.from_numpy(resize_frames(frames[start:end], usual.size))
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+    ]
+    return len(find_landmarks(pictures, torch.from_numpy(demos.obs[starts]), usual.landmarks))
 
 
 def _cut_patches(frame: Tensor, usual: Tensor, radius: int) -> list[Template]:

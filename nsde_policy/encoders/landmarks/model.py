@@ -16,7 +16,7 @@ from ..encoder_model import CameraBatch, EncoderModel, RecordedFrames, to_unit_r
 from ..layers import NormedConv, ResidualBlock, average_maps, make_axis
 from ..occlusion import change_light
 from .config import LandmarkConfig
-from .matching import LATER, find_landmarks, follow, to_rgb
+from .matching import find_landmarks, follow
 
 logger = logging.getLogger(__name__)
 
@@ -123,11 +123,8 @@ class LandmarkModel(EncoderModel):
         """Find and follow the landmarks of one camera; return their labels in all frames."""
         spans = recorded.episodes[:LABELLED_EPISODES]
         episodes = [recorded.read(camera, rows) for rows in spans]
-        first = to_rgb(torch.stack([frames[0] for frames in episodes]))
-        starts = [rows[0] for rows in spans]
-        values = torch.from_numpy(recorded.values[starts])
-        later = to_rgb(torch.stack([frames[min(LATER, len(frames) - 1)] for frames in episodes]))
-        landmarks = find_landmarks(first, later, values, self.config.landmarks)
+        values = torch.from_numpy(recorded.values[[rows[0] for rows in spans]])
+        landmarks = find_landmarks(episodes, values, self.config.landmarks)
         self.is_found[camera, : len(landmarks)] = 1
         labels = torch.zeros(len(recorded.values), self.config.landmarks, 3)
         rows = torch.cat([torch.as_tensor(rows) for rows in spans])
