@@ -32,6 +32,9 @@ PATCHES = 10
 DIFFERENT, PEAK = 0.06, 0.03
 """Pixels differ from the median of the first frames by at least this much, of 1; and the smoothed difference
 of a patch's centre."""
+BACKGROUND = 0.02, 0.1
+"""How much a pixel counts that does not differ from the median: where a thing is compared alone, and with
+what is next to it."""
 FORBIDDEN = 9.0
 """Error of a place where no landmark is looked for, above that of all others."""
 SIMILAR = 0.7
@@ -48,8 +51,8 @@ MOST_OF_ONE = 3
 EXPLAINED, SMOOTHING = 0.5, 0.1
 """Fraction of the variance of its places that measured values explain if a patch is a part of the robot, and
 the weight of the penalty of that ridge regression."""
-LATER = 5
-"""Frames after which a thing is still where it was, but parts of the robot are not."""
+LATER = 0.1
+"""Fraction of an episode after which a thing is still where it was, but parts of the robot are not."""
 REACH = 4
 """Pixels that a landmark moves between two frames at most, to be followed."""
 SEEN = 0.2
@@ -59,21 +62,44 @@ LOST = 0.5
 
 
 class Template(NamedTuple):
-    """A patch and how much each pixel counts, both (3, height, width)."""
+    """A patch, (1, 3, height, width), or one for each frame, and how much each pixel counts."""
 
     patch: Tensor
     weight: Tensor
+    """Weights of the thing alone, (3, height, width): another background is behind it in another episode."""
+    wide_weight: Tensor
+    """Weights of the thing and of what is next to it."""
 
     @property
     def radius(self) -> int:
         """Pixels on each side of the centre."""
-        return self.patch.shape[1] // 2
+        return self.weight.shape[1] // 2
 
     def compare(self, frames: Tensor) -> Tensor:
         """Return the mean squared error of the patch at all places of frames, (n, 3, h, w) to (n, h', w')."""
+        parts = zip(frames.tensor_split(len(self.patch)), self.weight * self.patch, strict=True)
         error = F.conv2d(frames.square(), self.weight[None])
-        error -= 2 * F.conv2d(frames, (self.weight * self.patch)[None])
-        return (error[:, 0] + (self.weight * self.patch.square()).sum()).clamp(min=0)
+        error -= 2 * torch.cat([F.conv2d(part, patch[None]) for part, patch in parts])
+        constant = (self.weight * self.patch.square()).sum((1, 2, 3))
+        return (error[:, 0] + constant[:, None, None]).clamp(min=0)
+
+    def cut(self, frames: Tensor, centers: Tensor) -> "Template":
+        """Return a template with the patch of each frame, at the centre (column, row) there."""
+        r = self.radius
+        patches = [
+            frame[:, row - r : row + r + 1, column - r : column + r + 1]
+            for frame, (column, row) in zip(frames, centers.tolist(), strict=True)
+        ]
+        return self._replace(patch=torch.stack(patches))
+
+    def widen(self) -> "Template":
+        """Return a template that also compares what is next to the thing."""
+        return self._replace(weight=self.wide_weight)
+
+    def find_centers(self, places: Tensor, frames: Tensor) -> Tensor:
+        """Return the pixels (column, row) nearest to places where patches are within frames."""
+        last = torch.tensor([frames.shape[3], frames.shape[2]]) - 1 - self.radius
+        return places.round().long().clamp(min=torch.full_like(last, self.radius), max=last)
 
 
 @dataclass(frozen=True)
@@ -125,7 +151,7 @@ def find_landmarks(episodes: Sequence[Tensor], values: Tensor, most: int) -> lis
     rows = spread_rows(len(episodes))
     episodes, values = [episodes[row] for row in rows], values[rows]
     first = to_rgb(torch.stack([frames[0] for frames in episodes]))
-    later = to_rgb(torch.stack([frames[min(LATER, len(frames) - 1)] for frames in episodes]))
+    later = to_rgb(torch.stack([frames[int(LATER * len(frames))] for frames in episodes]))
     usual = first.median(0).values
     differs = find_differences(first)
     landmarks = []
@@ -155,7 +181,8 @@ def spread_rows(count: int) -> Tensor:
 
 def is_there(template: Template, match: Match, first: Tensor, later: Tensor) -> Tensor:
     """Return whether what was found in first frames is still near its place in later ones, (n,)."""
-    limit = SIMILAR * match_template(template, first).second.median()
+    template = template.cut(first, template.find_centers(match.places, first)).widen()
+    limit = SIMILAR * match_template(template, first).second
     error = template.compare(later)
     rows, columns = (torch.arange(length) + template.radius for length in error.shape[1:])
     near_row = (rows - match.places[:, 1:]).abs() <= REACH
@@ -204,15 +231,16 @@ def _cut_patches(frame: Tensor, usual: Tensor, radius: int) -> list[Template]:
     inside = F.pad(torch.ones_like(smooth[..., radius:-radius, radius:-radius]), (radius,) * 4) > 0
     rows, columns = torch.where((is_peak & inside)[0, 0])
     order = smooth[0, 0, rows, columns].argsort(descending=True)[:PATCHES]
-    counts = 0.1 + F.max_pool2d((difference > DIFFERENT).float(), 3, 1, 1)[0, 0]
+    differs = (difference > DIFFERENT).float()
+    counts = torch.stack([BACKGROUND[0] + differs, BACKGROUND[1] + F.max_pool2d(differs, 3, 1, 1)])[:, 0, 0]
     axis = torch.arange(-radius, radius + 1, device=frame.device) / (0.7 * radius)
     bell = (-0.5 * axis.square()).exp()
     templates = []
     for row, column in zip(rows[order].tolist(), columns[order].tolist(), strict=True):
         area = (slice(row - radius, row + radius + 1), slice(column - radius, column + radius + 1))
-        weight = counts[area] * bell[:, None] * bell
-        weight = (weight / (3 * weight.sum())).expand(3, -1, -1)
-        templates.append(Template(frame[(slice(None), *area)], weight))
+        weights = counts[(slice(None), *area)] * bell[:, None] * bell
+        weights = (weights / (3 * weights.sum((1, 2), keepdim=True)))[:, None].expand(-1, 3, -1, -1)
+        templates.append(Template(frame[(slice(None), *area)][None], *weights))
     return templates
 
 
@@ -273,13 +301,20 @@ def _choose(landmarks: Sequence[Landmark], most: int) -> list[Landmark]:
 def follow(template: Template, episodes: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Follow a template through episodes, each frames (length, h, w, 3) uint8, from its first frame.
 
+    It is compared with what the first frame of the same episode shows: alone, since it moves to other
+    backgrounds, and with what is next to it, since parts of the robot may look like it.
+
     Returns its places (x, y) in pixels, (frames, 2), and how many frames ago it was seen, (frames,): infinite
     in episodes where it is not clear. While it is hidden, its place stays, and it is found again near that
     place only.
     """
     first = to_rgb(torch.stack([frames[0] for frames in episodes]))
     start = match_template(template, first, find_differences(first))
-    limit = LOST * match_template(template, first).second.median()
+    center = template.find_centers(start.places, first)
+    offset = start.places - center
+    template = template.cut(first, center)
+    templates = [template, template.widen()]
+    limits = [LOST * match_template(each, first).second for each in templates]
     reach = template.radius + REACH
     size = 2 * reach + 1
     last_corner = torch.tensor([first.shape[3] - size, first.shape[2] - size])
@@ -289,16 +324,21 @@ def follow(template: Template, episodes: Sequence[Tensor]) -> tuple[Tensor, Tens
     ages = [torch.zeros(len(frames)) for frames in episodes]
     for step in range(max(map(len, episodes))):
         going = [i for i, frames in enumerate(episodes) if step < len(frames)]
-        corner = (place[going].round().long() - reach).clamp(
+        corner = ((place - offset)[going].round().long() - reach).clamp(
             min=torch.zeros_like(last_corner), max=last_corner
         )
         windows = [
             episodes[i][step, row : row + size, column : column + size]
             for i, (column, row) in zip(going, corner.tolist(), strict=True)
         ]
-        match = match_template(template, to_rgb(torch.stack(windows)))
-        is_seen = start.is_clear[going] & (match.error < limit)
-        place[going] = torch.where(is_seen[:, None], match.places + corner, place[going])
+        shown = to_rgb(torch.stack(windows))
+        is_seen = torch.zeros(len(going), dtype=torch.bool)
+        for each, limit in zip(templates, limits, strict=True):
+            match = match_template(each._replace(patch=each.patch[going]), shown)
+            is_similar = start.is_clear[going] & (match.error < limit[going])
+            there = match.places + corner + offset[going]
+            place[going] = torch.where(is_similar[:, None], there, place[going])
+            is_seen |= is_similar
         age[going] = torch.where(is_seen, 0.0, age[going] + 1)
         for i in going:
             places[i][step], ages[i][step] = place[i], age[i]
