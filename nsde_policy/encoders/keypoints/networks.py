@@ -100,7 +100,7 @@ class CameraAutoencoder(nn.Module):
             self.decoder = FrameDecoder(points=points, width=w, size=config.size, bump=config.bump)
         if config.foresight:  # nothing is redrawn
             del self.decoder
-            self.encoder.get_submodule("maps").weight.data *= SHARPNESS
+            self.encoder.get_parameter("maps.weight").data *= SHARPNESS
             inputs, outputs = 2 * config.keypoints + plain_dim, len(FORESEEN) * plain_dim
             self.predict = MLP(inputs, outputs, POINT_NETWORK, generator=generator)
         self.locate = _build_locator(plain_dim, config.known_points, generator)

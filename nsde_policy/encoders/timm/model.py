@@ -103,7 +103,7 @@ class TimmModel(KeypointModel):
             raise _refuse_size(self.config, error) from None
 
 
-def read_weights(config: TimmConfig) -> Mapping[str, Any]:
+def read_weights(config: TimmConfig) -> dict[str, Any]:
     """Read the user's file of weights."""
     if not config.weights:
         raise ConfigError(
@@ -113,7 +113,7 @@ def read_weights(config: TimmConfig) -> Mapping[str, Any]:
     path = Path(config.weights).expanduser()
     if not path.is_file():
         raise ConfigError(f"there is no file {path}; --encoder.weights needs a file of weights")
-    weights: Mapping[str, Any]
+    weights: Any
     try:
         is_safe = path.suffix == ".safetensors"
         weights = load_file(path) if is_safe else torch.load(path, map_location="cpu", weights_only=True)
@@ -125,7 +125,7 @@ def read_weights(config: TimmConfig) -> Mapping[str, Any]:
             f"{path} holds no weights that can be read ({reason}); expected a file .safetensors, or a state "
             "dict that torch.save wrote"
         ) from None
-    return weights
+    return dict(weights)
 
 
 def build_backbone(config: TimmConfig, weights: Mapping[str, Any] | None = None) -> tuple[Any, int, int]:
