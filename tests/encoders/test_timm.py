@@ -15,6 +15,7 @@ from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.encoder_model import to_unit_rgb
 from nsde_policy.encoders.keypoints.config import KeypointConfig
+from nsde_policy.encoders.layers import locate_peaks
 from nsde_policy.encoders.timm.config import TimmConfig
 from nsde_policy.encoders.timm.model import TimmModel, import_timm
 from nsde_policy.errors import ConfigError, MissingDependencyError
@@ -93,9 +94,11 @@ def test_features_are_those_of_timm(timm: Any, weights: dict[str, Path]):
     scale = timm.data.create_transform(**timm.data.resolve_data_config({}, model=stage)).transforms[-1]
     with torch.no_grad():
         (features,) = stage(scale(frames.permute(0, 3, 1, 2) / 255))
-        _, means = model.autoencoders()[0].encoder(to_unit_rgb(frames))
-    expected = torch.nn.functional.layer_norm(features, features.shape[1:]).mean((2, 3))
-    torch.testing.assert_close(means, expected, atol=1e-5, rtol=1e-4)
+        network = model.autoencoders()[0].encoder
+        points, _ = network(to_unit_rgb(frames))
+        normed = torch.nn.functional.layer_norm(features, features.shape[1:])
+        expected = locate_peaks(network.get_submodule("maps")(normed))
+    torch.testing.assert_close(points, expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

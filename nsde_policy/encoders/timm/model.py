@@ -20,7 +20,7 @@ from nsde_policy.errors import (
 )
 
 from ..keypoints.model import KeypointModel
-from ..layers import average_maps, locate_peaks
+from ..layers import locate_peaks
 from .config import TimmConfig
 
 STRIDE = 16
@@ -51,7 +51,7 @@ class TimmNetwork(nn.Module):
     def forward(self, rgb: Tensor) -> tuple[Tensor, Tensor]:
         """Map frames (n, 3, size, size) in [-1, 1] to keypoints (n, keypoints, 2) in [-1, 1], as (x, y).
 
-        Also return the means of the features, (n, channels).
+        Also return them as a summary, (n, 2 · keypoints).
         """
         scaled = ((rgb + 1) / 2 - self.mean) / self.std
         (features,) = self.backbone.forward_intermediates(
@@ -64,7 +64,8 @@ class TimmNetwork(nn.Module):
         )
         with torch.autocast(features.device.type, enabled=False):  # positions need more than bf16
             normed = F.layer_norm(features.float(), features.shape[1:])
-            return locate_peaks(self.maps(normed)), average_maps(normed)
+            points = locate_peaks(self.maps(normed))
+        return points, points.flatten(1)  # means of many features lose too much precision in the summary
 
     def train(self, mode: bool = True) -> "TimmNetwork":
         """Set the mode of the maps."""
