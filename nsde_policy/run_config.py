@@ -42,8 +42,8 @@ class DemoConfig(BaseConfig):
     """Fraction of the training data without one of the cameras: the policy then goes on if it loses one;
     short --images-dropout."""
     encoder: str = "identity"
-    """Encoder that turns named observations into one vector; images need `keypoints`, which is trained
-    before the policy, or `resnet`, which is trained together with it; short --encoder."""
+    """Encoder that turns named observations into one vector; images need `landmarks`, `keypoints` or `timm`,
+    which are trained before the policy, or `resnet`, which is trained together with it; short --encoder."""
     episodes: Natural = 0
     """Number of demonstrations to use, from the first on; 0 for all."""
     angles: tuple[Natural, ...] = ()
@@ -135,7 +135,7 @@ class RunConfig(BaseConfig):
         if encoder.takes_images != bool(self.demos.images):
             raise ConfigError(
                 f"the encoder {encoder.name!r} does not fit images {list(self.demos.images)}: images need "
-                "keypoints or resnet, which need images: --obs pixels, or --images NAME"
+                "landmarks, keypoints, timm or resnet, which need images: --obs pixels, or --images NAME"
             )
 
     @property

@@ -3,7 +3,7 @@
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -107,6 +107,8 @@ class EncoderModel(TrainableModel[CameraBatch]):
     """Height and width of the frames that it takes; others are resized first."""
     feature_dim: int
     """Number of features of the frames of all cameras, camera by camera, equally many of each."""
+    build_margin: ClassVar[int] = 4
+    """Its constructor may create this many times the parameters that are in its file, or loading fails."""
     mirror: FrameMirror | None = None
     """Mirror symmetry of the scene, used to augment the training frames."""
 
@@ -150,6 +152,9 @@ class EncoderModel(TrainableModel[CameraBatch]):
         """
         features, summary = self.summarize(values, *frames)
         return features, values.new_zeros(len(values), len(frames), 2), summary
+
+    def load_pretrained(self) -> None:
+        """Load the weights that training starts from, if the settings name a file with some."""
 
     def study(self, recorded: RecordedFrames) -> tuple[Tensor, ...]:
         """Learn what all frames tell at once, before training; return targets of each frame, (frames, n)."""

@@ -74,7 +74,8 @@ def load_encoder(run: RunDirectory, record: RunRecord) -> EncoderModel | None:
     directory = run.encoder
     weights = directory.read_weights()
     check_encoder(run.model, weights)
-    with check_weights(directory, weights):
+    margin = get_encoder(record.config.demos.encoder).model_class().build_margin
+    with check_weights(directory, weights, margin=margin):
         spec = record.spec
         model = build_encoder(record.config, record.cameras, plain_dim=spec.plain_dim, seed=record.seed)
         model.load_state_dict(weights)
@@ -94,14 +95,14 @@ def load_encoder(run: RunDirectory, record: RunRecord) -> EncoderModel | None:
 
 @contextmanager
 def check_weights(
-    run: RunDirectory, weights: Mapping[str, torch.Tensor], *, advice: str = ""
+    run: RunDirectory, weights: Mapping[str, torch.Tensor], *, advice: str = "", margin: int = 4
 ) -> Iterator[None]:
     """Raise `CheckpointError` if the weights of a run do not fit the model that the block builds.
 
     A forged config.json may describe a network that fills the memory, so modules far larger than the weights
-    are refused before they are created.
+    are refused before they are created: `margin` times as large.
     """
-    most, count = 4 * sum(tensor.numel() for tensor in weights.values()) + 1000, 0
+    most, count = margin * sum(tensor.numel() for tensor in weights.values()) + 1000, 0
     thread = threading.get_ident()
 
     def refuse_too_many(module: object, name: str, parameter: object) -> None:

@@ -91,7 +91,7 @@ class EncoderTraining:
 
     Raises:
         ConfigError: If the frames do not fit the demonstrations or their mirror symmetry, the method cannot
-            train the encoder, or the encoder has too many parameters.
+            train the encoder, the encoder has too many parameters, or its pretrained weights do not fit.
     """
 
     def __init__(
@@ -136,6 +136,8 @@ class EncoderTraining:
         self._device = torch.device(options.device)
         self.model = build_encoder(config, self.cameras, plain_dim=demos.obs.shape[1], seed=options.seed)
         self.model.mirror = mirror.frame if mirror is not None else None
+        if not self.is_finished(run.encoder):
+            self.model.load_pretrained()
 
     @cached_property
     def _frames(self) -> FrameFile:

@@ -282,7 +282,7 @@ def add_cameras(config: RunConfig, demos: DemoConfig, *, small: bool = False) ->
         name = CAMERA_ENCODER
     encoder = get_encoder(name).config
     usual = (get_encoder(name).small if small else None) or encoder()
-    settings = config.encoder if isinstance(config.encoder, encoder) else usual
+    settings = config.encoder if type(config.encoder) is encoder else usual
     return replace(config, demos=replace(config.demos, images=demos.images, encoder=name), encoder=settings)
 
 

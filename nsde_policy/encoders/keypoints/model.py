@@ -13,7 +13,7 @@ from nsde_policy.core.spec import CameraSpec
 from ..encoder_model import CameraBatch, DisturbedFeatures, EncoderModel, RecordedFrames, to_unit_rgb
 from ..occlusion import disturb_frames, shift_frames
 from .config import FORESEEN, KeypointConfig
-from .networks import CameraAutoencoder
+from .networks import CameraAutoencoder, KeypointNetwork
 
 BACKGROUND_FRAMES = 500
 """Most first frames of episodes whose median is the background."""
@@ -49,7 +49,14 @@ class KeypointModel(EncoderModel):
         self.feature_dim = 2 * config.keypoints * len(cameras)
         self.register_buffer("low", torch.full((plain_dim,), -1.0))
         self.register_buffer("high", torch.ones(plain_dim))
-        self.cameras = nn.ModuleList(CameraAutoencoder(config, plain_dim, generator) for _ in cameras)
+        self.cameras = nn.ModuleList(
+            CameraAutoencoder(config, self.build_network, plain_dim, generator) for _ in cameras
+        )
+
+    def build_network(self) -> nn.Module:
+        """Build the network from the frames of a camera to keypoints and anchors."""
+        config = self.config
+        return KeypointNetwork(keypoints=config.keypoints + config.anchors, width=config.width)
 
     def trained_parameters(self) -> tuple[nn.Parameter, ...]:
         """Return all parameters; with a teacher, all but those of the decoder."""

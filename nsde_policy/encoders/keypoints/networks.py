@@ -1,5 +1,7 @@
 """Networks of the keypoint encoder: frames of one camera to keypoints, and keypoints back to frames."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -75,20 +77,30 @@ class FrameDecoder(nn.Module):
 
 
 class CameraAutoencoder(nn.Module):
-    """Encoder and decoder of one camera."""
+    """Encoder and decoder of one camera.
+
+    `build_network` builds the network from frames to keypoints; its outputs and its layer `maps` are those of
+    `KeypointNetwork`.
+    """
 
     background: Tensor
 
-    def __init__(self, config: KeypointConfig, plain_dim: int, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        config: KeypointConfig,
+        build_network: Callable[[], nn.Module],
+        plain_dim: int,
+        generator: torch.Generator,
+    ) -> None:
         super().__init__()
         self.config = config
         with weights_from(generator):
-            self.encoder = KeypointNetwork(keypoints=config.keypoints + config.anchors, width=config.width)
+            self.encoder = build_network()
             points, w = config.keypoints + config.known_points, config.width
             self.decoder = FrameDecoder(points=points, width=w, size=config.size, bump=config.bump)
         if config.foresight:  # nothing is redrawn
             del self.decoder
-            self.encoder.maps.weight.data *= SHARPNESS
+            self.encoder.get_parameter("maps.weight").data *= SHARPNESS
             inputs, outputs = 2 * config.keypoints + plain_dim, len(FORESEEN) * plain_dim
             self.predict = MLP(inputs, outputs, POINT_NETWORK, generator=generator)
         self.locate = _build_locator(plain_dim, config.known_points, generator)
