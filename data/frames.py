@@ -39,6 +39,17 @@ def resize_frames(frames: Bytes, size: int) -> Bytes:
     return out
 
 
+def read_resized(camera: "LazyFrames", rows: range, size: int) -> Bytes:
+    """Read consecutive frames block by block, so that memory holds all of them in their new size only."""
+    block = _block_length(camera)
+    starts = range(rows.start, rows.stop, block)
+    return np.concatenate([resize_frames(camera[row : min(row + block, rows.stop)], size) for row in starts])
+
+
+def _block_length(camera: "LazyFrames") -> int:
+    return max(1, BLOCK_BYTES // math.prod(camera.shape[1:]))
+
+
 def _resize_rows(frame: npt.NDArray[np.float32], size: int) -> npt.NDArray[np.float32]:
     """Resize the first axis; without a matrix product, whose threads would wait for each other."""
     taps = _make_taps(len(frame), size)
@@ -106,7 +117,7 @@ class FrameFile:
             ) from error
 
     def _append(self, index: int, camera: "LazyFrames") -> None:
-        block, before = max(1, BLOCK_BYTES // math.prod(camera.shape[1:])), None
+        block, before = _block_length(camera), None
         for start in range(0, len(self), block):
             frames = camera[start : min(start + block, len(self))]
             for row, frame in enumerate(frames, start):

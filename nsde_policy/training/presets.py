@@ -144,15 +144,18 @@ class TrainingRequest:
         def change(config: RunConfig) -> RunConfig:
             config = add_cameras(config, config.demos.change(changes), small=name == CAMERA_PRESET)
             changed = config.change(self.settings)
-            changed = shorten_parts(changed, changed.train.steps / config.train.steps, self.settings)
-            logger.info("settings: %s", describe_settings(changed))
-            return changed
+            return shorten_parts(changed, changed.train.steps / config.train.steps, self.settings)
 
         def adapt(demos: "Demonstrations") -> RunConfig:
-            return change(adapt_to_features(config, task, name, demos))
+            adapted = change(adapt_to_features(config, task, name, demos))
+            logger.info("settings: %s", describe_settings(adapted))
+            return adapted
 
         changed = change(config)
-        return name, changed, adapt if is_adapted(changed, task, name) else None
+        is_provisional = is_adapted(changed, task, name)
+        until = " until the encoder is trained" if is_provisional else ""
+        logger.info("settings%s: %s", until, describe_settings(changed))
+        return name, changed, adapt if is_provisional else None
 
     def _choose_task(self) -> tuple[str, dict[str, Any]]:
         """Return the name of the task, and the keyword arguments of its environment that the run records."""

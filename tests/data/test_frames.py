@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nsde_policy.data.frames import FrameFile, check_frames, describe_frame, resize_frames
+from nsde_policy.data.frames import FrameFile, check_frames, describe_frame, read_resized, resize_frames
 from nsde_policy.data.images import open_images
 from nsde_policy.errors import DemoError
 from tests.helpers.camera_robot import EPISODES, STEPS, make_arrays, write_camera_store
@@ -45,6 +45,13 @@ def test_frame_file_reads_any_frames_of_all_cameras(tmp_path: Path):
     assert file.repeats[1].tolist() == same
     assert any(same)
     file.close()
+
+
+def test_frames_are_resized_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    store, arrays = write_camera_store(tmp_path / "store.zarr"), make_arrays()
+    monkeypatch.setattr("nsde_policy.data.frames.BLOCK_BYTES", 3 * arrays["wrist"][0].nbytes)
+    resized = read_resized(open_images(store, key="wrist"), range(5, 13), 32)
+    assert np.array_equal(resized, resize_frames(arrays["wrist"][5:13], 32))
 
 
 def test_description_of_a_frame():

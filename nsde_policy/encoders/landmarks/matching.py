@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nsde_policy.data.frames import resize_frames
+from nsde_policy.data.frames import read_resized
 from nsde_policy.data.types import Demonstrations
 
 from .config import LandmarkConfig
@@ -216,7 +216,7 @@ def count_landmarks(frames: "LazyFrames", demos: Demonstrations) -> int:
     episodes = spread_rows(len(demos)).numpy()
     starts, ends = demos.starts[episodes], demos.episode_ends[episodes]
     pictures = [
-        torch.from_numpy(resize_frames(frames[start:end], usual.size))
+        torch.from_numpy(read_resized(frames, range(start, end), usual.size))
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
     ]
     return len(find_landmarks(pictures, torch.from_numpy(demos.obs[starts]), usual.landmarks))
