@@ -202,6 +202,11 @@ class ModelConfig(BaseConfig):
         return 1.0
 
     @property
+    def plans_vary(self) -> bool:
+        """Whether plans from the same observation differ, so that one can be selected."""
+        return True
+
+    @property
     def gains_from_threads(self) -> bool:
         """Whether training on a CPU is faster with several threads."""
         return False

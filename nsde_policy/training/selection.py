@@ -92,8 +92,11 @@ def choose_kind(data: TrainingSet, config: RunConfig) -> Kind:
     """
     choice = config.selection.select
     if choice == "auto":
-        statistics = measure_statistics(data.demos, data.image_features)
-        kind, reason = choose_rule(statistics, config.horizon)
+        kind: Kind = "none"
+        reason = "plans are sampled without noise and do not differ"
+        if config.model.plans_vary:
+            statistics = measure_statistics(data.demos, data.image_features)
+            kind, reason = choose_rule(statistics, config.horizon)
         logger.info("plan selection: %s (%s)", kind, reason)
         return kind
     goal = find_goal(data.with_mirror_images, data.image_features) if choice == "goal" else None

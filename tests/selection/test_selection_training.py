@@ -102,15 +102,20 @@ def test_a_run_trained_without_selection_is_not_resumed_with_it(tmp_path: Path):
     assert read_files(path) == before
 
 
-def test_auto_trains_no_dynamics_model_for_predictable_demonstrations(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("diffusion", "reason"),
+    [(1.0, "the demonstrations are predictable"), (0.0, "plans are sampled without noise and do not differ")],
+)
+def test_auto_trains_no_dynamics_model_where_nothing_is_selected(
+    diffusion: float, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.INFO)
     obs = np.float32(np.outer(np.linspace(1, 2, 20), 0.9 ** np.arange(30)).reshape(-1, 1))
     demos = Demonstrations(obs, -obs, np.arange(30, 601, 30), rate_hz=10)
     config = get_task("none").preset("fast").replace_parts(selection={"select": "auto"}, train={"steps": 1})
+    config = config.change({"model.sampling.diffusion": diffusion})
     run = train_run(demos, config, tmp_path / "run", task="none")
-    assert "plan selection: none (the demonstrations are predictable)" in caplog.text
+    assert f"plan selection: none ({reason})" in caplog.text
     assert not run.selection.path.exists()
     assert run.read_record().config.selection.select == "none"
     assert Policy.from_pretrained(run.path).candidates == 1

@@ -86,6 +86,11 @@ class NeuralSDEConfig(ModelConfig):
         return self.dt
 
     @property
+    def plans_vary(self) -> bool:
+        """Whether plans are sampled with noise."""
+        return self.sampling.diffusion > 0
+
+    @property
     def gains_from_threads(self) -> bool:
         """Whether training is faster on several threads: with networks wider than 512."""
         return self.network.width > 512
