@@ -6,7 +6,7 @@ clearly more similar than all others.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -66,7 +66,7 @@ class Template(NamedTuple):
 
     patch: Tensor
     weight: Tensor
-    """Weights of the thing alone, (3, height, width): another background is behind it in another episode."""
+    """Weights of the thing alone, (1, height, width): another background is behind it in another episode."""
     wide_weight: Tensor
     """Weights of the thing and of what is next to it."""
 
@@ -75,31 +75,14 @@ class Template(NamedTuple):
         """Pixels on each side of the centre."""
         return self.weight.shape[1] // 2
 
-    def compare(self, frames: Tensor) -> Tensor:
-        """Return the mean squared error of the patch at all places of frames, (n, 3, h, w) to (n, h', w')."""
-        parts = zip(frames.tensor_split(len(self.patch)), self.weight * self.patch, strict=True)
-        error = F.conv2d(frames.square(), self.weight[None])
-        error -= 2 * torch.cat([F.conv2d(part, patch[None]) for part, patch in parts])
-        constant = (self.weight * self.patch.square()).sum((1, 2, 3))
-        return (error[:, 0] + constant[:, None, None]).clamp(min=0)
-
-    def cut(self, frames: Tensor, centers: Tensor) -> "Template":
-        """Return a template with the patch of each frame, at the centre (column, row) there."""
-        r = self.radius
-        patches = [
-            frame[:, row - r : row + r + 1, column - r : column + r + 1]
-            for frame, (column, row) in zip(frames, centers.tolist(), strict=True)
-        ]
-        return self._replace(patch=torch.stack(patches))
+    def cut(self, frames: Tensor, places: Tensor) -> "tuple[Template, Tensor]":
+        """Return a template with the patch at a place of each frame, and the pixels (column, row) there."""
+        patch, center = cut_squares(frames, places, self.radius)
+        return self._replace(patch=patch), center
 
     def widen(self) -> "Template":
         """Return a template that also compares what is next to the thing."""
         return self._replace(weight=self.wide_weight)
-
-    def find_centers(self, places: Tensor, frames: Tensor) -> Tensor:
-        """Return the pixels (column, row) nearest to places where patches are within frames."""
-        last = torch.tensor([frames.shape[3], frames.shape[2]]) - 1 - self.radius
-        return places.round().long().clamp(min=torch.full_like(last, self.radius), max=last)
 
 
 @dataclass(frozen=True)
@@ -150,23 +133,24 @@ def find_landmarks(episodes: Sequence[Tensor], values: Tensor, most: int) -> lis
         return []
     rows = spread_rows(len(episodes))
     episodes, values = [episodes[row] for row in rows], values[rows]
-    first = to_rgb(torch.stack([frames[0] for frames in episodes]))
-    later = to_rgb(torch.stack([frames[int(LATER * len(frames))] for frames in episodes]))
-    usual = first.median(0).values
-    differs = find_differences(first)
+    first = torch.stack([frames[0] for frames in episodes])
+    later = torch.stack([frames[int(LATER * len(frames))] for frames in episodes])
+    rgb = to_rgb(first)
+    usual, differs = rgb.median(0).values, find_differences(rgb)
     landmarks = []
-    for example, frame in enumerate(first[:EXAMPLES]):
-        for radius in RADII:
-            for template in _cut_patches(frame, usual, radius):
-                match = match_template(template, first, differs)
-                if match.is_clear.float().mean() < MATCHED:
-                    continue
-                places = match.places[match.is_clear]
-                is_still = places.std(0, correction=0).max() < STEADY
-                if is_still or explain(places, values[match.is_clear]) > EXPLAINED:
-                    continue
-                if is_there(template, match, first, later)[match.is_clear].float().mean() >= MATCHED:
-                    landmarks.append(Landmark(template, match, example))
+    for radius in RADII:
+        patches = [
+            (example, template)
+            for example, frame in enumerate(rgb[:EXAMPLES])
+            for template in _cut_patches(frame, usual, radius)
+        ]
+        matches = match_templates([template for _, template in patches], rgb, differs)
+        candidates = [
+            Landmark(template, match, example)
+            for (example, template), match in zip(patches, matches, strict=True)
+            if varies_freely(match, values)
+        ]
+        landmarks += select_staying(candidates, first, later)
     return [
         landmark
         for landmark in _choose(landmarks, most)
@@ -179,16 +163,26 @@ def spread_rows(count: int) -> Tensor:
     return torch.linspace(0, count - 1, min(count, COMPARED)).round().long()
 
 
-def is_there(template: Template, match: Match, first: Tensor, later: Tensor) -> Tensor:
-    """Return whether what was found in first frames is still near its place in later ones, (n,)."""
-    template = template.cut(first, template.find_centers(match.places, first)).widen()
-    limit = SIMILAR * match_template(template, first).second
-    error = template.compare(later)
-    rows, columns = (torch.arange(length) + template.radius for length in error.shape[1:])
-    near_row = (rows - match.places[:, 1:]).abs() <= REACH
-    near_column = (columns - match.places[:, :1]).abs() <= REACH
-    near = near_row[:, :, None] & near_column[:, None, :]
-    return error.masked_fill(~near, FORBIDDEN).flatten(1).amin(1) < limit
+def varies_freely(match: Match, values: Tensor) -> bool:
+    """Return whether most matches are clear, and their places vary in a way that values do not explain."""
+    if match.is_clear.float().mean() < MATCHED:
+        return False
+    places = match.places[match.is_clear]
+    is_still = bool(places.std(0, correction=0).max() < STEADY)
+    return not (is_still or explain(places, values[match.is_clear]) > EXPLAINED)
+
+
+def select_staying(landmarks: Sequence[Landmark], first: Tensor, later: Tensor) -> list[Landmark]:
+    """Return the landmarks, all of one radius, that are still near their places in later frames."""
+    templates = [each.template.cut(first, each.match.places)[0].widen() for each in landmarks]
+    matches = match_templates(templates, to_rgb(first))
+    staying = []
+    for landmark, template, match in zip(landmarks, templates, matches, strict=True):
+        error = search_near([template], later, landmark.match.places)[0].error
+        is_there = error < SIMILAR * match.second
+        if is_there[landmark.match.is_clear].float().mean() >= MATCHED:
+            staying.append(landmark)
+    return staying
 
 
 def explain(places: Tensor, values: Tensor) -> float:
@@ -239,41 +233,78 @@ def _cut_patches(frame: Tensor, usual: Tensor, radius: int) -> list[Template]:
     for row, column in zip(rows[order].tolist(), columns[order].tolist(), strict=True):
         area = (slice(row - radius, row + radius + 1), slice(column - radius, column + radius + 1))
         weights = counts[(slice(None), *area)] * bell[:, None] * bell
-        weights = (weights / (3 * weights.sum((1, 2), keepdim=True)))[:, None].expand(-1, 3, -1, -1)
+        weights = (weights / (3 * weights.sum((1, 2), keepdim=True)))[:, None]
         templates.append(Template(frame[(slice(None), *area)][None], *weights))
     return templates
 
 
-def match_template(template: Template, frames: Tensor, allowed: Tensor | None = None) -> Match:
-    """Find the two best places of a template in frames, (n, 3, h, w), where they are allowed, (h, w)."""
-    error = template.compare(frames)
+def compare(templates: Sequence[Template], frames: Tensor) -> Tensor:
+    """Return the mean squared errors of templates of one radius at all places of frames, (k, n, h', w').
+
+    All are computed in one convolution: w (x - p)² = w x² - 2 w p x + w p².
+    """
+    patches = torch.stack([each.patch for each in templates], 1)
+    weights = torch.stack([each.weight for each in templates])
+    kernels = torch.cat([weights.expand_as(patches[:, :, :1]), -2 * weights * patches], 2).flatten(0, 1)
+    constants = (weights * patches.square()).sum((2, 3, 4)).flatten()
+    shown = torch.cat([frames.square().sum(1, keepdim=True), frames], 1)
+    groups = len(patches)  # one, or one for each frame, which is then compared with its own patches
+    shown = shown.view(-1, groups * shown.shape[1], *shown.shape[2:])
+    error = F.conv2d(shown, kernels, constants, groups=groups).clamp(min=0)
+    return error.view(len(frames), len(templates), *error.shape[2:]).transpose(0, 1)
+
+
+def match_templates(
+    templates: Sequence[Template], frames: Tensor, allowed: Tensor | None = None
+) -> list[Match]:
+    """Find the two best places of templates of one radius in frames, (n, 3, h, w), where allowed, (h, w)."""
+    if not templates:
+        return []
+    radius, error = templates[0].radius, compare(templates, frames)
     if allowed is not None:
-        inside = slice(template.radius, -template.radius)
+        inside = slice(radius, -radius)
         error = error.masked_fill(~allowed[inside, inside], FORBIDDEN)
-    height, width = error.shape[1:]
-    best, index = error.flatten(1).min(1)
+    height, width = error.shape[2:]
+    best, index = error.flatten(2).min(2)
     row, column = index // width, index % width
     rows, columns = (torch.arange(length, device=error.device) for length in (height, width))
-    near_row = (rows - row[:, None]).abs() <= 2
-    near_column = (columns - column[:, None]).abs() <= 2
-    elsewhere = error.masked_fill(near_row[:, :, None] & near_column[:, None, :], FORBIDDEN)
-    places = torch.stack([column, row], -1) + _find_minimum(error, row, column) + template.radius
-    return Match(places, best, elsewhere.flatten(1).min(1).values)
+    near_row = (rows - row[..., None]).abs() <= 2
+    near_column = (columns - column[..., None]).abs() <= 2
+    elsewhere = error.masked_fill(near_row[..., :, None] & near_column[..., None, :], FORBIDDEN)
+    places = torch.stack([column, row], -1) + _find_minimum(error, row, column) + radius
+    return [Match(*each) for each in zip(places, best, elsewhere.flatten(2).amin(2), strict=True)]
+
+
+def search_near(templates: Sequence[Template], frames: Tensor, places: Tensor) -> list[Match]:
+    """Find the best places of templates of one radius within `REACH` of places (n, 2) in frames."""
+    reach = templates[0].radius + REACH
+    squares, centers = cut_squares(frames, places, reach)
+    matches = match_templates(templates, squares)
+    return [replace(match, places=match.places + centers - reach) for match in matches]
+
+
+def cut_squares(frames: Tensor, places: Tensor, radius: int) -> tuple[Tensor, Tensor]:
+    """Cut a square out of each frame, (n, h, w, 3) uint8 to (n, 3, size, size) from 0 to 1.
+
+    Its centre is the pixel nearest to a place where it is within the frame. Also return these pixels
+    (column, row), (n, 2).
+    """
+    size = 2 * radius + 1
+    squares = frames.unfold(1, size, 1).unfold(2, size, 1)
+    last = torch.tensor([squares.shape[2], squares.shape[1]]) - 1
+    corners = (places.round().long() - radius).clamp(min=0).minimum(last)
+    return squares[torch.arange(len(frames)), corners[:, 1], corners[:, 0]].float() / 255, corners + radius
 
 
 def _find_minimum(error: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    """Return the minimum (x, y) of a parabola through each smallest error and its neighbours, (n, 2)."""
-    padded = F.pad(error[:, None], (1, 1, 1, 1), mode="replicate")[:, 0]
-    n, row, column = torch.arange(len(error), device=error.device), row + 1, column + 1
-    middle = padded[n, row, column]
-    offsets = []
-    for before, after in (
-        (padded[n, row, column - 1], padded[n, row, column + 1]),
-        (padded[n, row - 1, column], padded[n, row + 1, column]),
-    ):
-        curvature = (before - 2 * middle + after).clamp(min=1e-6)
-        offsets.append(((before - after) / (2 * curvature)).clamp(-0.5, 0.5))
-    return torch.stack(offsets, -1)
+    """Return the minimum (x, y) of a parabola through each smallest error and its neighbours, (k, n, 2)."""
+    padded = F.pad(error, (1, 1, 1, 1), mode="replicate")
+    width = padded.shape[3]
+    middle = ((row + 1) * width + column + 1)[..., None]
+    step = torch.tensor([1, width], device=error.device)
+    before, at, after = (padded.flatten(2).gather(2, middle + k * step) for k in (-1, 0, 1))
+    curvature = (before - 2 * at + after).clamp(min=1e-6)
+    return ((before - after) / (2 * curvature)).clamp(-0.5, 0.5)
 
 
 def _choose(landmarks: Sequence[Landmark], most: int) -> list[Landmark]:
@@ -308,41 +339,27 @@ def follow(template: Template, episodes: Sequence[Tensor]) -> tuple[Tensor, Tens
     in episodes where it is not clear. While it is hidden, its place stays, and it is found again near that
     place only.
     """
-    first = to_rgb(torch.stack([frames[0] for frames in episodes]))
-    start = match_template(template, first, find_differences(first))
-    center = template.find_centers(start.places, first)
-    offset = start.places - center
-    template = template.cut(first, center)
+    first = torch.stack([frames[0] for frames in episodes])
+    rgb = to_rgb(first)
+    (start,) = match_templates([template], rgb, find_differences(rgb))
+    template, center = template.cut(first, start.places)
     templates = [template, template.widen()]
-    limits = [LOST * match_template(each, first).second for each in templates]
-    reach = template.radius + REACH
-    size = 2 * reach + 1
-    last_corner = torch.tensor([first.shape[3] - size, first.shape[2] - size])
-    place = start.places.clone()
-    age = torch.where(start.is_clear, 0.0, torch.inf)
-    places = [torch.zeros(len(frames), 2) for frames in episodes]
-    ages = [torch.zeros(len(frames)) for frames in episodes]
-    for step in range(max(map(len, episodes))):
-        going = [i for i, frames in enumerate(episodes) if step < len(frames)]
-        corner = ((place - offset)[going].round().long() - reach).clamp(
-            min=torch.zeros_like(last_corner), max=last_corner
-        )
-        windows = [
-            episodes[i][step, row : row + size, column : column + size]
-            for i, (column, row) in zip(going, corner.tolist(), strict=True)
-        ]
-        shown = to_rgb(torch.stack(windows))
-        is_seen = torch.zeros(len(going), dtype=torch.bool)
-        for each, limit in zip(templates, limits, strict=True):
-            match = match_template(each._replace(patch=each.patch[going]), shown)
-            is_similar = start.is_clear[going] & (match.error < limit[going])
-            there = match.places + corner + offset[going]
-            place[going] = torch.where(is_similar[:, None], there, place[going])
+    limits = [LOST * match.second * start.is_clear for match in match_templates(templates, rgb)]
+    lengths = torch.tensor([len(frames) for frames in episodes])
+    is_frame = torch.arange(int(lengths.max())) < lengths[:, None]
+    place, age = center.float(), torch.where(start.is_clear, 0.0, torch.inf)
+    places, ages = torch.zeros(*is_frame.shape, 2), torch.zeros(is_frame.shape)
+    for step, going in enumerate(is_frame.T):
+        frames = torch.stack([each[step] for each in episodes if step < len(each)])
+        parts = [each._replace(patch=each.patch[going]) for each in templates]
+        is_seen = torch.zeros(len(frames), dtype=torch.bool)
+        for match, limit in zip(search_near(parts, frames, place[going]), limits, strict=True):
+            is_similar = match.error < limit[going]
+            place[going] = torch.where(is_similar[:, None], match.places, place[going])
             is_seen |= is_similar
         age[going] = torch.where(is_seen, 0.0, age[going] + 1)
-        for i in going:
-            places[i][step], ages[i][step] = place[i], age[i]
-    return torch.cat(places), torch.cat(ages)
+        places[:, step], ages[:, step] = place, age
+    return (places + (start.places - center)[:, None])[is_frame], ages[is_frame]
 
 
 def to_rgb(frames: Tensor) -> Tensor:
