@@ -250,7 +250,7 @@ def compare(templates: Sequence[Template], frames: Tensor) -> Tensor:
     shown = torch.cat([frames.square().sum(1, keepdim=True), frames], 1)
     groups = len(patches)  # one, or one for each frame, which is then compared with its own patches
     shown = shown.view(-1, groups * shown.shape[1], *shown.shape[2:])
-    error = F.conv2d(shown, kernels, constants, groups=groups).clamp(min=0)
+    error = F.conv2d(shown, kernels, constants, groups=groups).clamp_(min=0)
     return error.view(len(frames), len(templates), *error.shape[2:]).transpose(0, 1)
 
 
@@ -263,16 +263,16 @@ def match_templates(
     radius, error = templates[0].radius, compare(templates, frames)
     if allowed is not None:
         inside = slice(radius, -radius)
-        error = error.masked_fill(~allowed[inside, inside], FORBIDDEN)
+        error.masked_fill_(~allowed[inside, inside], FORBIDDEN)
     height, width = error.shape[2:]
     best, index = error.flatten(2).min(2)
     row, column = index // width, index % width
+    places = torch.stack([column, row], -1) + _find_minimum(error, row, column) + radius
     rows, columns = (torch.arange(length, device=error.device) for length in (height, width))
     near_row = (rows - row[..., None]).abs() <= 2
     near_column = (columns - column[..., None]).abs() <= 2
-    elsewhere = error.masked_fill(near_row[..., :, None] & near_column[..., None, :], FORBIDDEN)
-    places = torch.stack([column, row], -1) + _find_minimum(error, row, column) + radius
-    return [Match(*each) for each in zip(places, best, elsewhere.flatten(2).amin(2), strict=True)]
+    error.masked_fill_(near_row[..., :, None] & near_column[..., None, :], FORBIDDEN)
+    return [Match(*each) for each in zip(places, best, error.flatten(2).amin(2), strict=True)]
 
 
 def search_near(templates: Sequence[Template], frames: Tensor, places: Tensor) -> list[Match]:
