@@ -44,7 +44,7 @@ def choose(task: Task, demos: Demonstrations) -> Choice:
     config = task.preset("auto", statistics=statistics)
     selection = replace(config.selection, train=replace(config.selection.train, steps=1))
     config = replace(config, train=replace(config.train, steps=1), selection=selection)
-    return config, choose_rule(statistics, config.horizon)[0]
+    return config, choose_rule(statistics)[0]
 
 
 def count_choices(task: Task, demos: Demonstrations, episodes: int, draws: int) -> Counter[Choice]:

@@ -1,4 +1,4 @@
-"""Statistics of demonstrations that settings are chosen by: sizes, predictability and branching.
+"""Statistics of demonstrations that settings are chosen by: sizes, a common goal and branching.
 
 Predictability and branching come from nearest neighbours: frames of other episodes that look most like a
 frame show how the demonstrators went on from there. If the nearest one went on alike, the demonstrations are
@@ -57,19 +57,15 @@ class DemoStatistics:
     goal_frames: float = 0.0
     """Frames that a demonstration spends near the place where all end, on average; 0 if it is not clear which
     columns end alike."""
-    action_step: float = 1.0
-    """How much actions change from frame to frame, relative to their spread; the median over columns."""
 
     def describe(self) -> str:
         """Describe the demonstrations in one line."""
         rate = "at an unknown rate" if self.rate_hz is None else f"at {self.rate_hz:g} Hz"
         size = f"{self.frames} frames of {self.dim} dimensions {rate}"
         kind = (
-            "predictable" if self.is_predictable
-            else "with a common goal" if self.goal_frames >= choose_chunk(self)
+            "with a common goal" if self.has_goal
             else "branching" if self.has_branches
-            else "not compared (few episodes, or camera frames)" if self.unexplained_fraction == 1
-            else "neither predictable nor branching, without a common goal"
+            else "without branches or a common goal"
         )  # fmt: skip
         return f"{size}, {kind}"
 
@@ -77,9 +73,10 @@ class DemoStatistics:
         """Return the statistics as if frames had not been compared."""
         return replace(self, unexplained_fraction=1.0, branching_fraction=0.0)
 
-    def as_estimated(self) -> "DemoStatistics":
-        """Return the statistics as if frames were not predictable: features of pictures are not exact."""
-        return replace(self, unexplained_fraction=max(self.unexplained_fraction, PREDICTABLE))
+    @property
+    def has_goal(self) -> bool:
+        """Whether demonstrators spend time near a common goal; a script that stops there does not correct."""
+        return not self.is_predictable and self.goal_frames >= _choose_commitment(self)
 
     @property
     def is_predictable(self) -> bool:
@@ -105,16 +102,7 @@ def measure_statistics(demos: Demonstrations, image_features: int = 0) -> DemoSt
         unexplained_fraction=unexplained,
         branching_fraction=branching,
         goal_frames=0.0 if goal is None else goal.frames_nearby(demos),
-        action_step=_measure_action_step(demos),
     )
-
-
-def _measure_action_step(demos: Demonstrations) -> float:
-    act = demos.act.astype(np.float64)
-    spread = act.std(axis=0)
-    inside = np.delete(np.diff(act, axis=0), demos.starts[1:] - 1, axis=0)
-    moves = spread > 0
-    return float(np.median(inside[:, moves].std(axis=0) / spread[moves])) if moves.any() else 1.0
 
 
 def _scale_states(demos: Demonstrations) -> np.ndarray:
@@ -219,23 +207,25 @@ def _find_branches(places: np.ndarray, futures: np.ndarray, variance: float) -> 
 def choose_chunk(statistics: DemoStatistics) -> int:
     """Choose how many actions are executed before planning again.
 
-    A deterministic demonstrator reacts to every observation: 0.05 s. People commit themselves, and a policy
-    that replans too early changes its mind: 0.8 s where they branch or stay near a goal. Nothing else shows
-    that long chunks are needed, and they cost success: at most a 16th of an episode. Without a rate, 1 and 8
-    actions. What an episode allows is rounded down to a power of two, so that a few other episodes choose the
-    same.
+    People who branch or stay near a goal commit themselves, and a policy that replans too early changes its
+    mind. Nothing else shows that long chunks are needed, and they cost success: at most a 16th of an episode.
     """
-    rate, length = statistics.rate_hz, statistics.median_length
-    if statistics.is_predictable:
-        chunk = 1 if rate is None else min(max(round(0.05 * rate), 1), 8)
-        return min(chunk, _round_down(length // 4))
-    chunk = 8 if rate is None else min(max(round(0.8 * rate), 4), 16)
-    chunk = min(chunk, _round_down(length // 4))
-    if statistics.has_branches or statistics.goal_frames >= chunk:
+    chunk = _choose_commitment(statistics)
+    if statistics.has_goal or statistics.has_branches:
         return chunk
-    return min(chunk, _round_down(length // 16))
+    return min(chunk, round_down(statistics.median_length // 16))
 
 
-def _round_down(actions: int) -> int:
-    """Return the largest power of two that is not above a number of actions; 1 for 0."""
+def _choose_commitment(statistics: DemoStatistics) -> int:
+    """Return the actions of 0.8 s, or 8 without a rate, at most a quarter of an episode."""
+    rate = statistics.rate_hz
+    chunk = 8 if rate is None else min(max(round(0.8 * rate), 4), 16)
+    return min(chunk, round_down(statistics.median_length // 4))
+
+
+def round_down(actions: int) -> int:
+    """Return the largest power of two that is not above a number of actions; 1 for 0.
+
+    A few more episodes then give the same chunk.
+    """
     return 1 << max(actions.bit_length() - 1, 0)

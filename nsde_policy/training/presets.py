@@ -248,7 +248,7 @@ def adapt_to_features(config: RunConfig, task: Task, preset: str, demos: "Demons
     """Choose the settings of a policy again, by demonstrations with features of camera frames."""
     from nsde_policy.data.statistics import measure_statistics
 
-    statistics = measure_statistics(demos).as_estimated()
+    statistics = measure_statistics(demos)
     logger.info("preset %s, with features of the frames: %s", preset, statistics.describe())
     adapted = task.preset(preset, config.method, statistics=statistics)
     demo_settings = replace(adapted.demos, images=config.demos.images, encoder=config.demos.encoder)

@@ -96,18 +96,16 @@ def choose_kind(data: TrainingSet, config: RunConfig) -> Kind:
         reason = "plans are sampled without noise and do not differ"
         if config.model.plans_vary:
             statistics = measure_statistics(data.demos, data.image_features)
-            kind, reason = choose_rule(statistics, config.horizon)
+            kind, reason = choose_rule(statistics)
         logger.info("plan selection: %s (%s)", kind, reason)
         return kind
     goal = find_goal(data.with_mirror_images, data.image_features) if choice == "goal" else None
     return SelectionRule(columns=() if goal is None else goal.columns).choose(choice).kind
 
 
-def choose_rule(statistics: DemoStatistics, chunk: int) -> tuple[Kind, str]:
+def choose_rule(statistics: DemoStatistics) -> tuple[Kind, str]:
     """Return the rule that suits demonstrations, and the reason in words."""
-    if statistics.is_predictable:
-        return "none", "the demonstrations are predictable"
-    if statistics.goal_frames >= chunk:
+    if statistics.has_goal:
         return (
             "goal",
             f"the demonstrations end alike, after {statistics.goal_frames:.0f} frames near their goal",

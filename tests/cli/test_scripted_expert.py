@@ -34,7 +34,7 @@ def test_policy_reaches_90_percent_of_the_return_of_a_scripted_expert(tmp_path, 
     assert scores["env"] == ENV
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["task"] == ENV
-    assert config["config"]["model"]["sampling"]["diffusion"] == 0.0  # the demonstrations are predictable
+    assert config["config"]["model"]["sampling"]["diffusion"] == 0.0  # the demonstrations do not branch
     expert = open_source(tmp_path / "car.zarr").read_info()["episode_score"]
     assert len(expert) == 8
     assert scores["mean_return"]["value"] >= 0.9 * expert.mean()

@@ -31,7 +31,8 @@ BRANCHING = replace(UNKNOWN, branching_fraction=0.1)
 
 @pytest.mark.parametrize(
     ("statistics", "diffusion", "alpha", "dropout", "noise"),
-    [(SCRIPTED, 0.0, 1.0, 0.0, 0.7), (UNKNOWN, 0.0, 1.0, 0.1, 0.7), (HUMAN, 0.5, 1.0, 0.1, 0.7),
+    [(SCRIPTED, 0.0, 1.0, 0.1, 0.7), (UNKNOWN, 0.0, 1.0, 0.1, 0.7), (HUMAN, 0.5, 1.0, 0.1, 0.7),
+     (replace(SCRIPTED, goal_frames=20.0), 0.0, 1.0, 0.1, 0.7),
      (BRANCHING, 2.5, 1.5, 0.0, 1.5), (replace(BRANCHING, goal_frames=20.0), 0.5, 1.0, 0.1, 0.7),
      (replace(UNKNOWN, branching_fraction=0.04), 0.0, 1.0, 0.1, 0.7)],
 )  # fmt: skip
@@ -45,30 +46,27 @@ def test_policies_are_sampled_without_noise_unless_demonstrations_branch_or_shar
 
 @pytest.mark.parametrize(
     ("statistics", "setting", "value"),
-    [(replace(SCRIPTED, action_step=0.2), "model.action_noise", 3.0),
-     (replace(SCRIPTED, action_step=0.3), "model.action_noise", 1.0),
-     (replace(HUMAN, action_step=0.2), "model.action_noise", 1.0),
-     (replace(SCRIPTED, dim=32), "model.network.width", 256),
+    [(replace(SCRIPTED, dim=32), "model.network.width", 256),
      (replace(SCRIPTED, dim=54), "model.network.width", 512),
      (replace(SCRIPTED, dim=428), "model.network.width", 1024),
      (replace(SCRIPTED, frames=100), "train.steps", 2_000),
      (replace(SCRIPTED, frames=10_000), "train.steps", 31_200),
      (replace(SCRIPTED, frames=1_000_000), "train.steps", 40_000)],
 )  # fmt: skip
-def test_noise_width_and_steps_follow_the_demonstrations(statistics, setting, value):
+def test_width_and_steps_follow_the_demonstrations(statistics, setting, value):
     assert attrgetter(setting)(get_method("neural_sde").auto_preset(statistics)) == value
 
 
-def test_frames_are_not_compared_by_columns_alone_where_a_policy_sees_pictures(circles):
+def test_frames_are_not_compared_by_columns_alone_where_a_policy_sees_pictures():
     task = get_task("none")
     columns = task.training.demos
     pictures = replace(columns, images=("top",), encoder="keypoints")
+    demos = load_demonstrations(find_demos("avoiding"))
     plain, seeing = (
-        resolve_preset(task, "auto", "neural_sde", demos=circles, demo_settings=settings)[1].model
+        resolve_preset(task, "auto", "neural_sde", demos=demos, demo_settings=settings)[1].model
         for settings in (columns, pictures)
     )
-    assert (plain.network.dropout, seeing.network.dropout) == (0.0, 0.1)
-    assert seeing.sampling.diffusion == 0
+    assert (plain.sampling.diffusion, seeing.sampling.diffusion) == (2.5, 0)
 
 
 @pytest.mark.parametrize("task", ["avoiding", "avoiding_varied"])
@@ -81,14 +79,22 @@ def test_demonstrations_of_obstacle_avoidance_get_the_settings_for_branches(task
 
 @pytest.mark.parametrize(
     ("statistics", "rate", "chunk"),
-    [(SCRIPTED, 100.0, 5), (SCRIPTED, 20.0, 1), (SCRIPTED, None, 1), (SCRIPTED, 1000.0, 8),
-     (HUMAN, 10.0, 8), (HUMAN, 30.0, 16), (HUMAN, 1.0, 4), (HUMAN, None, 8),
-     (replace(HUMAN, median_length=12), 30.0, 2), (BRANCHING, 30.0, 16), (UNKNOWN, 30.0, 8),
+    [(HUMAN, 10.0, 8), (HUMAN, 30.0, 16), (HUMAN, 1.0, 4), (HUMAN, None, 8),
+     (replace(HUMAN, median_length=12), 30.0, 2), (BRANCHING, 30.0, 16), (SCRIPTED, 30.0, 8), (UNKNOWN, 30.0, 8),
      (replace(UNKNOWN, median_length=88), 30.0, 4), (replace(UNKNOWN, median_length=101), 30.0, 4),
      (replace(UNKNOWN, median_length=12), 30.0, 1)],
 )  # fmt: skip
 def test_chunk_is_a_time_within_bounds(statistics, rate, chunk):
     assert choose_chunk(replace(statistics, rate_hz=rate)) == chunk
+
+
+@pytest.mark.parametrize(
+    ("statistics", "rate", "chunk"),
+    [(HUMAN, 30.0, 16), (BRANCHING, 30.0, 16), (UNKNOWN, 10.0, 1), (UNKNOWN, 30.0, 2), (UNKNOWN, 100.0, 4),
+     (SCRIPTED, 100.0, 4), (UNKNOWN, None, 1), (replace(UNKNOWN, median_length=70), 100.0, 2)],
+)  # fmt: skip
+def test_a_neural_sde_replans_often_unless_demonstrators_commit_themselves(statistics, rate, chunk):
+    assert get_method("neural_sde").auto_preset(replace(statistics, rate_hz=rate)).chunk == chunk
 
 
 @pytest.mark.parametrize("method", METHODS.names())
@@ -100,7 +106,7 @@ def test_every_method_has_the_preset(method):
 
 @pytest.fixture(scope="module")
 def circles(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a store of 20 episodes on a circle, which are predictable."""
+    """Return a store of 20 episodes on a circle."""
     turns = np.linspace(0, 4, 60, dtype=np.float32) + np.arange(20)[:, None]
     circles = np.stack([np.cos(turns), np.sin(turns)], axis=-1).astype(np.float32)
     demos = join_episodes((Episode(circle[:-1], circle[1:]) for circle in circles), rate_hz=20)
@@ -112,7 +118,7 @@ def test_the_log_shows_the_settings_with_those_of_flags(caplog, circles):
     with caplog.at_level(logging.INFO):
         Train(demos=circles, task="none", settings=settings).resolve()
     lines = [record.message for record in caplog.records]
-    assert any(line.endswith(", predictable") for line in lines)
+    assert any(line.endswith(", without branches or a common goal") for line in lines)
     (line,) = [line for line in lines if line.startswith("settings: ")]
     assert line.startswith("settings: train.steps 500, chunk 1, model.network.width 256, ")
     assert line.endswith("model.noise 0.7, model.sampling.diffusion 0, model.sampling.alpha 0.5")
