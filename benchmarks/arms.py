@@ -79,7 +79,8 @@ def train(store: Path, run: Path, device: str, steps: int | None) -> dict[str, A
     file = run.with_suffix(".json")
     if not file.exists():
         began, resume = time.time(), run.exists()
-        policy = nsde_policy.train(store, out=run, images=CAMERAS, device=device, steps=steps, resume=resume)
+        changes = {} if steps is None else {"steps": steps}
+        policy = nsde_policy.train(store, out=run, images=CAMERAS, device=device, resume=resume, **changes)
         seconds = None if resume else time.time() - began
         replace_file(file, json.dumps({"seconds": seconds, "machine": device_name(policy.device)}))
     trained: dict[str, Any] = json.loads(file.read_text())
