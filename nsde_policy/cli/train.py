@@ -82,9 +82,7 @@ class TrainingCommand(DeviceCommand):
     """Seed of weights, batches and noise."""
     device: DeviceFlag = "auto"
     validation: Fraction = 0.0
-    """Fraction of the episodes to hold out of training, such as 0.2, for curves and `score`."""
-    scale_std: Fraction = 0.0
-    """Fraction of the other episodes to hold out too, such as 0.1; σ is scaled to fit them."""
+    """Fraction of the episodes to hold out of training, such as 0.2, for curves, `score` and σ."""
     dry_run: bool = False
     """Print the settings and do nothing else."""
     settings: tyro.conf.Suppress[tyro.conf.Fixed[Mapping[str, Any]]] = field(default_factory=dict)
@@ -127,7 +125,6 @@ class TrainingCommand(DeviceCommand):
                 device=self.device,
                 resume=resume,
                 validation=self.validation,
-                scale_std=self.scale_std,
             ),
         )
 

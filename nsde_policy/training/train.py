@@ -53,7 +53,7 @@ from .presets import TrainingRequest, expand_names
 from .recorder import MAX_FRAME_ROWS, MAX_VALIDATION_ROWS, RunRecorder, sample_rows
 from .resume import check_files, check_record
 from .selection import choose_kind, train_dynamics, write_rule
-from .std_scale import check_std_scale, fit_std_scale
+from .std_scale import measure_std_factors, scale_std
 
 logger = logging.getLogger(__name__)
 
@@ -68,9 +68,7 @@ class Split(NamedTuple):
 
     training: tuple[int, ...]
     validation: tuple[int, ...]
-    """Episodes whose losses are recorded."""
-    std_scale: tuple[int, ...]
-    """Episodes that σ is scaled to."""
+    """Episodes whose losses and factors of σ are recorded."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,6 @@ def train(
     device: str = "auto",
     resume: bool = False,
     validation: float = 0.0,
-    scale_std: float = 0.0,
     task: str = "auto",
     env: str | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
@@ -121,7 +118,6 @@ def train(
         device: Torch device; "auto" uses a GPU if there is one.
         resume: Continue what is in `out` from its last checkpoint.
         validation: Fraction of the episodes to hold out of training.
-        scale_std: Fraction of the other episodes to hold out too; σ is scaled to fit them.
         task: Name of the task; "auto" for what the demonstrations record.
         env: Environment of the task, a Gymnasium id or module:Class.
         env_kwargs: Keyword arguments of the environment.
@@ -151,7 +147,6 @@ def train(
             resume=resume,
             monitor=monitor,
             validation=validation,
-            scale_std=scale_std,
         ),
     )
     run = train_into_run_folder(request, None if out is None else Path(out))
@@ -226,7 +221,7 @@ def train_run(
             parameters.
     """
     options = options or TrainOptions()
-    _check_settings(config, options)
+    _check_settings(config)
     demos, images = open_demonstrations(demos, config, task, env_kwargs or {})
     warn_if_few(demos, options.validation)
     context = TrainingContext(
@@ -253,12 +248,9 @@ def train_run(
 
 
 def _split(demos: Demonstrations, options: TrainOptions) -> Split:
-    """Hold out episodes for the validation, and some of the others for the scale of σ."""
-    others, validation = split_episodes(demos, options.validation, seed=options.seed)
-    rest = [i for i in range(len(demos)) if i not in validation]
-    _, places = split_episodes(others, options.scale_std, seed=options.seed, flag="--scale-std")
-    std_scale = tuple(rest[i] for i in places)
-    return Split(tuple(i for i in rest if i not in std_scale), validation, std_scale)
+    """Hold out episodes for the validation."""
+    _, validation = split_episodes(demos, options.validation, seed=options.seed)
+    return Split(tuple(i for i in range(len(demos)) if i not in validation), validation)
 
 
 def _train_encoder(
@@ -339,11 +331,13 @@ def _train_policy(
         _fit_policy(run, record, aligned, held_out, options)
 
     # Calibrate
-    if split.std_scale:
-        fit_std_scale(run, data.demos.select(split.std_scale), device=options.device)
+    if held_out is not None:
+        std_factors = measure_std_factors(run, held_out.demos, device=options.device)
+    else:
+        std_factors = scale_std(run, options.std_factors)
     if selection is not None and selection.kind != "none":
         write_rule(run, selection)
-    calibration = calibrate(train_set, record)
+    calibration = replace(calibrate(train_set, record), std_factors=std_factors)
     if encoder is not None:
         file = run.encoder.path / VISIBILITY_FILE  # missing if an earlier version trained the encoder
         visible = float(run.encoder.read_tensors(file)["usual"]) if file.exists() else None
@@ -421,9 +415,8 @@ def calibrate(data: TrainingSet, record: RunRecord) -> Calibration:
     )
 
 
-def _check_settings(config: RunConfig, options: TrainOptions) -> None:
+def _check_settings(config: RunConfig) -> None:
     """Raise `ConfigError` if the method does not have what the settings ask for."""
-    check_std_scale(config, options.scale_std)
     if config.selection.select == "none":
         return
     if not get_method(config.method).model_class().samples:
