@@ -49,7 +49,7 @@ from .distributed import join_ranks, use_own_gpu
 from .encoder import EncoderTraining
 from .fit import fit
 from .options import Monitor, TrainOptions
-from .presets import TrainingRequest, expand_names
+from .presets import TrainingRequest, expand_names, is_store_of
 from .recorder import MAX_FRAME_ROWS, MAX_VALIDATION_ROWS, RunRecorder, sample_rows
 from .resume import check_files, check_record
 from .selection import choose_kind, train_dynamics, write_rule
@@ -87,7 +87,7 @@ def train(
     demos: Path | str | Demonstrations | None = None,
     config: RunConfig | None = None,
     *,
-    preset: str | None = None,
+    preset: Path | str | None = None,
     out: Path | str | None = None,
     policy: str | None = None,
     seed: int = 0,
@@ -111,9 +111,10 @@ def train(
     Args:
         demos: Demonstrations, or a store of any format; None for those in this package.
         config: Settings of the run, in place of a preset and a method.
-        preset: Name or file of a preset; None for the default of the task.
+        preset: Name or file of a preset, or a run to repeat with its settings and demonstrations; None for
+            the default of the task.
         out: Run directory to write; by default below runs/.
-        policy: Name of the method; by default neural_sde.
+        policy: Name of the method; by default the one of `preset`, or neural_sde.
         seed: Seed of weights, batches and noise.
         device: Torch device; "auto" uses a GPU if there is one.
         resume: Continue what is in `out` from its last checkpoint.
@@ -134,8 +135,8 @@ def train(
         raise ConfigError(f"config has settings of {config.method}: leave out preset and policy")
     request = TrainingRequest(
         demos=Path(demos) if isinstance(demos, str) else demos,
-        preset=preset if config is None else config,
-        method=policy or "neural_sde",
+        preset=config if preset is None else str(preset),
+        method=policy,
         settings=expand_names(settings),
         task=task,
         obs=obs,
@@ -158,20 +159,30 @@ def train_into_run_folder(request: TrainingRequest, out: Path | None) -> RunDire
     options = request.options
     if out is not None and not options.resume:
         check_files(RunDirectory(out), resume=False)  # before demonstrations are measured
-    task, env_kwargs, preset, config, adapt = request.resolve()
-    smaller = SMALLER_PRESETS.get(preset)
+    resolved = request.resolve()
+    demos, config, task = resolved.demos, resolved.config, resolved.task
+    smaller = SMALLER_PRESETS.get(resolved.preset)
     if smaller and options.device == "cpu":
-        logger.info("preset %s is made for GPUs; on a CPU, --preset %s is much quicker", preset, smaller)
+        logger.info(
+            "preset %s is made for GPUs; on a CPU, --preset %s is much quicker", resolved.preset, smaller
+        )
     if out is None:
-        about = task if task != NO_TASK or request.demos is None else name_demos(request.demos)
+        about = task if task != NO_TASK or demos is None else name_demos(demos)
+        preset = Path(resolved.preset).resolve().name.removesuffix(".json")
         name = f"{about}-{config.method}-{preset}-{options.seed}"
         out = Path("runs") / re.sub(r"[^\w.-]", "_", name)
-        if isinstance(request.demos, Path) and not options.resume:
-            refuse_other_store(RunDirectory(out), request.demos)
-    if isinstance(request.demos, Path):
-        check_output(request.demos, out)
+        if isinstance(demos, Path) and not options.resume:
+            refuse_other_store(RunDirectory(out), demos)
+    if isinstance(demos, Path):
+        check_output(demos, out)
     run = train_run(
-        request.demos, config, out, task=task, env_kwargs=env_kwargs, options=options, adapt=adapt
+        demos,
+        config,
+        out,
+        task=task,
+        env_kwargs=resolved.env_kwargs,
+        options=replace(options, std_factors=resolved.std_factors),
+        adapt=resolved.adapt,
     )
     if overfitting := describe_overfitting(run):
         logger.warning(overfitting)
@@ -180,8 +191,8 @@ def train_into_run_folder(request: TrainingRequest, out: Path | None) -> RunDire
 
 def refuse_other_store(run: RunDirectory, demos: Path) -> None:
     """Raise `CheckpointError` if a run is of another store, which has the same name in another folder."""
-    if run.config.exists() and Path(run.read_record().demos.source).resolve() != demos.resolve():
-        source = run.read_record().demos.source
+    if run.config.exists() and not is_store_of(record := run.read_record(), demos):
+        source = record.demos.source
         raise CheckpointError(f"{run.path} holds a run of {source}: give the run of {demos} another --out")
 
 
