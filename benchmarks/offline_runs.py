@@ -40,7 +40,7 @@ from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
 from nsde_policy.training.dataset import build_transitions, resolve_first_action
 from nsde_policy.training.options import TrainOptions
-from nsde_policy.training.std_scale import fit_std_scale
+from nsde_policy.training.std_scale import measure_std_factors, scale_std
 from nsde_policy.training.train import pick_device, train_run
 
 Figures = dict[str, EpisodeSums | None]
@@ -61,7 +61,7 @@ class Split:
         demos = demos.take(SMOKE_EPISODES) if smoke else demos
         self.seed = seed
         known, self.held_out = split_episodes(demos, 0.1, seed=seed)
-        self.training, calibration = split_episodes(known, 0.1, seed=seed, flag="--scale-std")
+        self.training, calibration = split_episodes(known, 0.1, seed=seed)
         self.test, self.calibration = demos.select(self.held_out), known.select(calibration)
 
     def scored(self, demos: Demonstrations) -> ScoredEpisodes:
@@ -95,8 +95,8 @@ def copy_calibrated(run: RunDirectory, split: Split, device: str) -> RunDirector
     copy = RunDirectory(run.path.with_name(f"{run.path.name}-calibrated"))
     shutil.rmtree(copy.path, ignore_errors=True)
     shutil.copytree(run.path, copy.path)
-    factor = fit_std_scale(copy, split.calibration, device=device)
-    print(f"factors of σ: {np.quantile(factor, (0, 0.25, 0.5, 0.75, 1)).round(2).tolist()}", flush=True)
+    factors = scale_std(copy, measure_std_factors(copy, split.calibration, device=device))
+    print(f"factors of σ: {np.quantile(factors, (0, 0.25, 0.5, 0.75, 1)).round(2).tolist()}", flush=True)
     return copy
 
 

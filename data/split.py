@@ -15,20 +15,20 @@ FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5)
 
 
 def split_episodes(
-    demos: Demonstrations, fraction: float, *, seed: int, flag: str = "--validation"
+    demos: Demonstrations, fraction: float, *, seed: int
 ) -> tuple[Demonstrations, tuple[int, ...]]:
     """Hold out a random fraction of the demonstrations, at least one, the same ones for the same seed.
 
-    `flag` is what errors call the fraction. Returns the rest, and the indices of the held-out ones.
+    Returns the rest, and the indices of the held-out ones.
     """
-    check_value(flag, fraction, Fraction)
+    check_value("--validation", fraction, Fraction)
     check_value("--seed", seed, SeedNumber)
     if fraction == 0:
         return demos, ()
     n = len(demos)
     if n < 2:
         raise ConfigError(
-            f"{flag} needs at least 2 episodes, {demos.source} holds {n}; record more or leave it out"
+            f"--validation needs at least 2 episodes, {demos.source} holds {n}; record more or leave it out"
         )
     count = count_held_out(n, fraction)
     order = np.random.default_rng(seed).permutation(n)

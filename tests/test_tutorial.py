@@ -56,7 +56,7 @@ def test_every_command_of_the_tutorial_works(
     (loop,) = code_blocks(PAGE, "python")
     exec(loop, {})
     printed += capsys.readouterr().out
-    record, info, check, _, _, export, _ = code_blocks(PAGE, "text")
+    record, info, check, _, _, _, export, _ = code_blocks(PAGE, "text")
     found = blank_numbers(printed).splitlines()
     for line in blank_numbers(record + info + check + export).splitlines():
         assert line == "..." or line in found

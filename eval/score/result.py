@@ -203,8 +203,9 @@ def describe_score(score: Score) -> list[str]:
         fraction = float(coverage.compute()[-1])
         low, high = FITTING
         fit = "fits" if low <= fraction <= high else "is too narrow" if fraction < low else "is too wide"
-        remedy = "record more episodes" if score.record.cameras else "train with --scale-std 0.1"
-        advice = "" if fit == "fits" else f": {remedy}"
+        can_be_scaled = bool(score.record.demos.held_out)
+        remedy = "`nsde-policy train --preset RUN` scales it" if can_be_scaled else "record more episodes"
+        advice = "" if fit == "fits" else f"; {remedy}"
         lines.append(
             f"σ {fit}: {fraction:.0%} of recorded actions in its {COVERAGE_LEVELS[-1]:.0%} interval{advice}"
         )

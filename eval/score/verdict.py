@@ -74,7 +74,7 @@ def judge(score: "Score") -> Verdict:
     because = f"{last + 1} periods ahead its error is {error / repeated:.2f} × that of repeating the last "
     because += f"action and {error / linear:.2f} × that of a linear model"
     if outlook == WORK:
-        advice = "train on all episodes for the robot, without --validation"
+        advice = "train on all episodes for the robot with `nsde-policy train --preset RUN`"
     elif linear > UNINFORMED * repeated:
         advice = "record what the demonstrator looked at, such as another camera"
     elif error > OVERFIT * trained:

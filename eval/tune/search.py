@@ -227,7 +227,6 @@ class Search:
             "episodes": self.episodes,
             "seed": self.seed,
             "validation": self.options.validation,
-            "scale_std": self.options.scale_std,
             "settings": self.config.to_dict(),
         }
         whole: dict[str, Any] = json.loads(json.dumps(description))

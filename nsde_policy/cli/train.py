@@ -19,6 +19,7 @@ from nsde_policy.tasks import get_task, with_observations
 from nsde_policy.tasks.training_defaults import AUTO_PRESET, CAMERA_PRESET
 from nsde_policy.training.options import TrainOptions
 from nsde_policy.training.presets import (
+    DEFAULT_METHOD,
     SHORT_NAMES,
     ResolvedTraining,
     TrainingRequest,
@@ -46,6 +47,7 @@ EXAMPLES = """Examples:
   nsde-policy train --preset fast                        # Push-T on a CPU
   nsde-policy train --demos my_robot --validation 0.2    # LeRobot, HDF5, zarr, …
   nsde-policy train --demos my_robot --images top wrist  # with cameras
+  nsde-policy train --preset runs/my_robot               # the same again, on all episodes
   nsde-policy train --demos pusht.zarr.zip --policy diffusion --steps 50000
 
 Often changed settings: --steps, --batch-size, --lr, --width, --chunk. --help-all lists all."""
@@ -63,14 +65,15 @@ class TrainingCommand(DeviceCommand):
 
     examples: ClassVar[str]
     demos: DemosPath | None = None
-    """Demonstrations of any format; default: those of the task in this package. Flags for what
-    they do not record: --obs-keys, --act-key, --images, --angles, --rate. --resample HZ changes the rate."""
-    policy: MethodName = "neural_sde"
-    """Method; neural_sde is ours."""
+    """Demonstrations of any format; default: those of the task in this package, or of the run in --preset.
+    Flags for what they do not record: --obs-keys, --act-key, --images, --angles, --rate. --resample HZ
+    changes the rate."""
+    policy: MethodName | None = None
+    """Method; default: neural_sde, which is ours, or the method of the run in --preset."""
     preset: str | None = None
     """Settings to start from: default, paper, fast (a CPU), with --obs pixels: pixels, pixels-fast;
     auto, the default for your own robot, measures the demonstrations; on a CPU with --images, pixels-fast;
-    or the file that `tune` wrote."""
+    the file that `tune` wrote; or a run, such as runs/arm, to repeat it on all episodes."""
     task: str = "auto"
     """Task, such as pusht or metaworld:reach-v3; auto: what the demonstrations record, else none."""
     obs: str = USUAL_OBSERVATIONS
@@ -82,9 +85,7 @@ class TrainingCommand(DeviceCommand):
     """Seed of weights, batches and noise."""
     device: DeviceFlag = "auto"
     validation: Fraction = 0.0
-    """Fraction of the episodes to hold out of training, such as 0.2, for curves and `score`."""
-    scale_std: Fraction = 0.0
-    """Fraction of the other episodes to hold out too, such as 0.1; σ is scaled to fit them."""
+    """Fraction of the episodes to hold out of training, such as 0.2, for curves, `score` and σ."""
     dry_run: bool = False
     """Print the settings and do nothing else."""
     settings: tyro.conf.Suppress[tyro.conf.Fixed[Mapping[str, Any]]] = field(default_factory=dict)
@@ -127,13 +128,13 @@ class TrainingCommand(DeviceCommand):
                 device=self.device,
                 resume=resume,
                 validation=self.validation,
-                scale_std=self.scale_std,
             ),
         )
 
     def check(self) -> None:
-        """Refuse a file of settings that is damaged or of another method."""
-        read_preset(self.preset, self.policy)
+        """Refuse a run or a file of settings that is damaged or of another method."""
+        if self.preset is not None:
+            read_preset(self.preset, self.policy)
 
     def run(self) -> None:
         """Do what the command is for, or print the settings with --dry-run."""
@@ -227,4 +228,4 @@ def _find_defaults(command: TrainingCommand) -> RunConfig:
     if preset in (AUTO_PRESET, CAMERA_PRESET):
         preset = "default"
     task = with_observations(get_task(SHIPPED_TASK if name == "auto" else name), command.obs)
-    return read_preset(preset, command.policy) or task.preset(preset, command.policy)
+    return read_preset(preset, command.policy) or task.preset(preset, command.policy or DEFAULT_METHOD)

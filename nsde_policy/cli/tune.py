@@ -94,18 +94,20 @@ class Tune(TrainingCommand):
         from nsde_policy.eval.tune.search import STUDY_FILE, Search
 
         request = self._make_request()
-        task, env_kwargs, _, config, _ = request.resolve()
-        if self.demos is not None:
-            check_recorded_task(get_task(task), self.demos)  # before the study is created
+        resolved = request.resolve()
+        task, config = resolved.task, resolved.config
+        demos = resolved.demos if isinstance(resolved.demos, Path) else None
+        if demos is not None:
+            check_recorded_task(get_task(task), demos)  # before the study is created
         has_env, out = get_task(task).env_id is not None, self.out.resolve()
         validation = self.validation or (0.0 if has_env else HELD_OUT)
         return Search(
             config=config.replace_parts(selection={"horizon": config.horizon}),  # the same for all chunks
             options=replace(request.options, resume=True, validation=validation),
-            demos=self.demos,
+            demos=demos,
             task=task,
             env=self.env,
-            env_kwargs=env_kwargs,
+            env_kwargs=resolved.env_kwargs,
             out=out,
             storage=self.storage or str(out / STUDY_FILE),
             trials=self.trials,

@@ -121,6 +121,9 @@ class Calibration(BaseConfig):
     episodes, or without any of every fifth training episode; None if the policy does not report it."""
     roughness: NonNegative | None = None
     """Roughness of the recorded commands, see `measure_roughness`; None if not measured."""
+    std_factors: tuple[Positive, ...] = ()
+    """Factors with which σ fits held-out episodes, of each plain observation and action column; empty if not
+    measured. They were applied only if no episode was held out."""
 
     @classmethod
     def measure(
@@ -203,6 +206,7 @@ class Calibration(BaseConfig):
             "action_high": (len(self.action_low),),
             "mean": (0, features),
             "precision": (len(self.mean),),
+            "std_factors": (0, spec.plain_dim + spec.act_dim),
         }
         problems = [
             f"{len(getattr(self, name))} values of {name}, expected {allowed[-1]}"

@@ -139,7 +139,7 @@ class Task(abc.ABC):
         else:
             raise ConfigError(
                 f"{method} has no preset {name!r}; available: {', '.join(presets)}, "
-                f"and {AUTO_PRESET} for given demonstrations"
+                f"and {AUTO_PRESET} for given demonstrations; a run needs its path, such as runs/{name}"
             )
         encoder = preset.encoder or defaults.encoders.get(name)
         return RunConfig.from_preset(replace(preset, encoder=encoder), defaults.demos)

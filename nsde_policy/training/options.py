@@ -38,6 +38,6 @@ class TrainOptions:
     save_every_s: float = 15.0
     """Seconds between checkpoints."""
     validation: float = 0.0
-    """Fraction of the episodes that is held out; the losses on them are recorded."""
-    scale_std: float = 0.0
-    """Fraction of the other episodes that is held out, to scale σ to them after training."""
+    """Fraction of the episodes that is held out; losses and the fit of σ on them are recorded."""
+    std_factors: tuple[float, ...] = ()
+    """Factors of σ, see `measure_std_factors`; not applied if episodes are held out, which measure others."""

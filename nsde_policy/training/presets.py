@@ -1,6 +1,7 @@
-"""Settings of a run: a preset by its name, changed by some settings; `auto` measures the demonstrations."""
+"""Settings of a run: a preset or another run, changed by some settings; `auto` measures demonstrations."""
 
 import logging
+import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import read_json
 from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.tasks import NO_TASK, TASKS, Task, find_task, get_task, with_observations
+from nsde_policy.tasks import NO_TASK, TASKS, Task, find_task, get_task, get_task_of_run, with_observations
 from nsde_policy.tasks.base import open_env
 from nsde_policy.tasks.environments import close_env
 from nsde_policy.tasks.training_defaults import AUTO_PRESET, CAMERA_PRESET
@@ -21,9 +22,11 @@ from .options import TrainOptions
 
 if TYPE_CHECKING:
     from nsde_policy.data.types import Demonstrations
+    from nsde_policy.run_directory import RunDirectory, RunRecord
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_METHOD = "neural_sde"
 CAMERA_ENCODER, OTHER_CAMERA_ENCODER = "landmarks", "keypoints"
 """Encoder of camera frames if --images names some and no other encoder is given; and what `auto` takes
 instead unless every camera shows landmarks."""
@@ -70,14 +73,18 @@ def expand_names(settings: Mapping[str, Any]) -> dict[str, Any]:
 class ResolvedTraining(NamedTuple):
     """What is trained, after the task is found and the settings of the preset are changed."""
 
+    demos: "Path | Demonstrations | None"
+    """What the policy is trained on; None for the demonstrations of the task in the package."""
     task: str
     env_kwargs: dict[str, Any]
     """Keyword arguments of the environment that the run records."""
     preset: str
-    """Name of the preset."""
+    """Name of the preset, or path of the file or run."""
     config: RunConfig
     adapt: "Callable[[Demonstrations], RunConfig] | None" = None
     """Chooses the settings again, when the demonstrations have the features of their camera frames."""
+    std_factors: tuple[float, ...] = ()
+    """Factors of σ that the run in place of a preset recorded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +93,9 @@ class TrainingRequest:
 
     demos: "Path | Demonstrations | None"
     preset: RunConfig | str | None
-    method: str
+    """Settings, the name or file of a preset, or the path of a run."""
+    method: str | None
+    """None for the method of the file or run, else for the Neural SDE."""
     settings: Mapping[str, Any]
     options: TrainOptions
     """The default preset for cameras depends on its device."""
@@ -96,21 +105,39 @@ class TrainingRequest:
     env_kwargs: Mapping[str, Any] | None = None
 
     def resolve(self) -> ResolvedTraining:
-        """Find the task of the demonstrations, and the settings of the preset with the changes."""
+        """Find the task of the demonstrations, and the settings of the preset with the changes.
+
+        A run in place of a preset also names the demonstrations, unless there are others.
+        """
+        run = find_run(self.preset)
+        if run is None:
+            return self._resolve()
+        from nsde_policy.interface.calibration import Calibration
+        from nsde_policy.policy.loading import build_policy_spec
+
+        record = run.read_record()
+        factors = Calibration.read(run.path, build_policy_spec(record)).std_factors
+        request = self if self.demos is not None else replace(self, demos=find_store(run.path, record))
+        return request._resolve(record)._replace(std_factors=factors)
+
+    def _resolve(self, record: "RunRecord | None" = None) -> ResolvedTraining:
+        """Return the task and the settings; `record` is of the run in place of a preset."""
         if self.demos is None and self.obs != USUAL_OBSERVATIONS:
             raise ConfigError(
                 "the demonstrations of this package have no camera frames: give others with --demos, or "
                 "record some with nsde-policy collect --policy shipped --obs pixels --out demos.zarr"
             )
-        name, env_kwargs = self._choose_task()
+        name, env_kwargs = self._choose_task(record)
         task = with_observations(get_task(name), self.obs)
         if self.obs != USUAL_OBSERVATIONS:
             env_kwargs = {**task.training.observations[self.obs].env_kwargs, **env_kwargs}
         if self.env is not None or self.env_kwargs is not None:
             close_env(open_env(get_task(name), env_kwargs))  # its errors should not wait for the evaluation
         if isinstance(self.preset, RunConfig):
-            return ResolvedTraining(name, env_kwargs, "settings", self.preset.change(self.settings))
-        return ResolvedTraining(name, env_kwargs, *self._resolve_settings(task, self.preset))
+            preset, config, adapt = "settings", self.preset.change(self.settings), None
+        else:
+            preset, config, adapt = self._resolve_settings(task, self.preset)
+        return ResolvedTraining(self.demos, name, env_kwargs, preset, config, adapt)
 
     def _resolve_settings(
         self, task: Task, preset: str | None
@@ -125,21 +152,7 @@ class TrainingRequest:
             for path, value in self.settings.items()
             if path.startswith(prefix)
         }
-        demo_settings = task.training.demos.change(changes)
-        preset = preset or choose_preset(task, self.method)
-        if preset == AUTO_PRESET and demo_settings.images and self.options.device == "cpu":
-            preset = CAMERA_PRESET
-        if preset == CAMERA_PRESET and self.obs == USUAL_OBSERVATIONS and not demo_settings.images:
-            raise ConfigError(
-                "pixels-fast is for camera frames, but no images are named: add --obs pixels or --images"
-            )
-        name, config = resolve_preset(
-            task,
-            preset,
-            self.method,
-            demos=self.demos,
-            demo_settings=demo_settings,
-        )
+        name, config = self._find_settings(task, preset, changes)
 
         def change(config: RunConfig) -> RunConfig:
             config = add_cameras(config, config.demos.change(changes), small=name == CAMERA_PRESET)
@@ -157,7 +170,27 @@ class TrainingRequest:
         logger.info("settings%s: %s", until, describe_settings(changed))
         return name, changed, adapt if is_provisional else None
 
-    def _choose_task(self) -> tuple[str, dict[str, Any]]:
+    def _find_settings(
+        self, task: Task, preset: str | None, changes: Mapping[str, Any]
+    ) -> tuple[str, RunConfig]:
+        """Return a preset, by default the one that suits task and device, and its settings.
+
+        `changes` of the settings of the demonstrations decide what is measured.
+        """
+        if preset is not None and (config := read_preset(preset, self.method)) is not None:
+            return preset, config
+        demo_settings = task.training.demos.change(changes)
+        method = self.method or DEFAULT_METHOD
+        preset = preset or choose_preset(task, method)
+        if preset == AUTO_PRESET and demo_settings.images and self.options.device == "cpu":
+            preset = CAMERA_PRESET
+        if preset == CAMERA_PRESET and self.obs == USUAL_OBSERVATIONS and not demo_settings.images:
+            raise ConfigError(
+                "pixels-fast is for camera frames, but no images are named: add --obs pixels or --images"
+            )
+        return resolve_preset(task, preset, method, demos=self.demos, demo_settings=demo_settings)
+
+    def _choose_task(self, record: "RunRecord | None") -> tuple[str, dict[str, Any]]:
         """Return the name of the task, and the keyword arguments of its environment that the run records."""
         env_kwargs = dict(self.env_kwargs or {})
         if self.env is not None:
@@ -169,6 +202,9 @@ class TrainingRequest:
             return name, env_kwargs
         if self.task != "auto":
             return TASKS.get(self.task).name, env_kwargs
+        if record is not None and is_store_of(record, self.demos):
+            logger.info("preset %s: demonstrations %s, task %s", self.preset, self.demos, record.task)
+            return get_task_of_run(record).name, {**record.env_kwargs, **env_kwargs}
         if self.demos is not None and not isinstance(self.demos, Path):
             return NO_TASK, env_kwargs
         recorded = find_task(self.demos)
@@ -190,8 +226,6 @@ def resolve_preset(
     package, which are read with `demo_settings`, by default the task's.
     """
     name = preset or choose_preset(task, method)
-    if (config := read_preset(name, method)) is not None:
-        return Path(name).stem, config
     if not is_measured(task, name, method):
         return name, task.preset(name, method)
     from nsde_policy.data.statistics import measure_statistics
@@ -255,21 +289,55 @@ def adapt_to_features(config: RunConfig, task: Task, preset: str, demos: "Demons
     return replace(adapted, demos=demo_settings, encoder=config.encoder)
 
 
-def read_preset(preset: str | None, method: str) -> RunConfig | None:
-    """Read the settings of a preset that is a file, as `nsde-policy tune` writes it; None for names."""
-    path = Path(preset or "")
-    if path.suffix != ".json":
-        if preset and (path / PRESET_FILE).exists():
-            raise ConfigError(f"{preset} is a folder: use --preset {path / PRESET_FILE}")
+def read_preset(preset: str, method: str | None) -> RunConfig | None:
+    """Read the settings of a run, or of a file as `nsde-policy tune` writes it; None for names of presets."""
+    if (run := find_run(preset)) is not None:
+        config = run.read_record().config
+    elif preset.endswith(".json"):
+        settings = read_json(Path(preset), error=ConfigError)
+        try:
+            config = RunConfig.from_dict(settings)
+        except ConfigError as error:
+            message = f"{preset} is not a preset: {error}; expected a file that `tune` wrote"
+            raise ConfigError(message) from None
+    else:
         return None
-    settings = read_json(path, error=ConfigError)
-    try:
-        config = RunConfig.from_dict(settings)
-    except ConfigError as error:
-        raise ConfigError(f"{preset} is not a preset: {error}; expected a file that `tune` wrote") from None
-    if config.method != method:
-        raise ConfigError(f"{preset} holds settings of {config.method}: add --policy {config.method}")
+    if method not in (None, config.method):
+        raise ConfigError(f"{preset} holds settings of {config.method}: leave out --policy {method}")
     return config
+
+
+def find_run(preset: RunConfig | str | None) -> "RunDirectory | None":
+    """Return the run that is named in place of a preset; None for settings, names and files.
+
+    A run is named by a path with a separator, so that a folder called `fast` does not hide the preset.
+    """
+    if not isinstance(preset, str) or preset.endswith(".json") or not {"/", os.sep} & {*preset}:
+        return None
+    path = Path(preset)
+    if (path / PRESET_FILE).exists():
+        raise ConfigError(f"{preset} is a folder: use --preset {path / PRESET_FILE}")
+    if not (path / "config.json").exists():
+        problem = "is not a run: it has no config.json" if path.exists() else "does not exist"
+        raise ConfigError(f"--preset {preset} {problem}; expected a folder that `nsde-policy train` wrote")
+    from nsde_policy.run_directory import RunDirectory  # imports torch
+
+    return RunDirectory(path)
+
+
+def find_store(run: Path, record: "RunRecord") -> Path:
+    """Return the store that a run was trained on; raise `ConfigError` if it is not there."""
+    store = Path(record.demos.source)
+    if not store.exists():
+        raise ConfigError(
+            f"{run} was trained on {store}, which does not exist here: name its demonstrations with --demos"
+        )
+    return store
+
+
+def is_store_of(record: "RunRecord", demos: "Path | Demonstrations | None") -> bool:
+    """Return whether a run was trained on a store."""
+    return isinstance(demos, Path) and demos.resolve() == Path(record.demos.source).resolve()
 
 
 def choose_preset(task: Task, method: str) -> str:

@@ -1,4 +1,4 @@
-"""Scale of σ: one factor per dimension, fitted after training on episodes that were held out of it."""
+"""Scale of σ: one factor per dimension, with which σ fits episodes that were held out of the training."""
 
 import logging
 from statistics import NormalDist
@@ -7,16 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from nsde_policy.bounds import Fraction
-from nsde_policy.config import check_value
 from nsde_policy.core.batches import Transitions
+from nsde_policy.core.spec import StateSpec
 from nsde_policy.data.angles import wrap_columns
 from nsde_policy.data.types import Demonstrations
-from nsde_policy.errors import ConfigError
 from nsde_policy.methods.base import PolicyModel
 from nsde_policy.methods.registry import get_method
 from nsde_policy.policy.loading import load_model
-from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 
 from .dataset import build_transitions
@@ -31,32 +28,48 @@ BATCH_ROWS = 8192
 """States whose next state is predicted at once."""
 
 
-def check_std_scale(config: RunConfig, fraction: float) -> None:
-    """Raise `ConfigError` if the fraction is invalid, or the method has no σ that can be scaled."""
-    check_value("--scale-std", fraction, Fraction)
-    if fraction and not get_method(config.method).model_class().reports_std:
-        raise ConfigError(f"the method {config.method} reports no σ to scale: leave out --scale-std")
-    if fraction and config.demos.images:
-        raise ConfigError("σ of features of images is not scaled: leave out --scale-std")
+def measure_std_factors(run: RunDirectory, demos: Demonstrations, *, device: str) -> tuple[float, ...]:
+    """Return the factors with which the σ of a trained run fits held-out demonstrations.
 
-
-def fit_std_scale(run: RunDirectory, demos: Demonstrations, *, device: str) -> np.ndarray:
-    """Scale the σ of a trained run so that it fits held-out demonstrations, and write its weights.
-
-    Return the factor of each dimension of a state, (d,).
+    There is one for each plain observation and action column: another training with the same settings has
+    similar σ there, but another encoder has other features. No σ fits actions that take two values, so their
+    factor is 1. Methods without σ have no factors.
     """
+    if not get_method(run.read_record().config.method).model_class().reports_std:
+        return ()
     record, model = load_model(run)
-    config = record.config
+    config, spec = record.config, record.spec
     pairs = build_transitions(demos, config.demos, history=config.model.history, final_action_weight=1.0)
-    ratios = measure_errors(model.to(device), pairs, config.model.history, record.spec.circular)
-    factor = fit_factors(ratios, (pairs.weight > 0).numpy())
-    model.scale_std(torch.from_numpy(factor))
+    ratios = measure_errors(model.to(device), pairs, config.model.history, spec.circular)
+    factors = fit_factors(ratios, (pairs.weight > 0).numpy())
+    factors[[spec.obs_dim + column for column, *_ in spec.binary]] = 1.0
+    return tuple(factors[find_plain_columns(spec)].tolist())
+
+
+def scale_std(run: RunDirectory, factors: tuple[float, ...]) -> tuple[float, ...]:
+    """Multiply the σ of a trained run by factors of its plain columns, and write its weights.
+
+    Return the factors, or none if they are of other columns.
+    """
+    if not factors:
+        return ()
+    record, model = load_model(run)
+    columns = find_plain_columns(record.spec)
+    if len(factors) != len(columns):
+        logger.warning("σ is not scaled: the preset is of %d columns, not %d", len(factors), len(columns))
+        return ()
+    factor = torch.ones(record.spec.dim, dtype=torch.float64)
+    factor[columns] = torch.tensor(factors, dtype=torch.float64)
+    model.scale_std(factor)
     run.save_weights(model.state_dict())
-    low, middle, high = np.quantile(factor, (0, 0.5, 1))
-    logger.info(
-        "σ is scaled to fit %d episodes: times %.2f (from %.2f to %.2f)", len(demos), middle, low, high
-    )
-    return factor
+    low, middle, high = np.quantile(factors, (0, 0.5, 1))
+    logger.info("σ is scaled as the preset measured: times %.2f (from %.2f to %.2f)", middle, low, high)
+    return factors
+
+
+def find_plain_columns(spec: StateSpec) -> list[int]:
+    """Return the columns of a state that are not features of camera frames."""
+    return [*range(spec.plain_dim), *range(spec.obs_dim, spec.dim)]
 
 
 def measure_errors(

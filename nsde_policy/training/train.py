@@ -49,11 +49,11 @@ from .distributed import join_ranks, use_own_gpu
 from .encoder import EncoderTraining
 from .fit import fit
 from .options import Monitor, TrainOptions
-from .presets import TrainingRequest, expand_names
+from .presets import TrainingRequest, expand_names, is_store_of
 from .recorder import MAX_FRAME_ROWS, MAX_VALIDATION_ROWS, RunRecorder, sample_rows
 from .resume import check_files, check_record
 from .selection import choose_kind, train_dynamics, write_rule
-from .std_scale import check_std_scale, fit_std_scale
+from .std_scale import measure_std_factors, scale_std
 
 logger = logging.getLogger(__name__)
 
@@ -68,9 +68,7 @@ class Split(NamedTuple):
 
     training: tuple[int, ...]
     validation: tuple[int, ...]
-    """Episodes whose losses are recorded."""
-    std_scale: tuple[int, ...]
-    """Episodes that σ is scaled to."""
+    """Episodes whose losses and factors of σ are recorded."""
 
 
 @dataclass(frozen=True)
@@ -89,14 +87,13 @@ def train(
     demos: Path | str | Demonstrations | None = None,
     config: RunConfig | None = None,
     *,
-    preset: str | None = None,
+    preset: Path | str | None = None,
     out: Path | str | None = None,
     policy: str | None = None,
     seed: int = 0,
     device: str = "auto",
     resume: bool = False,
     validation: float = 0.0,
-    scale_std: float = 0.0,
     task: str = "auto",
     env: str | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
@@ -114,14 +111,14 @@ def train(
     Args:
         demos: Demonstrations, or a store of any format; None for those in this package.
         config: Settings of the run, in place of a preset and a method.
-        preset: Name or file of a preset; None for the default of the task.
+        preset: Name or file of a preset, or a run to repeat with its settings and demonstrations; None for
+            the default of the task.
         out: Run directory to write; by default below runs/.
-        policy: Name of the method; by default neural_sde.
+        policy: Name of the method; by default the one of `preset`, or neural_sde.
         seed: Seed of weights, batches and noise.
         device: Torch device; "auto" uses a GPU if there is one.
         resume: Continue what is in `out` from its last checkpoint.
         validation: Fraction of the episodes to hold out of training.
-        scale_std: Fraction of the other episodes to hold out too; σ is scaled to fit them.
         task: Name of the task; "auto" for what the demonstrations record.
         env: Environment of the task, a Gymnasium id or module:Class.
         env_kwargs: Keyword arguments of the environment.
@@ -138,8 +135,8 @@ def train(
         raise ConfigError(f"config has settings of {config.method}: leave out preset and policy")
     request = TrainingRequest(
         demos=Path(demos) if isinstance(demos, str) else demos,
-        preset=preset if config is None else config,
-        method=policy or "neural_sde",
+        preset=config if preset is None else str(preset),
+        method=policy,
         settings=expand_names(settings),
         task=task,
         obs=obs,
@@ -151,7 +148,6 @@ def train(
             resume=resume,
             monitor=monitor,
             validation=validation,
-            scale_std=scale_std,
         ),
     )
     run = train_into_run_folder(request, None if out is None else Path(out))
@@ -163,20 +159,30 @@ def train_into_run_folder(request: TrainingRequest, out: Path | None) -> RunDire
     options = request.options
     if out is not None and not options.resume:
         check_files(RunDirectory(out), resume=False)  # before demonstrations are measured
-    task, env_kwargs, preset, config, adapt = request.resolve()
-    smaller = SMALLER_PRESETS.get(preset)
+    resolved = request.resolve()
+    demos, config, task = resolved.demos, resolved.config, resolved.task
+    smaller = SMALLER_PRESETS.get(resolved.preset)
     if smaller and options.device == "cpu":
-        logger.info("preset %s is made for GPUs; on a CPU, --preset %s is much quicker", preset, smaller)
+        logger.info(
+            "preset %s is made for GPUs; on a CPU, --preset %s is much quicker", resolved.preset, smaller
+        )
     if out is None:
-        about = task if task != NO_TASK or request.demos is None else name_demos(request.demos)
+        about = task if task != NO_TASK or demos is None else name_demos(demos)
+        preset = Path(resolved.preset).resolve().name.removesuffix(".json")
         name = f"{about}-{config.method}-{preset}-{options.seed}"
         out = Path("runs") / re.sub(r"[^\w.-]", "_", name)
-        if isinstance(request.demos, Path) and not options.resume:
-            refuse_other_store(RunDirectory(out), request.demos)
-    if isinstance(request.demos, Path):
-        check_output(request.demos, out)
+        if isinstance(demos, Path) and not options.resume:
+            refuse_other_store(RunDirectory(out), demos)
+    if isinstance(demos, Path):
+        check_output(demos, out)
     run = train_run(
-        request.demos, config, out, task=task, env_kwargs=env_kwargs, options=options, adapt=adapt
+        demos,
+        config,
+        out,
+        task=task,
+        env_kwargs=resolved.env_kwargs,
+        options=replace(options, std_factors=resolved.std_factors),
+        adapt=resolved.adapt,
     )
     if overfitting := describe_overfitting(run):
         logger.warning(overfitting)
@@ -185,8 +191,8 @@ def train_into_run_folder(request: TrainingRequest, out: Path | None) -> RunDire
 
 def refuse_other_store(run: RunDirectory, demos: Path) -> None:
     """Raise `CheckpointError` if a run is of another store, which has the same name in another folder."""
-    if run.config.exists() and Path(run.read_record().demos.source).resolve() != demos.resolve():
-        source = run.read_record().demos.source
+    if run.config.exists() and not is_store_of(record := run.read_record(), demos):
+        source = record.demos.source
         raise CheckpointError(f"{run.path} holds a run of {source}: give the run of {demos} another --out")
 
 
@@ -226,7 +232,7 @@ def train_run(
             parameters.
     """
     options = options or TrainOptions()
-    _check_settings(config, options)
+    _check_settings(config)
     demos, images = open_demonstrations(demos, config, task, env_kwargs or {})
     warn_if_few(demos, options.validation)
     context = TrainingContext(
@@ -253,12 +259,9 @@ def train_run(
 
 
 def _split(demos: Demonstrations, options: TrainOptions) -> Split:
-    """Hold out episodes for the validation, and some of the others for the scale of σ."""
-    others, validation = split_episodes(demos, options.validation, seed=options.seed)
-    rest = [i for i in range(len(demos)) if i not in validation]
-    _, places = split_episodes(others, options.scale_std, seed=options.seed, flag="--scale-std")
-    std_scale = tuple(rest[i] for i in places)
-    return Split(tuple(i for i in rest if i not in std_scale), validation, std_scale)
+    """Hold out episodes for the validation."""
+    _, validation = split_episodes(demos, options.validation, seed=options.seed)
+    return Split(tuple(i for i in range(len(demos)) if i not in validation), validation)
 
 
 def _train_encoder(
@@ -339,11 +342,13 @@ def _train_policy(
         _fit_policy(run, record, aligned, held_out, options)
 
     # Calibrate
-    if split.std_scale:
-        fit_std_scale(run, data.demos.select(split.std_scale), device=options.device)
+    if held_out is not None:
+        std_factors = measure_std_factors(run, held_out.demos, device=options.device)
+    else:
+        std_factors = scale_std(run, options.std_factors)
     if selection is not None and selection.kind != "none":
         write_rule(run, selection)
-    calibration = calibrate(train_set, record)
+    calibration = replace(calibrate(train_set, record), std_factors=std_factors)
     if encoder is not None:
         file = run.encoder.path / VISIBILITY_FILE  # missing if an earlier version trained the encoder
         visible = float(run.encoder.read_tensors(file)["usual"]) if file.exists() else None
@@ -421,9 +426,8 @@ def calibrate(data: TrainingSet, record: RunRecord) -> Calibration:
     )
 
 
-def _check_settings(config: RunConfig, options: TrainOptions) -> None:
+def _check_settings(config: RunConfig) -> None:
     """Raise `ConfigError` if the method does not have what the settings ask for."""
-    check_std_scale(config, options.scale_std)
     if config.selection.select == "none":
         return
     if not get_method(config.method).model_class().samples:

@@ -176,8 +176,9 @@ def test_cameras_on_a_cpu_get_a_small_encoder_and_fewer_steps_shorten_all_parts(
 ):
     store = write_camera_store(tmp_path / "arm.zarr", arm=True)
     args = ["--demos", str(store), "--task", "none", "--images", "top", "wrist", "--device", device, *flags]
-    _, _, name, config, _ = Train.parse(args, "train").resolve()
-    assert name == preset
+    resolved = Train.parse(args, "train").resolve()
+    config = resolved.config
+    assert resolved.preset == preset
     if size is not None:
         assert config.encoder.size == size
         assert config.encoder.train.steps == encoder_steps

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from nsde_policy.assets import resolve_run
-from nsde_policy.core.spec import CameraSpec
 from nsde_policy.data.split import FEWEST_EPISODES, count_held_out, suggest_fraction
 from nsde_policy.eval.score.result import ActionScale, Score, describe_score
 from nsde_policy.eval.score.verdict import judge
@@ -46,7 +45,7 @@ def make_judged(ours: float, linear: float, training: float) -> Score:
 @pytest.mark.parametrize(
     ("errors", "outlook", "advice"),
     [
-        ((0.25, 0.4, 0.25), "expect it to work", "train on all episodes for the robot"),
+        ((0.25, 0.4, 0.25), "expect it to work", "for the robot with `nsde-policy train --preset RUN`"),
         ((0.4, 0.45, 0.38), "cannot tell", "train longer"),
         ((0.8, 0.5, 0.8), "expect it to fail", "train longer"),
         ((0.8, 0.6, 0.4), "expect it to fail", "record more episodes like number 13"),
@@ -122,9 +121,9 @@ def test_sigma_that_does_not_fit_gets_a_remedy(coverage: float, words: str):
         "in the next period as good as repeating the last action"
     )
     assert words in sigma
-    assert sigma.endswith("train with --scale-std 0.1")
+    assert sigma.endswith("% of recorded actions in its 95% interval; record more episodes")
     score = make_score({"sample": same, "repeat": same}, coverage)
-    camera = CameraSpec("observation.images.top", 96, 96)
-    seeing = replace(score, record=replace(score.record, cameras=(camera,)))
-    assert describe_score(seeing)[2].endswith("record more episodes")
+    demos = replace(score.record.demos, held_out=(1,))
+    measured = replace(score, record=replace(score.record, demos=demos))
+    assert describe_score(measured)[2].endswith("; `nsde-policy train --preset RUN` scales it")
     assert few.startswith("cannot tell, because only 2 of these episodes were held out")

@@ -1,23 +1,27 @@
-"""Tests for training/std_scale.py: σ is scaled to held-out episodes, once, and in every command."""
+"""Tests for training/std_scale.py: held-out episodes measure factors of σ, which scale the next training."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from nsde_policy.cli.main import main
 from nsde_policy.config import NetworkConfig, TrainConfig
-from nsde_policy.data.split import split_episodes
+from nsde_policy.interface.calibration import CALIBRATION_FILE
+from nsde_policy.methods.base import PolicyModel
+from nsde_policy.methods.baselines.knn import NearestNeighboursConfig
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
 from nsde_policy.policy.loading import load_model
 from nsde_policy.run_config import RunConfig
-from nsde_policy.run_directory import RunDirectory
+from nsde_policy.run_directory import RunDirectory, fingerprint
 from nsde_policy.training.dataset import TrainingSet, build_transitions, measure_state_spec
 from nsde_policy.training.options import TrainOptions
-from nsde_policy.training.std_scale import fit_factors, measure_errors
+from nsde_policy.training.std_scale import fit_factors, measure_errors, measure_std_factors, scale_std
 from nsde_policy.training.train import train_run
 from tests.helpers.toy_problems import make_robot_demos
 
@@ -27,9 +31,13 @@ CONFIG = RunConfig(
 )
 
 
-def train(path: Path, *, resume: bool = False) -> RunDirectory:
-    options = TrainOptions(seed=3, validation=0.2, scale_std=0.3, resume=resume)
-    return train_run(make_robot_demos(), CONFIG, path, options=options)
+def train(path: Path, **options: Any) -> RunDirectory:
+    return train_run(make_robot_demos(), CONFIG, path, options=TrainOptions(seed=3, **options))
+
+
+def read_factors(run: RunDirectory) -> list[float]:
+    factors: list[float] = json.loads((run.path / CALIBRATION_FILE).read_text())["std_factors"]
+    return factors
 
 
 def test_factors_are_those_of_normal_errors():
@@ -62,32 +70,62 @@ def test_scaling_multiplies_the_standard_deviation_alone():
     torch.testing.assert_close(after.std, before.std * factor, rtol=1e-4, atol=0)
 
 
-def test_scaled_run_fits_the_held_out_episodes_and_resumes(tmp_path: Path):
-    run = train(tmp_path / "run")
-    known, held_out = split_episodes(make_robot_demos(), 0.2, seed=3)
-    _, places = split_episodes(known, 0.3, seed=3)
+def test_factors_of_a_run_fit_its_held_out_episodes_and_scale_the_next_one(tmp_path: Path):
+    run = train(tmp_path / "run", validation=0.3)
     record, model = load_model(run)
-    assert record.demos.held_out == held_out
-    pairs = build_transitions(known.select(places), record.config.demos, history=2, final_action_weight=1.0)
-    errors = measure_errors(model, pairs, 2, record.spec.circular)
-    needed = fit_factors(errors, (pairs.weight > 0).numpy())
-    np.testing.assert_allclose(needed, 1.0, rtol=0.02)
-    weights = run.read_weights()
-    train(tmp_path / "run", resume=True)
-    again = run.read_weights()
-    assert all(torch.equal(weights[name], again[name]) for name in weights)
+    held_out = make_robot_demos().select(record.demos.held_out)
+    pairs = build_transitions(held_out, record.config.demos, history=2, final_action_weight=1.0)
+
+    def measure(model: PolicyModel[Any]) -> np.ndarray:
+        errors = measure_errors(model, pairs, 2, record.spec.circular)
+        return fit_factors(errors, (pairs.weight > 0).numpy())
+
+    factors = read_factors(run)
+    np.testing.assert_allclose(factors, measure(model))
+    assert abs(np.log(factors)).max() > 0.1
+    options: dict[str, Any] = {"std_factors": tuple(factors)}
+    scaled, plain = train(tmp_path / "scaled", **options), train(tmp_path / "plain")
+    assert read_factors(scaled) == factors
+    needed, without = (measure(load_model(each)[1]) for each in (scaled, plain))
+    np.testing.assert_allclose(needed * factors, without, rtol=0.02)
+    weights = fingerprint(scaled.read_weights())
+    again = train(scaled.path, **options, resume=True)
+    assert fingerprint(again.read_weights()) == weights
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("--policy knn --preset fast --scale-std 0.1", "the method knn reports no σ to scale"),
-        ("--task pusht --demos missing.zarr --scale-std 1", "need --scale-std < 1.0, got 1.0"),
-    ],
-)
-def test_what_cannot_be_scaled_is_refused_before_demonstrations_are_read(
-    flags: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    assert main(["train", *flags.split(), "--out", str(tmp_path / "run")]) == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
+def test_held_out_episodes_are_scored_with_the_trained_sigma(tmp_path: Path):
+    runs = [
+        train(tmp_path / f"{len(factors)}", validation=0.3, std_factors=factors)
+        for factors in ((), (2.0,) * 7)
+    ]
+    assert len({fingerprint(run.read_weights()) for run in runs}) == 1
+    assert read_factors(runs[0]) == read_factors(runs[1])
+
+
+def test_sigma_of_camera_features_and_of_binary_actions_stays(tmp_path: Path):
+    run, demos = train(tmp_path / "run"), make_robot_demos()
+    record = run.read_record()
+    spec = replace(record.spec, image_features=2, binary=((1, 0.0, 1.0),))
+    run.save_record(replace(record, spec=spec))
+    factors = measure_std_factors(run, demos, device="cpu")
+    assert len(factors) == 2 + 3  # observation columns and actions
+    assert [factor == 1.0 for factor in factors] == [False, False, False, True, False]
+    states = torch.randn(5, 2, spec.dim, generator=torch.Generator().manual_seed(1))
+    before = load_model(run)[1].predict_step(states).std
+    assert scale_std(run, factors) == factors
+    ratio = load_model(run)[1].predict_step(states).std / before
+    expected = torch.tensor([*factors[:2], 1.0, 1.0, *factors[2:]]).expand(5, 7)
+    torch.testing.assert_close(ratio, expected, rtol=1e-3, atol=0)
+
+
+def test_factors_of_other_columns_are_not_applied(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    run = train(tmp_path / "run", std_factors=(2.0,) * 5)
+    assert "the preset is of 5 columns, not 7" in caplog.text
+    assert read_factors(run) == []
+    assert fingerprint(run.read_weights()) == fingerprint(train(tmp_path / "plain").read_weights())
+
+
+def test_methods_without_sigma_have_no_factors(tmp_path: Path):
+    config = RunConfig(model=NearestNeighboursConfig())
+    run = train_run(make_robot_demos(), config, tmp_path / "run", options=TrainOptions(validation=0.3))
+    assert read_factors(run) == []

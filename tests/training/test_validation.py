@@ -1,5 +1,6 @@
 """Tests for validation in training/recorder.py: episodes held out of training and the losses on them."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from nsde_policy.data import Demonstrations
 from nsde_policy.data.split import split_episodes
 from nsde_policy.data.statistics import DemoStatistics, measure_statistics
 from nsde_policy.errors import CheckpointError, ConfigError
+from nsde_policy.interface.calibration import Calibration
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
-from nsde_policy.policy.loading import load_model
+from nsde_policy.policy.loading import build_policy_spec, load_model
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training import selection
@@ -62,8 +64,11 @@ def test_held_out_episodes_do_not_influence_training_statistics_or_calibration(
     rest = demos.select([i for i in range(10) if i not in record.demos.held_out])
     alone = train_run(rest, TINY, tmp_path / "run", options=TrainOptions(seed=3))
     assert alone.read_record().spec == record.spec
-    for file in ("model.safetensors", "training.safetensors", "calibration.json"):
+    for file in ("model.safetensors", "training.safetensors"):
         assert (alone.path / file).read_bytes() == (finished.path / file).read_bytes(), file
+    measured, usual = (Calibration.read(run.path, build_policy_spec(record)) for run in (finished, alone))
+    assert len(measured.std_factors) == record.spec.dim
+    assert replace(measured, std_factors=()) == usual
 
 
 def test_held_out_episodes_count_for_the_rule_of_plan_selection(
