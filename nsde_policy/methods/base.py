@@ -138,7 +138,7 @@ class PolicyModel(TrainableModel[Batch]):
         raise self._lacks("predict states", "predicts_states")
 
     def futures_std(self, states: Tensor, paths: Tensor, *, sampling: Sampling | None = None) -> Tensor:
-        """Return the standard deviation of each step of sampled paths, (rows, steps, d).
+        """Return the learned standard deviation of each step of sampled paths, (rows, steps, d).
 
         The paths are those of `sample_futures`, (rows, steps + 1, d), from states (rows, history, d).
         """

@@ -97,7 +97,7 @@ def test_the_goal_decides_which_graph_runs(exported):
     assert 10 < sum(expected) < 190
 
 
-def test_a_selected_plan_reports_the_noise_with_which_it_was_sampled():
+def test_a_selected_plan_reports_the_standard_deviation_along_its_own_path():
     policy = build_selecting_policy(make_neural_sde_config())
     plan = policy.plan_from(NEAR, steps=STEPS, seed=0)
     assert plan.candidates is not None

@@ -48,6 +48,7 @@ def test_folded_plan_equals_the_solver_up_to_rounding(model: NeuralSDE):
     assert torch.equal(actions, path[:, 1:, 3:])
     plain_std = model.futures_std(x, plain)[..., 3:]
     torch.testing.assert_close(std, plain_std, rtol=1e-4, atol=1e-6)
+    assert std.min() > 0, "also where paths are sampled without noise"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ class FoldedPlan(nn.Module):
     """
 
     spread: Tensor
-    """Factor from √(v₀ + exp(network output)) to g, (d,)."""
+    """Factor from √(v₀ + exp(network output)) to g of a solver step, (d,)."""
 
     def __init__(
         self,
@@ -41,7 +41,8 @@ class FoldedPlan(nn.Module):
         self.substeps = sampling.substeps
         self.variance_floor = config.variance_floor
         std = self.layout.increment_std.double()
-        self.register_buffer("spread", (std * (sampling.diffusion / math.sqrt(sampling.substeps))).float())
+        self.register_buffer("spread", (std / math.sqrt(sampling.substeps)).float())
+        self.diffusion = sampling.diffusion
         self.trunk = copy.deepcopy(cast(MLP, networks.trunk))
         first = cast(nn.Linear, self.trunk.layers[0])
         self.trunk.layers[0] = _fold_inputs(first, layout, config.history)
@@ -72,7 +73,7 @@ class FoldedPlan(nn.Module):
             h = self.trunk(torch.cat(features, dim=-1))
             # √(v₀ + e^l) equals exp(½ (log v₀ + softplus(l − log v₀))), the formula of `LearnedSDE.outputs`
             sigma = (self.variance_floor + self.log_variance(h).exp()).sqrt() * self.spread
-            now = now + self.drift(h) + sigma * unit_noise
+            now = now + self.drift(h) + self.diffusion * sigma * unit_noise
             features = [self._features(now), *features[:-1]]
             if k % self.substeps == 0:
                 std.append(sigma)

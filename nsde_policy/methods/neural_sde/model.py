@@ -173,10 +173,14 @@ class NeuralSDE(PolicyModel[Transitions]):
 
     @torch.no_grad()
     def futures_std(self, states: Tensor, paths: Tensor, *, sampling: Sampling | None = None) -> Tensor:
-        """Return σ = g(x) √Δt of each step of sampled paths, (rows, steps, d), from one network call."""
+        """Return σ = g(x) √Δt of each step of sampled paths, (rows, steps, d), from one network call.
+
+        It is the learned σ, also where plans are sampled with less noise or none.
+        """
         visited = torch.cat([states[:, 1:].flip(1), paths[:, :-1]], dim=1).transpose(0, 1)
         stacked = stack_history(visited, self.config.history)[self.config.history - 1 :]
-        std = self._newest_coefficients(stacked, sampling).diffusion * math.sqrt(self.config.dt)
+        learned = self._newest_coefficients(stacked, self.learned_sampling(sampling))
+        std = learned.diffusion * math.sqrt(self.config.dt)
         return std.transpose(0, 1)
 
     @torch.no_grad()
