@@ -141,7 +141,8 @@ def average_pixels(picture: np.ndarray) -> np.ndarray:
     """Average squares of `OVERSAMPLING` pixels, (height, width, 3) uint8."""
     height, width, _ = picture.shape
     squares = picture.reshape(height // OVERSAMPLING, OVERSAMPLING, width // OVERSAMPLING, OVERSAMPLING, 3)
-    return squares.mean((1, 3)).round().astype(np.uint8)
+    averages: np.ndarray = squares.mean((1, 3)).round().astype(np.uint8)
+    return averages
 
 
 class MetaWorldDrawing(Drawing):

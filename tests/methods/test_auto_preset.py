@@ -80,9 +80,9 @@ def test_demonstrations_of_obstacle_avoidance_get_the_settings_for_branches(task
 @pytest.mark.parametrize(
     ("statistics", "rate", "chunk"),
     [(HUMAN, 10.0, 8), (HUMAN, 30.0, 16), (HUMAN, 1.0, 4), (HUMAN, None, 8),
-     (replace(HUMAN, median_length=12), 30.0, 2), (BRANCHING, 30.0, 16), (SCRIPTED, 30.0, 8), (UNKNOWN, 30.0, 8),
-     (replace(UNKNOWN, median_length=88), 30.0, 4), (replace(UNKNOWN, median_length=101), 30.0, 4),
-     (replace(UNKNOWN, median_length=12), 30.0, 1)],
+     (replace(HUMAN, median_length=12), 30.0, 2), (BRANCHING, 30.0, 16), (SCRIPTED, 30.0, 8),
+     (UNKNOWN, 30.0, 8), (replace(UNKNOWN, median_length=88), 30.0, 4),
+     (replace(UNKNOWN, median_length=101), 30.0, 4), (replace(UNKNOWN, median_length=12), 30.0, 1)],
 )  # fmt: skip
 def test_chunk_is_a_time_within_bounds(statistics, rate, chunk):
     assert choose_chunk(replace(statistics, rate_hz=rate)) == chunk

@@ -104,7 +104,10 @@ def test_a_run_trained_without_selection_is_not_resumed_with_it(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("diffusion", "reason"),
-    [(1.0, "the demonstrations neither stay near a goal nor branch"), (0.0, "plans are sampled without noise and do not differ")],
+    [
+        (1.0, "the demonstrations neither stay near a goal nor branch"),
+        (0.0, "plans are sampled without noise and do not differ"),
+    ],
 )
 def test_auto_trains_no_dynamics_model_where_nothing_is_selected(
     diffusion: float, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
