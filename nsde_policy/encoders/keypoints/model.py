@@ -85,7 +85,7 @@ class KeypointModel(EncoderModel):
         backgrounds = [torch.from_numpy(np.median(frames, axis=0).astype(np.uint8)) for frames in first]
         self.set_scene(both.amin(0), both.amax(0), backgrounds)
         targets = []
-        for values in map(torch.from_numpy, (recorded.values, recorded.mirrored_values)):
+        for values in both.chunk(2):
             target = values.repeat(1, len(FORESEEN))
             for rows in recorded.episodes:
                 later = [values[[min(row + ahead, rows[-1]) for row in rows]] for ahead in FORESEEN]
