@@ -27,7 +27,7 @@ def test_policy_reaches_90_percent_of_the_return_of_a_scripted_expert(tmp_path, 
     collect = ["collect", "--env", ENV, "--policy", "car_expert:PushAlong", "--episodes", "8"]
     assert main([*collect, "--out", "car.zarr", "--workers", "1"]) == 0
     train = ["train", "--demos", "car.zarr", "--out", "run", "--device", "cpu"]
-    small = ["--train.steps", "120", "--train.batch-size", "512", "--model.network.width", "64"]
+    small = ["--train.steps", "400", "--train.batch-size", "512", "--model.network.width", "64"]
     assert main([*train, *small]) == 0
     assert main(["eval", "run", "--episodes", "4", "--json", "scores.json", "--workers", "1"]) == 0
     scores = json.loads((tmp_path / "scores.json").read_text())
