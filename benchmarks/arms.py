@@ -98,8 +98,8 @@ def deliver(
             policy.planned, arm = [], RecordingArm(simulated)
             delivered = drive(policy, arm, *CAMERAS, seconds=seconds)
             played[str(seed)] = {
-                "delivered": delivered,
-                "gripped": arm.gripped,
+                "delivered": bool(delivered),
+                "gripped": bool(arm.gripped),
                 "planned": compare(policy, policy.planned),
                 "sent": compare(policy, arm.commands),
             }
