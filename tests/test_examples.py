@@ -103,7 +103,7 @@ def test_robots_of_each_kind_are_recorded_trained_and_driven(
     if name == "arm_with_gripper.py":
         run_here("remote_gpu.py", "--run", tmp_path / "out/run", "--trials", 1)
         printed = capsys.readouterr().out
-        assert printed.startswith("RemotePolicy(neural_sde, 9 → 7, 20 Hz, chunk 2)\ndelivered the block in")
+        assert printed.startswith("RemotePolicy(neural_sde, 9 → 7, 20 Hz, chunk 4)\ndelivered the block in")
 
 
 def test_a_person_delivers_the_block_and_corrects_near_misses():

@@ -90,7 +90,7 @@ def test_chunk_is_a_time_within_bounds(statistics, rate, chunk):
 
 @pytest.mark.parametrize(
     ("statistics", "rate", "chunk"),
-    [(HUMAN, 30.0, 16), (BRANCHING, 30.0, 16), (UNKNOWN, 10.0, 1), (UNKNOWN, 20.0, 2), (UNKNOWN, 100.0, 4),
+    [(HUMAN, 30.0, 16), (BRANCHING, 30.0, 16), (UNKNOWN, 10.0, 2), (UNKNOWN, 20.0, 4), (UNKNOWN, 100.0, 4),
      (SCRIPTED, 100.0, 4), (UNKNOWN, None, 1), (replace(UNKNOWN, median_length=70), 100.0, 2)],
 )  # fmt: skip
 def test_a_neural_sde_replans_often_unless_demonstrators_commit_themselves(statistics, rate, chunk):
