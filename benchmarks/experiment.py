@@ -37,12 +37,12 @@ from pathlib import Path
 from typing import Any
 
 from nsde_policy.assets import USUAL_OBSERVATIONS, find_demos
-from nsde_policy.data import Demonstrations
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.rollouts.disturbances import CameraCondition, Condition
 from nsde_policy.run_config import RunConfig
 from nsde_policy.selection.rule import Choice
 from nsde_policy.tasks import Task, get_task, with_observations
+from nsde_policy.training.dataset import TrainingSet
 from nsde_policy.training.presets import adapt_to_features, add_cameras, is_adapted, resolve_preset
 
 FOLDER = Path(__file__).with_name("experiments")
@@ -136,12 +136,12 @@ class Training:
         _, config = resolve_preset(task, self.preset, self.method, demos=demos, demo_settings=used)
         return self._change(config)
 
-    def find_adaptation(self, config: RunConfig) -> Callable[[Demonstrations], RunConfig] | None:
+    def find_adaptation(self, config: RunConfig) -> Callable[[TrainingSet], RunConfig] | None:
         """Return what chooses the settings again by features of camera frames, if the preset does that."""
         task = self.make_task()
         if not is_adapted(config, task, self.preset):
             return None
-        return lambda demos: self._change(adapt_to_features(config, task, self.preset, demos))
+        return lambda data: self._change(adapt_to_features(config, task, self.preset, data))
 
     def _change(self, config: RunConfig) -> RunConfig:
         """Return settings of a preset, changed as the file says."""

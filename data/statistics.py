@@ -1,10 +1,11 @@
-"""Statistics of demonstrations that settings are chosen by: sizes, a common goal and branching.
+"""Statistics of demonstrations that settings are chosen by: sizes, movement, a common goal and branching.
 
 Predictability and branching come from nearest neighbours: frames of other episodes that look most like a
 frame show how the demonstrators went on from there. If the nearest one went on alike, the demonstrations are
 predictable. If the neighbours went on in two ways, and where they stand does not tell which, they branch.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -54,6 +55,8 @@ class DemoStatistics:
     predict: near 0 for a deterministic demonstrator, near 1 if similar frames tell nothing."""
     branching_fraction: float
     """Fraction of the frames from which similar frames go on in two ways."""
+    movement: float = 0.0
+    """Change of an observation per frame, relative to the spread of its column, the median over columns."""
     goal_frames: float = 0.0
     """Frames that a demonstration spends near the place where all end, on average; 0 if it is not clear which
     columns end alike."""
@@ -101,26 +104,34 @@ def measure_statistics(demos: Demonstrations, image_features: int = 0) -> DemoSt
         median_length=int(np.median(demos.lengths)),
         unexplained_fraction=unexplained,
         branching_fraction=branching,
+        movement=measure_movement(demos),
         goal_frames=0.0 if goal is None else goal.frames_nearby(demos),
     )
 
 
-def _scale_states(demos: Demonstrations) -> np.ndarray:
-    """Return observations and the actions before them, each column with unit variance, (frames, columns).
+def measure_movement(demos: Demonstrations) -> float:
+    """Return how far observations change per frame, root mean square, see `DemoStatistics.movement`."""
+    obs = _scale_columns(demos.obs, demos.angles)
+    changes = np.delete(np.diff(obs, axis=0), demos.episode_ends[:-1] - 1, axis=0)
+    return float(np.median(np.sqrt((changes**2).mean(axis=0)))) if changes.size else 0.0
 
-    Angles become sine and cosine; columns that never change are left out.
-    """
+
+def _scale_states(demos: Demonstrations) -> np.ndarray:
+    """Return observations and the actions before them, each column with unit variance, (frames, columns)."""
     previous = np.roll(demos.act, 1, axis=0)
     previous[demos.starts] = demos.act[demos.starts]
-    columns = []
-    for values, angles in ((demos.obs, demos.angles), (previous, demos.act_angles)):
-        turned = values[:, list(angles)].astype(np.float64)
-        straight = np.delete(values, list(angles), axis=1).astype(np.float64)
-        columns += [straight, np.sin(turned), np.cos(turned)]
-    states = np.concatenate(columns, axis=1)
-    spread = states.std(axis=0)
-    moves = spread > 1e-9 * np.abs(states).max(axis=0)
-    scaled: np.ndarray = states[:, moves] / spread[moves]
+    columns = _scale_columns(demos.obs, demos.angles), _scale_columns(previous, demos.act_angles)
+    return np.concatenate(columns, axis=1)
+
+
+def _scale_columns(values: np.ndarray, angles: Sequence[int]) -> np.ndarray:
+    """Return columns with unit variance, angles as sine and cosine, without columns that never change."""
+    turned = values[:, list(angles)].astype(np.float64)
+    straight = np.delete(values, list(angles), axis=1).astype(np.float64)
+    columns = np.concatenate([straight, np.sin(turned), np.cos(turned)], axis=1)
+    spread = columns.std(axis=0)
+    moves = spread > 1e-9 * np.abs(columns).max(axis=0)
+    scaled: np.ndarray = columns[:, moves] / spread[moves]
     return scaled
 
 

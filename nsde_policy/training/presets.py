@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from nsde_policy.data.types import Demonstrations
     from nsde_policy.run_directory import RunDirectory, RunRecord
 
+    from .dataset import TrainingSet
+
 logger = logging.getLogger(__name__)
 
 DEFAULT_METHOD = "neural_sde"
@@ -81,7 +83,7 @@ class ResolvedTraining(NamedTuple):
     preset: str
     """Name of the preset, or path of the file or run."""
     config: RunConfig
-    adapt: "Callable[[Demonstrations], RunConfig] | None" = None
+    adapt: "Callable[[TrainingSet], RunConfig] | None" = None
     """Chooses the settings again, when the demonstrations have the features of their camera frames."""
     std_factors: tuple[float, ...] = ()
     """Factors of σ that the run in place of a preset recorded."""
@@ -141,7 +143,7 @@ class TrainingRequest:
 
     def _resolve_settings(
         self, task: Task, preset: str | None
-    ) -> tuple[str, RunConfig, "Callable[[Demonstrations], RunConfig] | None"]:
+    ) -> tuple[str, RunConfig, "Callable[[TrainingSet], RunConfig] | None"]:
         """Return the name of the preset, its settings with the changes, and what adapts them to features.
 
         Cameras get an encoder. Fewer steps shorten its training and that of plan selection in proportion.
@@ -159,8 +161,8 @@ class TrainingRequest:
             changed = config.change(self.settings)
             return shorten_parts(changed, changed.train.steps / config.train.steps, self.settings)
 
-        def adapt(demos: "Demonstrations") -> RunConfig:
-            adapted = change(adapt_to_features(config, task, name, demos))
+        def adapt(data: "TrainingSet") -> RunConfig:
+            adapted = change(adapt_to_features(config, task, name, data))
             logger.info("settings: %s", describe_settings(adapted))
             return adapted
 
@@ -278,11 +280,12 @@ def find_encoder(settings: DemoConfig, store: Path, demos: "Demonstrations") -> 
     return name if all(numbers.values()) else OTHER_CAMERA_ENCODER
 
 
-def adapt_to_features(config: RunConfig, task: Task, preset: str, demos: "Demonstrations") -> RunConfig:
+def adapt_to_features(config: RunConfig, task: Task, preset: str, data: "TrainingSet") -> RunConfig:
     """Choose the settings of a policy again, by demonstrations with features of camera frames."""
-    from nsde_policy.data.statistics import measure_statistics
+    from nsde_policy.data.statistics import measure_movement, measure_statistics
 
-    statistics = measure_statistics(demos)
+    movement = measure_movement(data.without_features)  # features jitter
+    statistics = replace(measure_statistics(data.demos), movement=movement)
     logger.info("preset %s, with features of the frames: %s", preset, statistics.describe())
     adapted = task.preset(preset, config.method, statistics=statistics)
     demo_settings = replace(adapted.demos, images=config.demos.images, encoder=config.demos.encoder)

@@ -210,7 +210,7 @@ def train_run(
     task: str = "none",
     env_kwargs: Mapping[str, object] | None = None,
     options: TrainOptions | None = None,
-    adapt: Callable[[Demonstrations], RunConfig] | None = None,
+    adapt: Callable[[TrainingSet], RunConfig] | None = None,
 ) -> RunDirectory:
     """Train a policy, or resume its training, with a progress bar.
 
@@ -253,7 +253,7 @@ def train_run(
         encoder = EncoderTraining(context.data, images, config, run, options, held_out=held_out)
         with closing(encoder):
             features = _train_encoder(run, config, context, encoder)
-            config = config if adapt is None else adapt(features.demos)
+            config = config if adapt is None else adapt(features)
             _train_policy(run, features, config, context, encoder)
     return run
 

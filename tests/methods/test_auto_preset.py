@@ -12,7 +12,7 @@ import pytest
 from nsde_policy.assets import find_demos
 from nsde_policy.cli.train import Train
 from nsde_policy.data import Episode, load_demonstrations
-from nsde_policy.data.statistics import DemoStatistics, choose_chunk
+from nsde_policy.data.statistics import DemoStatistics, choose_chunk, measure_statistics
 from nsde_policy.methods.registry import METHODS, get_method
 from nsde_policy.tasks import get_task
 from nsde_policy.training.presets import resolve_preset
@@ -57,6 +57,21 @@ def test_width_and_steps_follow_the_demonstrations(statistics, setting, value):
     assert attrgetter(setting)(get_method("neural_sde").auto_preset(statistics)) == value
 
 
+@pytest.mark.parametrize(
+    ("movement", "noise"), [(0.1, 0.7), (0.033, 1.5), (0.025, 2.0), (0.001, 3.0), (0.0, 0.7)]
+)
+def test_slower_movements_get_more_noise_augmentation(movement, noise):
+    statistics = replace(UNKNOWN, movement=movement)
+    assert get_method("neural_sde").auto_preset(statistics).model.noise == noise
+
+
+def test_movement_is_measured_in_spreads_of_the_states_per_frame():
+    angle = np.linspace(0, np.pi, 101)  # a cosine: its changes are π / 100 / √2 and its spread is 1 / √2
+    episode = Episode(np.stack([np.cos(angle), 5 * np.cos(angle)], axis=1), np.zeros((101, 1)))
+    demos = join_episodes([episode] * 3)
+    assert measure_statistics(demos).movement == pytest.approx(np.pi / 100, rel=0.02)
+
+
 def test_frames_are_not_compared_by_columns_alone_where_a_policy_sees_pictures():
     task = get_task("none")
     columns = task.training.demos
@@ -89,12 +104,15 @@ def test_chunk_is_a_time_within_bounds(statistics, rate, chunk):
 
 
 @pytest.mark.parametrize(
-    ("statistics", "rate", "chunk"),
-    [(HUMAN, 30.0, 16), (BRANCHING, 30.0, 16), (UNKNOWN, 10.0, 2), (UNKNOWN, 20.0, 4), (UNKNOWN, 100.0, 4),
-     (SCRIPTED, 100.0, 4), (UNKNOWN, None, 1), (replace(UNKNOWN, median_length=70), 100.0, 2)],
+    ("statistics", "movement", "chunk"),
+    [(HUMAN, 0.1, 16), (BRANCHING, 0.1, 16), (UNKNOWN, 0.5, 1), (UNKNOWN, 0.1, 1), (SCRIPTED, 0.05, 2),
+     (UNKNOWN, 0.03, 4), (UNKNOWN, 0.001, 8), (UNKNOWN, 0.0, 1)],
 )  # fmt: skip
-def test_a_neural_sde_replans_often_unless_demonstrators_commit_themselves(statistics, rate, chunk):
-    assert get_method("neural_sde").auto_preset(replace(statistics, rate_hz=rate)).chunk == chunk
+def test_a_neural_sde_replans_before_it_has_moved_far_unless_demonstrators_commit_themselves(
+    statistics, movement, chunk
+):
+    moving = replace(statistics, rate_hz=30.0, movement=movement)
+    assert get_method("neural_sde").auto_preset(moving).chunk == chunk
 
 
 @pytest.mark.parametrize("method", METHODS.names())
@@ -120,7 +138,7 @@ def test_the_log_shows_the_settings_with_those_of_flags(caplog, circles):
     lines = [record.message for record in caplog.records]
     assert any(line.endswith(", without branches or a common goal") for line in lines)
     (line,) = [line for line in lines if line.startswith("settings: ")]
-    assert line.startswith("settings: train.steps 500, chunk 1, model.network.width 256, ")
+    assert line.startswith("settings: train.steps 500, chunk 2, model.network.width 256, ")
     assert line.endswith("model.noise 0.7, model.sampling.diffusion 0, model.sampling.alpha 0.5")
 
 
