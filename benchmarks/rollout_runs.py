@@ -45,6 +45,7 @@ class Suite:
         self.rows = [row for row in rows if self._is_chosen(row)]
         self.order = list(dict.fromkeys(row.name for row in rows))
         self.trainings = {row.training.folder: row.training for row in self.rows}
+        self.tasks = {row.training.task.name: row.training for row in rows}
         periods = {"max_episode_steps": SMOKE["periods"]} if args.smoke else {}
         self.env_kwargs = {**values.get("env_kwargs", {}), **args.env_kwargs, **periods}
 
@@ -187,9 +188,9 @@ class Suite:
         return EntryCache(folder, config, self.args.workers, device), self.run_path(row.training)
 
     def write(self) -> dict[str, Comparison]:
-        """Write results.json from the rows that exist, one comparison per task."""
+        """Write results.json from all rows that exist, those of other calls too, one comparison per task."""
         found = {}
-        for training in {each.task.name: each for each in self.trainings.values()}.values():
+        for training in self.tasks.values():
             files = sorted(self.entry_folder(training).glob("*.json"))
             if files:
                 found[training.task.name] = self._merge(training, files)
