@@ -3,12 +3,15 @@
     python benchmarks/arms.py simulated                       # two cores: half an hour per row, or more
     python benchmarks/arms.py teleoperated --device cuda
     python benchmarks/arms.py simulated --seed-start 200000   # while settings are chosen
+    python benchmarks/arms.py simulated --full-state          # two minutes per training
+    python benchmarks/arms.py simulated --full-state --noise 1.5 --out out/noise_1.5
     python benchmarks/arms.py simulated --smoke               # all of it, tiny, to see that it works
 
 The arms are those of examples/simulated_arm.py and examples/teleoperated_arm.py. 20 episodes with two cameras
-of 96 × 96 are recorded, and 20 with twice the expert's noise. `auto` chooses every setting. The policy then
-drives the arm 50 times. Commands are compared with the demonstrations by their roughness: as planned, and as
-sent after the limits of the session.
+of 96 × 96 are recorded, and 20 with twice the expert's noise. With `--full-state`, the place of the block is
+observed in place of frames. `auto` chooses every setting; `--noise` sets the noise augmentation instead. The
+policy then drives the arm 50 times. Commands are compared with the demonstrations by their roughness: as
+planned, and as sent after the limits of the session.
 
 Run it again to resume: everything that is finished is kept in --out.
 """
@@ -18,7 +21,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +77,14 @@ class RecordingArm:
         return getattr(self.arm, name)
 
 
-def train(store: Path, run: Path, device: str, steps: int | None) -> dict[str, Any]:
+def train(
+    store: Path, run: Path, cameras: Sequence[str], device: str, changes: Mapping[str, Any]
+) -> dict[str, Any]:
     """Train with the settings that `auto` chooses; return seconds, unknown after a pause, and the machine."""
     file = run.with_suffix(".json")
     if not file.exists():
         began, resume = time.time(), run.exists()
-        changes = {} if steps is None else {"steps": steps}
-        policy = nsde_policy.train(store, out=run, images=CAMERAS, device=device, resume=resume, **changes)
+        policy = nsde_policy.train(store, out=run, images=cameras, device=device, resume=resume, **changes)
         seconds = None if resume else time.time() - began
         replace_file(file, json.dumps({"seconds": seconds, "machine": device_name(policy.device)}))
     trained: dict[str, Any] = json.loads(file.read_text())
@@ -88,7 +92,12 @@ def train(store: Path, run: Path, device: str, steps: int | None) -> dict[str, A
 
 
 def deliver(
-    run: Path, file: Path, arms: Sequence[tuple[int, SimulatedArm]], device: str, seconds: float
+    run: Path,
+    file: Path,
+    arms: Sequence[tuple[int, SimulatedArm]],
+    cameras: Sequence[str],
+    device: str,
+    seconds: float,
 ) -> list[dict[str, Any]]:
     """Let the policy drive each arm in a session, by seed; resume after the episodes in the file."""
     played: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
@@ -96,7 +105,7 @@ def deliver(
     for seed, simulated in arms:
         if str(seed) not in played:
             policy.planned, arm = [], RecordingArm(simulated)
-            delivered = drive(policy, arm, *CAMERAS, seconds=seconds)
+            delivered = drive(policy, arm, *cameras, seconds=seconds)
             played[str(seed)] = {
                 "delivered": bool(delivered),
                 "gripped": bool(arm.gripped),
@@ -116,20 +125,23 @@ def compare(policy: nsde_policy.Policy, commands: Sequence[np.ndarray]) -> float
 def measure_row(name: str, args: argparse.Namespace) -> str:
     """Record, train and deliver what is missing; return a row of the table."""
     make_arm, noise = ARMS[args.arm], NOISE[name]
-    folder = args.out / args.arm / name.replace(" ", "_")
+    cameras = () if args.full_state else CAMERAS
+    folder = args.out / (f"{args.arm}_full_state" if args.full_state else args.arm) / name.replace(" ", "_")
     store, steps, episodes, trials, seconds = folder / "demos.zarr", args.steps, 20, 50, MAX_SECONDS
     if args.smoke:
         steps, episodes, trials, seconds = SMOKE_STEPS, SMOKE_EPISODES, 1, SMOKE_SECONDS
+    settings = {"steps": steps, "model.noise": args.noise}
+    changes = {setting: value for setting, value in settings.items() if value is not None}
     if not store.exists():
         partial = store.with_name("partial.zarr")
         shutil.rmtree(partial, ignore_errors=True)
-        record(partial, *CAMERAS, episodes=episodes, make_arm=lambda seed: make_arm(seed, noise=noise))
+        record(partial, *cameras, episodes=episodes, make_arm=lambda seed: make_arm(seed, noise=noise))
         partial.rename(store)
-    trained = train(store, folder / "run", args.device, steps)
+    trained = train(store, folder / "run", cameras, args.device, changes)
     seeds = range(args.seed_start, args.seed_start + trials)
     file = folder / f"played_{args.seed_start}.json"
     arms = [(seed, make_arm(seed)) for seed in seeds]
-    played = deliver(folder / "run", file, arms, args.device, seconds)
+    played = deliver(folder / "run", file, arms, cameras, args.device, seconds)
     planned, sent = (np.sqrt(np.mean([each[key] ** 2 for each in played])) for key in ("planned", "sent"))
     delivered, gripped = (sum(each[key] for each in played) for key in ("delivered", "gripped"))
     time_taken = "–" if trained["seconds"] is None else f"{trained['seconds'] / 60:.0f} min"
@@ -145,6 +157,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("arm", choices=ARMS)
+    parser.add_argument("--full-state", action="store_true", help="observe the block, not its pictures")
+    parser.add_argument("--noise", type=float, help="noise augmentation; default: as auto chooses")
     parser.add_argument("--device", default="cpu", help="torch device")
     parser.add_argument("--steps", type=int, help="training steps; default: as auto chooses")
     parser.add_argument("--seed-start", type=int, default=100_000, help="first seed of the deliveries")

@@ -13,6 +13,7 @@ from nsde_policy.eval.compare.row import Row
 from nsde_policy.eval.compare.table import format_count, format_duration
 from nsde_policy.eval.statistics import mean
 from result_tables.files import NONE, RESULTS, by_seed, group, markdown, pool, pool_success, read
+from result_tables.metaworld_camera import tabulate_tasks
 
 ADROIT = ("door", "hammer", "relocate", "pen")
 UNCOMPARED = ("25k steps", "full noise", "best")
@@ -191,6 +192,12 @@ def metaworld() -> str:
     return markdown(["task", "success", "by training"], lines)
 
 
+def metaworld_camera() -> str:
+    """Tabulate success on all tasks of Meta-World from one camera."""
+    stored = read("metaworld_camera")
+    return tabulate_tasks({task: msgspec.convert(each, Comparison) for task, each in stored.items()})
+
+
 def auto_tasks() -> str:
     """Tabulate the preset `auto` on seven tasks."""
     lines = []
@@ -241,6 +248,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "avoiding_methods": avoiding_methods,
     "adroit_methods": adroit_methods,
     "metaworld": metaworld,
+    "metaworld_camera": metaworld_camera,
     "auto_tasks": auto_tasks,
     "arm_cameras": arm_cameras,
     "tuned": tuned,
