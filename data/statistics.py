@@ -57,6 +57,8 @@ class DemoStatistics:
     """Fraction of the frames from which similar frames go on in two ways."""
     movement: float = 0.0
     """Change of an observation per frame, relative to the spread of its column, the median over columns."""
+    robot_movement: float = 0.0
+    """The same without features of camera frames, which jitter."""
     goal_frames: float = 0.0
     """Frames that a demonstration spends near the place where all end, on average; 0 if it is not clear which
     columns end alike."""
@@ -105,6 +107,7 @@ def measure_statistics(demos: Demonstrations, image_features: int = 0) -> DemoSt
         unexplained_fraction=unexplained,
         branching_fraction=branching,
         movement=measure_movement(demos),
+        robot_movement=measure_movement(demos),
         goal_frames=0.0 if goal is None else goal.frames_nearby(demos),
     )
 

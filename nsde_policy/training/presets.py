@@ -284,8 +284,8 @@ def adapt_to_features(config: RunConfig, task: Task, preset: str, data: "Trainin
     """Choose the settings of a policy again, by demonstrations with features of camera frames."""
     from nsde_policy.data.statistics import measure_movement, measure_statistics
 
-    movement = measure_movement(data.without_features)  # features jitter
-    statistics = replace(measure_statistics(data.demos), movement=movement)
+    robot_movement = measure_movement(data.without_features)
+    statistics = replace(measure_statistics(data.demos), robot_movement=robot_movement)
     logger.info("preset %s, with features of the frames: %s", preset, statistics.describe())
     adapted = task.preset(preset, config.method, statistics=statistics)
     demo_settings = replace(adapted.demos, images=config.demos.images, encoder=config.demos.encoder)

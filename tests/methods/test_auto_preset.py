@@ -111,7 +111,7 @@ def test_chunk_is_a_time_within_bounds(statistics, rate, chunk):
 def test_a_neural_sde_replans_before_it_has_moved_far_unless_demonstrators_commit_themselves(
     statistics, movement, chunk
 ):
-    moving = replace(statistics, rate_hz=30.0, movement=movement)
+    moving = replace(statistics, rate_hz=30.0, robot_movement=movement)
     assert get_method("neural_sde").auto_preset(moving).chunk == chunk
 
 

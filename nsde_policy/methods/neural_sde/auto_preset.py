@@ -54,7 +54,7 @@ def adapt_to_demos(statistics: "DemoStatistics") -> Preset:
     elif statistics.has_branches:
         noise, dropout, sampling = 1.5, 0.0, SamplingConfig(alpha=1.5, diffusion=2.5)
     else:
-        chunk = min(chunk, choose_reaction(statistics.movement))
+        chunk = min(chunk, choose_reaction(statistics.robot_movement))
         noise = choose_noise(statistics.movement)
     width = next((width for dims, width in WIDTHS if statistics.dim <= dims), 1024)
     model = NeuralSDEConfig(
