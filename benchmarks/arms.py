@@ -4,7 +4,7 @@
     python benchmarks/arms.py teleoperated --device cuda
     python benchmarks/arms.py simulated --seed-start 200000   # while settings are chosen
     python benchmarks/arms.py simulated --full-state          # two minutes per training
-    python benchmarks/arms.py simulated --full-state --noise 1.5 --out out/noise_1.5
+    python benchmarks/arms.py simulated --full-state --noise 0.7
     python benchmarks/arms.py simulated --smoke               # all of it, tiny, to see that it works
 
 The arms are those of examples/simulated_arm.py and examples/teleoperated_arm.py. 20 episodes with two cameras
@@ -126,7 +126,8 @@ def measure_row(name: str, args: argparse.Namespace) -> str:
     """Record, train and deliver what is missing; return a row of the table."""
     make_arm, noise = ARMS[args.arm], NOISE[name]
     cameras = () if args.full_state else CAMERAS
-    folder = args.out / (f"{args.arm}_full_state" if args.full_state else args.arm) / name.replace(" ", "_")
+    kind = [args.arm, "full_state" * args.full_state, f"noise_{args.noise}" * (args.noise is not None)]
+    folder = args.out / "_".join(filter(None, [*kind, "smoke" * args.smoke])) / name.replace(" ", "_")
     store, steps, episodes, trials, seconds = folder / "demos.zarr", args.steps, 20, 50, MAX_SECONDS
     if args.smoke:
         steps, episodes, trials, seconds = SMOKE_STEPS, SMOKE_EPISODES, 1, SMOKE_SECONDS

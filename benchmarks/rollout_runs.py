@@ -266,5 +266,6 @@ def run_rollouts(values: dict[str, Any], args: argparse.Namespace) -> None:
     if "table" in values:
         print(TABLES[values["table"]](comparisons))
         return
-    for comparison in comparisons.values():
-        print(f"{format_comparison(comparison)}\n")
+    chosen = {training.task.name for training in suite.trainings.values()}
+    for task in filter(chosen.__contains__, comparisons):
+        print(f"{format_comparison(comparisons[task])}\n")

@@ -56,12 +56,13 @@ class DemoStatistics:
     branching_fraction: float
     """Fraction of the frames from which similar frames go on in two ways."""
     movement: float = 0.0
-    """Change of an observation per frame, relative to the spread of its column, the median over columns."""
+    """Root mean square change of an observation per frame, relative to the spread of its column; the median
+    over columns."""
     robot_movement: float = 0.0
     """The same without features of camera frames, which jitter."""
     goal_frames: float = 0.0
     """Frames that a demonstration spends near the place where all end, on average; 0 if it is not clear which
-    columns end alike."""
+    columns end alike, or there are few episodes."""
 
     def describe(self) -> str:
         """Describe the demonstrations in one line."""
@@ -99,6 +100,7 @@ def measure_statistics(demos: Demonstrations, image_features: int = 0) -> DemoSt
     states = _scale_states(demos)
     goal = find_goal(demos, image_features) if is_goal_certain(demos, image_features) else None
     unexplained, branching = _compare_neighbours(demos, states, np.random.default_rng(0))
+    movement = measure_movement(demos)
     return DemoStatistics(
         frames=len(demos.obs),
         dim=demos.obs.shape[1] + demos.act.shape[1],
@@ -106,17 +108,21 @@ def measure_statistics(demos: Demonstrations, image_features: int = 0) -> DemoSt
         median_length=int(np.median(demos.lengths)),
         unexplained_fraction=unexplained,
         branching_fraction=branching,
-        movement=measure_movement(demos),
-        robot_movement=measure_movement(demos),
+        movement=movement,
+        robot_movement=movement,
         goal_frames=0.0 if goal is None else goal.frames_nearby(demos),
     )
 
 
 def measure_movement(demos: Demonstrations) -> float:
-    """Return how far observations change per frame, root mean square, see `DemoStatistics.movement`."""
+    """Return how far observations change per frame, see `DemoStatistics.movement`; 0 if they never do.
+
+    Columns that are constant in each episode, such as a goal, do not count.
+    """
     obs = _scale_columns(demos.obs, demos.angles)
     changes = np.delete(np.diff(obs, axis=0), demos.episode_ends[:-1] - 1, axis=0)
-    return float(np.median(np.sqrt((changes**2).mean(axis=0)))) if changes.size else 0.0
+    moves = (changes != 0).any(axis=0)
+    return float(np.median(np.sqrt((changes[:, moves] ** 2).mean(axis=0)))) if moves.any() else 0.0
 
 
 def _scale_states(demos: Demonstrations) -> np.ndarray:

@@ -67,8 +67,8 @@ def test_slower_movements_get_more_noise_augmentation(movement, noise):
 
 def test_movement_is_measured_in_spreads_of_the_states_per_frame():
     angle = np.linspace(0, np.pi, 101)  # a cosine: its changes are π / 100 / √2 and its spread is 1 / √2
-    episode = Episode(np.stack([np.cos(angle), 5 * np.cos(angle)], axis=1), np.zeros((101, 1)))
-    demos = join_episodes([episode] * 3)
+    paths = [np.stack([np.cos(angle), 5 * np.cos(angle), *[np.full(101, goal)] * 3], 1) for goal in range(3)]
+    demos = join_episodes([Episode(path, np.zeros((101, 1))) for path in paths])
     assert measure_statistics(demos).movement == pytest.approx(np.pi / 100, rel=0.02)
 
 

@@ -22,12 +22,12 @@ a chunk of 4: with 1, it hardly delivers."""
 NOISE = 0.7
 """Noise augmentation, in increments of one frame."""
 NOISE_OF_SPREAD, MOST_NOISE = 0.06, 3.0
-"""Noise augmentation of a slow robot, as a fraction of that spread, and the most in increments: at a high
-rate, frames differ by less than a policy drifts. Measured from the full state, with a noise of 0.7, 1.5 and 3
-increments: the arm delivers 21, 38 and 39 of 40 blocks. The arm of examples/teleoperated_arm.py, which moves
-by 0.025 per frame, delivers 19, 24 and 34. Tasks of Meta-World move by 0.05 to 0.1: peg-insert-side, one of
-the slowest, succeeds in 0.63, 0.75 and 0.78 of 40 episodes with 0.7, 1 and 1.5, but 1.5 costs 0.1 over 26
-tasks."""
+"""Noise augmentation of a slow robot, as a fraction of the spread of its observations, and the most in
+increments: at a high rate, frames differ by less than a policy drifts. Measured from the full state, with a
+noise of 0.7, 1.5 and 3 increments: the arm delivers 21, 38 and 39 of 40 blocks. The arm of
+examples/teleoperated_arm.py, which moves by 0.025 per frame, delivers 19, 24 and 34. Tasks of Meta-World move
+by 0.05 to 0.1: peg-insert-side, one of the slowest, succeeds in 0.63, 0.75 and 0.78 of 40 episodes with 0.7,
+1 and 1.5, but 1.5 costs 0.1 over 26 tasks."""
 WIDTHS = ((32, 256), (128, 512))
 """Largest number of dimensions and the width of the networks; wider states get 1024."""
 
