@@ -38,7 +38,7 @@ def test_score_gives_the_verdict_of_the_command(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     policy = nsde_policy.train(store, out=tmp_path / "run", **FEW)
-    assert repr(policy) == "Policy(neural_sde, 8 → 8, 20 Hz, chunk 2)"
+    assert repr(policy) == "Policy(neural_sde, 8 → 8, 20 Hz, chunk 4)"
     found = nsde_policy.score(policy, store, samples=5, stride=9)
     capsys.readouterr()
     assert main(["score", str(tmp_path / "run"), "--demos", str(store), "--samples=5", "--stride=9"]) == 0
