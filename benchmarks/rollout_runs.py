@@ -266,6 +266,6 @@ def run_rollouts(values: dict[str, Any], args: argparse.Namespace) -> None:
     if "table" in values:
         print(TABLES[values["table"]](comparisons))
         return
-    chosen = {training.task.name for training in suite.trainings.values()}
-    for task in filter(chosen.__contains__, comparisons):
-        print(f"{format_comparison(comparisons[task])}\n")
+    for task in dict.fromkeys(row.training.task.name for row in suite.rows):
+        if task in comparisons:
+            print(f"{format_comparison(comparisons[task])}\n")

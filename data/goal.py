@@ -20,7 +20,8 @@ MOST_EARLY = 0.05
 EXPLAINED = 0.95
 """Fraction of the variance of image features at the ends that the compared components explain."""
 FEWEST_ENDS = 12
-"""Fewest demonstrations from which a goal is measured: in ten, six of 150 trained encoders found one."""
+"""Fewest demonstrations from which a goal is measured. Ten are too few: whether they seemed to share a goal
+depended on the seed of the encoder of their frames."""
 
 
 @dataclass(frozen=True)
